@@ -22,7 +22,7 @@ from mcfsim.models.forecast import lengths, stop_of
 from mcfsim.models.plan import Plan
 from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.scan import scan
-from mcfsim.models.updates import Model, Updates
+from mcfsim.models.updates import NoiseModel, Updates
 from mcfsim.models.weights import open_weights
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
@@ -183,7 +183,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         record(folder)
-        sources: dict[str, Updates] = {"nothing": Model(), "gradients": RecordedUpdates(folder)}
+        sources: dict[str, Updates] = {"nothing": NoiseModel(), "gradients": RecordedUpdates(folder)}
         found = {known: forecast(folder, updates) for known, updates in sources.items()}
     write_result(
         "audit_forecast",

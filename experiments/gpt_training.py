@@ -18,7 +18,7 @@ from experiments.collage_options import LATE
 from experiments.gpt import GPT, SIZES, text
 from mcfsim.checks.arguments import whole_number
 from mcfsim.models.forecast import stop_of
-from mcfsim.problems.base import Stream, generator
+from mcfsim.problems.base import DataStream, generator
 from mcfsim.torch import AdamW, Seen, watch
 
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
@@ -79,7 +79,7 @@ class Settings:
 def model_of(settings: Settings) -> GPT:
     """Return the model at its start: matrices normal, gains 1, biases 0, all rounded to bfloat16."""
     model = GPT(text(SIZES[settings.size].modules).vocabulary, SIZES[settings.size])
-    random = generator(settings.seed, Stream.PARAMETERS)
+    random = generator(settings.seed, DataStream.PARAMETERS)
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim > 1:

@@ -113,7 +113,7 @@ TERMS = {
     "Exponent(a)": "",
     "Ulp(a)": "",
     "LowBit(a)": "",
-    "Step(a, b)": "",
+    "UlpTowards(a, b)": "",
     "Rounded(a, b)": "the sum of two values as the arithmetic rounds it; in `equal` with a word or a result",
     "Rounded(a, b, Mode.UP)": "the same in a mode of its own",
     "RoundedToBits(a, PRECISION)": "rounded to so many bits; in `equal` with a word or a result",
@@ -124,7 +124,7 @@ TERMS = {
     "LARGEST": "the largest number",
     "RANDOM_BITS": "of stochastic rounding, how many bits it draws",
     'OfFormat("p/2", lambda fmt, rounding: Fraction(fmt.precision, 2))': "",
-    "Mean(Results())": "",
+    "Expectation(Results())": "",
     'Mixed(sum_of("x"), magnitudes_of("x"), shares, "u |s| + u^2 S")': "a reference of `Within`",
     'Computed(lambda t: t.exact("a"), "a, by arrays")': "",
 }

@@ -14,7 +14,7 @@ from mcfsim.rounding import Rounding
 Value = Any
 
 
-class Result(float):
+class RoundedNumber(float):
     """A number that an operation made of numbers alone: a value of its format, which is rounded no more.
 
     Parameters
@@ -34,7 +34,7 @@ class Result(float):
         return made
 
     def __reduce__(self) -> Any:
-        return Result, (float(self), self.carrier)
+        return RoundedNumber, (float(self), self.carrier)
 
 
 @runtime_checkable

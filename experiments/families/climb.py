@@ -21,7 +21,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic import EVEN, EVERY, Family, Polynomial, Precisions
 from mcfsim.symbolic.variables import root, unit
 from mcfsim.theorems.every_p.measured import measured
-from mcfsim.theorems.operands import Operand, belongs, unbounded
+from mcfsim.theorems.operands import OperandSpec, belongs, unbounded
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trial import Trial, flat
 
@@ -261,7 +261,7 @@ def _errors(grid: Grid, coefficients: Coefficients, p: int, mode: Mode) -> NDArr
     return np.where(there & np.isfinite(size), size, -np.inf)
 
 
-def _of_operands(operands: tuple[Operand, ...], parts: list[Any]) -> Iterator[Any]:
+def _of_operands(operands: tuple[OperandSpec, ...], parts: list[Any]) -> Iterator[Any]:
     """Yield parts as operands: one, or a tuple of them."""
     start = 0
     for operand in operands:

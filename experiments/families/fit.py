@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from mcfsim.symbolic import EVERY, Family, Polynomial, Precisions
 from mcfsim.symbolic.polynomial import is_dyadic
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.witnesses import Case
 
@@ -111,7 +111,7 @@ def normalised(theorem: Theorem, case: Sequence[Fraction]) -> Case:
     )
 
 
-def _grouped(operands: tuple[Operand, ...], numbers: list[Fraction]) -> Iterator[list[Fraction]]:
+def _grouped(operands: tuple[OperandSpec, ...], numbers: list[Fraction]) -> Iterator[list[Fraction]]:
     start = 0
     for operand in operands:
         yield numbers[start : start + operand.components]

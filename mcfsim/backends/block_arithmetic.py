@@ -19,7 +19,7 @@ from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.plan import plan
 from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar, signum
-from mcfsim.protocol import Result, Streams, Value
+from mcfsim.protocol import RoundedNumber, Streams, Value
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.storage.buffers import retain_freed_memory
@@ -122,7 +122,7 @@ class BlockArithmetic:
 
         That is how a number leaves an algorithm that did nothing with it.
         """
-        return self._changed("settle", x) if is_scalar(x) and type(x) is not Result else x
+        return self._changed("settle", x) if is_scalar(x) and type(x) is not RoundedNumber else x
 
     def keeps(self, x: NDArray[Any]) -> bool:
         """Return whether a block of the carrier holds values of the format, or NaN, alone."""
@@ -152,16 +152,16 @@ class BlockArithmetic:
             result = self._in_fractions(name, operands, size, words)
         else:
             result = line(bound, blocks, size, words)
-        return result if blocks else Result(result[0], self.carrier)
+        return result if blocks else RoundedNumber(result[0], self.carrier)
 
-    def _changed(self, name: str, x: Any) -> Result:
+    def _changed(self, name: str, x: Any) -> RoundedNumber:
         """Return what an operation on signs, or rounding, makes of a number."""
 
         def one_word() -> Words | None:
             return self._words(1, 0)
 
         found = changed_real(name, x, self.format, self.rounding, self.scalars, one_word)
-        return Result(found, self.carrier)
+        return RoundedNumber(found, self.carrier)
 
     def _in_fractions(
         self, name: str, operands: tuple[Value, ...], size: int, words: Words | None

@@ -14,12 +14,12 @@ from mcfsim.codec.views import on_host
 from mcfsim.formats import Format, Grid
 from mcfsim.kernels import rational, residuals
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
-from mcfsim.protocol import Arithmetic, Result, Value
+from mcfsim.protocol import Arithmetic, RoundedNumber, Value
 from mcfsim.rounding import Rounding
 
 
 @dataclass
-class Tally:
+class OperationTally:
     """What a `Meter` saw of one kind of operation.
 
     Judged are elements whose operands are finite and whose exact result is a real number: what comes of an
@@ -82,7 +82,7 @@ class Meter:
 
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.arithmetic = arithmetic
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: dict[str, OperationTally] = {}
         self.trace: list[str] = []
 
     @property
@@ -155,13 +155,13 @@ class Meter:
     def _leave(self, results: Any) -> Any:
         if isinstance(results, tuple):
             return tuple(map(self._leave, results))
-        if type(results) is Result:
+        if type(results) is RoundedNumber:
             return float(results)
         return self.arithmetic.evaluate(lambda _, x: x, results) if is_scalar(results) else results
 
     def _watch(self, name: str, *operands: Value) -> Value:
         result = getattr(self.arithmetic, name)(*operands)
-        tally = self.tallies.setdefault(name, Tally())
+        tally = self.tallies.setdefault(name, OperationTally())
         self.trace.append(name)
         tally.calls += 1
         made = on_host(result)
@@ -174,9 +174,11 @@ class Meter:
                     [_numbers(on_host(x)) for x in operands],
                     np.atleast_1d(np.asarray(made, np.float64)),
                 )
-        return Result(result, self.carrier) if type(result) is float else result
+        return RoundedNumber(result, self.carrier) if type(result) is float else result
 
-    def _judge(self, tally: Tally, name: str, operands: list[NDArray[Any]], rounded: NDArray[Any]) -> None:
+    def _judge(
+        self, tally: OperationTally, name: str, operands: list[NDArray[Any]], rounded: NDArray[Any]
+    ) -> None:
         """Compare results with the exact ones."""
         fmt: Format = self.format
         if name == "sub":

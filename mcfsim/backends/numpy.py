@@ -17,8 +17,8 @@ from mcfsim.checks.arguments import as_array, check_threads, is_real
 from mcfsim.checks.processor import check_processor
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program, Step
-from mcfsim.compile.recording import Recording, Traced, record
+from mcfsim.compile.program import Program, ProgramStep
+from mcfsim.compile.recording import ProgramRecording, Traced, record
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block
@@ -282,7 +282,7 @@ class NumpyArithmetic:
 
     def _compiled(
         self,
-        recorded: Callable[[], Recording],
+        recorded: Callable[[], ProgramRecording],
         elements: int,
     ) -> tuple[Filler, Any] | None:
         """Return the compiled loop of a function, and the layout of its results, if there is to be one."""
@@ -303,7 +303,7 @@ class NumpyArithmetic:
 
     def _folded(
         self,
-        recorded: Callable[[], Recording],
+        recorded: Callable[[], ProgramRecording],
         arrays: dict[int, NDArray[Any]],
         shape: tuple[int, ...],
     ) -> Any:
@@ -313,7 +313,7 @@ class NumpyArithmetic:
             return None
         words = self._take(fold.recording.drawn[0]) if any(fold.recording.drawn) else None
 
-        def carry_out(step: Step, start: int) -> Any:
+        def carry_out(step: ProgramStep, start: int) -> Any:
             ar = self.blocks
             if step.result.format != ar.format or step.rounding != ar.rounding:
                 ar = ar.like(step.result.format, step.rounding)
@@ -331,7 +331,7 @@ class NumpyArithmetic:
 
     def _recorded(
         self, function: Callable[..., Any], layout: Any, leaves: list[Value], options: dict[str, Any]
-    ) -> Recording:
+    ) -> ProgramRecording:
         """Return what a function asks for, if that can be compiled.
 
         Raises

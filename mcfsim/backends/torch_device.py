@@ -15,7 +15,7 @@ from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.checks.processor import check_processor
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import flat, identity, mapped
-from mcfsim.compile.recording import Recording, Traced, record
+from mcfsim.compile.recording import ProgramRecording, Traced, record
 from mcfsim.compile.rounding import round_there
 from mcfsim.compile.torch_calls import DTYPES, check_machine
 from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
@@ -167,7 +167,9 @@ class DeviceArithmetic(NumpyArithmetic):
 
         return mapped(leave, recording.results)
 
-    def _record(self, function: Callable[..., Any], operands: Any, options: dict[str, Any]) -> Recording:
+    def _record(
+        self, function: Callable[..., Any], operands: Any, options: dict[str, Any]
+    ) -> ProgramRecording:
         """Return what a function asks for, whose tensors are values of the format."""
         names = iter(f"x{place}" for place, _ in enumerate(flat(operands)))
         given = mapped(lambda x: x if is_scalar(x) else next(names), operands)
@@ -191,7 +193,7 @@ class DeviceArithmetic(NumpyArithmetic):
 
 def recorded(
     function: Callable[..., Any], fmt: Format, rounding: Rounding, given: Any, options: dict[str, Any]
-) -> Recording:
+) -> ProgramRecording:
     """Return what a function asks for of operands, names and real scalars.
 
     Raises
@@ -209,7 +211,7 @@ def recorded(
 
 
 @lru_cache(maxsize=512)
-def _recorded(given: Keyed, fmt: Format, rounding: Rounding) -> Recording:
+def _recorded(given: Keyed, fmt: Format, rounding: Rounding) -> ProgramRecording:
     return recorded(given.key[0], fmt, rounding, given.item, {})
 
 

@@ -31,7 +31,7 @@ from mcfsim.report.terminal import output_width, print_legend, print_rows, say
 
 if TYPE_CHECKING:
     from mcfsim.models.audit import Audit
-    from mcfsim.models.samples import Sample
+    from mcfsim.models.samples import TensorSample
     from mcfsim.models.weights import Weights
 
 _FILES = "Files"
@@ -164,7 +164,7 @@ def _show(model: Weights, found: Audit, most: int) -> None:
     say(*filter(None, [mix_offered(found), f"Supposed: {update_model(found)}"]))
 
 
-def _page(model: Weights, read: list[Sample], found: Audit) -> str:
+def _page(model: Weights, read: list[TensorSample], found: Audit) -> str:
     from mcfsim.report.audit_page import at_rates, audit_page
 
     return audit_page(str(model.path), at_rates(read, found), model.left_out)
@@ -179,7 +179,7 @@ def _draw(found: Audit, path: Path) -> None:
     say(f"saved {path}")
 
 
-def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[Sample]:
+def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[TensorSample]:
     """Read the weights, with a bar where a person looks on."""
     import sys
 

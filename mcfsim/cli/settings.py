@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
-class Settings:
+class KindOptions:
     """The options of one thing that a command makes, in one of several kinds.
 
     Parameters
@@ -120,7 +120,7 @@ def _spelt(names: Any) -> str:
     return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
-def with_settings(*groups: Settings) -> Callable[[Command], Command]:
+def with_settings(*groups: KindOptions) -> Callable[[Command], Command]:
     """Return a decorator: the command takes the options of these in place of its ``**options``."""
 
     def decorate(command: Command) -> Command:

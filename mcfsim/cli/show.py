@@ -14,32 +14,32 @@ from mcfsim.report import legends
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
-    from mcfsim.report.texts import Recorded
+    from mcfsim.report.texts import RecordedText
 
 # The rest is imported by the part that needs it, so that the other commands start at once.
 
 
-def _pseudocode(recorded: Recorded) -> None:
+def _pseudocode(recorded: RecordedText) -> None:
     say_text(recorded.program.pseudocode())
 
 
-def _text(recorded: Recorded) -> None:
+def _text(recorded: RecordedText) -> None:
     say_text(recorded.source.rstrip())
 
 
-def _numba(recorded: Recorded) -> None:
+def _numba(recorded: RecordedText) -> None:
     from mcfsim.report.costs import generated_source
 
     say_text(generated_source(recorded).rstrip())
 
 
-def _triton(recorded: Recorded) -> None:
+def _triton(recorded: RecordedText) -> None:
     from mcfsim.report.costs import generated_kernel
 
     say_text(generated_kernel(recorded).rstrip())
 
 
-def _network(recorded: Recorded) -> None:
+def _network(recorded: RecordedText) -> None:
     from mcfsim.report.network import network_text
     from mcfsim.report.wiring import wired
 
@@ -49,7 +49,7 @@ def _network(recorded: Recorded) -> None:
         print_legend(legends.NETWORK, width)
 
 
-def _cost(recorded: Recorded) -> None:
+def _cost(recorded: RecordedText) -> None:
     from mcfsim.report import costs
 
     tables = [costs.summary_table(recorded), costs.memory_table(recorded)]
@@ -65,7 +65,7 @@ def _cost(recorded: Recorded) -> None:
 
 
 #: How a program is shown, by the name that a user gives.
-VIEWS: dict[str, Callable[[Recorded], None]] = {
+VIEWS: dict[str, Callable[[RecordedText], None]] = {
     "pseudocode": _pseudocode,
     "text": _text,
     "network": _network,
@@ -145,7 +145,7 @@ def _list() -> None:
     print_rows(text_table(), legends.TEXTS, ["what"], numbers=False)
 
 
-def _draw(recorded: Recorded, title: str, output: Path) -> None:
+def _draw(recorded: RecordedText, title: str, output: Path) -> None:
     from mcfsim.report.network_figure import network_figure
     from mcfsim.report.plotting import save_one
     from mcfsim.report.wiring import wired

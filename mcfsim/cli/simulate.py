@@ -15,7 +15,7 @@ from mcfsim.cli.application import (
     given,
     telling_how_to_go_on,
 )
-from mcfsim.cli.settings import Settings, with_settings
+from mcfsim.cli.settings import KindOptions, with_settings
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
 from mcfsim.problems.registry import PROBLEMS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcfsim.training.record import Run
 
 #: What a run is made of, each with its options.
-SCHEDULE = Settings(
+SCHEDULE = KindOptions(
     "schedule",
     {"cosine": Schedule},
     names={"peak": "lr"},
@@ -37,8 +37,8 @@ SCHEDULE = Settings(
         "final": "Last rate as a share of the peak.",
     },
 )
-OPTIMIZER = Settings("optimizer", optimizers(), names={"epsilon": "eps"})
-PROBLEM = Settings(
+OPTIMIZER = KindOptions("optimizer", optimizers(), names={"epsilon": "eps"})
+PROBLEM = KindOptions(
     "problem",
     PROBLEMS,
     names={"seed": "problem_seed"},

@@ -16,8 +16,8 @@ from mcfsim.compile.joined import AsBits
 from mcfsim.compile.lines import Sequel
 from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import Recording
-from mcfsim.compile.rolling import Repeated, Rolled, roll
+from mcfsim.compile.recording import ProgramRecording
+from mcfsim.compile.rolling import RepeatedBody, Rolled, roll
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.sources import is_switched_off
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -180,7 +180,9 @@ class Loops:
                 raise
             return None
 
-    def fold(self, record: Callable[[], Recording], elements: int, compiled: bool | None) -> Fold | None:
+    def fold(
+        self, record: Callable[[], ProgramRecording], elements: int, compiled: bool | None
+    ) -> Fold | None:
         """Return a long text as compiled loops over what repeats in it, or None where there are to be none.
 
         Parameters and exceptions are those of `filler`; where nothing repeats, there is no such loop.
@@ -204,7 +206,7 @@ class Loops:
                 raise
             return None
 
-    def _rows(self, part: Repeated, rolled: Rolled) -> RowLoop:
+    def _rows(self, part: RepeatedBody, rolled: Rolled) -> RowLoop:
         return RowLoop(part.body, self._scalars, trusted=trusted(part, rolled))
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> Loop:

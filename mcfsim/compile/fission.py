@@ -28,7 +28,7 @@ _CHEAP = 2
 _CUT, _KEPT = 4, {F32: 1, I32: 1, F64: 2, I64: 2, TRUTH: 16}
 
 
-class Part(NamedTuple):
+class LoopPart(NamedTuple):
     """A loop of its own.
 
     Attributes
@@ -47,12 +47,12 @@ class Part(NamedTuple):
     results: list[int]
 
 
-def whole(lowered: Lowered, results: Sequence[Value]) -> Part:
+def whole(lowered: Lowered, results: Sequence[Value]) -> LoopPart:
     """Return a line as one part."""
-    return Part(list(lowered.line.needed(tuple(results))), [], [], list(range(len(results))))
+    return LoopPart(list(lowered.line.needed(tuple(results))), [], [], list(range(len(results))))
 
 
-def parts(lowered: Lowered, results: Sequence[Value]) -> list[Part]:
+def parts(lowered: Lowered, results: Sequence[Value]) -> list[LoopPart]:
     """Return a line in parts, one if it is short: cut where little is kept.
 
     Later parts read operands, too, after earlier ones have made results.
@@ -68,7 +68,7 @@ def parts(lowered: Lowered, results: Sequence[Value]) -> list[Part]:
     for x in long:
         last |= dict.fromkeys(last.keys() & set(x.operands), places[x])
     bounds = [0, *_cuts([_KEPT[x.type] for x in long], [last[x] for x in long]), len(long)]
-    found: list[Part] = []
+    found: list[LoopPart] = []
     for start, stop in pairwise(bounds):
         own = long[start:stop]
         made = [k for k, x in enumerate(results) if start <= places.get(x, len(long) - 1) < stop]
@@ -77,7 +77,9 @@ def parts(lowered: Lowered, results: Sequence[Value]) -> list[Part]:
         beside = {y for x in asked if x not in places for y in cones.get(x, {x})}
         values = sorted({*own, *beside}, key=attrgetter("number"))
         found.append(
-            Part(values, sorted(taken, key=attrgetter("number")), [x for x in own if last[x] >= stop], made)
+            LoopPart(
+                values, sorted(taken, key=attrgetter("number")), [x for x in own if last[x] >= stop], made
+            )
         )
     return found
 

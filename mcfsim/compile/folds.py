@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_processor
 from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Step
-from mcfsim.compile.rolling import Numbers, Repeated, Rolled
+from mcfsim.compile.program import ProgramStep
+from mcfsim.compile.rolling import Numbers, RepeatedBody, Rolled
 from mcfsim.compile.words import draw_rows, word_dtype
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 
 Array = NDArray[Any]
 #: Carries out a step, whose operands are blocks and real scalars, given the index of their first element.
-CarryOut = Callable[[Step, int], Any]
+CarryOut = Callable[[ProgramStep, int], Any]
 
 #: Elements a block, at the most; a multiple of the least; and bytes that its rows take together.
 _WIDEST, _NARROWEST, _BYTES = 1024, 64, 1 << 22
@@ -27,7 +27,7 @@ _WIDEST, _NARROWEST, _BYTES = 1024, 64, 1 << 22
 _WORDS = 1 << 15
 
 
-def trusted(part: Repeated, rolled: Rolled) -> frozenset[int]:
+def trusted(part: RepeatedBody, rolled: Rolled) -> frozenset[int]:
     """Return the inputs of a body, by their places, that are seldom operands of the text itself."""
     operands = part.takes < len(rolled.recording.inputs)
     return frozenset(np.flatnonzero(2 * operands.sum(axis=0) <= len(operands)).tolist())
@@ -57,7 +57,7 @@ class Fold:
         copied[list(rolled.results)] = True
         self.place, self.rows = np.full(values, -1), 0
         for part in rolled.parts:
-            if isinstance(part, Repeated):
+            if isinstance(part, RepeatedBody):
                 unseen = trusted(part, rolled)
                 for place, numbers in enumerate(part.takes.T):
                     (copied if place in unseen else looked_at)[numbers] = True
@@ -156,7 +156,7 @@ class _Blocks:
             for x in self._copied:
                 _clean(row(x), self._part(x, start, size))
             for part in fold.rolled.parts:
-                if isinstance(part, Repeated):
+                if isinstance(part, RepeatedBody):
                     if not self._repeat(part, at, start, size):
                         return False
                 else:
@@ -175,7 +175,7 @@ class _Blocks:
         step = recording.step(number, values, "result", recording.draws[number])
         _clean(row(len(recording.inputs) + number), self._carry_out(step, start))
 
-    def _repeat(self, part: Repeated, at: Numbers, start: int, size: int) -> bool:
+    def _repeat(self, part: RepeatedBody, at: Numbers, start: int, size: int) -> bool:
         """Carry a stretch out, so many repetitions at a time as words are drawn together."""
         filler = self._fold.fillers[part.start]
         operands, results = at[part.takes], at[part.makes]

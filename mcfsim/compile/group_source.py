@@ -9,7 +9,15 @@ import numpy as np
 
 from mcfsim.compile.group_text import GroupLine, Warps
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.numba_source import IMPORTS, NJIT, Loops, constants_of, expression, indented, loops
+from mcfsim.compile.numba_source import (
+    IMPORTS,
+    NJIT,
+    LoopStatements,
+    constants_of,
+    expression,
+    indented,
+    loops,
+)
 from mcfsim.compile.places import Array, Places
 from mcfsim.compile.statements import Statements, module_head, statements
 from mcfsim.kernels.element.machine import Value
@@ -38,7 +46,7 @@ def group_source(line: GroupLine, places: Places | None) -> str:
     table = line.text.table
     read = {line.x: "part[i]", line.code: "i32(own[i])" if table is None else "table[own[i]]"}.__getitem__
 
-    def over(asked: Value, put: Callable[[str], list[str]], *vectors: str) -> Loops:
+    def over(asked: Value, put: Callable[[str], list[str]], *vectors: str) -> LoopStatements:
         size = f"{vectors[0]}.size"
         return loops(lowered, (asked,), read, lambda _, x: put(x), size, vectors, apart=True)
 

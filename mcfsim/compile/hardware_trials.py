@@ -42,7 +42,7 @@ class InstructionError(RuntimeError):
     """A device's instruction makes something else than the text that it is to stand in for."""
 
 
-class Trial(NamedTuple):
+class InstructionTrial(NamedTuple):
     """A program that is little more than one verb.
 
     Attributes
@@ -65,7 +65,7 @@ class Trial(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def trials() -> dict[str, Trial]:
+def trials() -> dict[str, InstructionTrial]:
     """Return a trial of each verb, by its name."""
     wide = (Register("x", get_format("float32")),)
     halves = (Register("x", get_format("float16")),)
@@ -83,7 +83,7 @@ def trials() -> dict[str, Trial]:
     for verb, program in programs.items():
         lowered = lower(program, (), packed=True, clean=False)
         sources = [kernel_source(lowered, f"{verb}, tried.", hardware=asked) for asked in (False, True)]
-        made[verb] = Trial(lowered, *sources)
+        made[verb] = InstructionTrial(lowered, *sources)
     return made
 
 
@@ -132,7 +132,7 @@ def first_difference(
     return None
 
 
-def numbered(trial: Trial, start: int, stop: int, device: torch.device) -> list[torch.Tensor]:
+def numbered(trial: InstructionTrial, start: int, stop: int, device: torch.device) -> list[torch.Tensor]:
     """Return operands by number: a number's code, the codes of a pair, or those and a third made of them."""
     import torch
 
@@ -145,7 +145,7 @@ def numbered(trial: Trial, start: int, stop: int, device: torch.device) -> list[
     return [_as(torch.int16, part) for part in used]
 
 
-def differing(trial: Trial, operands: Sequence[torch.Tensor], launch: Launch) -> torch.Tensor:
+def differing(trial: InstructionTrial, operands: Sequence[torch.Tensor], launch: Launch) -> torch.Tensor:
     """Return the places at which a program gives another result by the instruction than by the text."""
     import torch
 
@@ -165,7 +165,7 @@ def differing(trial: Trial, operands: Sequence[torch.Tensor], launch: Launch) ->
     return torch.nonzero(~same).reshape(-1)
 
 
-def _hard(trial: Trial, device: torch.device) -> list[torch.Tensor]:
+def _hard(trial: InstructionTrial, device: torch.device) -> list[torch.Tensor]:
     """Return hard operands: all upper halves with hard lower ones, all codes, or tuples of hard codes."""
     import torch
 

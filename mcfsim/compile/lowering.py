@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.compile.program import Draw, Program, Register, Step, identity
+from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identity
 from mcfsim.compile.scalars import ON_SIGNS, Entering, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
@@ -221,13 +221,13 @@ def lower(
     )
 
 
-def _brings_over(step: Step) -> bool:
+def _brings_over(step: ProgramStep) -> bool:
     """Return whether an operation rounds a number from elsewhere."""
     (x, *_) = step.operands
     return step.operation == "round" and (not isinstance(x, Register) or x.format != step.result.format)
 
 
-def _keeps(step: Step) -> bool:
+def _keeps(step: ProgramStep) -> bool:
     """Return whether an operation brings over values that its format has, too."""
     (x, *_) = step.operands
     if step.operation != "round" or not isinstance(x, Register) or step.rounding.stochastic:
@@ -251,10 +251,10 @@ def _cleaned(x: Value) -> Value:
 
 
 def _lowered(
-    step: Step,
+    step: ProgramStep,
     operands: list[Value],
     ways: set[Entering],
-    made: Mapping[Register, Step],
+    made: Mapping[Register, ProgramStep],
     word: Value | None,
     *,
     clean: bool,
@@ -293,7 +293,9 @@ def _lowered(
     )
 
 
-def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step], *, narrows: bool = True) -> Entry:
+def way_of(
+    step: ProgramStep, ways: set[Entering], made: Mapping[Register, ProgramStep], *, narrows: bool = True
+) -> Entry:
     """Return how a step is carried out in a line, and why that is exact.
 
     Parameters
@@ -341,7 +343,7 @@ def way_of(step: Step, ways: set[Entering], made: Mapping[Register, Step], *, na
     return chosen
 
 
-def _loses_nothing(step: Step, made: Mapping[Register, Step]) -> bool:
+def _loses_nothing(step: ProgramStep, made: Mapping[Register, ProgramStep]) -> bool:
     """Return whether an fma gives what the rounded product of its factors lost, which binary64 holds.
 
     To nearest, the error of a product of values of p bits has 2 p bits at most, and an overflow is infinite.

@@ -83,7 +83,7 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
     )
 
 
-class Loops(NamedTuple):
+class LoopStatements(NamedTuple):
     """Loops over elements, as statements.
 
     Attributes
@@ -108,7 +108,7 @@ def loops(
     vectors: Sequence[str],
     *,
     apart: bool,
-) -> Loops:
+) -> LoopStatements:
     """Return what makes values of each element: one loop, or several that follow one another.
 
     Parameters
@@ -140,7 +140,7 @@ def loops(
         body += [f"kept{x.number}[i] = r{x.number}" for x in part.kept]
         each += [f"for i in range({'size' if several else size}):", *_deeper(body)]
     if not several:
-        return Loops(constants, [], each)
+        return LoopStatements(constants, [], each)
     once = [f"kept{x.number} = np.empty({AT_ONCE}, np.{DTYPES[x.type]})" for y in split for x in y.kept]
     sliced = [f"size = min({AT_ONCE}, whole - base)"]
     sliced += [f"{x} = whole_{x}[base:base + size]" for x in vectors]
@@ -151,7 +151,7 @@ def loops(
         *_deeper([*sliced, *each]),
         *(f"{x} = whole_{x}" for x in vectors),
     ]
-    return Loops(constants, once, each)
+    return LoopStatements(constants, once, each)
 
 
 def _deeper(body: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.compile.lowering import Lowered, lower
-from mcfsim.compile.program import Draw, Program, Register, Scalar, Step
+from mcfsim.compile.program import Draw, Program, ProgramStep, Register, Scalar
 from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -68,7 +68,7 @@ class Operation:
         self.draws = rounding.stochastic and rounds(name, fmt)
         operands = [Scalar(f"s{n}") if s else Register(f"x{n}", fmt) for n, s in enumerate(scalars)]
         draw = Draw(0, 0) if self.draws else None
-        step = Step(name, rounding, tuple(operands), Register("y", fmt), draw=draw)
+        step = ProgramStep(name, rounding, tuple(operands), Register("y", fmt), draw=draw)
         inputs = tuple(x for x in operands if isinstance(x, Register))
         names = tuple(x.name for x in operands if isinstance(x, Scalar))
         self._program = Program(name, inputs, names, (step,), step.result, (1,) if self.draws else ())

@@ -70,7 +70,7 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class ProgramStep:
     """An operation, rounded once.
 
     Attributes
@@ -135,7 +135,7 @@ class Program:
     name: str
     inputs: tuple[Register, ...]
     scalars: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     results: Any
     drawn: tuple[int, ...] = ()
 
@@ -273,7 +273,7 @@ def _shown(nested: Any) -> str:
     return f"({', '.join(map(_shown, nested))})" if isinstance(nested, tuple) else str(nested)
 
 
-def needed(steps: list[Step], results: Mapping[Any, Any] | set[Any]) -> tuple[Step, ...]:
+def needed(steps: list[ProgramStep], results: Mapping[Any, Any] | set[Any]) -> tuple[ProgramStep, ...]:
     """Return the steps that results need, in order."""
     wanted, kept = set(results), []
     for step in reversed(steps):

@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.opaque import Opaque
-from mcfsim.compile.program import Draw, Program, Register, Scalar, Step, flat, identity, mapped, needed
+from mcfsim.compile.program import (
+    Draw,
+    Program,
+    ProgramStep,
+    Register,
+    Scalar,
+    flat,
+    identity,
+    mapped,
+    needed,
+)
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.dispatch import rounds
@@ -53,13 +63,13 @@ class Traced(Opaque):
     recording : Recording
         The one it is of.
     number : int
-        See `Recording`.
+        See `ProgramRecording`.
     fmt : Format
     """
 
     __slots__ = ("format", "number", "recording")
 
-    def __init__(self, recording: Recording, number: int, fmt: Format) -> None:
+    def __init__(self, recording: ProgramRecording, number: int, fmt: Format) -> None:
         self.recording, self.number, self.format = recording, number, fmt
 
     def __repr__(self) -> str:
@@ -68,7 +78,7 @@ class Traced(Opaque):
         return inputs[self.number].name if later < 0 else f"t{later + 1}"
 
 
-class Recording:
+class ProgramRecording:
     """What a text asks for, as numbers: a sum of many terms asks for a hundred thousand operations.
 
     Values are numbered: the inputs, and then the results of all steps, in order.
@@ -157,7 +167,7 @@ class Recording:
         """Return what stands for the operands of a step."""
         return [code for code in self.operands[3 * number : 3 * number + 3] if code != -1]
 
-    def step(self, number: int, values: Iterable[Any], name: str, draw: int) -> Step:
+    def step(self, number: int, values: Iterable[Any], name: str, draw: int) -> ProgramStep:
         """Return a step.
 
         Parameters
@@ -175,11 +185,13 @@ class Recording:
         operands = tuple(x if code >= 0 else self.scalars[-2 - code] for code, x in given)
         drawing = None if kind.source is None else Draw(kind.source, draw)
         line = self.lines[number] if self.lines else ""
-        return Step(kind.operation, kind.rounding, operands, Register(name, kind.format), line, drawing)
+        return ProgramStep(
+            kind.operation, kind.rounding, operands, Register(name, kind.format), line, drawing
+        )
 
     def program(self) -> Program:
         """Return the program: operations asked for twice are there once, those of no use are not."""
-        values, steps, known = list(self.inputs), list[Step](), dict[Any, Register]()
+        values, steps, known = list(self.inputs), list[ProgramStep](), dict[Any, Register]()
         for number, kind in enumerate(self.steps):
             given = [values[code] if code >= 0 else None for code in self.codes(number)]
             step = self.step(number, given, f"t{len(steps) + 1}", self.draws[number])
@@ -207,7 +219,7 @@ class TraceArithmetic:
         Where to.
     """
 
-    def __init__(self, fmt: Format, rounding: Rounding, recording: Recording) -> None:
+    def __init__(self, fmt: Format, rounding: Rounding, recording: ProgramRecording) -> None:
         self.format, self.rounding, self.carrier = fmt, rounding, carrier_of(fmt)
         self._recording = recording
         self._kinds: dict[str, int] = {}
@@ -380,7 +392,7 @@ def record(
     operands: tuple[Any, ...] | None = None,
     lines: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
-) -> Recording:
+) -> ProgramRecording:
     """Record a branch-free text as it is. Parameters and errors are those of `trace`."""
     fmt = get_format(fmt)
     text = getattr(function, "__wrapped__", function)
@@ -390,7 +402,7 @@ def record(
     entered = _entered(operands, fmt)
     leaves = list(flat(entered))
     inputs = tuple(x for x in leaves if isinstance(x, Register))
-    recording = Recording(inputs, lines=lines)
+    recording = ProgramRecording(inputs, lines=lines)
     places = iter(range(len(inputs)))
     given = mapped(
         lambda x: Traced(recording, next(places), x.format) if isinstance(x, Register) else x, entered

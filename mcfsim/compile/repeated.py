@@ -15,7 +15,7 @@ import numpy as np
 
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.launch import sent, shared_by_all
-from mcfsim.compile.tables import Part, Rows, TableLauncher
+from mcfsim.compile.tables import DevicePart, Rows, TableLauncher
 from mcfsim.random import RandomWords
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Chosen(NamedTuple):
     ready: TableLauncher
 
 
-class Repeated:
+class GraphLaunch:
     """A launch of a kernel that a captured graph may repeat.
 
     After each launch its tables are empty. So a launch to which nothing was handed over changes nothing.
@@ -66,7 +66,7 @@ class Repeated:
         owners = [sent(torch.from_numpy(part.owners), device) for part in rows]
         self._parts = [
             [
-                Part(torch.zeros(part.table.size, dtype=torch.int64, device=device), kept, part.aligned)
+                DevicePart(torch.zeros(part.table.size, dtype=torch.int64, device=device), kept, part.aligned)
                 for part, kept in zip(rows, owners, strict=True)
             ]
             for _ in self._ways

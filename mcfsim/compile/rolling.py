@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.program import Program, Register, Step
-from mcfsim.compile.recording import Recording, Traced
+from mcfsim.compile.program import Program, ProgramStep, Register
+from mcfsim.compile.recording import ProgramRecording, Traced
 
 Numbers = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ _AFAR = -(1 << 48)
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedBody:
     """A stretch of a recording that repeats.
 
     Attributes
@@ -63,22 +63,22 @@ class Rolled:
     parts : tuple of Repeated or int
         In order; a single step is given by its number.
     operands : array of int, three a step
-        What stands for the steps' operands, see `Recording`.
+        What stands for the steps' operands, see `ProgramRecording`.
     results : tuple of int
         The numbers of what the text returns.
     """
 
-    recording: Recording
-    parts: tuple[Repeated | int, ...]
+    recording: ProgramRecording
+    parts: tuple[RepeatedBody | int, ...]
     operands: Numbers
     results: tuple[int, ...]
 
-    def repeated(self) -> list[Repeated]:
+    def repeated(self) -> list[RepeatedBody]:
         """Return the stretches that repeat."""
-        return [part for part in self.parts if isinstance(part, Repeated)]
+        return [part for part in self.parts if isinstance(part, RepeatedBody)]
 
 
-def roll(recording: Recording) -> Rolled | None:
+def roll(recording: ProgramRecording) -> Rolled | None:
     """Return a recording rolled up, or None if that does not make it much shorter, or it returns a number."""
     outputs = recording.outputs()
     if len(recording.steps) < _LONG or not outputs or not all(isinstance(x, Traced) for x in outputs):
@@ -100,7 +100,7 @@ def roll(recording: Recording) -> Rolled | None:
     until[operands[taken]] = np.broadcast_to(time[:, None], taken.shape)[taken]  # the last one stays
     results = tuple(x.number for x in outputs)
     until[list(results)] = lengths.size
-    parts: list[Repeated | int] = []
+    parts: list[RepeatedBody | int] = []
     for start, period, count in stretches:
         if count == 1:
             parts.append(start)
@@ -159,20 +159,20 @@ def _count(kinds: Numbers, operands: Numbers, start: int, length: int, *, least:
 
 
 def _repeated(
-    recording: Recording,
+    recording: ProgramRecording,
     operands: Numbers,
     time: Numbers,
     until: Numbers,
     start: int,
     length: int,
     count: int,
-) -> Repeated:
+) -> RepeatedBody:
     """Return a stretch; `time` is when a step is carried out, `until` when its result is last wanted."""
     first, steps = len(recording.inputs), slice(start, start + length * count)
     rows = operands[steps].reshape(count, length, 3)
     inputs: dict[bytes, Register] = {}
     takes: list[Numbers] = []
-    body: list[Step] = []
+    body: list[ProgramStep] = []
     draws: list[list[int]] = []
     for place in range(length):
         given: list[Any] = []
@@ -191,7 +191,7 @@ def _repeated(
     lasts = np.minimum(until[steps].reshape(count, length), times[-1, -1] + 1) - times
     wanted = [place for place in range(length) if (lasts[:, place] > 0).any()]
     made = first + start + np.arange(count * length).reshape(count, length)
-    return Repeated(
+    return RepeatedBody(
         start=start,
         body=Program(
             *(recording.name, tuple(inputs.values()), recording.named, tuple(body)),

@@ -16,7 +16,7 @@ from mcfsim.rounding import Rounding
 if TYPE_CHECKING:
     import torch
 
-    from mcfsim.compile.torch_loops import Streams
+    from mcfsim.compile.torch_loops import DeviceStreams
 
 
 @lru_cache(maxsize=256)
@@ -30,7 +30,7 @@ def round_there(
     x: torch.Tensor,
     fmt: Format,
     rounding: Rounding,
-    streams: Streams | None,
+    streams: DeviceStreams | None,
     start: int,
     kernels: bool | None,
 ) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcfsim.compile.program import Program, Register, Scalar, Step
+from mcfsim.compile.program import Program, ProgramStep, Register, Scalar
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
@@ -57,7 +57,7 @@ class Use:
     """
 
     name: str
-    step: Step
+    step: ProgramStep
     position: int
 
     def number(self, scalars: Mapping[str, Any]) -> Any:

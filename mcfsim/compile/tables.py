@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     aligned: bool
 
 
-class Part(NamedTuple):
+class DevicePart(NamedTuple):
     """The same in the device's memory."""
 
     table: torch.Tensor
@@ -120,7 +120,7 @@ class Table:
         self.parts = []
         for rows in tabulated(sets, starts, self.elements):
             table, owners = (sent(torch.from_numpy(x), self.device) for x in (rows.table, rows.owners))
-            self.parts.append(Part(table, owners, rows.aligned))
+            self.parts.append(DevicePart(table, owners, rows.aligned))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class TableLauncher(Ready):
         shared = shared_by_all(self, table.device, self.streams(words))
         self.launch(table.parts, table.elements, shared)
 
-    def launch(self, parts: Sequence[Part], elements: int, shared: Sequence[torch.Tensor]) -> None:
+    def launch(self, parts: Sequence[DevicePart], elements: int, shared: Sequence[torch.Tensor]) -> None:
         """Work on what a table has, with what all elements share."""
         import torch
 

@@ -15,10 +15,10 @@ from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import Recording
+from mcfsim.compile.recording import ProgramRecording
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.torch_calls import DTYPES, constant
-from mcfsim.compile.torch_loops import Carried, Keyed, Streams, as_numbers, values_alone
+from mcfsim.compile.torch_loops import Carried, DeviceStreams, Keyed, as_numbers, values_alone
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
@@ -96,7 +96,7 @@ class TensorKernel:
         self,
         operands: Sequence[torch.Tensor],
         shape: torch.Size,
-        streams: Streams | None = None,
+        streams: DeviceStreams | None = None,
         start: int = 0,
     ) -> Carried:
         """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
@@ -135,7 +135,12 @@ def carried_out(
 
 
 def kernel_of(
-    recording: Recording, dtypes: tuple[torch.dtype, ...], scalars: Scalars, *, checked: bool, long: bool
+    recording: ProgramRecording,
+    dtypes: tuple[torch.dtype, ...],
+    scalars: Scalars,
+    *,
+    checked: bool,
+    long: bool,
 ) -> TensorKernel:
     """Return the kernel of a text, made once for its real scalars, and compiled once for all of them.
 

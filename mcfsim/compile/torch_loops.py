@@ -32,14 +32,14 @@ _WHOLE = (torch.int64, torch.uint64)
 _LOW = 2**32 - 1
 
 
-class Streams(Protocol):
+class DeviceStreams(Protocol):
     """Where operations find their random words, by seed, step and stream, so that a device can draw them."""
 
     def of(self, operation: int) -> RandomWords:
         """Return the stream of an operation, counted from 0."""
 
 
-def taken(streams: Streams | None, count: int) -> Streams | None:
+def taken(streams: DeviceStreams | None, count: int) -> DeviceStreams | None:
     """Return streams, so many of them taken: each operation's, its result wanted or not."""
     if streams is not None and count:
         streams.of(count - 1)
@@ -74,7 +74,7 @@ class TensorLoop:
         operands: Sequence[torch.Tensor],
         shape: torch.Size,
         numbers: Sequence[float] = (),
-        streams: Streams | None = None,
+        streams: DeviceStreams | None = None,
         start: int = 0,
     ) -> Carried:
         """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.

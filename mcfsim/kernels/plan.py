@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class OperationPlan:
     """How all operations are carried out.
 
     Attributes
@@ -60,7 +60,7 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Plan:
+def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPlan:
     """Return how the operations of a format are carried out in a carrier.
 
     Parameters
@@ -99,7 +99,7 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Plan:
         else:
             continue
         values |= dict.fromkeys(OPERATIONS[:-1], Entry(way, why))
-    return Plan(values, sticky)
+    return OperationPlan(values, sticky)
 
 
 def sum_within(

@@ -19,7 +19,7 @@ from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, holds
 Integers = NDArray[Any]
 
 
-class Layout:
+class PositLayout:
     """How the codes of a carrier's nonnegative numbers lie to those of a posit format.
 
     Parameters
@@ -95,7 +95,7 @@ def encode(values: NDArray[Any], fmt: Posit) -> NDArray[np.uint64]:
     UnsupportedFormatError
         If binary64 does not hold the format.
     """
-    layout = Layout(fmt, FLOAT64)
+    layout = PositLayout(fmt, FLOAT64)
     given = np.asarray(values, dtype=np.float64)
     bits = given.reshape(-1).view(np.int64)
     magnitude = bits & np.int64(2**63 - 1)
@@ -135,7 +135,7 @@ def decode(codes: NDArray[Any], fmt: Posit) -> NDArray[np.float64]:
     UnsupportedFormatError
         If binary64 does not hold the format.
     """
-    layout = Layout(fmt, FLOAT64)
+    layout = PositLayout(fmt, FLOAT64)
     given = np.asarray(codes)
     if given.size and int(given.max()) >= 2**fmt.bits:
         raise ValueError(f"codes of {fmt} lie in [0, 2**{fmt.bits})")

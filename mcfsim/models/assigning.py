@@ -17,13 +17,13 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
-from mcfsim.models.audit import Audit, AuditedTensor, Found
+from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
 from mcfsim.models.directions import Table
 from mcfsim.models.freezes import frozen_share
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan
 from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.samples import Sample
+from mcfsim.models.samples import TensorSample
 from mcfsim.optim.strategies import Strategy, strategy
 
 #: Strategies that are tried unless others are named: what is rounded at random moves about its mean, and what
@@ -68,7 +68,7 @@ class Assignment:
     chosen: tuple[int, ...]
     asked: tuple[float, ...]
 
-    def tensors(self) -> list[tuple[AuditedTensor, Strategy, Found]]:
+    def tensors(self) -> list[tuple[AuditedTensor, Strategy, TensorFinding]]:
         """Return each tensor, its candidate, and what is forecast of it under that."""
         candidates = [self.choices.candidates[place] for place in self.chosen]
         return [
@@ -134,7 +134,7 @@ def candidates_of(
     return tuple(found.values())
 
 
-def choices_of(audit: Audit, samples: Sequence[Sample], frozen_cost: float) -> tuple[Choices, Table]:
+def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float) -> tuple[Choices, Table]:
     """Return what each candidate takes and loses of each tensor, and what is asked of each.
 
     A candidate loses ``|1 - EDQ|`` of what is asked of a tensor. What is asked counts by the size of its
@@ -148,7 +148,7 @@ def choices_of(audit: Audit, samples: Sequence[Sample], frozen_cost: float) -> t
     ----------
     audit : Audit
         Under the candidates.
-    samples : sequence of Sample
+    samples : sequence of TensorSample
         From which it was made.
     frozen_cost : float
         The share that is lost besides where no significand of the second moment decays; where only some do
@@ -201,7 +201,7 @@ def check_request(budget: Fraction | float, method: str, frozen_cost: float) -> 
 
 def assign(
     audit: Audit,
-    samples: Sequence[Sample],
+    samples: Sequence[TensorSample],
     budget: Fraction | float,
     method: str = "sensitivity",
     frozen_cost: float = 0.05,
@@ -212,7 +212,7 @@ def assign(
     ----------
     audit : Audit
         Under the candidates, see `candidates_of`.
-    samples : sequence of Sample
+    samples : sequence of TensorSample
         From which it was made.
     budget : Fraction or float
         Bytes a parameter, in the mean of all parameters.
@@ -243,7 +243,7 @@ def assign(
     return Assignment(audit, choices, limit, method, frozen_cost, tuple(chosen), tuple(asked.tolist()))
 
 
-def _unarrived(found: Found) -> float:
+def _unarrived(found: TensorFinding) -> float:
     """Return the share of updates that does not arrive, or arrives too much; infinite beyond the range."""
     return math.inf if found.beyond is not None else abs(1.0 - found.edq)
 
@@ -259,7 +259,7 @@ def _reaches(fmt: Format) -> bool:
 
 
 def _recorded(
-    plan: Plan, updates: RecordedUpdates, samples: Sequence[Sample]
+    plan: Plan, updates: RecordedUpdates, samples: Sequence[TensorSample]
 ) -> tuple[Table, NDArray[np.bool_]]:
     """Return what descent is asked of each tensor, and which candidates hold its gradients and moments."""
     needed = {pair for item in plan.strategies for pair in _formats(item).items()}

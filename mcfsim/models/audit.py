@@ -21,7 +21,7 @@ _FEW = 6
 
 
 @dataclass(frozen=True)
-class Found:
+class TensorFinding:
     """What was found of one tensor under one strategy.
 
     Parameters
@@ -69,7 +69,7 @@ class AuditedTensor:
         Of what a step asks, in units of the learning rate, without decay.
     histogram : tuple of float
         Shares of |update| / ulp(weight) in the low format at the largest rate, by `EDGES`.
-    found : mapping of str to Found
+    found : mapping of str to TensorFinding
         By strategy.
     """
 
@@ -81,7 +81,7 @@ class AuditedTensor:
     zeros: float
     direction_rms: float
     histogram: tuple[float, ...]
-    found: Mapping[str, Found]
+    found: Mapping[str, TensorFinding]
 
     @property
     def size(self) -> int:
@@ -101,7 +101,7 @@ class Total:
         Means over all weights.
     worst : str
         The tensor of the smallest EDQ.
-    of_worst : Found
+    of_worst : TensorFinding
         What was found of it.
     stopped : int
         How many tensors stop.
@@ -119,7 +119,7 @@ class Total:
     lost: float
     edq: float
     worst: str
-    of_worst: Found
+    of_worst: TensorFinding
     stopped: int
     frozen: float
     beside: float
@@ -200,7 +200,7 @@ class Audit:
             sufficient=reached and frozen == 0,
         )
 
-    def _reached(self, found: Found) -> bool:
+    def _reached(self, found: TensorFinding) -> bool:
         """Whether enough of a tensor's updates arrives, or nothing is asked, within the format's range."""
         return found.beyond is None and not found.edq < self.plan.threshold
 
@@ -286,7 +286,7 @@ def _tried(count: int) -> str:
     return "the one tried" if count == 1 else f"the {count} tried"
 
 
-def _rank(found: Found) -> float:
+def _rank(found: TensorFinding) -> float:
     """Return an EDQ; of a tensor that is beyond less than any, of one of which nothing is asked 1."""
     if found.beyond is not None:
         return -math.inf

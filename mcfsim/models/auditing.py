@@ -10,23 +10,23 @@ from mcfsim.checks.processor import check_processor
 from mcfsim.codec import ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.models.audit import Audit, AuditedTensor, Found
+from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
 from mcfsim.models.directions import Steady, Table, rms_of
-from mcfsim.models.forecast import Course, Trial, forecast, points_of
+from mcfsim.models.forecast import Course, TensorRows, forecast, points_of
 from mcfsim.models.plan import Plan
-from mcfsim.models.samples import Sample
+from mcfsim.models.samples import TensorSample
 from mcfsim.training.schedule import Schedule
 
 #: Edges of the histogram of |update| / ulp(weight), as binary logarithms.
 EDGES = np.arange(-16.0, 9.0)
 
 
-def audit(samples: Iterable[Sample], plan: Plan, low: Format) -> Audit:
+def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     """Try a plan of training on samples of a model's tensors.
 
     Parameters
     ----------
-    samples : iterable of Sample
+    samples : iterable of TensorSample
         From `mcfsim.models.scan.scan`.
     plan : Plan
         How the model is to be trained.
@@ -48,10 +48,10 @@ def audit(samples: Iterable[Sample], plan: Plan, low: Format) -> Audit:
     decayed = np.array([plan.decays(item.shape) for item in kept])
     weights = np.array([item.values for item in kept])
     directions = plan.updates.directions(kept, plan.hyper, plan.schedule, plan.steps)
-    trial = Trial(weights, directions, decayed)
-    still = Trial(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
+    trial = TensorRows(weights, directions, decayed)
+    still = TensorRows(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
     peak = Schedule(plan.schedule.peak, warmup=0, final=1.0)
-    found: list[dict[str, Found]] = [{} for _ in kept]
+    found: list[dict[str, TensorFinding]] = [{} for _ in kept]
     for item in plan.strategies:
         course = forecast(trial, plan.hyper, item, plan.schedule, plan.steps)
         idle = forecast(still, plan.hyper, item, peak, 1).lost[:, 0]
@@ -74,12 +74,12 @@ def audit(samples: Iterable[Sample], plan: Plan, low: Format) -> Audit:
     return Audit(plan, low, tuple(points_of(plan.schedule, plan.steps).tolist()), tensors)
 
 
-def _found(course: Course, idle: Table, sizes: Sequence[float], stopped: float) -> Iterator[Found]:
+def _found(course: Course, idle: Table, sizes: Sequence[float], stopped: float) -> Iterator[TensorFinding]:
     """Yield what was found of each tensor under one strategy."""
     lost, edq = course.over_run(course.lost), course.over_run(course.edq)
     stops = course.stops(stopped)
     for row, beyond in enumerate(course.beyond):
-        yield Found(
+        yield TensorFinding(
             lost=float(lost[row]),
             edq=float(edq[row]),
             stops=stops[row],

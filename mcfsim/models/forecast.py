@@ -30,7 +30,7 @@ _POINTS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class TensorRows:
     """What is tried: weights and directions, one row a tensor.
 
     Parameters
@@ -113,7 +113,7 @@ def points_of(schedule: Schedule, steps: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate([spread, turns, [1, steps]]).astype(np.int64))
 
 
-def forecast(trial: Trial, hyper: AdamW, strategy: Strategy, schedule: Schedule, steps: int) -> Course:
+def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Schedule, steps: int) -> Course:
     """Try a strategy's addition on a sample, at steps of a schedule.
 
     Parameters
@@ -158,7 +158,7 @@ def forecast(trial: Trial, hyper: AdamW, strategy: Strategy, schedule: Schedule,
 
 
 def _tried(
-    trial: Trial, weights: Table, hyper: AdamW, strategy: Strategy, roles: Roles, step: int, rate: float
+    trial: TensorRows, weights: Table, hyper: AdamW, strategy: Strategy, roles: Roles, step: int, rate: float
 ) -> tuple[Table, Table, NDArray[np.bool_]]:
     """Return the lost share and EDQ of each tensor in one step, and which ones are beyond."""
     directions = trial.directions.at(step)

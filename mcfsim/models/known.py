@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.saved_state import SavedState
-from mcfsim.models.updates import Model, Updates
+from mcfsim.models.updates import NoiseModel, Updates
 from mcfsim.storage.files import Pathlike
 
 
@@ -18,7 +18,7 @@ def updates_of(
     Parameters
     ----------
     rms : float, optional
-        Their size, see `Model`.
+        Their size, see `NoiseModel`.
     state : path, optional
         An optimizer's saved state, see `SavedState`.
     gradients : path, optional
@@ -34,4 +34,4 @@ def updates_of(
         raise ValueError(f"updates are known by one thing, not by {' and '.join(several)}; give one of them")
     if state is not None:
         return SavedState(Path(state))
-    return Model(rms) if gradients is None else RecordedUpdates(Path(gradients))
+    return NoiseModel(rms) if gradients is None else RecordedUpdates(Path(gradients))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mcfsim.checks.arguments import finite_number, whole_number
 from mcfsim.formats import Format
-from mcfsim.models.updates import Model, Updates
+from mcfsim.models.updates import NoiseModel, Updates
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.training.schedule import Schedule
@@ -64,7 +64,7 @@ class Plan:
     schedule: Schedule
     steps: int
     strategies: tuple[Strategy, ...]
-    updates: Updates = field(default_factory=Model)
+    updates: Updates = field(default_factory=NoiseModel)
     threshold: float = 0.95
     stopped: float = 0.5
 

@@ -12,7 +12,7 @@ import numpy as np
 from mcfsim.models.directions import Directions, Steady, Table
 from mcfsim.models.forecast import points_of
 from mcfsim.models.recording import check_shapes, open_recording
-from mcfsim.models.samples import Sample, places_of
+from mcfsim.models.samples import TensorSample, places_of
 from mcfsim.models.updates import Updates
 from mcfsim.optim.adamw import AdamW
 from mcfsim.training.schedule import Schedule
@@ -85,7 +85,7 @@ class RecordedUpdates(Updates):
         return f"those of AdamW by the gradients recorded in {self.path.name}, each with its own weight"
 
     def directions(
-        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
     ) -> Directions:
         """Return them, with both moments in binary64 from the first recorded step on.
 
@@ -104,7 +104,7 @@ class RecordedUpdates(Updates):
             path += schedule.rate(step, steps) * found.direction
         return Followed(tables, paths, path, last, hyper.beta1)
 
-    def follow(self, samples: Sequence[Sample], hyper: AdamW, steps: int) -> Iterator[Moments]:
+    def follow(self, samples: Sequence[TensorSample], hyper: AdamW, steps: int) -> Iterator[Moments]:
         """Yield gradients, moments and directions, step by step, up to so many of those recorded.
 
         Raises
@@ -126,7 +126,7 @@ class RecordedUpdates(Updates):
             yield Moments(g, m, v, direction)
 
 
-def _rows(gradients: Mapping[str, Table], samples: Sequence[Sample]) -> Table:
+def _rows(gradients: Mapping[str, Table], samples: Sequence[TensorSample]) -> Table:
     """Return the gradients of samples, one row a tensor."""
     return np.array(
         [gradients[item.name].ravel()[places_of(item.size, item.values.size)] for item in samples],

@@ -20,7 +20,7 @@ from mcfsim.training.setup import Setup
 from mcfsim.training.simulate import DEFAULT_STRATEGIES
 
 
-class Recorded:
+class RecordedGradients:
     """A recording as the source of a run's gradients, which are the same whatever the weights are.
 
     Parameters
@@ -155,7 +155,7 @@ def replay(
     check_apart({"checkpoint": checkpoint, "output": output}, {"directory": directory, "weights": weights})
     recording = open_recording(directory, weights, steps)
     setup = Setup.of(
-        source=Recorded(recording, decayed),
+        source=RecordedGradients(recording, decayed),
         optimizer=optimizer,
         strategies=strategies,
         steps=len(recording.steps),

@@ -18,7 +18,7 @@ _GOLDEN = 0.5 * (5**0.5 - 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class TensorSample:
     """One tensor as it was read.
 
     Parameters
@@ -71,7 +71,7 @@ def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tupl
 
 def read_sample(
     weight: Weight, samples: int, told: Callable[[int], None] | None = None
-) -> tuple[Sample, tuple[int, int]]:
+) -> tuple[TensorSample, tuple[int, int]]:
     """Return the sample of one tensor, and how many elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     squares = zeros = 0.0
@@ -85,7 +85,7 @@ def read_sample(
         if told is not None:
             told(x.size)
     rms = (squares / weight.size) ** 0.5
-    sample = Sample(weight.name, weight.shape, str(weight.format), values, rms, zeros / weight.size)
+    sample = TensorSample(weight.name, weight.shape, str(weight.format), values, rms, zeros / weight.size)
     return sample, (int(counts[0]), int(counts[1]))
 
 

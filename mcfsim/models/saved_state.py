@@ -10,7 +10,7 @@ import numpy as np
 
 from mcfsim.models.coded import decoded
 from mcfsim.models.directions import Directions, Steady, Table
-from mcfsim.models.samples import Sample, elements_at, places_of
+from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
 from mcfsim.models.updates import Updates
 from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_tensors, refuse_not_finite
@@ -46,7 +46,7 @@ class SavedState(Updates):
         return f"directions by the optimizer's state in {self.path.name}, each with its own weight"
 
     def directions(
-        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
     ) -> Directions:
         """Return ``mhat / (sqrt(vhat) + eps)`` in binary64, at the places of the samples."""
         if self.path.suffix.lower() in (".pt", ".pth", ".bin"):
@@ -64,7 +64,7 @@ class SavedState(Updates):
         return Steady(np.array(rows), hyper.beta1)
 
 
-def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Table, float]]:
+def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table, Table, float]]:
     """Return the moments at the places of samples, and how many steps were made."""
     tensors = open_tensors(path)
     kinds = next((pair for pair in _MOMENTS if f"{samples[0].name}.{pair[0]}" in tensors), _MOMENTS[0])
@@ -72,7 +72,7 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
     own = about.get("format") == STATE
     bad: dict[str, tuple[int, int]] = {}
 
-    def read(sample: Sample, kind: str, slot: str) -> Table:
+    def read(sample: TensorSample, kind: str, slot: str) -> Table:
         label = f"{sample.name}.{kind}"
         if f"{label}.codes" in tensors and f"{label}.scales" in tensors:
             codes, scales = (tensors[f"{label}.{part}"] for part in ("codes", "scales"))
@@ -86,7 +86,7 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
             following += 1
         return total
 
-    def component(sample: Sample, label: str) -> Table:
+    def component(sample: TensorSample, label: str) -> Table:
         if label not in tensors:
             raise FileOfTensorsError(path, f"has no tensor {label!r}")
         stored = tensors[label]
@@ -99,7 +99,7 @@ def _by_tensors(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Tabl
         values, bad[label] = elements_at(Weight(stored), sample.values.size)
         return values
 
-    def made(sample: Sample) -> float:
+    def made(sample: TensorSample) -> float:
         label = f"{sample.name}.step" if f"{sample.name}.step" in tensors else "step"
         if label not in tensors or tensors[label].size != 1:
             raise FileOfTensorsError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.models.samples import Sample, read_sample
+from mcfsim.models.samples import TensorSample, read_sample
 from mcfsim.models.weights import Weights, refuse_not_finite
 from mcfsim.storage.archive import Forms, read_archive, write_archive
 from mcfsim.storage.files import Pathlike
@@ -21,7 +21,7 @@ def scan(
     samples: int,
     kept: Pathlike | None = None,
     told: Callable[[str, int, bool], None] | None = None,
-) -> list[Sample]:
+) -> list[TensorSample]:
     """Read all tensors of a model, each element once, and return their samples.
 
     Parameters
@@ -45,7 +45,7 @@ def scan(
     ValueError
         If the file is of other weights, or of other samples, or damaged.
     """
-    found: dict[str, Sample] = {}
+    found: dict[str, TensorSample] = {}
     bad: dict[str, tuple[int, int]] = {}
     if kept is not None and Path(kept).exists():
         found, bad = _load(kept, weights, samples)
@@ -80,7 +80,7 @@ def _save(
     path: Pathlike,
     weights: Weights,
     samples: int,
-    found: Mapping[str, Sample],
+    found: Mapping[str, TensorSample],
     bad: Mapping[str, tuple[int, int]],
 ) -> None:
     arrays = {
@@ -94,7 +94,7 @@ def _save(
 
 def _load(
     path: Pathlike, weights: Weights, samples: int
-) -> tuple[dict[str, Sample], dict[str, tuple[int, int]]]:
+) -> tuple[dict[str, TensorSample], dict[str, tuple[int, int]]]:
     """Return what was saved; refuse what is of other files."""
     wanted = _about(weights, samples)
 
@@ -119,6 +119,6 @@ def _load(
     for row, name in enumerate(about["read"]):
         weight = weights[name]
         numbers = float(arrays["rms"][row]), float(arrays["zeros"][row])
-        found[name] = Sample(name, weight.shape, str(weight.format), arrays["values"][row], *numbers)
+        found[name] = TensorSample(name, weight.shape, str(weight.format), arrays["values"][row], *numbers)
         bad[name] = int(arrays["bad"][row, 0]), int(arrays["bad"][row, 1])
     return found, bad

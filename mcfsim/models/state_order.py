@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mcfsim.models.samples import Sample
+from mcfsim.models.samples import TensorSample
 from mcfsim.storage.tensors import FileOfTensorsError
 
 Shape = tuple[int, ...]
@@ -33,7 +33,7 @@ class Numbered(NamedTuple):
 
 
 def by_order(
-    path: Path, states: Sequence[Numbered], samples: Sequence[Sample], registered: Sequence[str] = ()
+    path: Path, states: Sequence[Numbered], samples: Sequence[TensorSample], registered: Sequence[str] = ()
 ) -> dict[str, Hashable]:
     """Return the number of each tensor's state, by the shapes, and by an order of tensors of one shape.
 
@@ -48,7 +48,7 @@ def by_order(
         Of the states, for errors.
     states : sequence of Numbered
         In their order, group by group.
-    samples : sequence of Sample
+    samples : sequence of TensorSample
         The tensors, in the order of their file.
     registered : sequence of str, optional
         Names of tensors in the order of the model.
@@ -106,7 +106,7 @@ def _why(orders: list[list[str]]) -> str:
     return f"where their file has {by_file!r} their numbers have {by_number!r}"
 
 
-def _tells(states: Sequence[Numbered], samples: Sequence[Sample]) -> bool:
+def _tells(states: Sequence[Numbered], samples: Sequence[TensorSample]) -> bool:
     """Whether the order of a file may be that of the model: not one by name, and one that fits the states.
 
     It fits if in each group shapes that no other group has follow each other as they do in the file.

@@ -11,7 +11,7 @@ import numpy as np
 
 from mcfsim.models.coded import decoded
 from mcfsim.models.directions import Table
-from mcfsim.models.samples import Sample, places_of
+from mcfsim.models.samples import TensorSample, places_of
 from mcfsim.models.state_order import Numbered, by_order
 from mcfsim.models.weights import not_finite, refuse_not_finite
 from mcfsim.optim.strategy import SLOTS
@@ -35,7 +35,7 @@ class _State(NamedTuple):
     strategy: str | None
 
 
-def torch_moments(path: Path, samples: Sequence[Sample]) -> list[tuple[Table, Table, float]]:
+def torch_moments(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table, Table, float]]:
     """Return the moments of a saved ``state_dict()`` at the places of samples, and how many steps were made.
 
     It is one of torch's optimizers, or of AdamW of `mcfsim.torch`, whose moments may have several components,
@@ -89,7 +89,7 @@ def _loaded(path: Path) -> Any:
     raise FileOfTensorsError(path, f"is damaged: {damaged} has not its checksum, or was saved without")
 
 
-def _states(path: Path, saved: Any, samples: Sequence[Sample]) -> Mapping[Any, _State]:
+def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[Any, _State]:
     """Return the state of each tensor, by name; without names by shape and order, if these tell."""
     registered = _registered(saved)
     for key in ("optimizer", "optimizer_state_dict"):
@@ -166,7 +166,9 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
     return named
 
 
-def _moment(path: Path, state: _State, kind: str, sample: Sample, bad: dict[str, tuple[int, int]]) -> Table:
+def _moment(
+    path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
+) -> Table:
     """Return a moment at the places of a sample in binary64, and note how many numbers are not finite.
 
     It is the sum of its components, if it has several, or what codes and scales stand for.
@@ -188,7 +190,7 @@ def _moment(path: Path, state: _State, kind: str, sample: Sample, bad: dict[str,
 
 
 def _component(
-    path: Path, state: Mapping[Any, Any], kind: str, sample: Sample, bad: dict[str, tuple[int, int]]
+    path: Path, state: Mapping[Any, Any], kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
 ) -> Table:
     """Return one tensor of a moment at the places of a sample in binary64."""
     import torch

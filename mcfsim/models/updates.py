@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mcfsim.checks.arguments import finite_number
 from mcfsim.models.directions import Directions, Steady, noise_rms, normal_directions
-from mcfsim.models.samples import Sample
+from mcfsim.models.samples import TensorSample
 from mcfsim.optim.adamw import AdamW
 from mcfsim.training.schedule import Schedule
 
@@ -23,7 +23,7 @@ class Updates(ABC):
 
     @abstractmethod
     def directions(
-        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
     ) -> Directions:
         """Return the directions of samples, one row a tensor, in a run of so many steps.
 
@@ -35,7 +35,7 @@ class Updates(ABC):
 
 
 @dataclass(frozen=True)
-class Model(Updates):
+class NoiseModel(Updates):
     """Directions that are normally distributed, of one size in all tensors, whatever the weight.
 
     Parameters
@@ -68,7 +68,7 @@ class Model(Updates):
         return f"normally distributed directions, whatever the weight; their root mean square is {size}"
 
     def directions(
-        self, samples: Sequence[Sample], hyper: AdamW, schedule: Schedule, steps: int
+        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
     ) -> Directions:
         """Return normal numbers of the model's size."""
         found, _ = normal_directions(len(samples), samples[0].values.size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.declaration import Range, Slot
+from mcfsim.optim.declaration import Interval, Slot
 from mcfsim.optim.over import Over
 from mcfsim.optim.staged import Known, Mean, Stage, Staged
 from mcfsim.optim.state import State, average, crossed, move
@@ -63,11 +63,11 @@ class Adafactor(Staged):
 
     slots: ClassVar[tuple[Slot, ...]] = (Slot("v"),)
     ranges: ClassVar = {
-        "beta2_power": Range.POSITIVE,
-        "epsilon": Range.POSITIVE,
-        "threshold": Range.POSITIVE,
-        "least_scale": Range.NOT_NEGATIVE,
-        "weight_decay": Range.NOT_NEGATIVE,
+        "beta2_power": Interval.POSITIVE,
+        "epsilon": Interval.POSITIVE,
+        "threshold": Interval.POSITIVE,
+        "least_scale": Interval.NOT_NEGATIVE,
+        "weight_decay": Interval.NOT_NEGATIVE,
     }
 
     beta2_power: float = 0.8
@@ -153,7 +153,7 @@ class MomentumAdafactor(Adafactor):
     """
 
     slots: ClassVar[tuple[Slot, ...]] = (Slot("m"), Slot("v"))
-    ranges: ClassVar = {**Adafactor.ranges, "beta1": Range.SHARE}
+    ranges: ClassVar = {**Adafactor.ranges, "beta1": Interval.SHARE}
 
     beta1: float = 0.9
 

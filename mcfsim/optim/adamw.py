@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.declaration import Average, Declaration, Range, Slot
+from mcfsim.optim.declaration import Average, Declaration, Interval, Slot
 from mcfsim.optim.state import State, Step, along, average, crossed, error_weight, fed_back, move, with_error
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -81,10 +81,10 @@ class AdamW(Declaration):
     slots = (Slot("m", first_moment), Slot("v", second_moment))
     feeds_back = True
     ranges: ClassVar = {
-        "beta1": Range.SHARE,
-        "beta2": Range.SHARE,
-        "epsilon": Range.NOT_NEGATIVE,
-        "weight_decay": Range.NOT_NEGATIVE,
+        "beta1": Interval.SHARE,
+        "beta2": Interval.SHARE,
+        "epsilon": Interval.NOT_NEGATIVE,
+        "weight_decay": Interval.NOT_NEGATIVE,
     }
 
     beta1: float = 0.9

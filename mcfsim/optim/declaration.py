@@ -55,7 +55,7 @@ class Slot:
             )
 
 
-class Range(Enum):
+class Interval(Enum):
     """Where a hyperparameter must lie, as an error says it."""
 
     SHARE = "must lie in [0, 1)"
@@ -64,7 +64,7 @@ class Range(Enum):
 
     def admits(self, x: float) -> bool:
         """Whether a finite number lies there."""
-        return x > 0 if self is Range.POSITIVE else 0 <= x < (1 if self is Range.SHARE else math.inf)
+        return x > 0 if self is Interval.POSITIVE else 0 <= x < (1 if self is Interval.SHARE else math.inf)
 
 
 class Declaration(ABC):
@@ -87,7 +87,7 @@ class Declaration(ABC):
 
     slots: ClassVar[tuple[Slot, ...]] = ()
     feeds_back: ClassVar[bool] = False
-    ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
+    ranges: ClassVar[Mapping[str, Interval]] = MappingProxyType({})
     staged: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from mcfsim.optim.declaration import Declaration, Range, Slot
+from mcfsim.optim.declaration import Declaration, Interval, Slot
 from mcfsim.optim.state import State, Step, along, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -50,7 +50,11 @@ class Lion(Declaration):
     """
 
     slots = (Slot("m", _momentum),)
-    ranges: ClassVar = {"beta1": Range.SHARE, "beta2": Range.SHARE, "weight_decay": Range.NOT_NEGATIVE}
+    ranges: ClassVar = {
+        "beta1": Interval.SHARE,
+        "beta2": Interval.SHARE,
+        "weight_decay": Interval.NOT_NEGATIVE,
+    }
 
     beta1: float = 0.9
     beta2: float = 0.99

@@ -14,7 +14,7 @@ from mcfsim.optim.strategy import SLOTS
 
 
 @dataclass(frozen=True)
-class Parts:
+class StateSlices:
     """Where a slot of state lies in its vector: what it keeps of each tensor, in the order of the tensors.
 
     Attributes
@@ -29,7 +29,7 @@ class Parts:
     size: int
 
     @classmethod
-    def of(cls, hyper: Declaration, slot: str, layout: Layout) -> Parts:
+    def of(cls, hyper: Declaration, slot: str, layout: Layout) -> StateSlices:
         """Return where an optimizer's slot lies for tensors of a layout."""
         size, found = 0, dict[str, dict[str, slice]]()
         for tensor, shape in layout.shapes.items():
@@ -50,9 +50,9 @@ class Parts:
         return [part for parts in self.slices.values() for part in parts.values()]
 
 
-def parts_of(hyper: Declaration, layout: Layout) -> dict[str, Parts]:
+def parts_of(hyper: Declaration, layout: Layout) -> dict[str, StateSlices]:
     """Return where the slots of an optimizer lie, by name."""
-    return {slot.name: Parts.of(hyper, slot.name, layout) for slot in hyper.slots}
+    return {slot.name: StateSlices.of(hyper, slot.name, layout) for slot in hyper.slots}
 
 
 def offsets(layout: Layout) -> dict[str, dict[Over, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from mcfsim.optim.declaration import Declaration, Range, Slot
+from mcfsim.optim.declaration import Declaration, Interval, Slot
 from mcfsim.optim.state import State, Step, along, average, error_weight, fed_back, move, with_error
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
@@ -48,7 +48,10 @@ class SGD(Declaration):
 
     slots = (Slot("m", next_momentum),)
     feeds_back = True
-    ranges: ClassVar = {"momentum": Range.SHARE, "weight_decay": Range.NOT_NEGATIVE}
+    ranges: ClassVar = {
+        "momentum": Interval.SHARE,
+        "weight_decay": Interval.NOT_NEGATIVE,
+    }
 
     momentum: float = 0.9
     weight_decay: float = 0.0

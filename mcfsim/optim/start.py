@@ -14,7 +14,7 @@ from mcfsim.optim.edges import Edges
 from mcfsim.optim.groups import Groups, check_groups
 from mcfsim.optim.layout import Layout, Tensors
 from mcfsim.optim.memory import Split, Vector, form, write
-from mcfsim.optim.parts import Parts, parts_of
+from mcfsim.optim.parts import StateSlices, parts_of
 from mcfsim.optim.remainder import remaining
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Addition, Roles, Strategy
@@ -105,7 +105,7 @@ def _shares(strategy: Strategy) -> bool:
     return strategy.extra is not None and strategy.extra.shared
 
 
-def _grouped(strategy: Strategy, vectors: dict[str, Any], parts: dict[str, Parts]) -> _Grouped:
+def _grouped(strategy: Strategy, vectors: dict[str, Any], parts: dict[str, StateSlices]) -> _Grouped:
     """Return which vectors hold numbers that share scales, in which format, and where their groups lie."""
     found: _Grouped = {}
     for label, stored in strategy.tensors.items():

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.formats import Format
 from mcfsim.oracle.definition import NEAREST_EVEN
-from mcfsim.oracle.significands import Bools, Floats, Integers, Parts, round_parts, split
+from mcfsim.oracle.significands import Bools, Floats, Integers, Significands, round_parts, split
 from mcfsim.rounding import Mode, Rounding, Underflow
 
 #: Elements worked on at a time, so that the temporary arrays stay small.
@@ -91,7 +91,7 @@ def _taken_in(x: Floats, fmt: Format, rounding: Rounding) -> Floats:
     return np.where(np.abs(x) < np.float64(fmt.smallest_normal), np.copysign(0.0, x), x)
 
 
-def _operand(x: Floats) -> Parts:
+def _operand(x: Floats) -> Significands:
     """Take floats apart, the significand in 11 bits: zero, or at least ``2**10``."""
     negative, wide, exponent, infinite, nan = split(x)
     excess = 53 - OPERAND_BITS
@@ -101,11 +101,11 @@ def _operand(x: Floats) -> Parts:
         raise ValueError(
             f"an operand has more than {OPERAND_BITS} significant bits, or lies far out of range"
         )
-    return Parts(negative, significand, exponent, infinite, nan)
+    return Significands(negative, significand, exponent, infinite, nan)
 
 
 # -- exact operations -------------------------------------------------------------------------------------
-def _exact(name: str, operands: list[Parts], rounding: Rounding) -> Parts:
+def _exact(name: str, operands: list[Significands], rounding: Rounding) -> Significands:
     """Return the exact result, or a stand-in that every rounding to 11 bits at most rounds alike."""
     down = rounding.mode is Mode.DOWN
     match name, operands:
@@ -125,10 +125,10 @@ def _exact(name: str, operands: list[Parts], rounding: Rounding) -> Parts:
             raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
 
 
-def _product(x: Parts, y: Parts) -> Parts:
+def _product(x: Significands, y: Significands) -> Significands:
     significand = x.significand * y.significand  # below 2**22
     infinite = x.infinite | y.infinite
-    return Parts(
+    return Significands(
         negative=x.negative ^ y.negative,
         significand=significand,
         exponent=x.exponent + y.exponent,
@@ -137,7 +137,7 @@ def _product(x: Parts, y: Parts) -> Parts:
     )
 
 
-def _sum(x: Parts, y: Parts, down: bool) -> Parts:
+def _sum(x: Significands, y: Significands, down: bool) -> Significands:
     """Add operands, or a product and an operand, on a common exponent.
 
     The gap between the exponents is clamped to 24, which changes no rounded result. Let the unit be the power
@@ -158,7 +158,7 @@ def _sum(x: Parts, y: Parts, down: bool) -> Parts:
     zero_negative = x.negative | y.negative if down else x.negative & y.negative
     infinity_negative = np.where(x.infinite, x.negative, y.negative)
     infinite = x.infinite | y.infinite
-    return Parts(
+    return Significands(
         negative=np.where(infinite, infinity_negative, np.where(total == 0, zero_negative, total < 0)),
         significand=np.abs(total),
         exponent=exponent,
@@ -167,13 +167,13 @@ def _sum(x: Parts, y: Parts, down: bool) -> Parts:
     )
 
 
-def _quotient(x: Parts, y: Parts) -> Parts:
+def _quotient(x: Significands, y: Significands) -> Significands:
     shift = 12  # a nonzero quotient exceeds 2**10 * 2**12 / 2**11: its integer part has 12 bits at least
     zero = y.significand == 0
     divisor = np.where(zero, 1, y.significand)
     dividend = x.significand << shift
     quotient = dividend // divisor
-    return Parts(
+    return Significands(
         negative=x.negative ^ y.negative,
         significand=np.where(y.infinite, 0, _with_sticky(quotient, quotient * divisor != dividend)),
         exponent=x.exponent - y.exponent - shift - 1,
@@ -182,14 +182,14 @@ def _quotient(x: Parts, y: Parts) -> Parts:
     )
 
 
-def _root(x: Parts) -> Parts:
+def _root(x: Significands) -> Significands:
     odd = x.exponent & 1
     square = x.significand << (14 + odd)  # zero, or in [2**24, 2**26): the root has 13 bits
     root = np.zeros_like(square)
     for bit in reversed(range(13)):
         trial = root | (1 << bit)
         root = np.where(trial * trial <= square, trial, root)
-    return Parts(
+    return Significands(
         negative=x.negative,
         significand=_with_sticky(root, root * root != square),
         exponent=((x.exponent - odd - 14) >> 1) - 1,

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class Parts(NamedTuple):
+class Significands(NamedTuple):
     """Extended real numbers ``(-1)**negative * significand * 2**exponent``.
 
     A zero has the significand 0 and any exponent. Where `infinite` or `nan` is set, the latter having
@@ -30,12 +30,12 @@ class Parts(NamedTuple):
     nan: Bools
 
 
-def split(x: Floats) -> Parts:
+def split(x: Floats) -> Significands:
     """Take floats apart, the significand in 53 bits."""
     code = x.view(np.int64)
     field = (code >> 52) & 0x7FF
     fraction = code & (2**52 - 1)
-    return Parts(
+    return Significands(
         negative=code < 0,
         significand=fraction | (np.minimum(field, 1) << 52),
         exponent=np.maximum(field, 1) - 1075,
@@ -44,7 +44,7 @@ def split(x: Floats) -> Parts:
     )
 
 
-def round_parts(exact: Parts, fmt: Format, rounding: Rounding) -> Floats:
+def round_parts(exact: Significands, fmt: Format, rounding: Rounding) -> Floats:
     """Round significands below ``2**53`` to the format."""
     negative, significand, exponent, infinite, nan = exact
     # A float64 holds the significand exactly, so that its exponent field tells the length in bits.

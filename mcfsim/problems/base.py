@@ -55,7 +55,7 @@ class Problem(Protocol):
         """Return the loss on held-out data, the same at every call; the objective if there are none."""
 
 
-class Stream(IntEnum):
+class DataStream(IntEnum):
     """The independent random streams of a seed."""
 
     DATA = 0
@@ -63,7 +63,7 @@ class Stream(IntEnum):
     BATCH = 2
 
 
-def generator(seed: int, stream: Stream, *key: int) -> np.random.Generator:
+def generator(seed: int, stream: DataStream, *key: int) -> np.random.Generator:
     """Return a generator that depends on all of its arguments and on nothing else."""
     sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *key))
     return np.random.Generator(np.random.PCG64(sequence))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Stream, check_size, generator
+from .base import DataStream, check_size, generator
 
 Bytes = NDArray[np.uint8]
 
@@ -102,7 +102,7 @@ class Corpus:
     def training_windows(self, count: int, length: int, *, step: int, seed: int) -> Bytes:
         """Return windows of the training text, one a row, at offsets that (seed, step) alone choose."""
         last = len(self.training) - length
-        offsets = generator(seed, Stream.BATCH, step).integers(last, size=count, endpoint=True)
+        offsets = generator(seed, DataStream.BATCH, step).integers(last, size=count, endpoint=True)
         return _windows(self.training, offsets, length)
 
     def validation_windows(self, count: int, length: int) -> Bytes:

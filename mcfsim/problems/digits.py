@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mcfsim.formats import Format, get_format
 
 from ._transformer import cross_entropy
-from .base import Stream, Tensors, check_memory, check_size, check_tensors, generator
+from .base import DataStream, Tensors, check_memory, check_size, check_tensors, generator
 from .calculation import Array, Calculation, Sums
 
 PIXELS, CLASSES = 64, 10
@@ -105,7 +105,7 @@ class Digits:
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return normal float32 weights, of variances 2 / 64 and ``1 / hidden``, and biases of zero."""
-        random = generator(seed, Stream.PARAMETERS)
+        random = generator(seed, DataStream.PARAMETERS)
         deviations = {"hidden.weight": (2 / PIXELS) ** 0.5, "output.weight": (1 / self.hidden) ** 0.5}
         return {
             name: (random.standard_normal(shape) * deviations.get(name, 0.0)).astype(np.float32)
@@ -118,7 +118,7 @@ class Digits:
     ) -> tuple[float, dict[str, NDArray[Any]]]:
         """Return the mean loss over the batch of (seed, step), and its gradient."""
         images, labels = self._training
-        random = generator(seed, Stream.BATCH, step)
+        random = generator(seed, DataStream.BATCH, step)
         chosen = random.choice(len(labels), self.batch, replace=False)
         weights, inputs = self._rounded(parameters), self.calculation.round(images[chosen])
         active, scores = self._forward(weights, inputs)

@@ -19,7 +19,7 @@ from ._transformer import (
     rms_norm,
     squared_relu,
 )
-from .base import Stream, Tensors, check_memory, check_size, check_tensors, generator
+from .base import DataStream, Tensors, check_memory, check_size, check_tensors, generator
 from .corpus import Corpus
 
 VOCABULARY = 256
@@ -125,7 +125,7 @@ class LanguageModel:
         Matrices that write to the residual stream are smaller by ``sqrt(2 layers)``, so that the stream's
         variance does not grow with the number of layers.
         """
-        random = generator(seed, Stream.PARAMETERS)
+        random = generator(seed, DataStream.PARAMETERS)
         parameters: dict[str, NDArray[Any]] = {}
         for name, shape in self.shapes.items():
             if name.endswith("gain"):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._matrix import DataMatrix
-from .base import Stream, Tensors, as_scalar, check_number, check_tensors, generator
+from .base import DataStream, Tensors, as_scalar, check_number, check_tensors, generator
 
 
 class LogisticRegression:
@@ -53,7 +53,7 @@ class LogisticRegression:
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return normal weights of standard deviation 0.1 and a zero bias."""
-        weights = generator(seed, Stream.PARAMETERS).normal(scale=0.1, size=self._shapes["weights"])
+        weights = generator(seed, DataStream.PARAMETERS).normal(scale=0.1, size=self._shapes["weights"])
         return {"weights": weights, "bias": np.zeros(1)}
 
     @np.errstate(over="ignore", invalid="ignore")

@@ -8,7 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._matrix import DataMatrix
-from .base import Stream, Tensors, as_scalar, check_memory, check_number, check_size, check_tensors, generator
+from .base import (
+    DataStream,
+    Tensors,
+    as_scalar,
+    check_memory,
+    check_number,
+    check_size,
+    check_tensors,
+    generator,
+)
 
 
 class Quadratic:
@@ -47,7 +56,7 @@ class Quadratic:
         self.seed = check_size("seed", seed, least=0)
         # Eigenvectors, those scaled, their product, A, and what the factorisation works on.
         check_memory(f"dimension = {dimension}", 5 * dimension**2)
-        random = generator(seed, Stream.DATA)
+        random = generator(seed, DataStream.DATA)
         eigenvectors, _ = np.linalg.qr(random.standard_normal((dimension, dimension)))
         eigenvalues = np.geomspace(1.0, 1.0 / self.condition_number, dimension)
         product = (eigenvectors * eigenvalues) @ eigenvectors.T
@@ -66,7 +75,7 @@ class Quadratic:
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return a standard normal point."""
-        return {"x": generator(seed, Stream.PARAMETERS).standard_normal(self.dimension)}
+        return {"x": generator(seed, DataStream.PARAMETERS).standard_normal(self.dimension)}
 
     @np.errstate(over="ignore", invalid="ignore")
     def loss_and_gradient(

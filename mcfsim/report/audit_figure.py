@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mcfsim.models.audit import Audit, AuditedTensor, Found
+from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, subplots
 
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor])
     axes.set_title(f"Over the run, by strategy\n{_recommendation(audit)}")
 
 
-def _drawn(found: Found) -> float:
+def _drawn(found: TensorFinding) -> float:
     """Return what stands for an EDQ in a table of colours."""
     return _BEYOND if found.beyond is not None else float(np.clip(found.edq, 0.0, 1.0))
 
 
-def _written(found: Found) -> str:
+def _written(found: TensorFinding) -> str:
     return "beyond" if found.beyond is not None else "-" if math.isnan(found.edq) else f"{found.edq:.2f}"
 
 

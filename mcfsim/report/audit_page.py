@@ -13,9 +13,9 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from mcfsim.models.audit import Audit, AuditedTensor, Found, Total
+from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding, Total
 from mcfsim.models.auditing import EDGES, audit
-from mcfsim.models.samples import Sample
+from mcfsim.models.samples import TensorSample
 from mcfsim.report import legends
 from mcfsim.report.audits import frozen, mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED
@@ -26,12 +26,12 @@ RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 _SCRIPTS = ("elements.js", "heat_map.js", "charts.js", "table.js", "audit.js")
 
 
-def at_rates(samples: Iterable[Sample], found: Audit) -> list[Audit]:
+def at_rates(samples: Iterable[TensorSample], found: Audit) -> list[Audit]:
     """Return an audit, and others of the same samples by the same plan at other rates, by `RATES`.
 
     Parameters
     ----------
-    samples : iterable of Sample
+    samples : iterable of TensorSample
         Of which `found` is the audit.
     found : Audit
         By the plan itself; it is not made again.
@@ -209,7 +209,7 @@ def _total(total: Total) -> dict[str, Any]:
     }
 
 
-def _found(found: Found) -> dict[str, Any]:
+def _found(found: TensorFinding) -> dict[str, Any]:
     return {
         "lost": _share(found.lost),
         "edq": _share(found.edq),

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mcfsim.models.audit import Audit, AuditedTensor, Found, Total
+from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding, Total
 from mcfsim.models.auditing import EDGES
 from mcfsim.report.tables import Rows
 
@@ -173,7 +173,7 @@ def _share(number: float | None) -> str:
     return "-" if number is None or math.isnan(number) else f"{number:.4f}"
 
 
-def _stop(found: Found) -> str:
+def _stop(found: TensorFinding) -> str:
     if found.beyond is not None:
         return f"beyond at {found.beyond}"
     return "-" if found.stops is None else str(found.stops)

@@ -14,7 +14,7 @@ from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import Type
-from mcfsim.report.texts import Recorded
+from mcfsim.report.texts import RecordedText
 
 Rows = list[dict[str, str]]
 
@@ -29,7 +29,7 @@ _TYPES = {
 _NONE = ("input", "constant", "bits", "number")
 
 
-def generated_source(recorded: Recorded) -> str:
+def generated_source(recorded: RecordedText) -> str:
     """Return the source of the loop that Numba compiles, which need not be installed.
 
     Raises
@@ -40,7 +40,7 @@ def generated_source(recorded: Recorded) -> str:
     return source(lower(recorded.program, _entering(recorded)), _about(recorded))
 
 
-def generated_kernel(recorded: Recorded) -> str:
+def generated_kernel(recorded: RecordedText) -> str:
     """Return the source of the kernel that Triton compiles for a GPU; neither need be there.
 
     Raises
@@ -51,11 +51,11 @@ def generated_kernel(recorded: Recorded) -> str:
     return kernel_source(lower(recorded.program, _entering(recorded), clean=False), _about(recorded))
 
 
-def _about(recorded: Recorded) -> str:
+def _about(recorded: RecordedText) -> str:
     return f"{recorded.program.name}, {len(recorded.program.steps)} operations."
 
 
-def operation_table(recorded: Recorded) -> Rows:
+def operation_table(recorded: RecordedText) -> Rows:
     """Return a row for each kind of operation in each format: how many, how carried out, and why so."""
     program, made = recorded.program, {step.result: step for step in recorded.program.steps}
     ways: dict[Any, set[Entering]] = {step: set() for step in program.steps}
@@ -72,7 +72,7 @@ def operation_table(recorded: Recorded) -> Rows:
     ]
 
 
-def summary_table(recorded: Recorded) -> Rows:
+def summary_table(recorded: RecordedText) -> Rows:
     """Return a row for each number that says how large a program is."""
     program = recorded.program
     numbers = {
@@ -85,7 +85,7 @@ def summary_table(recorded: Recorded) -> Rows:
     return [{"program": label, "an element": f"{number}"} for label, number in numbers.items()]
 
 
-def machine_table(recorded: Recorded) -> Rows:
+def machine_table(recorded: RecordedText) -> Rows:
     """Return a row for each type of the machine: how many operations an element of it takes.
 
     Raises
@@ -110,7 +110,7 @@ def machine_operations(lowered: Lowered) -> Counter[Type]:
     return counted
 
 
-def memory_table(recorded: Recorded) -> Rows:
+def memory_table(recorded: RecordedText) -> Rows:
     """Return a row for what is read and one for what is written: bytes an element, in carriers and codes."""
     program = recorded.program
     results = {
@@ -139,7 +139,7 @@ def memory_table(recorded: Recorded) -> Rows:
     ]
 
 
-def refused(recorded: Recorded) -> str | None:
+def refused(recorded: RecordedText) -> str | None:
     """Return why a program has no line for the machine, or None if it has one."""
     try:
         lower(recorded.program, _entering(recorded))
@@ -148,7 +148,7 @@ def refused(recorded: Recorded) -> str | None:
     return None
 
 
-def _entering(recorded: Recorded) -> tuple[Entering, ...]:
+def _entering(recorded: RecordedText) -> tuple[Entering, ...]:
     """Return as what the real scalars enter by the exact policy."""
     program: Program = recorded.program
     return tuple(entering(use, use.number(recorded.numbers), "exact")[0] for use in uses(program))

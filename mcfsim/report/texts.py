@@ -43,7 +43,7 @@ class StageText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedText:
     """A text as a program, and what a person is to be told of it.
 
     Attributes
@@ -147,7 +147,7 @@ def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...
 
 def record(
     name: str, fmt: Format, rounding: Rounding, *, strategy: str | None = None, components: int | None = None
-) -> Recorded:
+) -> RecordedText:
     """Record a text by its name.
 
     Parameters
@@ -181,7 +181,7 @@ def record(
         raise ValueError(f"{whole} takes no tuples of any length, so the number of components is settled")
     program = trace(text, fmt, rounding, operands=operands_of(text, components or 2))
     source = inspect.getsource(inspect.unwrap(text))
-    return Recorded(program, source, {}, _result_names(text, len(program.outputs())))
+    return RecordedText(program, source, {}, _result_names(text, len(program.outputs())))
 
 
 def text_table() -> list[dict[str, str]]:
@@ -229,7 +229,7 @@ def _strategy(name: str, fmt: Format) -> Strategy:
     return stored
 
 
-def _stage(name: str, text: StageText, fmt: Format, rounding: Rounding, strategy: str) -> Recorded:
+def _stage(name: str, text: StageText, fmt: Format, rounding: Rounding, strategy: str) -> RecordedText:
     hyper, stored = text.kind(), _strategy(strategy, fmt)
     roles = stored.roles(rounding, random=RandomWords(0))
     scalars = hyper.scalars(roles, stored, 2, rate=_RATE, decayed=True)
@@ -242,10 +242,10 @@ def _stage(name: str, text: StageText, fmt: Format, rounding: Rounding, strategy
         for place, _ in enumerate(made if isinstance(made, tuple) else (made,))
     ]
     source = inspect.getsource(text.stage.text)
-    return Recorded(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
+    return RecordedText(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
 
 
-def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) -> Recorded:
+def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) -> RecordedText:
     hyper, stored = kind(), _strategy(strategy, fmt)
     if stored.parameter.grid is not None:
         raise ValueError(
@@ -261,7 +261,7 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
     source = inspect.getsource(getattr(module, name, kind.step))
     new = State(*program.results[:-1])
     labels = [f"{label}{place}" for label, part in new._asdict().items() for place, _ in enumerate(part)]
-    return Recorded(program, source, {x: given[x] for x in program.scalars}, (*labels, "update"))
+    return RecordedText(program, source, {x: given[x] for x in program.scalars}, (*labels, "update"))
 
 
 def _result_names(text: Callable[..., Any], count: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mcfsim.compile.program import Program, Register, Scalar, Step
+from mcfsim.compile.program import Program, ProgramStep, Register, Scalar
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode
 
@@ -46,7 +46,7 @@ class Gate:
         The rows of its operands, and whether each is the subtrahend, divisor or addend.
     """
 
-    step: Step
+    step: ProgramStep
     label: str
     depth: int
     column: int
@@ -154,7 +154,7 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     return Wiring(program.name, gates, wires, len(rows), count)
 
 
-def sign_of(step: Step, *, with_format: bool = False) -> str:
+def sign_of(step: ProgramStep, *, with_format: bool = False) -> str:
     """Return what a drawing writes for an operation: its sign, and the real scalars that it takes."""
     if step.operation == "round":
         letters = _ROUNDED.get(step.rounding.mode, "RN")
@@ -183,7 +183,7 @@ def _place(rows: list[_Row], taken: list[_Row]) -> _Row:
     return new
 
 
-def _columns(order: list[Step], depths: dict[Any, int], row: dict[Any, int]) -> dict[Any, int]:
+def _columns(order: list[ProgramStep], depths: dict[Any, int], row: dict[Any, int]) -> dict[Any, int]:
     """Return the columns of results: by depth, and within one apart where vertical lines would meet."""
     levels: dict[Any, tuple[int, int]] = {}
     spans: dict[int, list[tuple[int, int, int]]] = {}
@@ -198,7 +198,7 @@ def _columns(order: list[Step], depths: dict[Any, int], row: dict[Any, int]) -> 
 
 
 def _gate(
-    step: Step,
+    step: ProgramStep,
     label: str,
     columns: dict[Any, int],
     depths: dict[Any, int],

@@ -28,7 +28,7 @@ _DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
 _ENCRYPTED = 1
 
 
-class Form(NamedTuple):
+class ArraySpec(NamedTuple):
     """Dtype and shape of an array."""
 
     dtype: np.dtype[Any]
@@ -40,7 +40,7 @@ class Form(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-Forms = Mapping[str, Form]
+Forms = Mapping[str, ArraySpec]
 
 
 def write_archive(
@@ -155,7 +155,7 @@ def _about(archive: ZipFile, info: ZipInfo) -> str:
     return str(np.frombuffer(data, dtype)[0])
 
 
-def _array(archive: ZipFile, info: ZipInfo, form: Form) -> NDArray[Any]:
+def _array(archive: ZipFile, info: ZipInfo, form: ArraySpec) -> NDArray[Any]:
     if not form.bytes <= info.file_size <= form.bytes + _LONGEST_HEADER:
         raise ValueError(f"member {info.filename!r} has {info.file_size} bytes, of {form.bytes} and a header")
     with archive.open(info) as member:
@@ -166,24 +166,24 @@ def _array(archive: ZipFile, info: ZipInfo, form: Form) -> NDArray[Any]:
     return np.frombuffer(data, form.dtype).reshape(form.shape).copy()
 
 
-def _header(member: IO[bytes]) -> Form:
+def _header(member: IO[bytes]) -> ArraySpec:
     """Read NumPy's header of an array, of which it writes only this version for such arrays."""
     if np.lib.format.read_magic(member) != (1, 0):
         raise ValueError("a member is of another version of NumPy's format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=_LONGEST_HEADER)
     if fortran and len(shape) > 1:
         raise ValueError("an array is in Fortran's order")
-    return Form(dtype, shape)
+    return ArraySpec(dtype, shape)
 
 
-def _form(said: Any) -> Form:
+def _form(said: Any) -> ArraySpec:
     """Return what the description says of an array."""
     dtype, shape = said
     if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
         raise ValueError(f"dtype {dtype!r} is none of ours")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 8:
         raise ValueError(f"shape {shape!r} is none")
-    return Form(np.dtype(dtype), tuple(shape))
+    return ArraySpec(np.dtype(dtype), tuple(shape))
 
 
 def _portable(name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -73,7 +73,7 @@ class Member(Tensor):
     in_columns: bool
     big: bool
     _archive: _Archive = field(repr=False, compare=False)
-    _open: list[_Stream] = field(default_factory=list, repr=False, compare=False)
+    _open: list[_MemberStream] = field(default_factory=list, repr=False, compare=False)
 
     def _elements(self, start: int, stop: int) -> NDArray[Any]:
         if start == stop:
@@ -93,7 +93,7 @@ class Member(Tensor):
         """Return elements in the order of the file; what is compressed goes on from where it ended."""
         try:
             if not self._open or self._open[0].place > start:
-                self._open[:] = [_Stream(self, self._archive.opened)]
+                self._open[:] = [_MemberStream(self, self._archive.opened)]
             elements = self._open[0].read(start, stop)
         except Exception as problem:  # whatever zipfile makes of bytes that anyone may write
             self._open.clear()
@@ -103,7 +103,7 @@ class Member(Tensor):
         return elements
 
 
-class _Stream:
+class _MemberStream:
     """A member of an archive, read from its start on."""
 
     def __init__(self, tensor: Member, archive: ZipFile) -> None:

@@ -15,7 +15,7 @@ from mcfsim.symbolic.rounding import binade, floor_log2
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearExponent:
     """An exponent ``slope * n + offset``, for precisions ``p = step * n + rest``."""
 
     slope: int
@@ -53,15 +53,15 @@ class Range:
         if value:
             self._values.add(abs(value))
 
-    def emin(self, first: int) -> Line:
+    def emin(self, first: int) -> LinearExponent:
         """Return the largest least exponent that suffices, from a precision on."""
         return self._line(first, min)
 
-    def emax(self, first: int) -> Line:
+    def emax(self, first: int) -> LinearExponent:
         """Return the smallest largest exponent that suffices, from a precision on."""
         return self._line(first, max)
 
-    def _line(self, first: int, extreme: Callable[[Iterable[int]], int]) -> Line:
+    def _line(self, first: int, extreme: Callable[[Iterable[int]], int]) -> LinearExponent:
         start, lines, single = self._over.index(first), [], []
         for value in self._values:
             low = binade(Exactly(value))
@@ -76,4 +76,4 @@ class Range:
         slope = extreme(slope for slope, _ in lines)
         offsets = [offset + (other - slope) * start for other, offset in lines]
         offsets += [exponent - slope * n for n, exponent in single]
-        return Line(slope, extreme(offsets), self._over)
+        return LinearExponent(slope, extreme(offsets), self._over)

@@ -12,7 +12,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.theorems.judge import blaming, structured
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.sealed import Sealed
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Block, Trial, flat
@@ -45,7 +45,7 @@ def trial_of(
     return Trial(in_blocks, names, operands, tuple(sealed.blocks), (given, sealed))
 
 
-def is_of_kind(operand: Operand, words: Any, fmt: Format) -> bool:
+def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:
     """Return whether values of a format are an operand of its kind."""
     if not operand.paired:
         return True

@@ -9,7 +9,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Number:
+class ShownNumber:
     """A number in hexadecimal, and in the fewest decimals that tell it from its neighbours in binary64.
 
     Raises
@@ -30,7 +30,7 @@ class Number:
             raise ValueError(f"{self.hexadecimal!r} and {self.decimal!r} are not one number")
 
     @classmethod
-    def of(cls, x: float) -> Number:
+    def of(cls, x: float) -> ShownNumber:
         """Write a number down."""
         return cls(float(x).hex(), repr(float(x)))
 
@@ -48,14 +48,14 @@ class Witness:
     Under stochastic rounding that is what each path returns, one after the other.
     """
 
-    operands: tuple[Number, ...]
-    results: tuple[Number, ...]
+    operands: tuple[ShownNumber, ...]
+    results: tuple[ShownNumber, ...]
 
     def __str__(self) -> str:
         return f"{_listed(self.operands)} -> {_listed(self.results)}"
 
 
-def _listed(numbers: tuple[Number, ...]) -> str:
+def _listed(numbers: tuple[ShownNumber, ...]) -> str:
     """Return numbers in decimal, of many the first ones and how many there are."""
     shown = [str(number) for number in numbers[:SHOWN]]
     if len(numbers) > SHOWN:

@@ -12,11 +12,11 @@ from mcfsim.theorems.logic import (
     Bound,
     Computed,
     EveryDraw,
+    Expectation,
     Finite,
     Iff,
     IsMultiple,
     IsValue,
-    Mean,
     Mixed,
     Nonoverlapping,
     OfFormat,
@@ -272,29 +272,29 @@ def resolution(x: Term, extra: int = 0) -> Term:
 
 def unbiased(target: Term) -> Claim:
     """Claim that the sum of the results has the target as its expectation."""
-    return Claim(AllOf((equal(Mean(R), target), Finite())))
+    return Claim(AllOf((equal(Expectation(R), target), Finite())))
 
 
 def unbiased_iff_resolved(rounded: Term) -> Claim:
     """Claim that a rounded number is the expectation if and only if k random bits resolve it."""
-    return Claim(Iff(equal(Mean(R), rounded), IsMultiple(rounded, resolution(rounded))))
+    return Claim(Iff(equal(Expectation(R), rounded), IsMultiple(rounded, resolution(rounded))))
 
 
 def bias_inward(rounded: Term) -> Claim:
     """Claim that the expectation is less than ``ulp / 2**k`` from a rounded number, toward zero."""
-    bias = Within(Mean(R) - rounded, resolution(rounded), Bound(1, strict=True))
-    return Claim(AllOf((abs(Mean(R)) <= abs(rounded), bias)))
+    bias = Within(Expectation(R) - rounded, resolution(rounded), Bound(1, strict=True))
+    return Claim(AllOf((abs(Expectation(R)) <= abs(rounded), bias)))
 
 
 def bias_of_half(rounded: Term) -> Claim:
     """Claim that the expectation is at most ``ulp / 2**(k + 1)`` from a rounded number."""
-    return Claim(Within(Mean(R) - rounded, resolution(rounded), Bound(Fraction(1, 2))))
+    return Claim(Within(Expectation(R) - rounded, resolution(rounded), Bound(Fraction(1, 2))))
 
 
 def variance_of_quarter(rounded: Term) -> Claim:
     """Claim that the variance is at most ``ulp**2 / 4``."""
     error = R - rounded
-    variance = Mean(error * error) - Mean(error) * Mean(error)
+    variance = Expectation(error * error) - Expectation(error) * Expectation(error)
     return Claim(Within(variance, Ulp(rounded) * Ulp(rounded), Bound(Fraction(1, 4))))
 
 

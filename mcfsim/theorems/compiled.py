@@ -35,7 +35,7 @@ from mcfsim.theorems.judge import LEAST_COMPILED, recorded_algorithm, structured
 from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNonoverlapping, Within
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import Block
-from mcfsim.theorems.recorded import Recorded, Recorder
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial, flat
@@ -53,7 +53,7 @@ _SHARE = 2.0**-45
 
 
 @dataclass(frozen=True)
-class Tally:
+class CaseCounts:
     """What is said of a batch of cases, counted.
 
     Attributes
@@ -90,10 +90,10 @@ class Judgement:
     failing: NDArray[np.bool_]
     open: NDArray[np.bool_]
 
-    def tally(self, blocks: list[Block], wanted: int) -> Tally:
+    def tally(self, blocks: list[Block], wanted: int) -> CaseCounts:
         """Return the counts, with the first violations, as many as are wanted, and the open cases."""
         violations, places = int(np.count_nonzero(self.failing)), np.flatnonzero(self.open)
-        return Tally(
+        return CaseCounts(
             cases=self.open.size,
             applicable=int(np.count_nonzero(self.applicable)),
             violations=violations,
@@ -215,7 +215,7 @@ class Predicates:
         """Return the line whose results are a `Judgement`, and quotients if these are asked for."""
         theorem, line = self.theorem, lowered.line
         check_same(theorem, self._identity)  # a loop may be kept longer than what it reads stays as it is
-        recorder = Recorder(line, RecordedExact.of, clean=lowered.clean)
+        recorder = PredicateRecorder(line, RecordedExact.of, clean=lowered.clean)
 
         def block(value: Value) -> Any:
             return Recorded(recorder, value, self.format)
@@ -274,7 +274,7 @@ class RecordedTrial(Trial):
     def everywhere(self, held: bool) -> Any:
         """Return a truth value for every case."""
         one: Any = flat(self.operands)[0]
-        recorder: Recorder = one.recorder
+        recorder: PredicateRecorder = one.recorder
         return Recorded(recorder, recorder.truth(held))
 
     def result(self, first: int = 0, stop: int | None = None) -> Any:

@@ -19,7 +19,7 @@ from mcfsim.compile.launch import Launcher
 from mcfsim.compile.scalars import uses
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.compiled import Predicates, Tally, measures, nearer_zero, recordable
+from mcfsim.theorems.compiled import CaseCounts, Predicates, measures, nearer_zero, recordable
 from mcfsim.theorems.identity import identity_of
 from mcfsim.theorems.operands import Block, Columns
 from mcfsim.theorems.parts import Domain, Part, Pieces, Sample, starts
@@ -155,7 +155,7 @@ class DeviceJudge:
             for begin in range(max(start - first, 0), end, size):
                 yield Batch(first + begin, part, begin, min(begin + size, end))
 
-    def __call__(self, batch: Batch, extremes: tuple[float, float], wanted: int) -> Tally:
+    def __call__(self, batch: Batch, extremes: tuple[float, float], wanted: int) -> CaseCounts:
         """Return what the kernel says of a batch.
 
         Parameters
@@ -181,7 +181,7 @@ class DeviceJudge:
             failing &= ~beyond
         counts = torch.stack([x.sum() for x in (applicable, failing, left)]).tolist()
         places = _where(left) if counts[2] else left.new_empty(0, dtype=torch.int64)
-        return Tally(
+        return CaseCounts(
             cases=batch.size,
             applicable=counts[0],
             violations=counts[1],

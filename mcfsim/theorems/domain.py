@@ -28,7 +28,7 @@ from mcfsim.theorems.cores import (
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import (
     Columns,
-    Operand,
+    OperandSpec,
     belongs,
     every,
     has_all,
@@ -189,7 +189,7 @@ def _core_of_pairs(
     return Domain(wide, (*families, rest), (*reductions[-2:], none), covers=False)
 
 
-def _fewest(operand: Operand, exponents: Sequence[int], p: int, depth: int) -> int:
+def _fewest(operand: OperandSpec, exponents: Sequence[int], p: int, depth: int) -> int:
     """Return a little less than the number of positive operands that `normal` makes."""
     return (len(exponents) << (p - 1)) * (depth << p if operand.paired else 1)
 

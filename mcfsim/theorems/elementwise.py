@@ -42,7 +42,7 @@ class Elementwise(Opaque):
         return found
 
 
-class Whole(Opaque):
+class ArrayBacked(Opaque):
     """What holds arrays and is not to be compared as a whole."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class Whole(Opaque):
     )
 
 
-class Components(Whole, tuple[Any, ...]):
+class Components(ArrayBacked, tuple[Any, ...]):
     """The arrays of an operand or a result that has several: a tuple, but for its comparisons and truth."""
 
     __slots__ = ()

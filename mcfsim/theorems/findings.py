@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.protocol import Emulation
 from mcfsim.storage.buffers import LARGE_BLOCK
-from mcfsim.theorems.compiled import Judge, Tally
+from mcfsim.theorems.compiled import CaseCounts, Judge
 from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.parts import Domain
@@ -90,7 +90,7 @@ class Findings:
         """Return how many violations of the next cases in order may be among the first ones."""
         return WITNESSES if len(self.witnesses) < WITNESSES else 0
 
-    def _add(self, first: int, found: Tally, ar: Emulation) -> None:
+    def _add(self, first: int, found: CaseCounts, ar: Emulation) -> None:
         """Add what a loop or a kernel says of a batch of cases."""
         self.applicable += found.applicable
         self.violations += found.violations

@@ -16,7 +16,7 @@ from typing import Any
 from mcfsim.checks.opaque import Opaque
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import OperandSpec
 
 #: A last bit that may lie anywhere.
 _ANYWHERE = -(1 << 20)
@@ -228,7 +228,7 @@ class Scales:
 
 def scales_of(
     algorithm: Callable[..., Any],
-    operands: tuple[Operand, ...],
+    operands: tuple[OperandSpec, ...],
     fmt: Format,
     rounding: Rounding,
     *,

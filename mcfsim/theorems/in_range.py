@@ -30,7 +30,7 @@ def inside(theorem: Theorem, trial: Trial) -> Block | None:
     """
     if trial.rounding.stochastic or not may_leave(theorem, trial.format):
         return None
-    watch = Watch(on_blocks(trial.format, trial.rounding), trial.size)
+    watch = RangeWatch(on_blocks(trial.format, trial.rounding), trial.size)
     with np.errstate(all="ignore"):
         theorem.algorithm(watch, *(tuple(x) if isinstance(x, tuple) else x for x in trial.operands))
     return watch.inside
@@ -57,7 +57,7 @@ def may_leave(theorem: Theorem, fmt: Format) -> bool:
     )
 
 
-class Watch:
+class RangeWatch:
     """An `mcfsim.protocol.Arithmetic` that notes where a result leaves the range of its format.
 
     Parameters
@@ -81,9 +81,9 @@ class Watch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ar, name)
 
-    def like(self, fmt: Format, rounding: Rounding) -> Watch:
+    def like(self, fmt: Format, rounding: Rounding) -> RangeWatch:
         """Return the same for another format, which notes in the same place."""
-        return Watch(self._ar.like(fmt, rounding), self.inside.size, self.inside)
+        return RangeWatch(self._ar.like(fmt, rounding), self.inside.size, self.inside)
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""

@@ -16,11 +16,11 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.recording import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.protocol import Result
+from mcfsim.protocol import RoundedNumber
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.identity import by_identity, identity_of
 from mcfsim.theorems.in_range import inside
-from mcfsim.theorems.operands import Block, Operand
+from mcfsim.theorems.operands import Block, OperandSpec
 from mcfsim.theorems.paths import EveryPath
 from mcfsim.theorems.sealed import Sealed, is_block
 from mcfsim.theorems.statement import Theorem
@@ -103,7 +103,7 @@ def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Pro
         raise TypeError(f"{theorem.name!r}: the algorithm is no straight line") from error
 
 
-def structured(operands: tuple[Operand, ...], components: list[Any]) -> tuple[Any, ...]:
+def structured(operands: tuple[OperandSpec, ...], components: list[Any]) -> tuple[Any, ...]:
     """Return components as values, and tuples of them for operands that have several."""
     rest = iter(components)
     return tuple(
@@ -161,7 +161,7 @@ def _described(x: Any) -> str:
     if isinstance(x, np.ndarray):
         kind = "" if type(x) is np.ndarray else f" of type {type(x).__name__}"
         return f"an array{kind} of {x.dtype}, shape {x.shape}"
-    named = float if isinstance(x, Result) else type(x)
+    named = float if isinstance(x, RoundedNumber) else type(x)
     return f"{shortened(x)} of type {named.__name__}"
 
 

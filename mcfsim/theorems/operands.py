@@ -28,7 +28,7 @@ _IN_BINARY32 = 11
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandSpec:
     """An operand: a value of the format, or several that belong together.
 
     Parameters
@@ -52,27 +52,27 @@ class Operand:
         return self.kind in ("double word", "relaxed pair")
 
 
-def value(name: str) -> Operand:
+def value(name: str) -> OperandSpec:
     """Return an operand that is a value of the format."""
-    return Operand(name, "value", 1)
+    return OperandSpec(name, "value", 1)
 
 
-def double_word(name: str) -> Operand:
+def double_word(name: str) -> OperandSpec:
     """Return an operand that is a double word: a pair that is normalised."""
-    return Operand(name, "double word", 2)
+    return OperandSpec(name, "double word", 2)
 
 
-def relaxed_pair(name: str) -> Operand:
+def relaxed_pair(name: str) -> OperandSpec:
     """Return an operand that is a pair whose low word is at most half an ulp of the high one."""
-    return Operand(name, "relaxed pair", 2)
+    return OperandSpec(name, "relaxed pair", 2)
 
 
-def sequence(name: str, length: int) -> Operand:
+def sequence(name: str, length: int) -> OperandSpec:
     """Return an operand that is so many values."""
-    return Operand(name, "sequence", length)
+    return OperandSpec(name, "sequence", length)
 
 
-def every(operand: Operand, fmt: Format) -> Columns:
+def every(operand: OperandSpec, fmt: Format) -> Columns:
     """Return every finite operand of a format, subnormal and zero, of either sign."""
     values = finite_values(fmt)
     if operand.paired:
@@ -83,7 +83,7 @@ def every(operand: Operand, fmt: Format) -> Columns:
 
 
 def normal(
-    operand: Operand, fmt: Format, exponents: Sequence[int], depth: int, *, signs: bool, zero: bool
+    operand: OperandSpec, fmt: Format, exponents: Sequence[int], depth: int, *, signs: bool, zero: bool
 ) -> Columns:
     """Return every operand whose high word has one of the exponents, all of them normal.
 
@@ -187,7 +187,7 @@ def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> Columns:
     return highs[there], lows[there]
 
 
-def belongs(operand: Operand, words: Columns, fmt: Format) -> NDArray[np.bool_]:
+def belongs(operand: OperandSpec, words: Columns, fmt: Format) -> NDArray[np.bool_]:
     """Return which values of a format, component by component, are an operand of its kind."""
     high, low = words[0], words[-1]
     if not operand.paired:

@@ -20,7 +20,7 @@ from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.theorems.operands import Block, Columns, Operand
+from mcfsim.theorems.operands import Block, Columns, OperandSpec
 
 #: What a part is of all operands: every one of the format, or every one up to the reductions; operands near
 #: overflow or underflow, where reductions end; some of all exponents, whatever the reductions say; known
@@ -144,7 +144,7 @@ class Sample(Part):
     not depend on the range in which it is drawn.
     """
 
-    operands: tuple[Operand, ...] = ()
+    operands: tuple[OperandSpec, ...] = ()
     format: Format | None = None
     exponents: tuple[tuple[int, int], ...] = ()
     count: int = 0

@@ -14,7 +14,7 @@ from mcfsim.kernels.real_numbers import is_scalar
 from mcfsim.protocol import Arithmetic, Emulation, Value
 from mcfsim.random import RandomWords, Words, word_bits
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.elementwise import Whole
+from mcfsim.theorems.elementwise import ArrayBacked
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.trial import Block, Trial, Truth
 
@@ -225,7 +225,7 @@ class EveryPath:
 
 
 @dataclass(frozen=True, eq=False)
-class _Value(Whole):
+class _Value(ArrayBacked):
     """A block of results, from the time when paths had been split so often."""
 
     block: Block

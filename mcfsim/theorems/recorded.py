@@ -27,7 +27,7 @@ _SIGN = -(1 << 63)
 _LEAST, _MOST = -1022, 1023
 
 
-class Recorder:
+class PredicateRecorder:
     """Records predicates on a line, and where what they do in binary64 may not be exact.
 
     Parameters
@@ -95,7 +95,7 @@ class Recorded(NDArrayOperatorsMixin, Opaque):
 
     opaque = "is a recorded block: it has no one truth value, no size and no items"
 
-    def __init__(self, recorder: Recorder, value: Value, fmt: Format | None = None) -> None:
+    def __init__(self, recorder: PredicateRecorder, value: Value, fmt: Format | None = None) -> None:
         self.recorder, self.value, self.format = recorder, value, fmt
 
     @property
@@ -197,18 +197,18 @@ def _cast(value: Value, kind: Type) -> Value:
 
 
 # -- functions of NumPy's -----------------------------------------------------------------------------------
-def _same(_: Recorder, a: Value, b: Value) -> Value:
+def _same(_: PredicateRecorder, a: Value, b: Value) -> Value:
     return (a & b) | (~a & ~b) if a.type is TRUTH else a.equals(b)
 
 
-def _doubt_zeros(recorder: Recorder, a: Value, b: Value) -> None:
+def _doubt_zeros(recorder: PredicateRecorder, a: Value, b: Value) -> None:
     """Doubt where both are zeros, of different signs: which one NumPy takes depends on the processor."""
     never = any(x.verb == "constant" and x.constant != 0 for x in (a, b))
     if a.type.is_float and not never:
         recorder.doubt(a.equals(0) & b.equals(0) & ~a.bits().equals(b.bits()))
 
 
-def _maximum(recorder: Recorder, a: Value, b: Value) -> Value:
+def _maximum(recorder: PredicateRecorder, a: Value, b: Value) -> Value:
     if a.type.is_integer:
         return greatest(a, b)
     _doubt_zeros(recorder, a, b)
@@ -216,7 +216,7 @@ def _maximum(recorder: Recorder, a: Value, b: Value) -> Value:
     return chosen
 
 
-def _minimum(recorder: Recorder, a: Value, b: Value) -> Value:
+def _minimum(recorder: PredicateRecorder, a: Value, b: Value) -> Value:
     if a.type.is_integer:
         return least(a, b)
     _doubt_zeros(recorder, a, b)
@@ -224,18 +224,18 @@ def _minimum(recorder: Recorder, a: Value, b: Value) -> Value:
     return chosen
 
 
-def _signbit(recorder: Recorder, x: Value) -> Value:
+def _signbit(recorder: PredicateRecorder, x: Value) -> Value:
     recorder.doubt(~x.equals(x))  # a NaN may have any
     return x.bits() < 0
 
 
-def _sign(_: Recorder, x: Value) -> Value:
+def _sign(_: PredicateRecorder, x: Value) -> Value:
     zero_or_nan = x.equals(0).select(x.like(0.0), x)
     found: Value = (x > 0).select(x.like(1.0), (x < 0).select(x.like(-1.0), zero_or_nan))
     return found
 
 
-def _rint(_: Recorder, x: Value) -> Value:
+def _rint(_: PredicateRecorder, x: Value) -> Value:
     """Round to an integer, ties to even: what is added to a large number of its sign, and taken away."""
     if x.type is not F64:
         raise TypeError("integers are those of binary64")
@@ -245,13 +245,13 @@ def _rint(_: Recorder, x: Value) -> Value:
     return found
 
 
-def _floor(recorder: Recorder, x: Value) -> Value:
+def _floor(recorder: PredicateRecorder, x: Value) -> Value:
     near = _rint(recorder, x)
     found: Value = (near > x).select(near - 1, near)
     return found
 
 
-def _ldexp(recorder: Recorder, x: Value, by: Value) -> Value:
+def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
     """Multiply by a power of two that is a normal number; where it is none, there is doubt."""
     if x.type is not F64:
         raise TypeError("powers of two are those of binary64")
@@ -261,7 +261,7 @@ def _ldexp(recorder: Recorder, x: Value, by: Value) -> Value:
     return x * power
 
 
-def _frexp(recorder: Recorder, x: Value) -> tuple[Value, Value]:
+def _frexp(recorder: PredicateRecorder, x: Value) -> tuple[Value, Value]:
     """Return a significand in [1/2, 1) and the exponent; subnormal numbers of binary64 are in doubt."""
     wide = x.widen()
     size = abs(wide)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mcfsim.kernels.element.machine import F64, Value
 from mcfsim.theorems.elementwise import Elementwise
-from mcfsim.theorems.recorded import Recorded, Recorder
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded
 
 Real = int | float | Fraction
 #: The bits of binary64, and the exponents of what it holds.
@@ -40,7 +40,7 @@ class RecordedExact(Elementwise):
 
     __slots__ = ("bits", "recorder", "top", "unit", "value")
 
-    def __init__(self, recorder: Recorder, value: Value, unit: int, top: int, bits: int) -> None:
+    def __init__(self, recorder: PredicateRecorder, value: Value, unit: int, top: int, bits: int) -> None:
         if unit < _LEAST or top > _MOST:
             raise TypeError(f"binary64 does not hold exact numbers from 2^{unit} to 2^{top}")
         self.recorder, self.value, self.unit, self.top = recorder, value, unit, top

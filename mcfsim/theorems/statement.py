@@ -16,7 +16,7 @@ from mcfsim.theorems.logic import AllOf, Bound, Proposition, Within, written
 from mcfsim.theorems.logic.of_trials import Reading
 from mcfsim.theorems.logic.on_arrays import holds, measure
 from mcfsim.theorems.logic.propositions import measured, possible
-from mcfsim.theorems.operands import Operand, has_all, unbounded
+from mcfsim.theorems.operands import OperandSpec, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth
 
 NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
@@ -173,7 +173,7 @@ class Theorem:
 
     name: str
     algorithm: Callable[..., Any]
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandSpec, ...]
     claim: Claim
     where: tuple[Hypothesis, ...] = ()
     source: str = ""
@@ -196,7 +196,7 @@ class Theorem:
             raise TypeError(f"{self.name!r}: the algorithm must be callable, not {self.algorithm!r}")
         if not isinstance(self.claim, Claim):
             raise TypeError(f"{self.name!r}: the claim must be a Claim, not {self.claim!r}")
-        kinds: dict[str, type] = {"operands": Operand, "where": Hypothesis, "modes": str}
+        kinds: dict[str, type] = {"operands": OperandSpec, "where": Hypothesis, "modes": str}
         for label, kind in kinds.items():
             given = getattr(self, label)
             if isinstance(given, str | kind) or not all(isinstance(item, kind) for item in given):

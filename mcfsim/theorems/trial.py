@@ -17,7 +17,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.elementwise import Components, Whole
+from mcfsim.theorems.elementwise import ArrayBacked, Components
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.sealed import Sealed, is_block
 
@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, eq=False)
-class Measured(Whole):
+class Measured(ArrayBacked):
     """How far results are from what they should be.
 
     Attributes
@@ -50,7 +50,7 @@ class Measured(Whole):
         return Measured(self.error[index], self.reference[index])
 
 
-class Mixed(Measured):
+class MixedError(Measured):
     """An error relative to ``a |x| + b y`` for a, b > 0 and y >= |x|.
 
     What it is relative to has many bits: exactly it is computed on demand alone, not for the quotient.
@@ -88,11 +88,11 @@ class Mixed(Measured):
     def __getitem__(self, index: Any) -> Measured:
         """Return that of some elements."""
         off, x, y = (item[index] for item in self._exact)
-        return Mixed(off, x, y, *self._shares)
+        return MixedError(off, x, y, *self._shares)
 
 
 @dataclass(frozen=True, eq=False)
-class Trial(Whole):
+class Trial(ArrayBacked):
     """Operands and results, one element a case; under stochastic rounding see `mcfsim.theorems.paths`.
 
     A tuple of blocks cannot be compared as a whole; its blocks can, and so can exact numbers.

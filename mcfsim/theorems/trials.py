@@ -22,7 +22,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.identity import by_identity
 from mcfsim.theorems.judge import applicable, measured, try_block, violating
-from mcfsim.theorems.operands import Block, Columns, Operand, every, normal
+from mcfsim.theorems.operands import Block, Columns, OperandSpec, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
@@ -135,7 +135,7 @@ def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
 
 
 @lru_cache(maxsize=64)
-def _normal(operand: Operand, fmt: Format, exponents: range) -> Columns:
+def _normal(operand: OperandSpec, fmt: Format, exponents: range) -> Columns:
     """Return all operands of a kind, which many a statement has in common with others."""
     return normal(operand, fmt, exponents, fmt.precision + 1, signs=True, zero=True)
 
@@ -145,7 +145,7 @@ def _small_format(theorem: Theorem, fmt: Format, span: int) -> Format:
     return replace(fmt, name="", precision=p, emin=-span, emax=span)
 
 
-def _rows(operand: Operand, exponents: int, p: int) -> int:
+def _rows(operand: OperandSpec, exponents: int, p: int) -> int:
     """Return about how many operands there are of some exponents, with low words of all depths."""
     return (2 * exponents << (p - 1)) * ((p + 1) << p if operand.paired else 1)
 

@@ -24,7 +24,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Emulation
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.sweeps.sweep import Job, Sweep
-from mcfsim.theorems.cases import Number, Witness
+from mcfsim.theorems.cases import ShownNumber, Witness
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.certificate import Certificate, Expectation, Tried, Worst, rational
 from mcfsim.theorems.check import Check
@@ -343,8 +343,10 @@ def _witnesses(check: Check, cases: list[int]) -> tuple[Witness, ...]:
     single = [next(domain.blocks(case, case + 1))[1] for case in cases]
     blocks = [np.concatenate(column) for column in zip(*single, strict=True)]
     results = zip(*try_block(check.theorem, _emulation(check), blocks).results, strict=True)
-    numbers = [tuple(map(Number.of, case)) for case in zip(*blocks, strict=True)]
-    return tuple(Witness(case, tuple(map(Number.of, of))) for case, of in zip(numbers, results, strict=True))
+    numbers = [tuple(map(ShownNumber.of, case)) for case in zip(*blocks, strict=True)]
+    return tuple(
+        Witness(case, tuple(map(ShownNumber.of, of))) for case, of in zip(numbers, results, strict=True)
+    )
 
 
 def _emulation(check: Check) -> Emulation:
@@ -365,9 +367,9 @@ def _simplest(check: Check, found: Findings) -> Witness | None:
 
 def _tried(check: Check, blocks: list[Block]) -> Witness:
     trial = try_block(check.theorem, _emulation(check), blocks)
-    operands = tuple(Number.of(item[0]) for item in blocks)
+    operands = tuple(ShownNumber.of(item[0]) for item in blocks)
     # One path after the other, where there are several.
-    results = tuple(Number.of(item) for path in zip(*trial.results, strict=True) for item in path)
+    results = tuple(ShownNumber.of(item) for path in zip(*trial.results, strict=True) for item in path)
     return Witness(operands, results)
 
 

@@ -9,7 +9,7 @@ import torch
 from mcfsim.checks.arguments import whole_number
 from mcfsim.torch.batched import SMALL
 from mcfsim.torch.step import StoredOptimizer
-from mcfsim.torch.work import Place
+from mcfsim.torch.work import ParameterPlace
 
 
 class BackwardSteps:
@@ -18,7 +18,7 @@ class BackwardSteps:
     def __init__(self, optimizer: StoredOptimizer, every: int) -> None:
         self._optimizer, self._every = optimizer, every
         self._added: dict[torch.Tensor, tuple[int, Any]] = {}  # how many gradients, and to what
-        self._waiting: dict[torch.Tensor, Place] = {}
+        self._waiting: dict[torch.Tensor, ParameterPlace] = {}
         places = [place for place in optimizer.listed() if place.parameter.requires_grad]
         self._hooks = [
             place.parameter.register_post_accumulate_grad_hook(self._receiver(place)) for place in places
@@ -36,7 +36,7 @@ class BackwardSteps:
             hook.remove()
         self._added.clear()
 
-    def _receiver(self, place: Place) -> Any:
+    def _receiver(self, place: ParameterPlace) -> Any:
         def received(parameter: torch.Tensor) -> None:
             count, gradient = self._added.get(parameter, (0, None))
             if gradient is not parameter.grad:  # the one before is there no more
@@ -63,7 +63,7 @@ class BackwardSteps:
             del self._added[p]
             p.grad = None
 
-    def _found(self, place: Place) -> Place:
+    def _found(self, place: ParameterPlace) -> ParameterPlace:
         """Return where a parameter is now; raise ValueError if it is nowhere."""
         if self._optimizer.is_at(place):
             return place

@@ -9,7 +9,7 @@ import torch
 from mcfsim.optim.declaration import Declaration
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.moved import Moved
-from mcfsim.torch.work import Carrier
+from mcfsim.torch.work import StepRunner
 
 #: Elements of a tensor that is small: to copy them, there and back, takes less than a step of its own.
 SMALL = BLOCK // 8
@@ -24,7 +24,7 @@ class Batched:
         Its steps.
     """
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: StepRunner) -> None:
         self.stores = carrier.stores
         self._carrier = carrier
 

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import torch
 
 
-class Steps(Protocol):
+class StepMaker(Protocol):
     """An optimizer that makes steps of tensors which stand for its parameters."""
 
     def listed(self) -> list[Any]:
@@ -25,7 +25,7 @@ _numbers = count()
 _optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def enrolled(optimizer: Steps) -> int:
+def enrolled(optimizer: StepMaker) -> int:
     """Return a number by which the operator finds an optimizer as long as it lives."""
     number = next(_numbers)
     _optimizers[number] = optimizer

@@ -9,7 +9,7 @@ from typing import Any
 from mcfsim.backends.tensors import TORCH_DTYPES
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.launch import elements_on
-from mcfsim.compile.repeated import Repeated
+from mcfsim.compile.repeated import GraphLaunch
 from mcfsim.compile.tables import Rows, tabulated
 from mcfsim.compile.torch_lines import TensorLines
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -39,7 +39,7 @@ class Captured:
 
     on: RepeatableStep
     key: Any
-    launch: Repeated
+    launch: GraphLaunch
     rows: list[Rows]
 
     def prepared(self, hyper: Declaration, count: int, rate: float) -> Callable[[], None]:
@@ -69,7 +69,7 @@ class RepeatableStep(DeviceStep):
 
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
-        self._launches: dict[Any, Repeated] = {}
+        self._launches: dict[Any, GraphLaunch] = {}
 
     def capture(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> Captured | None:
         """Let a graph that is being captured make a step, once what it needs is handed over.
@@ -124,7 +124,7 @@ class RepeatableStep(DeviceStep):
             rows, elements = _tabulated(line, scalars, moved, sets)
             launch = self._made(line, scalars, moved, rows, elements)
             if launch is None:
-                launch = Repeated(line, scalars, rows, elements, words, sets[0][0].device)
+                launch = GraphLaunch(line, scalars, rows, elements, words, sets[0][0].device)
                 self._launches[_key(line, moved)] = launch
                 if len(self._launches) > _KEPT:
                     del self._launches[next(iter(self._launches))]
@@ -138,7 +138,7 @@ class RepeatableStep(DeviceStep):
         moved: Sequence[Moved],
         rows: Sequence[Rows],
         elements: int,
-    ) -> Repeated | None:
+    ) -> GraphLaunch | None:
         """Return the launch that was made for some parameters, if it takes such rows and real scalars."""
         launch = self._launches.get(_key(line, moved))
         if launch is None or not launch.fits(rows, elements):

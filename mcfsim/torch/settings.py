@@ -17,7 +17,7 @@ from mcfsim.torch.device_step import DeviceStep
 from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import Stores
 from mcfsim.torch.repeatable_step import RepeatableStep
-from mcfsim.torch.work import Carrier
+from mcfsim.torch.work import StepRunner
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Steps:
         self.on_host, self.on_device = Batched(HostStep(self.stores)), DeviceStep(self.stores)
         self.repeatable = RepeatableStep(self.stores)
 
-    def carrier(self, *, host: bool, repeated: bool) -> Carrier:
+    def carrier(self, *, host: bool, repeated: bool) -> StepRunner:
         """Return what carries steps out: in the CPU's memory, or elsewhere, repeated by graphs or not."""
         if host:
             return self.on_host

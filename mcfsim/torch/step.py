@@ -21,7 +21,7 @@ from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, sprea
 from mcfsim.torch.moved import Moved, Stores, opposite, summed
 from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
-from mcfsim.torch.work import Place, Watching, Work
+from mcfsim.torch.work import ParameterPlace, Watching, Work
 from mcfsim.torch.writes import Writes
 
 
@@ -122,16 +122,16 @@ class StoredOptimizer(SavedOptimizer):
             self.advance([places[index] for index in moving], given, gradients)
         return loss
 
-    def listed(self) -> list[Place]:
+    def listed(self) -> list[ParameterPlace]:
         """Return the places of all parameters, counted through all groups."""
         found, first = [], 0
         for group, given in enumerate(self.param_groups):
             for within, p in enumerate(given["params"]):
-                found.append(Place(group, within, p, first))
+                found.append(ParameterPlace(group, within, p, first))
                 first += p.numel()
         return found
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: ParameterPlace) -> bool:
         """Return whether a parameter still is at its place."""
         if place.group >= len(self.param_groups):
             return False
@@ -139,7 +139,10 @@ class StoredOptimizer(SavedOptimizer):
         return place.within < len(group) and group[place.within] is place.parameter
 
     def advance(
-        self, places: Sequence[Place], given: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+        self,
+        places: Sequence[ParameterPlace],
+        given: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
     ) -> None:
         """Make one step of the parameters at some places, for which tensors are given that stand for them.
 
@@ -182,7 +185,7 @@ class StoredOptimizer(SavedOptimizer):
     def _works(
         self,
         steps: Mapping[int, Steps],
-        places: Sequence[Place],
+        places: Sequence[ParameterPlace],
         given: Sequence[torch.Tensor],
         gradients: Sequence[torch.Tensor],
     ) -> list[tuple[list[torch.Tensor], Work]]:
@@ -246,7 +249,7 @@ class StoredOptimizer(SavedOptimizer):
         with torch.no_grad():
             self._captured[which].before_replay(self.state, settings, self.whole)
 
-    def _check_capture(self, places: Sequence[Place]) -> None:
+    def _check_capture(self, places: Sequence[ParameterPlace]) -> None:
         """Raise RuntimeError unless what is asked may be part of a graph that is being captured."""
         self._check_watches()
         for group in self.param_groups:

@@ -12,7 +12,7 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.torch.moved import Moved, Stores
 
 
-class Place(NamedTuple):
+class ParameterPlace(NamedTuple):
     """Where a parameter is in an optimizer.
 
     Attributes
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     first: int
 
 
-class Carrier(Protocol):
+class StepRunner(Protocol):
     """What carries steps out: on the CPU, or on a GPU."""
 
     stores: Stores
@@ -65,7 +65,7 @@ class Work:
     """
 
     group: int
-    on: Carrier
+    on: StepRunner
     moved: list[Moved]
     hyper: Declaration
     count: int

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
+from mcfsim.storage.archive import ArraySpec, Forms, read_archive, write_archive
 from mcfsim.storage.files import check_outputs
 from mcfsim.storage.space import check_space
 from mcfsim.training.record import Run, check_kinds, check_versions
@@ -167,15 +167,17 @@ class Checkpoint:
         step, last = about["step"], self.run.settings["steps"]
         if not 0 <= step <= last:
             raise ValueError(f"has a state after step {step:#x} of a run of {last} steps")
-        expected: dict[str, Form | None] = {}
+        expected: dict[str, ArraySpec | None] = {}
         recorded = self.recorded(step)
         for name, trainer in self.trainers.items():
             for key, array in _states(trainer).items():
                 # The length of a text is known only to who wrote it.
-                form = None if array.dtype == object else Form(array.dtype.newbyteorder("<"), array.shape)
+                form = (
+                    None if array.dtype == object else ArraySpec(array.dtype.newbyteorder("<"), array.shape)
+                )
                 expected[f"{name}|{key}"] = form
             for measure in self.measures[name] if recorded else ():
-                expected[f"{name}|series|{measure}"] = Form(np.dtype("<f8"), (recorded,))
+                expected[f"{name}|series|{measure}"] = ArraySpec(np.dtype("<f8"), (recorded,))
         if differing := sorted(expected.keys() ^ forms.keys()):
             raise ValueError(f"lacks, or has beyond what it should, the array {differing[0]!r}")
         for key, wanted in expected.items():

@@ -49,7 +49,7 @@ def norm(vector: Vector) -> tuple[float, int]:
     return float(np.linalg.norm(near_one)), exponent
 
 
-class Products(NamedTuple):
+class InnerProducts(NamedTuple):
     """Inner products of D and E, each brought near 1, and the exponents of the powers taken out of them."""
 
     mixed: float
@@ -59,7 +59,7 @@ class Products(NamedTuple):
     above: int
 
     @classmethod
-    def of(cls, d: Vector, e: Vector) -> Products:
+    def of(cls, d: Vector, e: Vector) -> InnerProducts:
         """Return those of two vectors, NaN if a number is not finite."""
         if not all_finite(d, e):
             return cls(math.nan, math.nan, math.nan, 0, 0)
@@ -67,7 +67,7 @@ class Products(NamedTuple):
         return cls(float(d @ e), float(d @ d), float(e @ e), below, above)
 
     @classmethod
-    def joined(cls, parts: Iterable[Products]) -> Products:
+    def joined(cls, parts: Iterable[InnerProducts]) -> InnerProducts:
         """Return those of all elements of some vectors, whose own are given."""
         found = list(parts)
         below = max((x.below for x in found if x.intended), default=0)

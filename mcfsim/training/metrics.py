@@ -25,7 +25,7 @@ from mcfsim.codec import ulp
 from mcfsim.codec.views import on_host
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.training.inner_products import Products, Vector, all_finite, norm, ratio, vectors
+from mcfsim.training.inner_products import InnerProducts, Vector, all_finite, norm, ratio, vectors
 
 _Measure = TypeVar("_Measure", bound=Callable[..., Any])
 
@@ -74,13 +74,13 @@ def edq(intended: ArrayLike, effective: ArrayLike) -> float:
     ----------
     Yu et al., Collage, ICML 2024, Definition of EDQ.
     """
-    return Products.of(*vectors(intended, effective)).edq()
+    return InnerProducts.of(*vectors(intended, effective)).edq()
 
 
 @_quietly
 def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``<D, E> / ||D||**2``: 1 if nothing is lost, NaN if D is zero."""
-    return Products.of(*vectors(intended, effective)).normalized_edq()
+    return InnerProducts.of(*vectors(intended, effective)).normalized_edq()
 
 
 def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
@@ -98,13 +98,13 @@ def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
 @_quietly
 def norm_ratio(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``||E|| / ||D||``; NaN if D is zero."""
-    return Products.of(*vectors(intended, effective)).norm_ratio()
+    return InnerProducts.of(*vectors(intended, effective)).norm_ratio()
 
 
 @_quietly
 def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return the cosine of the angle between D and E; NaN if one is zero."""
-    return Products.of(*vectors(intended, effective)).cosine()
+    return InnerProducts.of(*vectors(intended, effective)).cosine()
 
 
 @_quietly
@@ -245,7 +245,7 @@ def measure_parts(
     finite = np.logical_and.reduce([np.isfinite(x) for x in vectors(d, old, new, *before, *after)])
     found = {}
     for name, part in parts.items():
-        products = Products.of(d[part], effective[part])
+        products = InnerProducts.of(d[part], effective[part])
         numbers = {
             "edq": products.edq(),
             "normalized_edq": products.normalized_edq(),

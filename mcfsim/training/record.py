@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.archive import Form, Forms, read_archive, write_archive
+from mcfsim.storage.archive import ArraySpec, Forms, read_archive, write_archive
 
 FORMAT = "mcfsim-run-2"
 
@@ -95,7 +95,7 @@ class Run:
             for measure, numbers in by_measure.items():
                 arrays[f"{strategy}|{measure}"] = np.asarray(numbers, dtype=np.float64)
         try:
-            _check(about, {name: Form(array.dtype, array.shape) for name, array in arrays.items()})
+            _check(about, {name: ArraySpec(array.dtype, array.shape) for name, array in arrays.items()})
             _check_steps(self.settings, arrays[_STEPS])
         except ValueError as problem:
             raise ValueError(f"the run {problem}") from None

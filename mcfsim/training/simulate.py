@@ -14,7 +14,7 @@ from mcfsim.training.loop import carry_out
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
 from mcfsim.training.setup import Setup
-from mcfsim.training.source import Computed
+from mcfsim.training.source import ComputedGradients
 
 DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
 
@@ -122,7 +122,7 @@ def simulate(
     without one there is no such result. From then on measures of the update are NaN.
     """
     setup = Setup.of(
-        source=Computed.of(problem),
+        source=ComputedGradients.of(problem),
         optimizer=optimizer,
         strategies=strategies,
         steps=steps,

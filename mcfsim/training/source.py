@@ -46,7 +46,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedGradients:
     """Gradients that a problem computes, in its own precision, at the weights that it is given.
 
     Parameters
@@ -59,7 +59,7 @@ class Computed:
     has_losses = True
 
     @classmethod
-    def of(cls, given: Any) -> Computed:
+    def of(cls, given: Any) -> ComputedGradients:
         """Look up a problem by its name; raise TypeError for what is none."""
         problem = get_problem(given) if isinstance(given, str) else given
         if isinstance(problem, type) or lacks(problem, Problem):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mcfsim.training.inner_products import Products, all_finite, ratio
+from mcfsim.training.inner_products import InnerProducts, all_finite, ratio
 from mcfsim.training.metrics import effective_update
 
 
@@ -30,7 +30,7 @@ class Tally:
     asked: int = 0
     unmoved: int = 0
     finite: bool = True
-    _parts: list[Products] = field(default_factory=list)
+    _parts: list[InnerProducts] = field(default_factory=list)
 
     def add(self, intended: ArrayLike, before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> None:
         """Count in some elements: D, and the components of their represented values, before and after."""
@@ -39,7 +39,7 @@ class Tally:
             self.finite &= all_finite(d, *before, *after)
             self.asked += int(np.count_nonzero(d))
             self.unmoved += int(np.count_nonzero((d != 0) & (e == 0)))
-            self._parts = [Products.joined([*self._parts, Products.of(d, e)])]
+            self._parts = [InnerProducts.joined([*self._parts, InnerProducts.of(d, e)])]
 
     @classmethod
     def joined(cls, tallies: Iterable[Tally]) -> Tally:
@@ -57,4 +57,4 @@ class Tally:
     @property
     def normalized_edq(self) -> float:
         """``<D, E> / ||D||**2``: 1 if nothing is lost; NaN if D is zero, or a number is not finite."""
-        return Products.joined(self._parts).normalized_edq() if self.finite else float("nan")
+        return InnerProducts.joined(self._parts).normalized_edq() if self.finite else float("nan")

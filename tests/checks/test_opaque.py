@@ -81,7 +81,7 @@ def test_no_class_answers_a_protocol_but_those_that_are_known(kinds):
 
 def _recorded():
     line = Line()
-    recorder = recorded.Recorder(line, lambda x: RecordedExact.of(x))
+    recorder = recorded.PredicateRecorder(line, lambda x: RecordedExact.of(x))
     inputs = (line.input(name, F64) for name in "ab")
     return [recorded.Recorded(recorder, x, get_format("float8_e4m3fn")) for x in inputs]
 
@@ -89,7 +89,10 @@ def _recorded():
 #: Of each class that is compared two instances, and what it answers with.
 PAIRS = {
     Value: (lambda: [x.value for x in _recorded()], Value),
-    forms.Form: (lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"], forms.Formula),
+    forms.LinearForm: (
+        lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"],
+        forms.Formula,
+    ),
     recorded.Recorded: (_recorded, recorded.Recorded),
     RecordedExact: (lambda: list(map(RecordedExact.of, _recorded())), recorded.Recorded),
     Exact: (lambda: [Exact.of(np.array([x, 2.0])) for x in (1.0, 2.0)], np.ndarray),

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.cli.settings import Settings, with_settings
+from mcfsim.cli.settings import KindOptions, with_settings
 from mcfsim.cli.simulate import OPTIMIZER, PROBLEM
 from mcfsim.optim.declaration import optimizers
 from mcfsim.problems.registry import PROBLEMS
@@ -153,7 +153,7 @@ def said(word: Path | str | None = None, kind: str = "plain") -> tuple[Any, ...]
 def made_by(line: str) -> tuple[Any, list[Any]]:
     """Run a command that makes one of these things; return its result, and what it made."""
     kinds = {"near": near, "far": far, "bare": bare, "said": said}
-    things = Settings("thing", kinds, names={"steps": "thing_steps"}, meaning={"rho": "How much."})
+    things = KindOptions("thing", kinds, names={"steps": "thing_steps"}, meaning={"rho": "How much."})
     app, made = typer.Typer(rich_markup_mode=None), []
 
     @app.command()
@@ -207,7 +207,7 @@ def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
 
 
 @pytest.mark.parametrize("settings", [OPTIMIZER, PROBLEM], ids=lambda item: item.label)
-def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: Settings) -> None:
+def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: KindOptions) -> None:
     kinds = optimizers() if settings is OPTIMIZER else PROBLEMS
     assert settings.kinds == kinds
     for kind in kinds:

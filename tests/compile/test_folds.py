@@ -15,7 +15,7 @@ pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 import mcfsim as mcf
 from mcfsim.compile import folds
 from mcfsim.compile.recording import record
-from mcfsim.compile.rolling import Repeated, roll
+from mcfsim.compile.rolling import RepeatedBody, roll
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
@@ -219,7 +219,7 @@ def interpreted(rolled, x, words):
         where[number], memory[place] = place, (number, value)
 
     for part in rolled.parts:
-        if isinstance(part, Repeated):
+        if isinstance(part, RepeatedBody):
             for row, (takes, makes) in enumerate(zip(part.takes, part.makes, strict=True)):
                 draws = iter(part.draws[row] if part.draws.size else ())
                 results = part.body.run(Drawing(words, draws), *map(read, takes))

@@ -8,7 +8,7 @@ import mcfsim as mcf
 from mcfsim.models.audit import Audit
 from mcfsim.models.auditing import audit
 from mcfsim.models.plan import Plan
-from mcfsim.models.samples import Sample
+from mcfsim.models.samples import TensorSample
 from mcfsim.report.audit_page import at_rates
 
 BFLOAT16, FLOAT16 = mcf.get_format("bfloat16"), mcf.get_format("float16")
@@ -24,13 +24,13 @@ PLAIN_NAMES = ("embedding", "layer.gain", "layer.up", "layer.zeros", "head")
 STRATEGIES = ("plain", "collage-plus", "fp32-master")
 
 
-def some_samples(names: tuple[str, ...] = PLAIN_NAMES) -> list[Sample]:
+def some_samples(names: tuple[str, ...] = PLAIN_NAMES) -> list[TensorSample]:
     """Return samples: matrices of three sizes, ones, and zeros, of which nothing is lost."""
     rng, made = np.random.default_rng(0), []
     for place, (name, size) in enumerate(zip(names, (0.02, 1.0, 0.3, 0.0, 0.004), strict=False)):
         values = np.ones(64) if place == 1 else rng.standard_normal(64) * size
         shape = (64,) if place in (1, 3) else (8 * (place + 1), 16)
-        made.append(Sample(name, shape, "bfloat16", values, size, float(place == 3)))
+        made.append(TensorSample(name, shape, "bfloat16", values, size, float(place == 3)))
     return made
 
 
@@ -53,9 +53,9 @@ def some_audits(names: tuple[str, ...] = PLAIN_NAMES) -> list[Audit]:
     return at_rates(samples, audit(samples, plan(), BFLOAT16))
 
 
-def beyond() -> tuple[list[Sample], Audit]:
+def beyond() -> tuple[list[TensorSample], Audit]:
     """Return an audit of weights at the end of binary16's range, and of some of which nothing is asked."""
     pairs = (("edge", 65500.0), ("inside", 0.5))
-    samples = [Sample(name, (8, 8), "F32", np.full(64, x), 1.0, 0.0) for name, x in pairs]
+    samples = [TensorSample(name, (8, 8), "F32", np.full(64, x), 1.0, 0.0) for name, x in pairs]
     made = plan(("collage-light", "fp32-master"), "float16", (8.0, 3, 0.01))
     return samples, audit(samples, made, FLOAT16)

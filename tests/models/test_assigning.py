@@ -13,7 +13,7 @@ from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group
 from mcfsim.models.auditing import audit
 from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.scan import scan
-from mcfsim.models.updates import Model
+from mcfsim.models.updates import NoiseModel
 from mcfsim.models.weights import open_weights
 from mcfsim.report.assignments import as_csv, as_json, assignment_table, comparison_table
 from tests.models import pages
@@ -144,7 +144,7 @@ def planned(tmp_path, names=(), lows=(BFLOAT16,), updates=None, beta2=0.95, step
     if not path.exists():
         checkpoint(path)
     samples = scan(open_weights(path), 64)
-    rest = {"steps": steps, "beta2": beta2, "decay": 0.0, "updates": updates or Model()}
+    rest = {"steps": steps, "beta2": beta2, "decay": 0.0, "updates": updates or NoiseModel()}
     made = replace(pages.plan(schedule=(3e-4, 0, 1.0), **rest), strategies=candidates_of(lows, names))
     return audit(samples, made, lows[0]), samples
 

@@ -15,7 +15,7 @@ from mcfsim.models.freezes import frozen_share
 from mcfsim.models.plan import Plan, forecast_in
 from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
-from mcfsim.models.updates import Model
+from mcfsim.models.updates import NoiseModel
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import as_json, mix_offered, strategy_table, tensor_table, update_model
 from tests.models import pages
@@ -88,7 +88,7 @@ def test_weights_that_leave_the_range_are_not_averaged_away(samples):
     assert best is None
     assert "leave the range of bfloat16 at step" in why
     assert tensor_table(found, 3)[0]["stops at"].startswith("beyond at")
-    narrow = pages.plan(["plain"], "float8_e4m3fn", (1.0, 0, 1.0), 3, updates=Model(600.0), decay=0.01)
+    narrow = pages.plan(["plain"], "float8_e4m3fn", (1.0, 0, 1.0), 3, updates=NoiseModel(600.0), decay=0.01)
     found = audit(samples, narrow, mcf.get_format("float8_e4m3fn"))
     assert found.tensors[0].found["plain"].beyond == 1
 
@@ -101,8 +101,8 @@ def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ul
         parts = [getattr(item.found["plain"], label) for item in found.tensors]
         assert getattr(total, label) == pytest.approx(np.average(parts, weights=sizes), rel=1e-12)
     assert "noise" in update_model(found)
-    assert "0.3, as given" in update_model(audit(samples, plan(["plain"], updates=Model(0.3)), BFLOAT16))
-    rows = Model().directions(samples, mcf.AdamW(), mcf.Schedule(), 100).at(1)
+    assert "0.3, as given" in update_model(audit(samples, plan(["plain"], updates=NoiseModel(0.3)), BFLOAT16))
+    rows = NoiseModel().directions(samples, mcf.AdamW(), mcf.Schedule(), 100).at(1)
     stored = mcf.round_to(samples[0].values, "bfloat16")
     spacing = np.ldexp(1.0, np.frexp(stored)[1] - 8)
     asked = 3e-4 * np.abs(rows[0] + 30.0 * stored)

@@ -18,10 +18,10 @@ import mcfsim as mcf
 from mcfsim.models.auditing import audit
 from mcfsim.models.memory import Model as Named
 from mcfsim.models.memory import get_model
-from mcfsim.models.replay import Recorded
+from mcfsim.models.replay import RecordedGradients
 from mcfsim.models.scan import scan
 from mcfsim.models.shapes import SHAPES
-from mcfsim.models.updates import Model
+from mcfsim.models.updates import NoiseModel
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.audits import as_json
@@ -126,7 +126,7 @@ def test_an_audit_writes_what_the_library_finds():
     )
     plan = pages.plan(
         *(("plain", "kahan"), "float16", (1e-3, 2, 0.5), 5),
-        **{"beta2": 0.999, "decay": 0.2, "updates": Model(0.4), "threshold": 0.9, "stopped": 0.25},
+        **{"beta2": 0.999, "decay": 0.2, "updates": NoiseModel(0.4), "threshold": 0.9, "stopped": 0.25},
     )
     plan = replace(plan, hyper=replace(plan.hyper, epsilon=1e-6))
     expected = as_json(audit(scan(open_weights(Path("m.safetensors")), 16), plan, pages.FLOAT16), {})
@@ -242,7 +242,7 @@ def test_options_of_a_replay_are_those_of_the_library():
 def test_ctrl_c_saves_and_names_the_command_that_goes_on(monkeypatch):
     words = "--strategy plain --checkpoint 'a place.npz'"
     whole = run("replay", "--strategy plain --output whole.npz").stdout
-    taken = Recorded.gradient
+    taken = RecordedGradients.gradient
 
     def interrupted(self, *arguments):
         if arguments[1] == 3:
@@ -250,7 +250,7 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(monkeypatch):
         return taken(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorded, "gradient", interrupted)
+        patch.setattr(RecordedGradients, "gradient", interrupted)
         patch.setattr(sys, "argv", ["mcfsim", "replay", "r", *shlex.split(words)])
         ended = run("replay", f"{words} --output run.npz", status=130)
         before, _, command = ended.stderr.strip().partition(" To go on: ")
@@ -271,7 +271,7 @@ def test_a_strategy_that_diverges_ends_with_status_1():
 @pytest.mark.parametrize("option", ["--checkpoint", "--output"])
 def test_a_full_disk_is_told_before_the_first_step(option, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    monkeypatch.setattr(Recorded, "gradient", lambda *_: pytest.fail("a step was begun"))
+    monkeypatch.setattr(RecordedGradients, "gradient", lambda *_: pytest.fail("a step was begun"))
     told = refused("replay", f"{option} kept.npz")
     assert re.search(r"kept\.npz: it takes .*and the disk has 100 bytes left", told), told
 

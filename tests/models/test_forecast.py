@@ -10,7 +10,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.directions import Steady, noise_rms, normal_directions
-from mcfsim.models.forecast import Course, Trial, forecast, points_of, stop_of
+from mcfsim.models.forecast import Course, TensorRows, forecast, points_of, stop_of
 from mcfsim.models.freezes import frozen_share
 from mcfsim.models.samples import places_of, read_sample
 from mcfsim.models.weights import open_weights
@@ -29,7 +29,7 @@ NO_DECAY = mcf.AdamW()
 def course_of(weights, directions, strategy=PLAIN, rate=1e-3, hyper=NO_DECAY):
     """Return one step of the same directions at a constant rate; tensors decay if the optimizer decays."""
     decayed = np.full(len(weights), hyper is not NO_DECAY)
-    trial = Trial(weights, Steady(directions, 0.9), decayed)
+    trial = TensorRows(weights, Steady(directions, 0.9), decayed)
     return forecast(trial, hyper, strategy, mcf.Schedule(rate, warmup=0, final=1.0), 1)
 
 
@@ -96,7 +96,7 @@ def test_rounding_at_random_lets_a_gain_learn_in_the_mean(name):
 
 
 def test_what_asks_for_nothing_is_no_number():
-    trial = Trial(np.ones((2, 16)), Steady(np.repeat([[0.0], [1.0]], 16, 1), 0.9), np.zeros(2, bool))
+    trial = TensorRows(np.ones((2, 16)), Steady(np.repeat([[0.0], [1.0]], 16, 1), 0.9), np.zeros(2, bool))
     course = forecast(trial, mcf.AdamW(), PLAIN, mcf.Schedule(0.5, warmup=0, final=0.0), 8)
     assert np.isnan(course.edq[0]).all()
     assert np.isnan(course.edq[1, -1])  # the last rate is zero

@@ -14,7 +14,7 @@ from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.samples import Sample, places_of, read_sample
 from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
-from mcfsim.models.updates import Model
+from mcfsim.models.updates import NoiseModel
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import update_model
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -72,7 +72,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path, samples):
 
 
 def test_one_thing_is_known_of_updates(tmp_path):
-    assert updates_of() == Model()
+    assert updates_of() == NoiseModel()
     for given, text in (
         *(((wrong,), "update_rms") for wrong in (0.0, -1.0, math.inf)),
         ((0.2, tmp_path), "give one of them"),
@@ -123,7 +123,7 @@ def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
 def test_an_audit_uses_what_was_recorded_of_the_same_model(samples, recorded, tmp_path):
     found, other = (
         audit(samples, plan(("plain",), "bfloat16", (3e-4, 0, 1.0), 7, updates=updates), BFLOAT16)
-        for updates in (RecordedUpdates(recorded[0]), Model())
+        for updates in (RecordedUpdates(recorded[0]), NoiseModel())
     )
     assert "gradients recorded in recording" in update_model(found)
     assert found.tensors[0].found["plain"] != other.tensors[0].found["plain"]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import mcfsim as mcf
 from mcfsim.cli import app
-from mcfsim.models.samples import Sample, places_of
+from mcfsim.models.samples import TensorSample, places_of
 from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
 from mcfsim.models.state_order import Numbered, by_order
@@ -91,7 +91,7 @@ def with_its_tensors(data: Any) -> Any:
     return [with_its_tensors(item) for item in data] if isinstance(data, list) else data
 
 
-def refusal(path: Path, samples: list[Sample]) -> str | None:
+def refusal(path: Path, samples: list[TensorSample]) -> str | None:
     """Return the one line by which a state is refused, None if it is not: then all its numbers are finite."""
     try:
         rows(path, samples)
@@ -104,7 +104,7 @@ def refusal(path: Path, samples: list[Sample]) -> str | None:
     return said
 
 
-def rows(path: Path, samples: list[Sample]) -> list[list[float]]:
+def rows(path: Path, samples: list[TensorSample]) -> list[list[float]]:
     found = SavedState(path).directions(samples, mcf.AdamW(), mcf.Schedule(1e-3), 10).at(1)
     assert np.isfinite(found).all()
     return found.tolist()
@@ -322,8 +322,8 @@ def test_a_state_without_names_is_that_of_its_tensors_or_refused(kind, grouped, 
         np.testing.assert_array_equal(found[name], expected(state["exp_avg"], state["exp_avg_sq"], 2))
 
 
-def sample(name: str, shape: tuple[int, ...]) -> Sample:
-    return Sample(name, shape, "F32", np.zeros(16), 0.0, 0.0)
+def sample(name: str, shape: tuple[int, ...]) -> TensorSample:
+    return TensorSample(name, shape, "F32", np.zeros(16), 0.0, 0.0)
 
 
 @pytest.mark.parametrize("part", range(3))

@@ -18,10 +18,10 @@ from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.logic.on_numbers import Case
 from mcfsim.theorems.operands import belongs, finite_values, unbounded
 from mcfsim.theorems.paths import Paths
-from mcfsim.theorems.recorded import Recorded, Recorder
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
-from mcfsim.theorems.solver.numbers import Number
+from mcfsim.theorems.solver.numbers import UnknownNumber
 from mcfsim.theorems.trial import Trial, flat
 
 #: The unit in which numbers are integers, and a power of two beyond all others.
@@ -91,7 +91,7 @@ class Assigned(dict):
             self.give(number, call.text(self.nearest, *map(self.of, call.operands))[i])
         return self[name]
 
-    def of(self, x: Number):
+    def of(self, x: UnknownNumber):
         (((name, _), c),) = x.value.terms
         return c * self[name] * UNIT
 
@@ -113,7 +113,7 @@ def bits(value):
     return Fraction(1 << (n.bit_length() - 1), d), Fraction(n & -n, d)
 
 
-def name_of(x: Number):
+def name_of(x: UnknownNumber):
     (((name, _), _),) = x.value.terms
     return name
 
@@ -275,7 +275,7 @@ def _number(x):
 def by_line(theorem, said, trial):
     """Return what a recorded line says, a truth value a case, and where it leaves that open."""
     line, fmt = Line(), trial.format
-    recorder = Recorder(line, RecordedExact.of)
+    recorder = PredicateRecorder(line, RecordedExact.of)
     blocks = [*flat(trial.operands), *trial.results]
     kind = F32 if carrier_of(fmt) == np.float32 else F64
     names = [f"x{place}" for place in range(len(blocks))]

@@ -13,7 +13,7 @@ import pytest
 
 from mcfsim.symbolic import decisions
 from mcfsim.theorems import THEOREMS, Certificate, examine, verify
-from mcfsim.theorems.cases import SHOWN, Number, Witness
+from mcfsim.theorems.cases import SHOWN, ShownNumber, Witness
 from mcfsim.theorems.certificate import format_of, rounding_of
 from mcfsim.theorems.every_p import EveryCertificate, check, prove, recheck
 from tests.shared import mutations
@@ -133,7 +133,7 @@ def test_fields_out_of_range_are_refused(change, originals, tmp_path):
 
 
 def test_of_a_long_case_the_first_numbers_are_shown():
-    words = tuple(map(Number.of, range(SHOWN + 3)))
+    words = tuple(map(ShownNumber.of, range(SHOWN + 3)))
     assert str(Witness(words, words[:1])).endswith(f", {SHOWN - 1}.0, ... {SHOWN + 3} in all) -> (0.0)")
 
 

@@ -22,7 +22,7 @@ from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
-from mcfsim.theorems.recorded import _VERBS, Recorded, Recorder
+from mcfsim.theorems.recorded import _VERBS, PredicateRecorder, Recorded
 from mcfsim.theorems.recorded_exact import RecordedExact
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.trial import total
@@ -51,7 +51,7 @@ def numbers(dtype):
 def recorded(function, arrays):
     """Return what the line of a function gives, and where it is in doubt."""
     line = Line()
-    recorder = Recorder(line, lambda x: x)
+    recorder = PredicateRecorder(line, lambda x: x)
     names = "abc"[: len(arrays)]
     kinds = (TYPES[x.dtype] for x in arrays)
     given = [Recorded(recorder, line.input(*one)) for one in zip(names, kinds, strict=True)]
@@ -222,7 +222,7 @@ def edges(rng, size, most):
 @pytest.mark.costly("all operands of a format")
 def test_exact_numbers_are_exact_or_in_doubt(bits):
     rng, line = np.random.default_rng(bits), Line()
-    recorder = Recorder(line, RecordedExact.of)
+    recorder = PredicateRecorder(line, RecordedExact.of)
     x, y, z = (RecordedExact(recorder, line.input(name, F64), 0, 60, bits) for name in "xyz")
     blocks = [edges(rng, 4000, bits) * factor for factor in (128, 1, 1)]
     exact = [list(map(Fraction, block)) for block in blocks]
@@ -242,7 +242,7 @@ def test_exact_numbers_are_exact_or_in_doubt(bits):
 
 def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():
     line = Line()
-    x = RecordedExact(Recorder(line, RecordedExact.of), line.input("x", F64), -400, 400, 10)
+    x = RecordedExact(PredicateRecorder(line, RecordedExact.of), line.input("x", F64), -400, 400, 10)
     assert (x * x).unit == -800
     with pytest.raises(TypeError, match="binary64 does not hold"):
         x * x * x

@@ -14,7 +14,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, double_word, examine, hypothesis, recheck, retry, value, verify
-from mcfsim.theorems.cases import Number
+from mcfsim.theorems.cases import ShownNumber
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.retry import _surprise
 from tests.theorems.trying import add, mine
@@ -55,7 +55,7 @@ def refuted():
 
 
 def numbers(*row):
-    return tuple(map(Number.of, row))
+    return tuple(map(ShownNumber.of, row))
 
 
 def with_part(certificate, index, **fields):

@@ -73,7 +73,7 @@ def of_bound(constant):
 #: What no case has, and what is no truth value of every case.
 ABSENT = [
     *(lg.equal(lg.Word("c"), A), lg.equal(lg.Word("a", 1), A), lg.equal(lg.Result(1), A)),
-    *(lg.equal(lg.Operand("x"), A), lg.IsValue(lg.LowBit(A + B)), lg.Step(A, B + A) <= A),
+    *(lg.equal(lg.Operand("x"), A), lg.IsValue(lg.LowBit(A + B)), lg.UlpTowards(A, B + A) <= A),
     lg.Rounded(A + B, B) <= A,
 ]
 NEGATIVE = (-1, Fraction(-1, 2), 1 - 64 * u, lambda p: -1)
@@ -174,7 +174,7 @@ def test_constants_are_compared_with_one_another_and_with_any_fraction():
 
 def test_expectations_are_those_of_all_paths_wherever_they_are_asked():
     """Among alternatives, too, a part of which is asked of few cases alone."""
-    unbiased = lg.equal(lg.Mean(lg.Results()), lg.Operand("a") + lg.Operand("b"))
+    unbiased = lg.equal(lg.Expectation(lg.Results()), lg.Operand("a") + lg.Operand("b"))
     alternatives = lg.AnyOf((lg.AllOf((A < B, unbiased)), lg.AllOf((B <= A, ~unbiased))))
     theorem = mine(add, claim(alternatives), modes=["stochastic"])
     rounding = Rounding("stochastic", random_bits=2)

@@ -20,7 +20,7 @@ from mcfsim.theorems.cells import representatives
 from mcfsim.theorems.claims import product_of, quotient_of
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
-from mcfsim.theorems.in_range import Watch, inside, may_leave
+from mcfsim.theorems.in_range import RangeWatch, inside, may_leave
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import finite_values, unbounded
 from mcfsim.theorems.selection import Selection
@@ -308,7 +308,7 @@ def test_what_stays_in_range_is_as_with_unbounded_exponents(texts):
     for _ in range(texts):
         algorithm = text_at_random(draw, 3, ARITY)
         numbers = [[number() for _ in range(40)] for _ in range(3)]
-        watch = Watch(ar, 40)
+        watch = RangeWatch(ar, 40)
         with np.errstate(all="ignore"):
             results = flat(algorithm(watch, *(np.array(x, np.float32) for x in numbers)))
         for case, operands in enumerate(zip(*numbers, strict=True)):

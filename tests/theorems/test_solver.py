@@ -17,7 +17,7 @@ from mcfsim.theorems.claims import exactly, sum_of
 from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all, readable
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.encoding import Solver
-from mcfsim.theorems.solver.forms import TRUE, ZERO, AnyOf, Comparison
+from mcfsim.theorems.solver.forms import TRUE, ZERO, Comparison, Disjunction
 from mcfsim.theorems.solver.proof import facts_of
 from mcfsim.theorems.solver.question import of_even_ties_alone
 from tests.cli import runner
@@ -72,13 +72,13 @@ def some(text, ties):
 def sharper(said):
     """Yield a formula with one of its parts sharper: a comparison without its end, or an alternative less."""
     if isinstance(said, Comparison):
-        yield AnyOf(()) if said.strict else replace(said, strict=True)
+        yield Disjunction(()) if said.strict else replace(said, strict=True)
         return
     for i, part in enumerate(said.parts):
         before, after = said.parts[:i], said.parts[i + 1 :]
         yield from (replace(said, parts=(*before, x, *after)) for x in sharper(part))
-        if isinstance(said, AnyOf):
-            yield AnyOf((*before, *after))
+        if isinstance(said, Disjunction):
+            yield Disjunction((*before, *after))
 
 
 def powers_of(ar):

@@ -17,8 +17,8 @@ from mcfsim.theorems.hypotheses import exponents_ordered, multiple_of_ulp, order
 from mcfsim.theorems.logic import AllOf, Exponent, IsMultiple, LowBit, NoOverflow, U, Ulp, Word, equal
 from mcfsim.theorems.solver import Found, Question, prove, question_of, readable
 from mcfsim.theorems.solver.encoding import Solver
-from mcfsim.theorems.solver.forms import AllOf as All
-from mcfsim.theorems.solver.forms import AnyOf, Comparison, Form
+from mcfsim.theorems.solver.forms import Comparison, Disjunction, LinearForm
+from mcfsim.theorems.solver.forms import Conjunction as All
 from tests.theorems.reading import TIES, Assigned, unknowns_of
 from tests.theorems.trying import PAIR, Mutant, exchanged, opposite
 
@@ -199,12 +199,12 @@ def test_no_statement_of_the_catalogue_is_vacuous(name):
 def formula_at_random(draw, depth=2):
     if depth and draw.random() < 0.7:
         parts = tuple(formula_at_random(draw, depth - 1) for _ in range(draw.randint(0, 3)))
-        return draw.choice((All, AnyOf))(parts)
+        return draw.choice((All, Disjunction))(parts)
     terms = {
         (draw.choice("xyz"), draw.randint(-1, 2)): Fraction(draw.randint(-3, 3), draw.choice((1, 2)))
         for _ in range(draw.randint(0, 3))
     }
-    return Comparison(Form.of(terms), strict=draw.random() < 0.5)
+    return Comparison(LinearForm.of(terms), strict=draw.random() < 0.5)
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ SHORT = 30
 
 
 @dataclass(frozen=True)
-class Carrier:
+class FloatLayout:
     """The shape of binary32 or binary64.
 
     Attributes
@@ -78,7 +78,7 @@ class Carrier:
         return (exponent + self.bias) << self.place
 
 
-CARRIERS = {F32: Carrier(23, 127), F64: Carrier(52, 1023)}
+CARRIERS = {F32: FloatLayout(23, 127), F64: FloatLayout(52, 1023)}
 _FLOAT32 = get_format("float32")
 
 
@@ -138,7 +138,7 @@ def round_float(
     return rounded if fmt.has_negative_zero else rounded + 0.0
 
 
-def has_range_of(carrier: Carrier, fmt: Format) -> bool:
+def has_range_of(carrier: FloatLayout, fmt: Format) -> bool:
     """Return whether a format's normal numbers and infinity are those of the carrier, but for precision."""
     return fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
 
@@ -170,7 +170,7 @@ def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = Non
 
 
 # -- by addition ---------------------------------------------------------------------------------------------
-def _reaches(fmt: Format, carrier: Carrier) -> bool:
+def _reaches(fmt: Format, carrier: FloatLayout) -> bool:
     """Return whether the power exists for every exponent, and has a last bit to tell even from odd."""
     cut = carrier.place + 1 - fmt.precision
     return cut >= 2 and fmt.emax + 1 + cut <= carrier.bias and fmt.precision > 1

@@ -26,8 +26,8 @@ from mcfsim.theorems.logic import (
     Proposition,
     Result,
     SameSign,
-    Step,
     Ulp,
+    UlpTowards,
     Word,
     equal,
 )
@@ -42,7 +42,7 @@ DEFINITION = "the definition of the rounding: a, its neighbours and the midpoint
 A, B, S = Word("a"), Word("b"), Result(0, "s")
 #: a + b rounds to a.
 LOST = equal(S, A)
-STEP = Step(A, B)
+STEP = UlpTowards(A, B)
 EVEN = IsMultiple(A, 2 * Ulp(A))
 OPPOSED = ~SameSign(A, B)
 

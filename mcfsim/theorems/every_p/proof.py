@@ -19,7 +19,7 @@ from mcfsim.symbolic import (
     SymbolicArithmetic,
     UndecidedError,
 )
-from mcfsim.symbolic.range import Line
+from mcfsim.symbolic.range import LinearExponent
 from mcfsim.symbolic.reals import Exactly
 from mcfsim.symbolic.rounding import binade, rounded
 from mcfsim.theorems.catalogue import THEOREMS
@@ -27,7 +27,7 @@ from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.measured import exceeds, excess, holds_from, limit_of, measured
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.logic.propositions import Bound, predicates
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import flat
 
@@ -83,8 +83,8 @@ class Proof:
     decided: int
     first: int
     below: str
-    emin: Line
-    emax: Line
+    emin: LinearExponent
+    emax: LinearExponent
     error: Quotient | None
 
     @property
@@ -283,7 +283,7 @@ def _check_shape(theorem: Theorem, family: Family) -> None:
         raise ValueError(f"{theorem.name!r} takes operands (name, components) {wanted}, not {given}")
 
 
-def _demand_kind(ar: SymbolicArithmetic, operand: Operand, parts: Any) -> None:
+def _demand_kind(ar: SymbolicArithmetic, operand: OperandSpec, parts: Any) -> None:
     """Demand that polynomials are an operand of its kind at every precision."""
     for part in parts:
         ar.value(part, operand.name)

@@ -33,8 +33,8 @@ from mcfsim.theorems.logic.terms import (
     Result,
     Results,
     Rounded,
-    Step,
     Ulp,
+    UlpTowards,
     UnitRoundoff,
     Word,
 )
@@ -82,7 +82,7 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
             return np.ldexp(1.0, ulp_place(y, t)), None
         case LowBit(Word() | Result() as y):
             return low_bit(block_of(y, t)), None
-        case Step(Word() as y, Word() as toward):
+        case UlpTowards(Word() as y, Word() as toward):
             return 2 * half_step(wide(block_of(y, t)), block_of(toward, t), t.format), None
     return None
 
@@ -128,7 +128,7 @@ def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | Non
                 return None
             if _is_integer(x):
                 return (int(factor) * inner[0], inner[1]) if factor.denominator == 1 else None
-            if not isinstance(x, Word | Result | Magnitude | Step | Ulp | LowBit | Product):
+            if not isinstance(x, Word | Result | Magnitude | UlpTowards | Ulp | LowBit | Product):
                 return None
             return (wide(inner[0]) * float(factor), inner[1]) if _fits(factor, x, t) else None
     fmt = t.format

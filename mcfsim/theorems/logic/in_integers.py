@@ -29,15 +29,15 @@ from mcfsim.theorems.logic.propositions import (
 )
 from mcfsim.theorems.logic.terms import (
     Computed,
+    Expectation,
     InnerProduct,
-    Mean,
     OfFormat,
     Operand,
     Result,
     Results,
-    Step,
     SumOfMagnitudes,
     Ulp,
+    UlpTowards,
     UnitRoundoff,
     Word,
 )
@@ -77,7 +77,7 @@ def _computed(x: Term, t: Trial) -> Any:
             return exact(first, t) * exact(second, t)
         case Ulp(of):
             return units(as_exact(of, t), t.format)
-        case Mean(of):
+        case Expectation(of):
             return t.mean(as_exact(of, t))
         case SumOfMagnitudes(names):
             return _sum_of_magnitudes(names, t)
@@ -85,7 +85,7 @@ def _computed(x: Term, t: Trial) -> Any:
             p = t.format.precision
             pairs = zip(t[a], t[b], strict=True)
             return total([exact_of(x, p) * exact_of(y, p) for x, y in pairs])
-        case Step(Word() as y, Word() as toward):
+        case UlpTowards(Word() as y, Word() as toward):
             step = 2 * half_step(wide(block_of(y, t)), block_of(toward, t), t.format)
             return Exact.of(step, 1)
         case Computed(function, text):

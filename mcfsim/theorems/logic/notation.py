@@ -41,10 +41,10 @@ from mcfsim.theorems.logic.propositions import (
 )
 from mcfsim.theorems.logic.terms import (
     Computed,
+    Expectation,
     Exponent,
     InnerProduct,
     LowBit,
-    Mean,
     Mixed,
     OfFormat,
     Operand,
@@ -52,9 +52,9 @@ from mcfsim.theorems.logic.terms import (
     Results,
     Rounded,
     RoundedToBits,
-    Step,
     SumOfMagnitudes,
     Ulp,
+    UlpTowards,
     UnitRoundoff,
     Word,
 )
@@ -238,13 +238,13 @@ class _Writer:
                 return f"ulp({term(of)})"
             case LowBit(of):
                 return f"lowbit({term(of)})"
-            case Step(of, toward):
+            case UlpTowards(of, toward):
                 return f"step({term(of)}, {term(toward)})"
             case Rounded(a, b, mode):
                 return f"RN({term(Sum((a, b)))}{f', {mode}' if mode else ''})"
             case RoundedToBits(of, bits):
                 return f"RN({term(of)}, {bits.text} bits, ties to even)"
-            case Mean(of):
+            case Expectation(of):
                 return f"E[{term(of)}]"
             case SumOfMagnitudes(names):
                 return f"sum |{' '.join(f'{name}_i' for name in names)}|"

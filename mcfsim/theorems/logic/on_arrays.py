@@ -67,7 +67,7 @@ from mcfsim.theorems.logic.propositions import (
 )
 from mcfsim.theorems.logic.terms import LARGEST, Mixed, OfFormat, Result, Rounded, RoundedToBits, Ulp, Word
 from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, any_holds, rarely
-from mcfsim.theorems.trial import Mixed as MixedError
+from mcfsim.theorems.trial import MixedError as MixedError
 
 #: Binary64 quotients are wrong by less than this share: beyond it they decide, within it integers do.
 _SHARE = 2.0**-45

@@ -54,10 +54,10 @@ from mcfsim.theorems.logic.propositions import (
 )
 from mcfsim.theorems.logic.terms import (
     Computed,
+    Expectation,
     Exponent,
     InnerProduct,
     LowBit,
-    Mean,
     Mixed,
     OfFormat,
     Operand,
@@ -65,9 +65,9 @@ from mcfsim.theorems.logic.terms import (
     Results,
     Rounded,
     RoundedToBits,
-    Step,
     SumOfMagnitudes,
     Ulp,
+    UlpTowards,
     UnitRoundoff,
     Word,
 )
@@ -156,7 +156,7 @@ class _Path:
 
     def _is_finite(self, said: Proposition) -> bool:
         """Return whether all results are finite that an atom speaks of."""
-        if any(isinstance(node, Mean) for node in nodes(said)):
+        if any(isinstance(node, Expectation) for node in nodes(said)):
             return all(_is_finite(x) for _, results in self.case.paths for x in results)
         spoken = spoken_of(said)
         whole = isinstance(said, Within | StronglyNonoverlapping)
@@ -209,13 +209,13 @@ class _Path:
                 return Fraction(2) ** (max(_exponent(value(of), fmt), fmt.emin) - fmt.precision + 1)
             case LowBit(of):
                 return _low_bit(value(of))
-            case Step(of, toward):
+            case UlpTowards(of, toward):
                 return self._step(value(of), value(toward))
             case Rounded(a, b, mode):
                 return self._rounded(value(a) + value(b), self.rounding if mode is None else Rounding(mode))
             case RoundedToBits(of, bits):
                 return _to_bits(value(of), int(bits.at(fmt, self.rounding)))
-            case Mean(of):
+            case Expectation(of):
                 weighed = [p * _Path(self.case, results).value(of) for p, results in self.case.paths]
                 return sum(weighed, Fraction(0))
             case OfFormat():

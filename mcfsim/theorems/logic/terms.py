@@ -138,7 +138,7 @@ class LowBit(Term):
 
 
 @dataclass(frozen=True)
-class Step(Term):
+class UlpTowards(Term):
     """The distance from a value x that is not zero to its neighbour on the side of the sign of y."""
 
     of: Term
@@ -163,7 +163,7 @@ class RoundedToBits(Term):
 
 
 @dataclass(frozen=True)
-class Mean(Term):
+class Expectation(Term):
     """The expectation over all draws of stochastic rounding."""
 
     of: Term

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.forms import Formula
-from mcfsim.theorems.solver.numbers import Number, Rounded
+from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber
 
 #: ``lemma(ar, *operands)`` returns what the text would, and says so of the results in ``ar.known``.
 Lemma = Callable[..., Any]
@@ -50,15 +50,15 @@ class UnknownArithmetic:
     carrier = np.dtype(object)
 
     def __init__(self, lemmas: Mapping[Callable[..., Any], Lemma] | None = None) -> None:
-        self.numbers: list[Number] = []
-        self.sums: list[Rounded] = []
+        self.numbers: list[UnknownNumber] = []
+        self.sums: list[RoundedSum] = []
         self.known: list[Formula] = []
         self.called: list[Called] = []
         self._lemmas = lemmas or {}
         self._names: set[str] = set()
 
     # -- numbers ------------------------------------------------------------------------------------------
-    def number(self, name: str = "") -> Number:
+    def number(self, name: str = "") -> UnknownNumber:
         """Return a new number, of which nothing is known.
 
         Raises
@@ -70,10 +70,10 @@ class UnknownArithmetic:
         if name in self._names or "." in name:
             raise ValueError(f"an operand cannot be called {name!r}: another unknown is, or may be")
         self._names.add(name)
-        self.numbers.append(Number.unknown(name))
+        self.numbers.append(UnknownNumber.unknown(name))
         return self.numbers[-1]
 
-    def operand(self, operand: Operand) -> Any:
+    def operand(self, operand: OperandSpec) -> Any:
         """Return what an operand is: a number or, of a double word or relaxed pair, a tuple of two.
 
         The high word of a double word is nearest to their sum, whichever way ties went when it was made.
@@ -89,28 +89,28 @@ class UnknownArithmetic:
             raise ValueError(f"{operand.name} is a {operand.kind}; solved are values, double words and pairs")
         high, low = self.number(f"{operand.name}h"), self.number(f"{operand.name}l")
         if operand.kind == "double word":
-            self.sums.append(Rounded(high, (high, low), own_ties=False))
+            self.sums.append(RoundedSum(high, (high, low), own_ties=False))
         else:
             half = high.first.times_u()
             small = (low.value <= half) & (-low.value <= half)
             self.known += [high.zero.implies(low.zero), high.zero | small]
         return high, low
 
-    def rounded(self, *terms: Number) -> Number:
+    def rounded(self, *terms: UnknownNumber) -> UnknownNumber:
         """Return a sum, rounded."""
-        self.sums.append(Rounded(self.number(), terms))
+        self.sums.append(RoundedSum(self.number(), terms))
         return self.sums[-1].result
 
     # -- operations ---------------------------------------------------------------------------------------
-    def add(self, a: Any, b: Any) -> Number:
+    def add(self, a: Any, b: Any) -> UnknownNumber:
         """Return ``a + b``."""
         return self.rounded(_taken(a), _taken(b))
 
-    def sub(self, a: Any, b: Any) -> Number:
+    def sub(self, a: Any, b: Any) -> UnknownNumber:
         """Return ``a - b``."""
         return self.rounded(_taken(a), -_taken(b))
 
-    def neg(self, a: Any) -> Number:
+    def neg(self, a: Any) -> UnknownNumber:
         """Return ``-a``."""
         return -_taken(a)
 
@@ -130,7 +130,7 @@ class UnknownArithmetic:
     mul = div = sqrt = fma = abs = sign = round = like = on_block = _refused
 
 
-def _taken(x: Any) -> Number:
-    if not isinstance(x, Number):
+def _taken(x: Any) -> UnknownNumber:
+    if not isinstance(x, UnknownNumber):
         raise ValueError(f"the operand {x!r} is no unknown: a constant has another meaning for every p")
     return x

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mcfsim.theorems.solver.forms import AllOf, AnyOf, Comparison, Form, Formula, Term
+from mcfsim.theorems.solver.forms import Comparison, Conjunction, Disjunction, Formula, LinearForm, Term
 
 #: The powers of u by which each comparison is multiplied, so that it bears on products with u**0 to u**_TOP.
 _TOP = 2
@@ -79,8 +79,8 @@ class Solver:
     def _translated(self, formula: Formula) -> Any:
         if isinstance(formula, Comparison):
             return self._comparison(formula)
-        assert isinstance(formula, AllOf | AnyOf)
-        combine = self._z3.And if isinstance(formula, AllOf) else self._z3.Or
+        assert isinstance(formula, Conjunction | Disjunction)
+        combine = self._z3.And if isinstance(formula, Conjunction) else self._z3.Or
         return combine([self._translated(part) for part in formula.parts])
 
     def _comparison(self, comparison: Comparison) -> Any:
@@ -101,7 +101,7 @@ class Solver:
         truth = self._comparisons[key]
         return self._z3.Not(truth) if negative else truth
 
-    def _sum(self, form: Form) -> Any:
+    def _sum(self, form: LinearForm) -> Any:
         z3 = self._z3
         return z3.Sum([z3.Q(c.numerator, c.denominator) * self._variable(term) for term, c in form.terms])
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equal, not_above, within
-from mcfsim.theorems.solver.numbers import Number, Rounded
+from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, LinearForm, all_of, equal, not_above, within
+from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber
 
 NEAREST = "the definition of rounding to nearest"
 
@@ -36,7 +36,7 @@ class Fact:
 
 
 # -- of one number ------------------------------------------------------------------------------------------
-def _bits(x: Number) -> Formula:
+def _bits(x: UnknownNumber) -> Formula:
     low, top = x.first + x.last, 2 * x.first - x.last
     power = equal(x.last, x.first) & (equal(x.value, x.first) | equal(-x.value, x.first))
     up, down = (low <= x.value) & (x.value <= top), (low <= -x.value) & (-x.value <= top)
@@ -53,16 +53,16 @@ OF_A_NUMBER = (
 
 
 # -- of u, and of powers of two -----------------------------------------------------------------------------
-def _small(power: Form, least: int) -> Formula:
+def _small(power: LinearForm, least: int) -> Formula:
     return (power > ZERO) & (power.times_u() * (1 << least) <= power)
 
 
-def _small_share(x: Form, least: int) -> Formula:
+def _small_share(x: LinearForm, least: int) -> Formula:
     rest = x - x.times_u() * (1 << least)
     return ((x >= ZERO) & (rest >= ZERO)) | ((x <= ZERO) & (rest <= ZERO))
 
 
-def _powers(a: Form, b: Form) -> Formula:
+def _powers(a: LinearForm, b: LinearForm) -> Formula:
     return equal(a, b) | (2 * a <= b) | (2 * b <= a)
 
 
@@ -80,40 +80,40 @@ OF_TWO_POWERS = (
 
 
 # -- of a sum that is rounded to nearest --------------------------------------------------------------------
-def _sign(r: Rounded) -> Formula:
+def _sign(r: RoundedSum) -> Formula:
     t, x = r.exact, r.result.value
     return ((t > ZERO) & (x > ZERO)) | ((t < ZERO) & (x < ZERO)) | (equal(t, ZERO) & equal(x, ZERO))
 
 
-def _half_ulp(r: Rounded) -> Formula:
+def _half_ulp(r: RoundedSum) -> Formula:
     return r.result.zero | within(r.off, r.result.first.times_u())
 
 
-def _below_power(r: Rounded) -> Formula:
+def _below_power(r: RoundedSum) -> Formula:
     first, t = r.result.first, r.exact
     inside = (t < first) & (-t < first)
     return r.result.zero | inside.implies(within(2 * r.off, first.times_u()))
 
 
-def _nearest(r: Rounded) -> Formula:
+def _nearest(r: RoundedSum) -> Formula:
     return all_of(not_above(r.off, r.exact - x.value) for x in r.terms)
 
 
-def _representable(r: Rounded) -> Formula:
+def _representable(r: RoundedSum) -> Formula:
     share, exact = r.exact.times_u(), equal(r.off, ZERO)
     return all_of((_is_least(x, r) & within(share, x.last)).implies(exact) for x in r.terms)
 
 
-def _error_multiple(r: Rounded) -> Formula:
+def _error_multiple(r: RoundedSum) -> Formula:
     exact = equal(r.off, ZERO)
     return exact | all_of(_is_least(x, r).implies((x.last <= r.off) | (x.last <= -r.off)) for x in r.terms)
 
 
-def _last_of_sum(r: Rounded) -> Formula:
+def _last_of_sum(r: RoundedSum) -> Formula:
     return all_of(_is_least(x, r).implies(x.last <= r.result.last) for x in r.terms)
 
 
-def _last_of_exact_sum(r: Rounded) -> Formula:
+def _last_of_exact_sum(r: RoundedSum) -> Formula:
     if len(r.terms) != 2:
         return TRUE
     (x, y), last = r.terms, r.result.last
@@ -127,7 +127,7 @@ def _last_of_exact_sum(r: Rounded) -> Formula:
     )
 
 
-def _is_least(x: Number, r: Rounded) -> Formula:
+def _is_least(x: UnknownNumber, r: RoundedSum) -> Formula:
     """Say that the last bit of a term is not above that of any other, and so divides the sum."""
     return all_of(x.last <= y.last for y in r.terms)
 
@@ -170,7 +170,7 @@ OF_A_SUM = (
 )
 
 
-def _even(r: Rounded) -> Formula:
+def _even(r: RoundedSum) -> Formula:
     if not r.own_ties:
         return TRUE
     half, x = r.result.first.times_u(), r.result
@@ -188,13 +188,13 @@ EVEN_TIES = (
 
 
 # -- of two of them -----------------------------------------------------------------------------------------
-def _monotone(r: Rounded, s: Rounded) -> Formula:
+def _monotone(r: RoundedSum, s: RoundedSum) -> Formula:
     up = (r.exact < s.exact).implies(r.result.value <= s.result.value)
     down = (s.exact < r.exact).implies(s.result.value <= r.result.value)
     return up & down
 
 
-def _same(r: Rounded, s: Rounded) -> Formula:
+def _same(r: RoundedSum, s: RoundedSum) -> Formula:
     if not (r.own_ties and s.own_ties):
         return TRUE
     return equal(r.exact, s.exact).implies(equal(r.result.value, s.result.value))

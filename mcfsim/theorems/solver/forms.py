@@ -22,7 +22,7 @@ Values = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Form(Opaque):
+class LinearForm(Opaque):
     """A linear form: each term with its factor, in order, none of them zero.
 
     Its comparisons are formulas; ``==`` is none, but `equal`.
@@ -31,46 +31,46 @@ class Form(Opaque):
     terms: tuple[tuple[Term, Fraction], ...] = ()
 
     @staticmethod
-    def of(terms: Mapping[Term, Fraction]) -> Form:
+    def of(terms: Mapping[Term, Fraction]) -> LinearForm:
         """Return the form of these terms."""
-        return Form(tuple(sorted((term, Fraction(c)) for term, c in terms.items() if c)))
+        return LinearForm(tuple(sorted((term, Fraction(c)) for term, c in terms.items() if c)))
 
     @staticmethod
-    def unknown(name: str) -> Form:
+    def unknown(name: str) -> LinearForm:
         """Return an unknown as a form."""
-        return Form((((name, 0), Fraction(1)),))
+        return LinearForm((((name, 0), Fraction(1)),))
 
-    def __add__(self, other: Form) -> Form:
+    def __add__(self, other: LinearForm) -> LinearForm:
         found = dict(self.terms)
         for term, c in _form(other).terms:
             found[term] = found.get(term, Fraction(0)) + c
-        return Form.of(found)
+        return LinearForm.of(found)
 
-    def __neg__(self) -> Form:
-        return Form(tuple((term, -c) for term, c in self.terms))
+    def __neg__(self) -> LinearForm:
+        return LinearForm(tuple((term, -c) for term, c in self.terms))
 
-    def __sub__(self, other: Form) -> Form:
+    def __sub__(self, other: LinearForm) -> LinearForm:
         return self + -_form(other)
 
-    def __mul__(self, factor: int | Fraction) -> Form:
-        return Form.of({term: c * factor for term, c in self.terms})
+    def __mul__(self, factor: int | Fraction) -> LinearForm:
+        return LinearForm.of({term: c * factor for term, c in self.terms})
 
     __rmul__ = __mul__
 
-    def times_u(self, power: int = 1) -> Form:
+    def times_u(self, power: int = 1) -> LinearForm:
         """Return the product with ``u**power``."""
-        return Form(tuple(((name, k + power), c) for (name, k), c in self.terms))
+        return LinearForm(tuple(((name, k + power), c) for (name, k), c in self.terms))
 
-    def __le__(self, other: Form) -> Formula:
+    def __le__(self, other: LinearForm) -> Formula:
         return Comparison(_form(other) - self, strict=False)
 
-    def __lt__(self, other: Form) -> Formula:
+    def __lt__(self, other: LinearForm) -> Formula:
         return Comparison(_form(other) - self, strict=True)
 
-    def __ge__(self, other: Form) -> Formula:
+    def __ge__(self, other: LinearForm) -> Formula:
         return _form(other) <= self
 
-    def __gt__(self, other: Form) -> Formula:
+    def __gt__(self, other: LinearForm) -> Formula:
         return _form(other) < self
 
     @cached_property
@@ -80,7 +80,7 @@ class Form(Opaque):
         return range(min(found), max(found) + 1) if found else range(0)
 
     @cached_property
-    def primitive(self) -> Form:
+    def primitive(self) -> LinearForm:
         """Return the multiple by a positive number and a power of u that has small integers and u**0."""
         if not self.terms:
             return self
@@ -94,11 +94,11 @@ class Form(Opaque):
         return sum(int(c) * values[name] << p * (form.powers.stop - 1 - k) for (name, k), c in form.terms)
 
 
-ZERO = Form()
+ZERO = LinearForm()
 
 
-def _form(x: Any) -> Form:
-    if not isinstance(x, Form):
+def _form(x: Any) -> LinearForm:
+    if not isinstance(x, LinearForm):
         raise TypeError(f"{x!r} is no form: forms go with forms, such as ZERO")
     return x
 
@@ -120,7 +120,7 @@ class Formula(Opaque):
         return all_of((self, other))
 
     def __or__(self, other: Formula) -> Formula:
-        return AnyOf((self, formula(other)))
+        return Disjunction((self, formula(other)))
 
     def implies(self, other: Formula) -> Formula:
         """Return: if this, then the other."""
@@ -131,7 +131,7 @@ class Formula(Opaque):
 class Comparison(Formula):
     """``form >= 0``, or ``form > 0`` if strict."""
 
-    form: Form
+    form: LinearForm
     strict: bool
 
     def holds(self, values: Values, p: int) -> bool:
@@ -145,7 +145,7 @@ class Comparison(Formula):
 
 
 @dataclass(frozen=True, eq=False)
-class AllOf(Formula):
+class Conjunction(Formula):
     """All of several; true of none."""
 
     parts: tuple[Formula, ...]
@@ -156,11 +156,11 @@ class AllOf(Formula):
 
     def denied(self) -> Formula:
         """Return that a part does not hold."""
-        return AnyOf(tuple(part.denied() for part in self.parts))
+        return Disjunction(tuple(part.denied() for part in self.parts))
 
 
 @dataclass(frozen=True, eq=False)
-class AnyOf(Formula):
+class Disjunction(Formula):
     """One or more of several; false of none."""
 
     parts: tuple[Formula, ...]
@@ -171,10 +171,10 @@ class AnyOf(Formula):
 
     def denied(self) -> Formula:
         """Return that no part holds."""
-        return AllOf(tuple(part.denied() for part in self.parts))
+        return Conjunction(tuple(part.denied() for part in self.parts))
 
 
-TRUE = AllOf(())
+TRUE = Conjunction(())
 
 
 def formula(x: Any) -> Formula:
@@ -189,19 +189,19 @@ def formula(x: Any) -> Formula:
 
 def all_of(parts: Iterable[Formula]) -> Formula:
     """Return that all of them hold."""
-    return AllOf(tuple(map(formula, parts)))
+    return Conjunction(tuple(map(formula, parts)))
 
 
-def equal(a: Form, b: Form) -> Formula:
+def equal(a: LinearForm, b: LinearForm) -> Formula:
     """Return ``a = b``."""
     return (a <= b) & (b <= a)
 
 
-def within(a: Form, *bounds: Form) -> Formula:
+def within(a: LinearForm, *bounds: LinearForm) -> Formula:
     """Return ``|a| <= b`` for each bound b."""
     return all_of(part for b in bounds for part in (a <= b, -a <= b))
 
 
-def not_above(a: Form, b: Form) -> Formula:
+def not_above(a: LinearForm, b: LinearForm) -> Formula:
     """Return ``|a| <= |b|``."""
     return within(a, b) | within(a, -b)

@@ -14,23 +14,29 @@ from mcfsim.theorems.hypotheses import not_largest, sum_in_range
 from mcfsim.theorems.solver.arithmetic import Lemma, UnknownArithmetic
 from mcfsim.theorems.solver.facts import LAST_OF_SUM
 from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, equal
-from mcfsim.theorems.solver.numbers import Number, Rounded, is_multiple_of_ulp
+from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber, is_multiple_of_ulp
 from mcfsim.theorems.statement import Hypothesis
 
 
-def _compensated(ar: UnknownArithmetic, a: Number, b: Number, where: Formula) -> tuple[Number, Number]:
+def _compensated(
+    ar: UnknownArithmetic, a: UnknownNumber, b: UnknownNumber, where: Formula
+) -> tuple[UnknownNumber, UnknownNumber]:
     """Return ``RN(a + b)`` and a number: the rest where a hypothesis holds, and elsewhere any."""
     s = ar.rounded(a, b)
-    rest = Rounded(ar.number(), (a, b, -s))
+    rest = RoundedSum(ar.number(), (a, b, -s))
     ar.known.append(where.implies(equal(rest.off, ZERO) & LAST_OF_SUM.of(rest)))
     return s, rest.result
 
 
-def _two_sum(ar: UnknownArithmetic, a: Number, b: Number) -> tuple[Number, Number]:
+def _two_sum(
+    ar: UnknownArithmetic, a: UnknownNumber, b: UnknownNumber
+) -> tuple[UnknownNumber, UnknownNumber]:
     return _compensated(ar, a, b, TRUE)
 
 
-def _fast_two_sum(ar: UnknownArithmetic, a: Number, b: Number) -> tuple[Number, Number]:
+def _fast_two_sum(
+    ar: UnknownArithmetic, a: UnknownNumber, b: UnknownNumber
+) -> tuple[UnknownNumber, UnknownNumber]:
     return _compensated(ar, a, b, is_multiple_of_ulp(a, b))
 
 

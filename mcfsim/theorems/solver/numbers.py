@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mcfsim.checks.opaque import Opaque
-from mcfsim.theorems.solver.forms import ZERO, Form, Formula, equal
+from mcfsim.theorems.solver.forms import ZERO, Formula, LinearForm, equal
 
 
 @dataclass(frozen=True, eq=False)
-class Number(Opaque):
+class UnknownNumber(Opaque):
     """An unknown number of p bits with an exponent from all integers.
 
     Attributes
@@ -21,17 +21,17 @@ class Number(Opaque):
         bits, `first` is a power of two below, and `last` one above, all that anything is compared with.
     """
 
-    value: Form
-    first: Form
-    last: Form
+    value: LinearForm
+    first: LinearForm
+    last: LinearForm
 
     @staticmethod
-    def unknown(name: str) -> Number:
+    def unknown(name: str) -> UnknownNumber:
         """Return a number of which nothing is known yet."""
-        return Number(*(Form.unknown(f"{name}{part}") for part in ("", ".first", ".last")))
+        return UnknownNumber(*(LinearForm.unknown(f"{name}{part}") for part in ("", ".first", ".last")))
 
     @property
-    def ulp(self) -> Form:
+    def ulp(self) -> LinearForm:
         """The unit in its last place, ``2 u first``."""
         return 2 * self.first.times_u()
 
@@ -40,17 +40,17 @@ class Number(Opaque):
         """Say that it is zero."""
         return equal(self.value, ZERO)
 
-    def __neg__(self) -> Number:
+    def __neg__(self) -> UnknownNumber:
         return replace(self, value=-self.value)
 
 
-def is_multiple_of_ulp(a: Number, b: Number) -> Formula:
+def is_multiple_of_ulp(a: UnknownNumber, b: UnknownNumber) -> Formula:
     """Say that a is a multiple of ulp(b), which zero always is and has."""
     return a.zero | b.zero | (b.ulp <= a.last)
 
 
 @dataclass(frozen=True, eq=False)
-class Rounded:
+class RoundedSum:
     """A sum of numbers and what it is rounded to, to nearest.
 
     Attributes
@@ -63,16 +63,16 @@ class Rounded:
         Whether ties go by the rule of the arithmetic. Otherwise they go anyhow.
     """
 
-    result: Number
-    terms: tuple[Number, ...]
+    result: UnknownNumber
+    terms: tuple[UnknownNumber, ...]
     own_ties: bool = True
 
     @property
-    def exact(self) -> Form:
+    def exact(self) -> LinearForm:
         """The sum."""
         return sum((term.value for term in self.terms), ZERO)
 
     @property
-    def off(self) -> Form:
+    def off(self) -> LinearForm:
         """What the sum has more than the result."""
         return self.exact - self.result.value

@@ -10,11 +10,11 @@ from mcfsim.rounding import Mode, Underflow
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, NoOverflow, Proposition, UnreadableError
 from mcfsim.theorems.logic.propositions import nodes
-from mcfsim.theorems.operands import Operand
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.forms import Formula, all_of
 from mcfsim.theorems.solver.lemmas import IN_RANGE, LEMMAS, STATEMENTS, text_of
-from mcfsim.theorems.solver.numbers import Number
+from mcfsim.theorems.solver.numbers import UnknownNumber
 from mcfsim.theorems.solver.reading import Unknowns
 from mcfsim.theorems.statement import NEAREST, Theorem, check_proposition
 
@@ -45,7 +45,7 @@ class Question:
 
     name: str
     algorithm: Callable[..., Any]
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandSpec, ...]
     where: tuple[Proposition, ...]
     claim: Proposition
     least: int
@@ -71,7 +71,7 @@ class Question:
         return ar, *self.read(ar, operands, results)
 
     def read(
-        self, ar: UnknownArithmetic, operands: Sequence[Any], results: Sequence[Number]
+        self, ar: UnknownArithmetic, operands: Sequence[Any], results: Sequence[UnknownNumber]
     ) -> tuple[Formula, Formula]:
         """Return what is supposed and what is claimed of operands and results."""
         words = {operand.name: flat(given) for operand, given in zip(self.operands, operands, strict=True)}
@@ -119,7 +119,7 @@ def of_even_ties_alone(theorem: Theorem) -> bool:
     return theorem.modes & NEAREST == {Mode.NEAREST_EVEN}
 
 
-def flat(nested: Any) -> tuple[Number, ...]:
+def flat(nested: Any) -> tuple[UnknownNumber, ...]:
     """Return the numbers of nested tuples, in order."""
     return tuple(x for item in nested for x in flat(item)) if isinstance(nested, tuple) else (nested,)
 

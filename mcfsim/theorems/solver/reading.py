@@ -40,12 +40,12 @@ from mcfsim.theorems.logic.algebra import AtMost, Below, Equal, Magnitude, Negat
 from mcfsim.theorems.logic.algebra import Number as Constant
 from mcfsim.theorems.logic.terms import UnitRoundoff
 from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
-from mcfsim.theorems.solver.forms import TRUE, ZERO, Form, Formula, all_of, equal
-from mcfsim.theorems.solver.forms import AnyOf as Either
-from mcfsim.theorems.solver.numbers import Number, is_multiple_of_ulp
+from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, LinearForm, all_of, equal
+from mcfsim.theorems.solver.forms import Disjunction as Either
+from mcfsim.theorems.solver.numbers import UnknownNumber, is_multiple_of_ulp
 
 #: A number as a sum of forms, each with a sign by which its magnitude is added, or 0 if it is no magnitude.
-Signed = list[tuple[Form, int]]
+Signed = list[tuple[LinearForm, int]]
 FALSE = TRUE.denied()
 
 
@@ -66,8 +66,8 @@ class Unknowns:
     def __init__(
         self,
         ar: UnknownArithmetic,
-        operands: Mapping[str, Sequence[Number]],
-        results: Sequence[Number],
+        operands: Mapping[str, Sequence[UnknownNumber]],
+        results: Sequence[UnknownNumber],
         least: int,
     ) -> None:
         self._ar, self._operands, self._results, self._least = ar, operands, results, least
@@ -152,7 +152,7 @@ class Unknowns:
         return _at_most(left, right, strict=False) & _at_most(right, left, strict=False)
 
     # -- terms ----------------------------------------------------------------------------------------------
-    def _number(self, x: Term) -> Number:
+    def _number(self, x: Term) -> UnknownNumber:
         match x:
             case Word(name, place):
                 return _one(self._operands[name], place, name)
@@ -227,13 +227,13 @@ class Unknowns:
         )
 
 
-def _one(numbers: Sequence[Number], place: int, of: str) -> Number:
+def _one(numbers: Sequence[UnknownNumber], place: int, of: str) -> UnknownNumber:
     if place >= len(numbers):
         raise UnreadableError(f"{of} has {len(numbers)} numbers, and none of number {place}")
     return numbers[place]
 
 
-def _total(numbers: Sequence[Number]) -> Form:
+def _total(numbers: Sequence[UnknownNumber]) -> LinearForm:
     return sum((x.value for x in numbers), ZERO)
 
 

@@ -17,7 +17,7 @@ from mcfsim.report.tables import markdown_table
 from mcfsim.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Certificate, Theorem
 from mcfsim.theorems.every_p import EveryCertificate, Proof, Sharpness, covering
-from mcfsim.theorems.every_p.proof import with_families
+from mcfsim.theorems.every_p.family_proof import with_families
 from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare, run
 

@@ -19,8 +19,8 @@ from mcfsim.report.tables import markdown_table
 from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.every_p import Proof
-from mcfsim.theorems.every_p.certificate import terms
-from mcfsim.theorems.every_p.proof import members
+from mcfsim.theorems.every_p.family_certificate import terms
+from mcfsim.theorems.every_p.family_proof import members
 
 RESULT = "family_search"
 #: Where the worst cases are from.

@@ -11,9 +11,9 @@ from experiments.common import read_result, write_result
 from experiments.machine_code.throughput import DEVICES, THROUGHPUT, by_pipe, limits
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
-from mcfsim.optim.recording import record_step
+from mcfsim.compile.tracing import trace
+from mcfsim.optim.step_programs import record_step
 from mcfsim.report.tables import markdown_table
 
 #: How a kernel rounds to bfloat16, and what that is called in tables.

@@ -40,7 +40,7 @@ from experiments import (
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Grid, Posit, digits, format_table
 from mcfsim.kernels.carriers import carrier_of

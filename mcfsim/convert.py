@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from mcfsim.checks.arguments import as_array, check_threads, is_real, is_tensor, real_array
 from mcfsim.checks.processor import check_processor
 from mcfsim.compile.choice import check_compiled, loops
-from mcfsim.compile.rounding import round_there, rounding_program
+from mcfsim.compile.device_rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.block_rounding import RoundingKernel
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import round_real, to_fraction
-from mcfsim.kernels.rounding import RoundingKernel
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
@@ -109,7 +109,7 @@ def round_to(
     check_threads(threads)
     check_compiled(compiled)
     if is_tensor(x):
-        from mcfsim.kernels.tensors import uncompiled
+        from mcfsim.kernels.torch_tensors import uncompiled
 
         return uncompiled(_round_tensor, x, fmt, rounding, random, out, threads=threads, compiled=compiled)
     number = _as_number(x)
@@ -162,7 +162,7 @@ def _round_tensor(
     x: torch.Tensor, fmt: Format, rounding: Rounding, random: Any, out: Any, **options: Any
 ) -> torch.Tensor:
     """Round a tensor where it lies: one of the CPU as the array that it is."""
-    from mcfsim.kernels.tensors import as_array, dense, torch
+    from mcfsim.kernels.torch_tensors import as_array, dense, torch
 
     x = dense(x, x.device)
     if out is not None and not is_tensor(out):

@@ -17,7 +17,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels import rational
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import get_kernel
-from mcfsim.kernels.plan import plan
+from mcfsim.kernels.operation_plan import plan
 from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar, signum
 from mcfsim.protocol import RoundedNumber, Streams, Value
 from mcfsim.random import Words

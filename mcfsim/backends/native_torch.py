@@ -10,7 +10,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.native import LibraryArithmetic
 from mcfsim.kernels.real_numbers import is_scalar, round_real
-from mcfsim.kernels.tensors import dense, device_of, torch, torch_dtype
+from mcfsim.kernels.torch_tensors import dense, device_of, torch, torch_dtype
 from mcfsim.protocol import Value
 from mcfsim.rounding import Rounding
 

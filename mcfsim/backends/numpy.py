@@ -18,7 +18,7 @@ from mcfsim.checks.processor import check_processor
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import Program, ProgramStep
-from mcfsim.compile.recording import ProgramRecording, Traced, record
+from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block

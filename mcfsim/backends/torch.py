@@ -19,7 +19,7 @@ from mcfsim.checks.arguments import check_threads
 from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.kernels.tensors import as_array, torch, uncompiled
+from mcfsim.kernels.torch_tensors import as_array, torch, uncompiled
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding

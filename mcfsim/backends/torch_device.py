@@ -13,16 +13,16 @@ import torch
 
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.checks.processor import check_processor
+from mcfsim.compile.device_rounding import round_there
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import flat, identity, mapped
-from mcfsim.compile.recording import ProgramRecording, Traced, record
-from mcfsim.compile.rounding import round_there
 from mcfsim.compile.torch_calls import DTYPES, check_machine
 from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
 from mcfsim.compile.torch_loops import Carried, Keyed, as_numbers, loop_of, taken, values_alone
+from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
-from mcfsim.kernels.tensors import as_array, dense, device_of, no_device
+from mcfsim.kernels.torch_tensors import as_array, dense, device_of, no_device
 from mcfsim.protocol import Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding

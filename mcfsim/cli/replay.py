@@ -17,7 +17,7 @@ from mcfsim.cli.application import (
     given,
     telling_how_to_go_on,
 )
-from mcfsim.cli.settings import with_settings
+from mcfsim.cli.constructor_options import with_settings
 from mcfsim.cli.simulate import OPTIMIZER, SCHEDULE, show_run
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers

@@ -15,7 +15,7 @@ from mcfsim.cli.application import (
     given,
     telling_how_to_go_on,
 )
-from mcfsim.cli.settings import KindOptions, with_settings
+from mcfsim.cli.constructor_options import KindOptions, with_settings
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
 from mcfsim.problems.registry import PROBLEMS

@@ -234,7 +234,7 @@ def _certify(
 def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bool:
     """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
     from mcfsim.theorems.every_p import recheck
-    from mcfsim.theorems.every_p.certificate import is_every
+    from mcfsim.theorems.every_p.family_certificate import is_every
     from mcfsim.theorems.examination import examine
     from mcfsim.theorems.own import own_theorem
 
@@ -257,7 +257,7 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     """Prove what families give at every precision, print and save it; return whether it is as expected."""
     from mcfsim.theorems.catalogue import named
     from mcfsim.theorems.every_p import EveryCertificate, covering
-    from mcfsim.theorems.every_p.proof import with_families
+    from mcfsim.theorems.every_p.family_proof import with_families
 
     good = True
     for theorem in map(named, _statements(names)) if names else with_families():

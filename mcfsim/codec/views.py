@@ -94,6 +94,6 @@ def on_host(x: Any) -> Any:
     """
     if not is_tensor(x):
         return x
-    from mcfsim.kernels import tensors
+    from mcfsim.kernels import torch_tensors
 
-    return tensors.as_array(tensors.dense(x, x.device).cpu())
+    return torch_tensors.as_array(torch_tensors.dense(x, x.device).cpu())

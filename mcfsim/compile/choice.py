@@ -16,12 +16,12 @@ from mcfsim.compile.joined import AsBits
 from mcfsim.compile.lines import Sequel
 from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import ProgramRecording
 from mcfsim.compile.rolling import RepeatedBody, Rolled, roll
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.sources import is_switched_off
+from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
-from mcfsim.kernels.plan import Way, plan
+from mcfsim.kernels.operation_plan import Way, plan
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_processor
+from mcfsim.compile.drawing import draw_rows, word_dtype
 from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import ProgramStep
 from mcfsim.compile.rolling import Numbers, RepeatedBody, Rolled
-from mcfsim.compile.words import draw_rows, word_dtype
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Register
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import get_format
 

@@ -13,8 +13,8 @@ from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import Entering
-from mcfsim.compile.tables import TableLauncher
 from mcfsim.compile.triton_source import kernel_source
+from mcfsim.compile.vector_tables import TableLauncher
 from mcfsim.kernels.real_numbers import Scalars
 
 #: Before this version division and square root flush subnormal numbers.

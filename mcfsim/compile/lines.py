@@ -11,7 +11,7 @@ from mcfsim.compile.lowering import Lowered, lower, way_of
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import Entering, entering, numbers_by, uses
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.plan import Way
+from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars, described
 
 

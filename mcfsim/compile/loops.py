@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks.processor import check_processor
+from mcfsim.compile.drawing import draw, drawn_by_numpy, word_dtype
 from mcfsim.compile.joined import AsBits
 from mcfsim.compile.lines import Lines, Sequel
 from mcfsim.compile.lowering import Lowered
@@ -20,7 +21,6 @@ from mcfsim.compile.numpy_calls import AT_ONCE, calls
 from mcfsim.compile.program import Draw, Program, flat
 from mcfsim.compile.scalars import Entering
 from mcfsim.compile.sources import called, is_cached
-from mcfsim.compile.words import draw, drawn_by_numpy, word_dtype
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK

@@ -17,12 +17,12 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
+from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.floats import CARRIERS, NAN
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
 from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
-from mcfsim.kernels.element.rounding import is_value
-from mcfsim.kernels.plan import Entry, Way, plan, refusal, sum_within
+from mcfsim.kernels.operation_plan import Entry, Way, plan, refusal, sum_within
 from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
 

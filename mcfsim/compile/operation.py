@@ -16,7 +16,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.dispatch import rounds
 from mcfsim.kernels.element.calls import Calls
-from mcfsim.kernels.plan import Way, plan, refusal
+from mcfsim.kernels.operation_plan import Way, plan, refusal
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import Words, word_bits
 from mcfsim.rounding import Rounding

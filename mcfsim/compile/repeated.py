@@ -15,7 +15,7 @@ import numpy as np
 
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.launch import sent, shared_by_all
-from mcfsim.compile.tables import DevicePart, Rows, TableLauncher
+from mcfsim.compile.vector_tables import DevicePart, Rows, TableLauncher
 from mcfsim.random import RandomWords
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.compile.program import Program, ProgramStep, Register
-from mcfsim.compile.recording import ProgramRecording, Traced
+from mcfsim.compile.tracing import ProgramRecording, Traced
 
 Numbers = NDArray[np.int64]
 

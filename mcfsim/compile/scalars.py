@@ -17,7 +17,7 @@ from mcfsim.compile.program import Program, ProgramStep, Register, Scalar
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
-from mcfsim.kernels.plan import COMFORT, sum_within
+from mcfsim.kernels.operation_plan import COMFORT, sum_within
 from mcfsim.kernels.real_numbers import Scalars, changed_real, described, enter, exact_or_binary64
 from mcfsim.kernels.stand_ins import stand_in
 from mcfsim.rounding import Rounding, Underflow

@@ -58,7 +58,7 @@ def statements(
     expression : callable
         Returns a verb as an expression, of a value and what its operands are called.
     hardware : bool, optional
-        Whether the verbs of `mcfsim.kernels.element.hardware` are written, where they were noted.
+        Whether the verbs of `mcfsim.kernels.element.gpu_verbs` are written, where they were noted.
     values : iterable of Value, optional
         Those that are written, in order; by default all that the results need.
     """

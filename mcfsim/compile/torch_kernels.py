@@ -15,10 +15,10 @@ from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import ProgramRecording
 from mcfsim.compile.scalars import uses
 from mcfsim.compile.torch_calls import DTYPES, constant
 from mcfsim.compile.torch_loops import Carried, DeviceStreams, Keyed, as_numbers, values_alone
+from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars

@@ -15,10 +15,10 @@ from mcfsim.compile.scalars import Entering, entering, uses
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format
+from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.machine import F32, F64, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import BINARY64, change_element, operate_element
-from mcfsim.kernels.element.rounding import is_value
-from mcfsim.kernels.plan import Way
+from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords, word_bits
 from mcfsim.rounding import Mode, Rounding, Underflow

@@ -58,7 +58,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         What the module is, for its reader.
     many : bool, optional
         Whether it works on many sets of vectors at once. In the place of operands and results it then takes a
-        pointer to a table, see `mcfsim.compile.tables`; the first element and the size are in the table.
+        pointer to a table (`mcfsim.compile.vector_tables`), which has the first element and the size, too.
     hardware : bool, optional
         Whether instructions of GPUs stand in for what they make, too (`mcfsim.compile.hardware`). The
         interpreter does not know them.
@@ -120,7 +120,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
 
 
 def _looked_up(vectors: dict[str, np.dtype[Any]]) -> list[str]:
-    """Return how an instance finds its vectors and elements in a table; see `mcfsim.compile.tables`."""
+    """Return how an instance finds its vectors and elements in a table, see `vector_tables`."""
     found = [
         f"{name} = tl.load(row + {place}).to(tl.pointer_type({_LYING[dtype.kind, dtype.itemsize]}))"
         for place, (name, dtype) in enumerate(vectors.items(), FIRST_ADDRESS)

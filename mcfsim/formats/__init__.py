@@ -2,9 +2,9 @@
 
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grids import Grid, grid
+from mcfsim.formats.named import ALIASES, FORMATS, get_format, p3109
 from mcfsim.formats.posit import Posit
 from mcfsim.formats.printed import digits, format_table
-from mcfsim.formats.registry import ALIASES, FORMATS, get_format, p3109
 
 __all__ = [
     "ALIASES",

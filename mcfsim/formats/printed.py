@@ -7,7 +7,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from fractions import Fraction
 
 from mcfsim.formats.floating import Format
-from mcfsim.formats.registry import FORMATS
+from mcfsim.formats.named import FORMATS
 
 
 def digits(number: Fraction, precision: int) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
+from mcfsim.kernels.block_rounding import RoundingKernel
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
-from mcfsim.kernels.rounding import RoundingKernel
 from mcfsim.rounding import Rounding, Underflow
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mcfsim.formats import Format
 from mcfsim.multiword import expansion
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.memory import requantize
 from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.vectors import requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser

@@ -17,8 +17,8 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, open_tensors
 from mcfsim.optim.groups import Groups
-from mcfsim.optim.memory import Split, is_packed, read, write
 from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.vectors import Split, is_packed, read, write
 from mcfsim.optim.weight_grid import Reach
 from mcfsim.storage.files import OutputError, Pathlike, write_text
 from mcfsim.storage.sealed import AT_ONCE, STATE, check_digest, digest, digest_of, sealed, unsealed

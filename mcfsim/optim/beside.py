@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.formats import Format
-from mcfsim.optim.memory import read
 from mcfsim.optim.remainder import steps_of, with_steps
+from mcfsim.optim.vectors import read
 
 Array = NDArray[Any]
 

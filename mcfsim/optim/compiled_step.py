@@ -14,9 +14,9 @@ from mcfsim.compile.loops import Filler
 from mcfsim.compile.program import Program
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.memory import Vector, is_packed, read, write
-from mcfsim.optim.recording import StepPrograms, as_bits, numbers, words_of
+from mcfsim.optim.step_programs import StepPrograms, as_bits, numbers, words_of
 from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.optim.vectors import Vector, is_packed, read, write
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import scratch
 

@@ -19,8 +19,8 @@ from mcfsim.kernels.carriers import FLOAT32, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.edges import Edges
-from mcfsim.optim.memory import packed_dtype, read, write
 from mcfsim.optim.stored import FLOAT32 as SINGLE
+from mcfsim.optim.vectors import packed_dtype, read, write
 from mcfsim.scaled import ScaledFormat, ScaleRule, quantize
 from mcfsim.scaled.by_text import LargestMagnitude
 from mcfsim.scaled.quantisers import Quantiser

@@ -19,7 +19,15 @@ from mcfsim.optim.compiled_step import CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration, check_addition, check_hyperparameters, learning_rate
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors
-from mcfsim.optim.memory import (
+from mcfsim.optim.on_grid import OnGrid
+from mcfsim.optim.staged import Staged
+from mcfsim.optim.staged_step import StagedSteps
+from mcfsim.optim.start import receive, start
+from mcfsim.optim.state_slices import parts_of
+from mcfsim.optim.strategies import DEFAULT_WORDS, Roles, Strategy
+from mcfsim.optim.stripes import in_stripes
+from mcfsim.optim.vanishing import warn_of_vanishing
+from mcfsim.optim.vectors import (
     Formats,
     form,
     is_packed,
@@ -30,14 +38,6 @@ from mcfsim.optim.memory import (
     write,
     write_block,
 )
-from mcfsim.optim.on_grid import OnGrid
-from mcfsim.optim.parts import parts_of
-from mcfsim.optim.staged import Staged
-from mcfsim.optim.staged_step import StagedSteps
-from mcfsim.optim.start import receive, start
-from mcfsim.optim.strategies import DEFAULT_WORDS, Roles, Strategy
-from mcfsim.optim.stripes import in_stripes
-from mcfsim.optim.vanishing import warn_of_vanishing
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.storage.files import Pathlike
@@ -99,7 +99,7 @@ class Optimizer:
     layout : Layout
         Where each tensor lies in the vectors below.
     state : State
-        Vectors of carrier numbers, or of codes, or of what `mcfsim.optim.memory.Packed` is; changed in place
+        Vectors of carrier numbers, or of codes, or of what `mcfsim.optim.vectors.Packed` is; changed in place
         by `step` and `advance`.
     formats : tuple of Format or None
         Of the vectors, in the state's order; None for exact numbers.

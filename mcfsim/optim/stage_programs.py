@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from mcfsim.compile.program import Program, Register, Scalar, flat
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
-from mcfsim.optim.recording import recorders, symbols
 from mcfsim.optim.staged import Mean, Stage, Staged, mapped
+from mcfsim.optim.step_programs import recorders, symbols
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
 

@@ -16,15 +16,15 @@ from mcfsim.compile.program import Program, flat
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.means import check_mean, mean
-from mcfsim.optim.memory import Formats, is_packed, read, write
 from mcfsim.optim.over import Over, Shape
-from mcfsim.optim.parts import offsets, parts_of
-from mcfsim.optim.recording import numbers, words_of
 from mcfsim.optim.stage_programs import StagePrograms
 from mcfsim.optim.staged import Mean, Stage, Staged, in_stages
 from mcfsim.optim.state import State
+from mcfsim.optim.state_slices import offsets, parts_of
+from mcfsim.optim.step_programs import numbers, words_of
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.optim.stripes import in_stripes
+from mcfsim.optim.vectors import Formats, is_packed, read, write
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK
 

@@ -13,12 +13,12 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.edges import Edges
 from mcfsim.optim.groups import Groups, check_groups
 from mcfsim.optim.layout import Layout, Tensors
-from mcfsim.optim.memory import Split, Vector, form, write
-from mcfsim.optim.parts import StateSlices, parts_of
 from mcfsim.optim.remainder import remaining
 from mcfsim.optim.state import State
+from mcfsim.optim.state_slices import StateSlices, parts_of
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.strategy import SLOTS
+from mcfsim.optim.vectors import Split, Vector, form, write
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat

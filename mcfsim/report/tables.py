@@ -152,7 +152,7 @@ def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
         If float64 does not hold the format.
     """
     from mcfsim.kernels.carriers import carrier_of
-    from mcfsim.kernels.plan import plan
+    from mcfsim.kernels.operation_plan import plan
 
     found = plan(fmt, rounding, carrier_of(fmt))
     return [

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from mcfsim.checks.names import hint
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.recording import numbers, record_step, symbols
 from mcfsim.optim.stage_programs import record_stages
 from mcfsim.optim.staged import Mean, Stage, Staged
 from mcfsim.optim.state import State
+from mcfsim.optim.step_programs import numbers, record_step, symbols
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as strategy_named
 from mcfsim.random import RandomWords

@@ -1,7 +1,7 @@
 """Numbers that share scales: the OCP MX formats, NVFP4, scaled integers."""
 
+from mcfsim.scaled.format_table import scaled_table
 from mcfsim.scaled.formats import SCALED, ScaledFormat, ScaleRule, get_scaled_format
-from mcfsim.scaled.printed import scaled_table
 from mcfsim.scaled.quantization import Scaled, quantize
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy as np
 from mcfsim.checks.names import hint
 from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.grids import Grid, grid
-from mcfsim.formats.registry import RELATED
+from mcfsim.formats.named import RELATED
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 
 #: Elements, and scales with the tensor's, lie between this power of two and its inverse.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.sweeps.source import DIGEST
+from mcfsim.sweeps.source_digest import DIGEST
 
 _FOLDERS = tuple(
     Path(folder)

@@ -20,7 +20,7 @@ from platform import node
 from threading import Thread
 from typing import Any, Literal, Protocol
 
-from mcfsim.sweeps.source import DIGEST
+from mcfsim.sweeps.source_digest import DIGEST
 from mcfsim.training.record import versions
 
 #: What results depend on besides the work: the same must run wherever they are computed.

@@ -4,12 +4,12 @@ Exponents are unbounded: nothing overflows or underflows. The idea is not new: J
 Plet, A library for symbolic floating-point arithmetic, hal-01232159, 2016.
 """
 
-from mcfsim.symbolic.arithmetic import SymbolicArithmetic
 from mcfsim.symbolic.decisions import Obligation, Relation, UndecidedError
-from mcfsim.symbolic.operands import Families, Family, families, family
+from mcfsim.symbolic.division import Quotient
+from mcfsim.symbolic.families import Families, Family, families, family
 from mcfsim.symbolic.polynomial import Polynomial
+from mcfsim.symbolic.polynomial_arithmetic import SymbolicArithmetic
 from mcfsim.symbolic.precisions import EVEN, EVERY, ODD, Precisions
-from mcfsim.symbolic.quotient import Quotient
 from mcfsim.symbolic.value import SymbolicValue
 from mcfsim.symbolic.variables import u
 

@@ -11,7 +11,7 @@ from mcfsim.symbolic.decisions import first as decided
 from mcfsim.symbolic.polynomial import Polynomial
 from mcfsim.symbolic.precisions import Precisions
 from mcfsim.symbolic.reals import Exactly
-from mcfsim.symbolic.rounding import binade, floor_log2
+from mcfsim.symbolic.symbolic_rounding import binade, floor_log2
 
 
 @dataclass(frozen=True)

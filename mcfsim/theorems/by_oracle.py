@@ -13,7 +13,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.theorems.judge import blaming, structured
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.sealed import Sealed
+from mcfsim.theorems.sealed_blocks import Sealed
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Block, Trial, flat
 

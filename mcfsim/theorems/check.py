@@ -18,7 +18,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
 from mcfsim.storage.schema import build
-from mcfsim.sweeps.source import DIGEST
+from mcfsim.sweeps.source_digest import DIGEST
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, USUAL, cover

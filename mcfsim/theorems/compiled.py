@@ -22,8 +22,8 @@ from mcfsim.compile.choice import loops
 from mcfsim.compile.loops import Filler, Loop
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.element.machine import F64, TRUTH, Value

@@ -10,7 +10,7 @@ from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from mcfsim.sweeps.reached import UnnamedError, digest
-from mcfsim.sweeps.source import DIGEST
+from mcfsim.sweeps.source_digest import DIGEST
 from mcfsim.theorems.logic import Predicate
 from mcfsim.theorems.statement import Claim, Hypothesis, Theorem
 

@@ -13,7 +13,7 @@ from mcfsim.protocol import Value
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.homogeneity import NotHomogeneousError, scales_of
 from mcfsim.theorems.identity import by_identity
-from mcfsim.theorems.logic.sums import is_difference
+from mcfsim.theorems.logic.exact_sums import is_difference
 from mcfsim.theorems.operands import Block, unscaled_reach
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trial import Trial

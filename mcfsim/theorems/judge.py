@@ -13,7 +13,7 @@ import numpy as np
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.choice import loops
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.protocol import RoundedNumber
@@ -22,7 +22,7 @@ from mcfsim.theorems.identity import by_identity, identity_of
 from mcfsim.theorems.in_range import inside
 from mcfsim.theorems.operands import Block, OperandSpec
 from mcfsim.theorems.paths import EveryPath
-from mcfsim.theorems.sealed import Sealed, is_block
+from mcfsim.theorems.sealed_blocks import Sealed, is_block
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Measured, Trial, flat
 

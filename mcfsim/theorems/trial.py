@@ -19,7 +19,7 @@ from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.elementwise import ArrayBacked, Components
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.sealed import Sealed, is_block
+from mcfsim.theorems.sealed_blocks import Sealed, is_block
 
 Block = NDArray[Any]
 #: An array of booleans.

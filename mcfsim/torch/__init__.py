@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
 
 from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
+from mcfsim.torch.gradient_hooks import ModelRecorder, record
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer
-from mcfsim.torch.recorder import ModelRecorder, record
 from mcfsim.torch.watcher import Seen, Watch, watch
 from mcfsim.torch.writes import OutsideWriteWarning
 

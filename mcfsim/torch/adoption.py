@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.tensors import as_array, check_dense, torch_dtype
+from mcfsim.backends.strung_tensors import as_array, check_dense, torch_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.optim.strategies import Addition, Strategy
@@ -21,7 +21,7 @@ from mcfsim.torch.grouped import SCALES
 from mcfsim.torch.local import is_spread, local, spread_as
 from mcfsim.torch.moved import Stores, bits_of, summed
 from mcfsim.torch.optimizers import AdamW
-from mcfsim.torch.saving import NAMES
+from mcfsim.torch.state_dicts import NAMES
 
 #: What torch calls the moments, by what they are called here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.backends.tensors import TORCH_DTYPES, torch_dtype
+from mcfsim.backends.strung_tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import uses
-from mcfsim.compile.tables import Table, TableLauncher
 from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_lines import TensorLines
+from mcfsim.compile.vector_tables import Table, TableLauncher
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.recording import StepPrograms, as_bits, numbers, words_of
+from mcfsim.optim.step_programs import StepPrograms, as_bits, numbers, words_of
 from mcfsim.random import RandomWords
 from mcfsim.torch.moved import Moved, Stores
 

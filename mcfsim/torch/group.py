@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mcfsim.backends.tensors import check_dense
+from mcfsim.backends.strung_tensors import check_dense
 from mcfsim.checks.names import hint
 from mcfsim.optim.declaration import Declaration, learning_rate
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, torch_dtype
+from mcfsim.backends.strung_tensors import TORCH_DTYPES, as_array, torch_dtype
 from mcfsim.codec import encode
 from mcfsim.compile.torch_loops import AT_ONCE, quotients
 from mcfsim.formats import Format

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, torch_dtype
+from mcfsim.backends.strung_tensors import TORCH_DTYPES, as_array, torch_dtype
 from mcfsim.compile.loops import Filler
 from mcfsim.formats import Format
 from mcfsim.optim.compiled_step import CompiledStep, fill_block
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.groups import common_edges
-from mcfsim.optim.memory import Vector
 from mcfsim.optim.stripes import in_stripes
+from mcfsim.optim.vectors import Vector
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.grouped import SCALES
 from mcfsim.torch.moved import Moved, Stores

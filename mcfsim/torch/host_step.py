@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.backends.tensors import TORCH_DTYPES, as_array, cut, flat
+from mcfsim.backends.strung_tensors import TORCH_DTYPES, as_array, cut, flat
 from mcfsim.convert import round_to
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.optim.declaration import Declaration

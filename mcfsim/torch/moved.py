@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.tensors import as_array, torch_dtype
+from mcfsim.backends.strung_tensors import as_array, torch_dtype
 from mcfsim.codec import encode
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.optim.beside import Remainder
 from mcfsim.optim.declaration import Declaration, check_addition
-from mcfsim.optim.memory import Split, requantize
-from mcfsim.optim.recording import size_of
 from mcfsim.optim.state import State
+from mcfsim.optim.step_programs import size_of
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
+from mcfsim.optim.vectors import Split, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser

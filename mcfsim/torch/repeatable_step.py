@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mcfsim.backends.tensors import TORCH_DTYPES
+from mcfsim.backends.strung_tensors import TORCH_DTYPES
 from mcfsim.compile.kernel import TableKernel
 from mcfsim.compile.launch import elements_on
 from mcfsim.compile.repeated import GraphLaunch
-from mcfsim.compile.tables import Rows, tabulated
 from mcfsim.compile.torch_lines import TensorLines
+from mcfsim.compile.vector_tables import Rows, tabulated
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.recording import words_of
+from mcfsim.optim.step_programs import words_of
 from mcfsim.random import RandomWords
 from mcfsim.torch.device_step import DeviceStep, Vectors, taken
 from mcfsim.torch.moved import Moved, Stores

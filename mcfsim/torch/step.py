@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.backends.tensors import check_dense
+from mcfsim.backends.strung_tensors import check_dense
 from mcfsim.checks.processor import check_processor
 from mcfsim.checks.whole import Whole
 from mcfsim.optim.declaration import Declaration
@@ -19,8 +19,8 @@ from mcfsim.torch.group import LABELS, Hyperparameters, check_flags
 from mcfsim.torch.grouped import SCALES
 from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import Moved, Stores, opposite, summed
-from mcfsim.torch.saving import SavedOptimizer
 from mcfsim.torch.settings import Settings, Steps
+from mcfsim.torch.state_dicts import SavedOptimizer
 from mcfsim.torch.work import ParameterPlace, Watching, Work
 from mcfsim.torch.writes import Writes
 

@@ -12,7 +12,7 @@ from mcfsim.checks.arguments import whole_number
 from mcfsim.storage.files import check_outputs
 from mcfsim.storage.space import check_space
 from mcfsim.training.checkpoint import Checkpoint
-from mcfsim.training.progress import steps_shown
+from mcfsim.training.progress_bar import steps_shown
 from mcfsim.training.record import Run, blas, versions
 from mcfsim.training.setup import Setup
 from mcfsim.training.trainer import Trainer, record_distances

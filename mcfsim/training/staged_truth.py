@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.means import mean
-from mcfsim.optim.parts import parts_of
 from mcfsim.optim.staged import Mean, Stage, Staged, in_stages
+from mcfsim.optim.state_slices import parts_of
 from mcfsim.optim.strategies import STRATEGIES, Roles
 from mcfsim.protocol import Arithmetic
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.optim.parts import bytes_per_parameter
 from mcfsim.optim.staged import Staged
+from mcfsim.optim.state_slices import bytes_per_parameter
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.training import metrics
 from mcfsim.training.clipping import clipped

@@ -18,7 +18,7 @@ from rich.console import Console
 import mcfsim as mcf
 from experiments.common import write_result
 from mcfsim.compile.loops import Loop
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from tests.benchmarks import roundings, steps, timing
 from tests.benchmarks.timing import SIZE, Array, Pair
 

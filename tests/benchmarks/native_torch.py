@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mcfsim.backends.tensors import TORCH_DTYPES, torch_dtype
+from mcfsim.backends.strung_tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.formats import Format
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.rounding import Rounding

@@ -16,9 +16,9 @@ from rich.console import Console
 import mcfsim as mcf
 from experiments.common import write_result
 from mcfsim.compile.loops import Filler, Loop
-from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
-from mcfsim.optim.recording import numbers, words_of
+from mcfsim.compile.tracing import trace
+from mcfsim.optim.step_programs import numbers, words_of
 from mcfsim.storage.buffers import BLOCK
 from tests.benchmarks import timing
 from tests.benchmarks.timing import Array, Call, Pair

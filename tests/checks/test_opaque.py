@@ -11,7 +11,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks.opaque import Opaque
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line, Value
 from mcfsim.rounding import Mode, Rounding
@@ -19,8 +19,8 @@ from mcfsim.symbolic import SymbolicArithmetic
 from mcfsim.theorems import homogeneity, paths, recorded, value
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.recorded_exact import RecordedExact
-from mcfsim.theorems.solver import forms
-from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver import linear_forms
+from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.two_words import TwoWords
 from tests.shared.branching import DECISIONS, branching
 
@@ -89,9 +89,9 @@ def _recorded():
 #: Of each class that is compared two instances, and what it answers with.
 PAIRS = {
     Value: (lambda: [x.value for x in _recorded()], Value),
-    forms.LinearForm: (
+    linear_forms.LinearForm: (
         lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"],
-        forms.Formula,
+        linear_forms.Formula,
     ),
     recorded.Recorded: (_recorded, recorded.Recorded),
     RecordedExact: (lambda: list(map(RecordedExact.of, _recorded())), recorded.Recorded),

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.cli.settings import KindOptions, with_settings
+from mcfsim.cli.constructor_options import KindOptions, with_settings
 from mcfsim.cli.simulate import OPTIMIZER, PROBLEM
 from mcfsim.optim.declaration import optimizers
 from mcfsim.problems.registry import PROBLEMS

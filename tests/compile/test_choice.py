@@ -13,7 +13,7 @@ import mcfsim as mcf
 from mcfsim.compile import choice, trace
 from mcfsim.compile.choice import Loops, is_available
 from mcfsim.compile.loops import CompilationError, Loop
-from mcfsim.compile.recording import record
+from mcfsim.compile.tracing import record
 from mcfsim.multiword.summation import recursive_sum
 from mcfsim.optim.sgd import SGD
 from mcfsim.random import RandomWords

@@ -14,8 +14,8 @@ pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import mcfsim as mcf
 from mcfsim.compile import folds
-from mcfsim.compile.recording import record
 from mcfsim.compile.rolling import RepeatedBody, roll
+from mcfsim.compile.tracing import record
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k

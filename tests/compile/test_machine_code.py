@@ -19,7 +19,7 @@ from mcfsim.compile import intrinsics, sources, trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Register
 from mcfsim.formats import get_format
-from mcfsim.optim.recording import record_step
+from mcfsim.optim.step_programs import record_step
 
 MACHINE = platform.machine().lower()
 PROCESSOR = {"amd64": "x86_64", "arm64": "aarch64"}.get(MACHINE, MACHINE)

@@ -15,8 +15,8 @@ from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions, UndecidedError
 from mcfsim.symbolic.variables import root
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.every_p import Sharpness, prove
-from mcfsim.theorems.every_p.certificate import polynomial as of_terms
-from mcfsim.theorems.every_p.proof import members
+from mcfsim.theorems.every_p.family_certificate import polynomial as of_terms
+from mcfsim.theorems.every_p.family_proof import members
 from mcfsim.theorems.trial import flat
 from tests.theorems.reading import rounded
 

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 import mcfsim as mcf
-from mcfsim.sweeps import source
+from mcfsim.sweeps import source_digest
 from mcfsim.theorems import check
 from mcfsim.theorems.verification import prepare
 
@@ -144,18 +144,18 @@ def test_every_file_counts(every, tmp_path):
     package = Path(shutil.copytree(PACKAGE, tmp_path / "copy"))
     (package / "__pycache__").mkdir(exist_ok=True)
     (package / "__pycache__" / "eft.pyc").write_bytes(b"compiled")
-    assert source._digest(package) == source.DIGEST
-    digests = {source.DIGEST}
+    assert source_digest._digest(package) == source_digest.DIGEST
+    digests = {source_digest.DIGEST}
     files = sorted(package.rglob("*.py"))
     assert len(files) > 100
     files = files[::every]
     for file in files:
         content = file.read_bytes()
         file.write_bytes(content[:-1] + b"#")  # of the same length
-        digests.add(source._digest(package))
+        digests.add(source_digest._digest(package))
         file.write_bytes(content)
     files[-1].rename(files[-1].with_name("another.py"))
-    digests.add(source._digest(package))
+    digests.add(source_digest._digest(package))
     assert len(digests) == len(files) + 2
 
 

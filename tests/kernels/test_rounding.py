@@ -14,8 +14,8 @@ from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
 from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.machine import F32, F64, recorded
-from mcfsim.kernels.element.rounding import round_element
 from mcfsim.oracle import round_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow, get_rounding
 from tests.oracle.operands import MODES, WIDE_FORMATS, label, magnitudes

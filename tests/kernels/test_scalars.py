@@ -12,8 +12,8 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.compile.loops import Loop
-from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import uses
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, Grid, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.multiword import double_word, expansion, summation

@@ -15,7 +15,7 @@ from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_tensors, open_weights
 from mcfsim.optim.adafactor import MomentumAdafactor
 from mcfsim.optim.lion import Lion
-from mcfsim.optim.memory import read
+from mcfsim.optim.vectors import read
 from mcfsim.storage.files import OutputError
 from mcfsim.storage.sealed import STATE, digest, sealed
 from mcfsim.storage.shards import read_metadata, write_file

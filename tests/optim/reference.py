@@ -9,9 +9,9 @@ import numpy as np
 
 from mcfsim.formats import FORMATS
 from mcfsim.multiword import expansion
-from mcfsim.optim.memory import read
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.strategies import Addition, Roles, Stored
+from mcfsim.optim.vectors import read
 from mcfsim.oracle import OracleArithmetic, operate, round_fraction
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, get_rounding

@@ -5,7 +5,7 @@ import numpy as np
 import mcfsim as mcf
 from mcfsim.formats import Format
 from mcfsim.optim.groups import Groups
-from mcfsim.optim.memory import read
+from mcfsim.optim.vectors import read
 from mcfsim.scaled import ScaledFormat
 
 #: A format of float32's exponents, of which more than half of the bits follow.

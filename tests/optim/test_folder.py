@@ -10,8 +10,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.optim import start as starting
-from mcfsim.optim.memory import read
 from mcfsim.optim.strategies import Stored
+from mcfsim.optim.vectors import read
 from mcfsim.storage.files import OutputError
 from tests.optim.stored import Stretches, held, made
 

@@ -9,7 +9,7 @@ import mcfsim as mcf
 from mcfsim.codec import decode, encode
 from mcfsim.formats import Format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
-from mcfsim.optim.memory import Split, packed_dtype, read, write
+from mcfsim.optim.vectors import Split, packed_dtype, read, write
 from tests.optim.stored import SHORT, made
 
 #: As bfloat16, but for the largest numbers, whose codes stand for nothing.

@@ -14,8 +14,8 @@ from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.compiled_step import fill_block
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.groups import Groups
-from mcfsim.optim.memory import packed_dtype, read
 from mcfsim.optim.strategies import FLOAT32, Stored
+from mcfsim.optim.vectors import packed_dtype, read
 from tests.optim.stored import E4M3, SHORT, Stretches, held, scaled
 from tests.shared.kinds import STORED, UNPACKED
 
@@ -116,7 +116,7 @@ def trained(optimizer, name, low, mode, *, take=dict, keep=True, **options):
 def small_blocks(monkeypatch):
     """Let blocks be of sizes that divide nothing, and few numbers worth a list of calls."""
     sizes = {
-        **{"optim.optimizer.BLOCK": 150, "optim.staged_step.BLOCK": 150, "optim.memory.BLOCK": 200},
+        **{"optim.optimizer.BLOCK": 150, "optim.staged_step.BLOCK": 150, "optim.vectors.BLOCK": 200},
         **{"optim.on_grid.BLOCK": 94, "optim.start.AT_ONCE": 133, "optim.stripes._STRIPE": 300},
         **{"optim.compiled_step._LEAST_COMPILED": 320, "optim.staged_step._LEAST_COMPILED": 320},
         **{"compile.loops.AT_ONCE": 83, "compile.loops.BLOCK": 171},

@@ -12,7 +12,7 @@ import mcfsim as mcf
 from mcfsim.backends.torch import TorchArithmetic
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.tensors import as_array
+from mcfsim.kernels.torch_tensors import as_array
 from mcfsim.random import RandomWords
 
 FORMATS = (

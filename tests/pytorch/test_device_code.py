@@ -24,7 +24,7 @@ from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F32, F64, I32, I64
 from mcfsim.optim.declaration import straight_optimizers
-from mcfsim.optim.recording import record_step
+from mcfsim.optim.step_programs import record_step
 from mcfsim.random import RandomWords
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable

@@ -21,10 +21,10 @@ from mcfsim.compile.hardware_trials import InstructionError, check_instructions,
 from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.launch import Launcher, text_on
 from mcfsim.formats import get_format
-from mcfsim.kernels.element import hardware
+from mcfsim.kernels.element import gpu_verbs
+from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.machine import F32, F64, recorded
 from mcfsim.kernels.element.on_numpy import run
-from mcfsim.kernels.element.rounding import round_element
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step
@@ -258,7 +258,7 @@ def test_numbers_from_elsewhere_are_rounded_before_instructions_take_them(monkey
         return launched(by_instructions(kernel), [hidden_nan(300), np.ones(300, np.float32)])[0][0]
 
     assert np.isnan(sums()).all()
-    monkeypatch.setattr(hardware, "_is_upper_half", lambda x: True)
+    monkeypatch.setattr(gpu_verbs, "_is_upper_half", lambda x: True)
     assert np.isinf(sums()).any()
 
 

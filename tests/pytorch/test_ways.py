@@ -9,9 +9,9 @@ import torch
 
 import mcfsim as mcf
 from mcfsim.compile.program import Register, Scalar
-from mcfsim.compile.recording import trace
 from mcfsim.compile.scalars import Entering, uses
 from mcfsim.compile.torch_lines import TensorLines
+from mcfsim.compile.tracing import trace
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from tests.pytorch.devices import WITH_SCALARS
 

@@ -25,7 +25,7 @@ from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
 from mcfsim.kernels.element.on_numpy import run
-from mcfsim.kernels.plan import Way, sum_within
+from mcfsim.kernels.operation_plan import Way, sum_within
 from mcfsim.oracle import same
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
 from tests.oracle.operands import FLUSHING, MODES, ROUNDINGS, UNUSUAL_FORMATS, random_tuples

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mcfsim.compile.drawing import draw, drawn_by_numpy
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import source
 from mcfsim.compile.numpy_calls import calls
-from mcfsim.compile.words import draw, drawn_by_numpy
 from mcfsim.kernels.element.on_numpy import DTYPES, run
 from tests.shared.lines import START, STREAM
 
@@ -100,7 +100,7 @@ def by_triton(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any
 def by_triton_table(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
     """The same on sets of vectors in a table: here two, that begin anywhere."""
     torch, text = _kernel(lowered, many=True)
-    from mcfsim.compile.tables import Table, TableLauncher
+    from mcfsim.compile.vector_tables import Table, TableLauncher
 
     launcher = TableLauncher(text, lowered, tuple(map(float, _numbers(lowered))))
     tensors = _tensors(torch, [*arrays, *_empty(lowered, arrays[0].size)], device)

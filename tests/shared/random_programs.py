@@ -14,7 +14,7 @@ import mpmath
 import numpy as np
 
 from mcfsim.compile.program import Program
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import round_fraction

@@ -13,8 +13,8 @@ from mcfsim.oracle import FractionArithmetic
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Precisions, Quotient, families, family, u
-from mcfsim.symbolic.arithmetic import SymbolicArithmetic
 from mcfsim.symbolic.decisions import Relation, UndecidedError, first
+from mcfsim.symbolic.polynomial_arithmetic import SymbolicArithmetic
 from mcfsim.symbolic.variables import root, unit
 from tests.shared.refusals import check, refusals, refused
 

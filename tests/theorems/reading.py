@@ -20,8 +20,8 @@ from mcfsim.theorems.operands import belongs, finite_values, unbounded
 from mcfsim.theorems.paths import Paths
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded
 from mcfsim.theorems.recorded_exact import RecordedExact
-from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.numbers import UnknownNumber
+from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.trial import Trial, flat
 
 #: The unit in which numbers are integers, and a power of two beyond all others.

@@ -11,7 +11,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.logic import bits
 from mcfsim.theorems.logic.bits import has_bits, is_value
-from mcfsim.theorems.logic.sums import equal_sums, is_difference, rest_of_sum
+from mcfsim.theorems.logic.exact_sums import equal_sums, is_difference, rest_of_sum
 from mcfsim.theorems.two_words import TwoWords
 from tests.theorems.campaign import numbers
 from tests.theorems.trying import Rationals, bits_of, last_bit

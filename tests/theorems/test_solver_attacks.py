@@ -17,8 +17,8 @@ from mcfsim.theorems.hypotheses import exponents_ordered, multiple_of_ulp, order
 from mcfsim.theorems.logic import AllOf, Exponent, IsMultiple, LowBit, NoOverflow, U, Ulp, Word, equal
 from mcfsim.theorems.solver import Found, Question, prove, question_of, readable
 from mcfsim.theorems.solver.encoding import Solver
-from mcfsim.theorems.solver.forms import Comparison, Disjunction, LinearForm
-from mcfsim.theorems.solver.forms import Conjunction as All
+from mcfsim.theorems.solver.linear_forms import Comparison, Disjunction, LinearForm
+from mcfsim.theorems.solver.linear_forms import Conjunction as All
 from tests.theorems.reading import TIES, Assigned, unknowns_of
 from tests.theorems.trying import PAIR, Mutant, exchanged, opposite
 

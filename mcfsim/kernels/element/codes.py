@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcfsim.formats import Format, Specials
 from mcfsim.kernels.codes_by_kind import FloatCodes
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, NAN
-from mcfsim.kernels.element.hardware import note_code, note_decoded
+from mcfsim.kernels.element.gpu_verbs import note_code, note_decoded
 from mcfsim.kernels.element.machine import F64, Type, Value
 
 #: Codes of more bits are not worth reading in place of numbers of a carrier.

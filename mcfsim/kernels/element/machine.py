@@ -265,7 +265,7 @@ class Line:
         results : tuple of Value
         hardware : bool, optional
             Whether values for which a verb was noted are made by it
-            (`mcfsim.kernels.element.hardware`).
+            (`mcfsim.kernels.element.gpu_verbs`).
         """
         made = [self._noted.get(x.number, x) for x in self.values] if hardware else self.values
         wanted = {result.number for result in results}

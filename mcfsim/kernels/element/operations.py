@@ -1,6 +1,6 @@
 """Operations on one element: the exact result, or what rounds like it, rounded once into the format.
 
-How an operation is made exact is settled by `mcfsim.kernels.plan`; here it is carried out.
+How an operation is made exact is settled by `mcfsim.kernels.operation_plan`; here it is carried out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_prod, two_sum
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, carries_over, round_float, takes_residual
-from mcfsim.kernels.element.hardware import note_operation
+from mcfsim.kernels.element.gpu_verbs import note_operation
 from mcfsim.kernels.element.machine import F32, F64, Type, Value
-from mcfsim.kernels.element.rounding import round_element
-from mcfsim.kernels.plan import Way
+from mcfsim.kernels.operation_plan import Way
 from mcfsim.rounding import Mode, Rounding, Underflow
 
 
@@ -79,9 +79,9 @@ def operate_element(
     operands : sequence of value
         Values of the format in the carrier, or binary64 numbers that are no values of it.
     way : str
-        See `mcfsim.kernels.plan.Way`.
+        See `mcfsim.kernels.operation_plan.Way`.
     fmt, rounding, word
-        As for `mcfsim.kernels.element.rounding.round_element`, of the result.
+        As for `mcfsim.kernels.element.element_rounding.round_element`, of the result.
     carrier : Type
         Of the result.
     real : bool, optional

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.theorems.logic import sums
+from mcfsim.theorems.logic import exact_sums
 from mcfsim.theorems.logic.algebra import (
     Magnitude,
     Negative,
@@ -96,11 +96,11 @@ def _near_sum(x: Sum, t: Trial) -> tuple[Any, Truth | None] | None:
     given, made = sides(addends(x, t))
     match len(given), len(made):
         case (2, 0):
-            return sums.rest_of(given[0], -given[1])
+            return exact_sums.rest_of(given[0], -given[1])
         case (1, 1):
-            return sums.rest_of(given[0], made[0])
+            return exact_sums.rest_of(given[0], made[0])
         case (2, 1):
-            rest, held, sure = sums.rest_of_sum(given[0], given[1], made[0])
+            rest, held, sure = exact_sums.rest_of_sum(given[0], given[1], made[0])
             return rest, held & sure
     return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.theorems.logic import sums
+from mcfsim.theorems.logic import exact_sums
 from mcfsim.theorems.logic.algebra import (
     AllOf,
     AnyOf,
@@ -184,7 +184,7 @@ def _in_range(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth | None:
     """Return where ``|a + b| <= c`` for two words and a value of the format, or None if this is another."""
     match x, y:
         case Magnitude(Sum((Word() as a, Word() as b))), OfFormat() if y == LARGEST and not strict:
-            return sums.at_most(block_of(a, t), block_of(b, t), float(t.format.max))
+            return exact_sums.at_most(block_of(a, t), block_of(b, t), float(t.format.max))
     return None
 
 
@@ -230,15 +230,15 @@ def _equal_in_floats(x: Term, y: Term, t: Trial) -> Truth | None:
         case (0, 2):
             return (made[0] == -made[1]) & np.isfinite(made[0])
         case (3, 0):
-            return sums.is_difference(-given[2], given[0], -given[1])
+            return exact_sums.is_difference(-given[2], given[0], -given[1])
         case (2, 1):
-            return sums.is_difference(made[0], given[0], -given[1])
+            return exact_sums.is_difference(made[0], given[0], -given[1])
         case (1, 2):
-            return sums.is_difference(made[0], given[0], made[1])
+            return exact_sums.is_difference(made[0], given[0], made[1])
         case (2, 2):
-            return sums.equal_pairs(*given, *made)
+            return exact_sums.equal_pairs(*given, *made)
         case (2, 3):
-            return sums.equal_to_three(*given, *made)
+            return exact_sums.equal_to_three(*given, *made)
     return None
 
 
@@ -246,10 +246,10 @@ def _is_value(x: Term, t: Trial) -> Truth:
     """Return where a number is a finite value of the format, and the results it speaks of are finite."""
     given, made = sides(addends(x, t))
     if (len(given), len(made)) == (1, 1):
-        rest, held = sums.rest_of(given[0], made[0])
+        rest, held = exact_sums.rest_of(given[0], made[0])
         return held & is_value(rest, t.format)
     if (len(given), len(made)) == (2, 1):
-        rest, held, sure = sums.rest_of_sum(given[0], given[1], made[0])
+        rest, held, sure = exact_sums.rest_of_sum(given[0], given[1], made[0])
         other = t.rarely(~sure & finite(x, t), lambda some: is_representable(some, as_exact(x, some)))
         return (sure & held & is_value(rest, t.format)) | other
     return and_finite(is_representable(t, as_exact(x, t)), x, t)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mcfsim.theorems.solver.forms import Comparison, Conjunction, Disjunction, Formula, LinearForm, Term
+from mcfsim.theorems.solver.linear_forms import (
+    Comparison,
+    Conjunction,
+    Disjunction,
+    Formula,
+    LinearForm,
+    Term,
+)
 
 #: The powers of u by which each comparison is multiplied, so that it bears on products with u**0 to u**_TOP.
 _TOP = 2

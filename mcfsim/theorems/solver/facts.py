@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, LinearForm, all_of, equal, not_above, within
+from mcfsim.theorems.solver.linear_forms import (
+    TRUE,
+    ZERO,
+    Formula,
+    LinearForm,
+    all_of,
+    equal,
+    not_above,
+    within,
+)
 from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber
 
 NEAREST = "the definition of rounding to nearest"

@@ -11,10 +11,10 @@ from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.theorems.hypotheses import not_largest, sum_in_range
-from mcfsim.theorems.solver.arithmetic import Lemma, UnknownArithmetic
 from mcfsim.theorems.solver.facts import LAST_OF_SUM
-from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, equal
+from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Formula, equal
 from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber, is_multiple_of_ulp
+from mcfsim.theorems.solver.unknown_arithmetic import Lemma, UnknownArithmetic
 from mcfsim.theorems.statement import Hypothesis
 
 

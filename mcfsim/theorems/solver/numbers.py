@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mcfsim.checks.opaque import Opaque
-from mcfsim.theorems.solver.forms import ZERO, Formula, LinearForm, equal
+from mcfsim.theorems.solver.linear_forms import ZERO, Formula, LinearForm, equal
 
 
 @dataclass(frozen=True, eq=False)

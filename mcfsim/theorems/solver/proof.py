@@ -13,7 +13,6 @@ from itertools import combinations
 
 from mcfsim.checks.arguments import check_int
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
 from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.facts import (
     EVEN_TIES,
@@ -24,9 +23,10 @@ from mcfsim.theorems.solver.facts import (
     OF_TWO_POWERS,
     OF_TWO_SUMS,
 )
-from mcfsim.theorems.solver.forms import Formula
 from mcfsim.theorems.solver.lemmas import STATEMENTS
+from mcfsim.theorems.solver.linear_forms import Formula
 from mcfsim.theorems.solver.question import Question, of_even_ties_alone, question_of
+from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.statement import Theorem
 
 #: What a proof supposes besides the hypotheses.

@@ -11,11 +11,11 @@ from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, NoOverflow, Proposition, UnreadableError
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
-from mcfsim.theorems.solver.forms import Formula, all_of
 from mcfsim.theorems.solver.lemmas import IN_RANGE, LEMMAS, STATEMENTS, text_of
+from mcfsim.theorems.solver.linear_forms import Formula, all_of
 from mcfsim.theorems.solver.numbers import UnknownNumber
 from mcfsim.theorems.solver.reading import Unknowns
+from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.statement import NEAREST, Theorem, check_proposition
 
 

@@ -39,10 +39,10 @@ from mcfsim.theorems.logic import (
 from mcfsim.theorems.logic.algebra import AtMost, Below, Equal, Magnitude, Negative, Product, Sum
 from mcfsim.theorems.logic.algebra import Number as Constant
 from mcfsim.theorems.logic.terms import UnitRoundoff
-from mcfsim.theorems.solver.arithmetic import UnknownArithmetic
-from mcfsim.theorems.solver.forms import TRUE, ZERO, Formula, LinearForm, all_of, equal
-from mcfsim.theorems.solver.forms import Disjunction as Either
+from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Formula, LinearForm, all_of, equal
+from mcfsim.theorems.solver.linear_forms import Disjunction as Either
 from mcfsim.theorems.solver.numbers import UnknownNumber, is_multiple_of_ulp
+from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 
 #: A number as a sum of forms, each with a sign by which its magnitude is added, or 0 if it is no magnitude.
 Signed = list[tuple[LinearForm, int]]

@@ -6,7 +6,7 @@ from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.element.floats import CARRIERS, has_range_of, round_float, round_grid
-from mcfsim.kernels.element.hardware import note_rounding
+from mcfsim.kernels.element.gpu_verbs import note_rounding
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.posits import round_posit
 from mcfsim.rounding import Mode, Rounding

@@ -7,7 +7,7 @@ from typing import Any
 
 from mcfsim.compile.joined import AsBits, Integer, Joined
 from mcfsim.compile.program import Program, Register, Scalar, flat
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.remainder import grid_of

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.tensors import as_array
+from mcfsim.backends.strung_tensors import as_array
 from mcfsim.models.recorder import Recorder
 from mcfsim.storage.files import Pathlike
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mcfsim.kernels.tensors import TORCH_DTYPES as TORCH_DTYPES
-from mcfsim.kernels.tensors import as_array as as_array
-from mcfsim.kernels.tensors import check_dense as check_dense
-from mcfsim.kernels.tensors import torch
-from mcfsim.kernels.tensors import torch_dtype as torch_dtype
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES as TORCH_DTYPES
+from mcfsim.kernels.torch_tensors import as_array as as_array
+from mcfsim.kernels.torch_tensors import check_dense as check_dense
+from mcfsim.kernels.torch_tensors import torch
+from mcfsim.kernels.torch_tensors import torch_dtype as torch_dtype
 from mcfsim.storage.buffers import BLOCK
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.solver.forms import Formula
+from mcfsim.theorems.solver.linear_forms import Formula
 from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber
 
 #: ``lemma(ar, *operands)`` returns what the text would, and says so of the results in ``ar.known``.

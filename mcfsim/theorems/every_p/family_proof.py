@@ -21,7 +21,7 @@ from mcfsim.symbolic import (
 )
 from mcfsim.symbolic.range import LinearExponent
 from mcfsim.symbolic.reals import Exactly
-from mcfsim.symbolic.rounding import binade, rounded
+from mcfsim.symbolic.symbolic_rounding import binade, rounded
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.measured import exceeds, excess, holds_from, limit_of, measured

@@ -13,10 +13,10 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds, is_filled
 from mcfsim.kernels.element.calls import Calls
 from mcfsim.kernels.element.choices import foreseen
+from mcfsim.kernels.element.element_rounding import is_kept, round_element
 from mcfsim.kernels.element.floats import SHORT
 from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, recorded
 from mcfsim.kernels.element.on_numpy import DTYPES
-from mcfsim.kernels.element.rounding import is_kept, round_element
 from mcfsim.random import Words
 from mcfsim.rounding import Rounding, Underflow
 from mcfsim.storage.buffers import scratch

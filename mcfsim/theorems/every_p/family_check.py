@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from mcfsim.symbolic import Obligation, Quotient
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.every_p.certificate import EveryCertificate, polynomial
-from mcfsim.theorems.every_p.proof import LAST, prove
+from mcfsim.theorems.every_p.family_certificate import EveryCertificate, polynomial
+from mcfsim.theorems.every_p.family_proof import LAST, prove
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.statement import Theorem
 

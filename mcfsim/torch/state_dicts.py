@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mcfsim.backends.tensors import check_dense
+from mcfsim.backends.strung_tensors import check_dense
 from mcfsim.checks.arguments import whole_number
 from mcfsim.checks.whole import Whole
 from mcfsim.torch.group import number, without_absent

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcfsim.compile.program import Program, Register
-from mcfsim.compile.recording import trace
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError
 from mcfsim.rounding import Rounding

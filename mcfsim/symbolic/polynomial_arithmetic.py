@@ -14,7 +14,7 @@ from mcfsim.symbolic.polynomial import Polynomial
 from mcfsim.symbolic.precisions import EVERY, Precisions
 from mcfsim.symbolic.range import Range
 from mcfsim.symbolic.reals import Exactly, Ratio, Real, Root
-from mcfsim.symbolic.rounding import MIRRORED, rounded
+from mcfsim.symbolic.symbolic_rounding import MIRRORED, rounded
 from mcfsim.symbolic.value import SymbolicValue, polynomial_of
 
 #: What an operand may be: a value, or an int, float or Fraction that is dyadic.

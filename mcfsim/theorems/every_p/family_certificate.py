@@ -16,7 +16,7 @@ from mcfsim.rounding import Mode
 from mcfsim.storage.files import read_text, write_text
 from mcfsim.storage.schema import build, parse
 from mcfsim.symbolic import Family, Obligation, Polynomial, Precisions, Quotient, Relation
-from mcfsim.theorems.every_p.proof import LAST, Proof, Sharpness
+from mcfsim.theorems.every_p.family_proof import LAST, Proof, Sharpness
 
 #: Version of the file's layout.
 LAYOUT = "mcfsim-every-p-1"

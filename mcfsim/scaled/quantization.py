@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +20,6 @@ from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
-from mcfsim.scaled.partition import in_blocks, shared
 from mcfsim.scaled.quotient import Floats, factors, quotient
 from mcfsim.scaled.rules import POWERS, scales
 
@@ -202,3 +203,31 @@ def _words(random: RandomSource, rounding: Rounding, shape: tuple[int, ...]) -> 
     draw = word_source(random, rounding, shape)
     words = draw(0, math.prod(shape))
     return [] if words is None else [words.reshape(shape)]
+
+
+# -- blocks ----------------------------------------------------------------------------------------------
+def in_blocks(array: Array, block: int | Literal["axis"] | None, axis: int) -> list[Array]:
+    """Return an array as views whose last axis runs within a block: the full blocks, then the one left over.
+
+    The axis before counts the blocks. If all elements are one block, the array is its own and only view.
+    """
+    array = array.reshape(1) if array.ndim == 0 else array
+    if block is None:
+        return [array]
+    rows = np.moveaxis(array, axis, -1)
+    length = rows.shape[-1]
+    size = max(length, 1) if block == "axis" else block
+    count, rest = divmod(length, size)
+    full = rows[..., : count * size].reshape(*rows.shape[:-1], count, size)  # a view: one axis is split
+    return [full, rows[..., np.newaxis, count * size :]] if rest else [full]
+
+
+def shared(
+    scale: Array, views: Sequence[Array], block: int | Literal["axis"] | None, axis: int
+) -> list[Array]:
+    """Return scales as views that broadcast with those of the elements."""
+    if block is None:
+        return [scale.reshape(1)]
+    rows = np.moveaxis(scale.reshape(1) if scale.ndim == 0 else scale, axis, -1)[..., np.newaxis]
+    ends = accumulate(view.shape[-2] for view in views)
+    return np.split(rows, list(ends)[:-1], axis=-2)

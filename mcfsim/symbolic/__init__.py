@@ -8,9 +8,8 @@ from mcfsim.symbolic.decisions import Obligation, Relation, UndecidedError
 from mcfsim.symbolic.division import Quotient
 from mcfsim.symbolic.families import Families, Family, families, family
 from mcfsim.symbolic.polynomial import Polynomial
-from mcfsim.symbolic.polynomial_arithmetic import SymbolicArithmetic
+from mcfsim.symbolic.polynomial_arithmetic import SymbolicArithmetic, SymbolicValue
 from mcfsim.symbolic.precisions import EVEN, EVERY, ODD, Precisions
-from mcfsim.symbolic.value import SymbolicValue
 from mcfsim.symbolic.variables import u
 
 __all__ = [

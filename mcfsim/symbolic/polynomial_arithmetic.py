@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.checks.opaque import Opaque
 from mcfsim.compile.program import mapped
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.symbolic.decisions import Ledger, Relation, UndecidedError
@@ -15,7 +16,6 @@ from mcfsim.symbolic.precisions import EVERY, Precisions
 from mcfsim.symbolic.range import Range
 from mcfsim.symbolic.reals import Exactly, Ratio, Real, Root
 from mcfsim.symbolic.symbolic_rounding import MIRRORED, rounded
-from mcfsim.symbolic.value import SymbolicValue, polynomial_of
 
 #: What an operand may be: a value, or an int, float or Fraction that is dyadic.
 Operand = Any
@@ -219,3 +219,25 @@ class SymbolicArithmetic:
         """Note a value: itself and its negative are values from now on, and its exponent is in range."""
         self._values |= {value, -value}
         self.range.add(value)
+
+
+class SymbolicValue(Opaque):
+    """A value of precision p, for every p from some one on.
+
+    What holds of a polynomial, that it is positive or is another one, need not hold at every precision. So an
+    algorithm has no way to ask: it can but hand the value to operations, which decide what they need, and
+    note it.
+    """
+
+    __slots__ = ("_polynomial",)
+
+    def __init__(self, polynomial: Polynomial) -> None:
+        self._polynomial = polynomial
+
+    def __repr__(self) -> str:
+        return str(self._polynomial)
+
+
+def polynomial_of(value: SymbolicValue) -> Polynomial:
+    """Return what a value is: not for algorithms."""
+    return value._polynomial

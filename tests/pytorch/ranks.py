@@ -12,7 +12,7 @@ import torch
 
 HAS_COMPILER = "torch._dynamo" in sys.modules
 import mcfsim as mcf
-from mcfsim.torch import AdamW, OutsideWriteWarning, host_loop, step_in_backward, watch
+from mcfsim.torch import AdamW, OutsideWriteWarning, host_step, step_in_backward, watch
 
 mcf.arithmetic("bfloat16", backend="torch").add(torch.ones(2), 1.0)
 #: Whether the package imports PyTorch's compiler, which takes two seconds.
@@ -285,7 +285,7 @@ def main(world, folder, *asked):
     world = int(world)
     asked = {name: ways.split(",") for name, _, ways in (x.partition(":") for x in asked)}
     torch.set_num_threads(1)
-    host_loop.AHEAD = 0  # so that nothing is compiled, in each of them
+    host_step.AHEAD = 0  # so that nothing is compiled, in each of them
     expected = {strategy: alone(strategy, folder, world) for strategy in asked}
     expected["moved"] = all_moved()
     torch.multiprocessing.start_processes(work, (world, folder, asked), world, start_method="fork")

@@ -19,7 +19,7 @@ from mcfsim.cli import app
 from mcfsim.models.samples import TensorSample, places_of
 from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
-from mcfsim.models.state_order import Numbered, by_order
+from mcfsim.models.torch_state import Numbered, by_order
 from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.torch import AdamW

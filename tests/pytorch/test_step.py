@@ -17,7 +17,7 @@ from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.torch import AdamW, batched, host_loop
+from mcfsim.torch import AdamW, batched, host_step
 from mcfsim.torch import step as steps
 from mcfsim.torch.host_step import HostStep
 from tests.pytorch import runs
@@ -196,7 +196,7 @@ NUMBERS = {"beta1": 0.8, "beta2": 0.99, "epsilon": 2.0**-10, "momentum": 0.75, "
 
 
 SMALL_BLOCKS = [
-    *((module, "BLOCK", 190) for module in (loops, host_loop, batched)),
+    *((module, "BLOCK", 190) for module in (loops, host_step, batched)),
     *((loops, "AT_ONCE", 77), (batched, "SMALL", 23)),
 ]
 #: Loops by calls of NumPy's functions: to compile them never pays, to write them always does.

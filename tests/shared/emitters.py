@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mcfsim.compile.drawing import draw, drawn_by_numpy
+from mcfsim.compile.loops import calls
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import source
-from mcfsim.compile.numpy_calls import calls
 from mcfsim.kernels.element.on_numpy import DTYPES, run
 from tests.shared.lines import START, STREAM
 

@@ -15,7 +15,7 @@ from experiments import paired, side_by_side
 from experiments.cells import Model
 from experiments.common import in_processes, read_result, write_result
 from mcfsim.models.assigning import assign, candidates_of
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import audit
 from mcfsim.models.plan import Plan
 from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.scan import scan

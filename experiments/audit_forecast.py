@@ -16,8 +16,7 @@ from scipy.stats import spearmanr
 
 import mcfsim as mcf
 from experiments.common import FIGURES, read_result, write_result
-from mcfsim.models.audit import Audit
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import Audit, audit
 from mcfsim.models.forecast import lengths, stop_of
 from mcfsim.models.plan import Plan
 from mcfsim.models.recorded_updates import RecordedUpdates

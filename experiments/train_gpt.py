@@ -22,7 +22,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import RESULTS, in_processes, processor, read_result, write_result
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import audit
 from mcfsim.models.plan import Plan
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights

@@ -90,7 +90,7 @@ def assign(
     """
     from mcfsim.formats import get_format
     from mcfsim.models import assigning
-    from mcfsim.models.auditing import audit
+    from mcfsim.models.audit import audit
     from mcfsim.models.known import updates_of
     from mcfsim.models.plan import Plan
     from mcfsim.models.scan import scan

@@ -101,7 +101,7 @@ def audit(
     nothing = "nothing is kept, for want of --checkpoint FILE."
     with telling_how_to_go_on(checkpoint, nothing):
         from mcfsim.formats import get_format
-        from mcfsim.models import auditing
+        from mcfsim.models.audit import audit as audited
         from mcfsim.models.known import updates_of
         from mcfsim.models.plan import Plan, forecast_in
         from mcfsim.models.weights import open_weights
@@ -127,7 +127,7 @@ def audit(
         )
         model = open_weights(weights)
         read = _read(model, samples, checkpoint)
-        found = auditing.audit(read, plan, fmt)
+        found = audited(read, plan, fmt)
         page = _page(model, read, found) if html is not None else ""
         _show(model, found, most)
         if output is not None:

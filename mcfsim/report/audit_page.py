@@ -13,8 +13,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding, Total
-from mcfsim.models.auditing import EDGES, audit
+from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total, audit
 from mcfsim.models.samples import TensorSample
 from mcfsim.report import legends
 from mcfsim.report.audits import frozen, mix_offered, update_model

@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding, Total
-from mcfsim.models.auditing import EDGES
+from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total
 from mcfsim.report.tables import Rows
 
 

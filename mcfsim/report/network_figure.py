@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mcfsim.report.network import SIDES, Stave, staves
 from mcfsim.report.plotting import COLOURS, subplots
-from mcfsim.report.staves import SIDES, Stave, staves
 from mcfsim.report.wiring import Gate, Wiring
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import audit
 from mcfsim.models.plan import forecast_in
 from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_weights

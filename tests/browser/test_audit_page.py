@@ -19,7 +19,7 @@ pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
 
 from selenium.webdriver import ActionChains, Keys
 
-from mcfsim.models.auditing import EDGES, audit
+from mcfsim.models.audit import EDGES, audit
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.audits import mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND

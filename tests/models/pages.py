@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 import mcfsim as mcf
-from mcfsim.models.audit import Audit
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import Audit, audit
 from mcfsim.models.plan import Plan
 from mcfsim.models.samples import TensorSample
 from mcfsim.report.audit_page import at_rates

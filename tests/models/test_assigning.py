@@ -10,7 +10,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.assigning import assign, candidates_of, choices_of
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import audit
 from mcfsim.models.recorded_updates import RecordedUpdates
 from mcfsim.models.scan import scan
 from mcfsim.models.updates import NoiseModel

@@ -18,7 +18,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import mcfsim as mcf
-from mcfsim.models.auditing import EDGES, audit
+from mcfsim.models.audit import EDGES, audit
 from mcfsim.report import legends
 from mcfsim.report.audit_figure import MOST, audit_figure
 from mcfsim.report.audit_page import at_rates, audit_page, page_data

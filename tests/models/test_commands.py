@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import audit
 from mcfsim.models.memory import Model as Named
 from mcfsim.models.memory import get_model
 from mcfsim.models.replay import RecordedGradients

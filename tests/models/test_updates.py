@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.auditing import audit
+from mcfsim.models.audit import audit
 from mcfsim.models.directions import Steady
 from mcfsim.models.known import updates_of
 from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.samples import Sample, places_of, read_sample
+from mcfsim.models.samples import TensorSample, places_of, read_sample
 from mcfsim.models.saved_state import SavedState
 from mcfsim.models.scan import scan
 from mcfsim.models.updates import NoiseModel
@@ -140,7 +140,7 @@ def test_an_audit_uses_what_was_recorded_of_the_same_model(samples, recorded, tm
 def test_a_state_of_torch_that_is_more_than_tensors_is_refused_and_not_executed(samples, tmp_path):
     torch, path = pytest.importorskip("torch"), tmp_path / "evil.pt"
     for made, text in (
-        ({"state": {0: Sample}, "f": print}, "tensors alone"),
+        ({"state": {0: TensorSample}, "f": print}, "tensors alone"),
         ({"state": {"matrix": {}}}, "no state of tensor 'bias'|no state of tensor 'gain'"),
         ({"state": {0: {}, 1: {}, 2: {}}}, "numbers its parameters"),
         (b"no file of torch's", "tensors alone"),

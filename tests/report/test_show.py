@@ -27,9 +27,8 @@ from mcfsim.kernels.element.machine import TRUTH
 from mcfsim.multiword import double_word
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.report.costs import machine_operations
-from mcfsim.report.network import network_text
+from mcfsim.report.network import network_text, staves
 from mcfsim.report.network_figure import network_figure
-from mcfsim.report.staves import staves
 from mcfsim.report.texts import is_optimizer, record, texts
 from mcfsim.report.wiring import wired
 from mcfsim.rounding import get_rounding

@@ -9,8 +9,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS
-from mcfsim.models.audit import Audit, AuditedTensor, Found
-from mcfsim.models.auditing import EDGES, audit
+from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, audit
 from mcfsim.models.freezes import frozen_share
 from mcfsim.models.plan import Plan, forecast_in
 from mcfsim.models.saved_state import SavedState
@@ -150,7 +149,9 @@ def made(seed, strategies, beta2):
         for item in strategies:
             edq = float(rng.choice([0.0, 0.5, 0.949, 0.94996, 0.95, 1.0, 1.0001, math.nan]))
             beyond = 3 if rng.random() < 0.1 else None
-            found[item.name] = Found(0.0, edq, None, None, beyond, size * item.bytes_per_parameter, (), ())
+            found[item.name] = TensorFinding(
+                0.0, edq, None, None, beyond, size * item.bytes_per_parameter, (), ()
+            )
         tensors.append(AuditedTensor(f"t{place}", (size,), "F32", True, 1.0, 0.0, 1.0, (), found))
     made = Plan(mcf.AdamW(beta2=beta2), mcf.Schedule(), 5, strategies)
     return Audit(made, BFLOAT16, (1, 5), tuple(tensors))

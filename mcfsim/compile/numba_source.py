@@ -224,4 +224,5 @@ def expression(value: Value, given: list[str]) -> str:
         return f"number{value.type.bits}({given[0]})"
     if verb in ("widen", "narrow", "extend", "cut", "count"):
         return f"{made}({given[0]})"
-    return {"neg": "-{}", "abs": "abs({})", "sqrt": "sqrt({})"}[verb].format(given[0])
+    text = {"neg": "-{}", "abs": "abs({})", "sqrt": "sqrt({})"}[verb].format(given[0])
+    return f"{made}({text})" if value.type.is_integer else text

@@ -6,7 +6,7 @@ Plet, A library for symbolic floating-point arithmetic, hal-01232159, 2016.
 
 from mcfsim.symbolic.decisions import Obligation, Relation, UndecidedError
 from mcfsim.symbolic.division import Quotient
-from mcfsim.symbolic.families import Families, Family, families, family
+from mcfsim.symbolic.operand_families import Families, Family, families, family
 from mcfsim.symbolic.polynomial import Polynomial
 from mcfsim.symbolic.polynomial_arithmetic import SymbolicArithmetic, SymbolicValue
 from mcfsim.symbolic.precisions import EVEN, EVERY, ODD, Precisions

@@ -12,7 +12,17 @@ from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Quotient, UndecidedError, families, family, u
+from mcfsim.symbolic import (
+    EVEN,
+    EVERY,
+    ODD,
+    Polynomial,
+    Quotient,
+    UndecidedError,
+    family,
+    operand_families,
+    u,
+)
 from mcfsim.symbolic.variables import root, unit
 from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, value
 from mcfsim.theorems.claims import error_relative_to, sum_of
@@ -32,7 +42,7 @@ CONSTANTS = read_result("worst_constants")["statements"]
 def own(theorem):
     """Return those of its own cases that are polynomials."""
     known = theorem.families
-    return getattr(known, "members", (known,) if isinstance(known, families.Family) else ())
+    return getattr(known, "members", (known,) if isinstance(known, operand_families.Family) else ())
 
 
 IN_PRINT = {"dw_times_dw2": lambda u: 5 / (1 + u) ** 2, "dw_times_dw3": lambda u: (4 + u / 2) / (1 + u) ** 2}

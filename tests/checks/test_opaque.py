@@ -60,7 +60,7 @@ DEFINED = {
     **dict.fromkeys(("Exact", "TwoWords", "RecordedExact"), ORDER | EQUAL),
     # By NumPy's operators, which ask for its own ways of being an operand.
     "Recorded": ORDER | EQUAL | {"__divmod__", "__array__", "__array_function__", "__array_ufunc__"},
-    "Form": ORDER,
+    "LinearForm": ORDER,
     "Value": ORDER | EQUAL | {"__hash__"},  # which register it is, for whoever carries a line out
     "Scalar": {"__bool__"},  # whether a real scalar takes part
     "Components": {"__iter__", "__len__"},  # the parts of a tuple

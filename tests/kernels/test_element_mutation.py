@@ -24,9 +24,9 @@ def judge():
 #: Mutants that the battery lets live, below the reason why each gives the bits of the text.
 ALIVE = """
 # a changed sign has one operand, and so has a number of a code
-hardware: _is_upper_half: _is_upper_half(x.operands[0]) -> -_is_upper_half(x.operands[0]); 0 -> -1; 0 -> -1 (2)
+gpu_verbs: _is_upper_half: _is_upper_half(x.operands[0]) -> -_is_upper_half(x.operands[0]); 0 -> -1; 0 -> -1 (2)
 # operands in binary64 are no upper halves of codes of binary32
-hardware: note_operation: _BFLOAT16 and (result.type is F32) -> _BFLOAT16
+gpu_verbs: note_operation: _BFLOAT16 and (result.type is F32) -> _BFLOAT16
 # shifts by nothing, either way
 floats: _aligned_draw: bits < cut -> bits <= cut
 # zero and what is exact round to themselves, whatever the sign
@@ -54,8 +54,8 @@ floats: carries_over: 1 -> 2
 codes: _decoded: if _is_top(fmt, kind): -> if False:
 codes: encode_element: if _is_top(fmt, x.type): -> if False:
 codes: _is_top: carrier.exponent_bits -> carrier.sign_bit; fmt.emin -> fmt.emax
-rounding: is_kept: type(fmt) is Format -> type(fmt) is not Format
-rounding: is_kept: type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero: -> False:
+element_rounding: is_kept: type(fmt) is Format -> type(fmt) is not Format
+element_rounding: is_kept: type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero: -> False:
 # a truth value's negative is as true
 floats: round_float: has_range_of(carrier, -> -has_range_of(carrier,
 # by the code it rounds alike where addition has room
@@ -97,7 +97,7 @@ operations: _fma: two_sum -> fast_two_sum; two_sum -> fast_two_sum (3)
 # an absolute value has no sign to lose
 operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero
 # a longer text: NaN is looked for where it is clean
-rounding: round_element: word, clean=clean) -> word)
+element_rounding: round_element: word, clean=clean) -> word)
 operations: _operated: word, clean=clean) -> word)
 operations: change_element: word, clean=clean) -> word)
 operations: _rounded: word, clean=clean) -> word); residual=lost, clean=clean) -> residual=lost)
@@ -118,7 +118,7 @@ operations: _rounded: and (not carries_over(y.type, fmt, rounding)) -> or not ca
 # any shift beyond the regime gives the sign
 posits: round_posit: carrier.sign_place -> carrier.place
 # the sign is in no low bit
-rounding: is_kept: x.bits() -> (-x).bits()
+element_rounding: is_kept: x.bits() -> (-x).bits()
 # every code above the largest number's, and of a NaN, is looked at, where there is none, too
 codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask; codes.nan > codes.mask -> codes.nan >= codes.mask
 codes: _decoded: number) if codes.nan > codes.mask else number -> number)
@@ -128,10 +128,10 @@ codes: _decoded: beyond = number.like(NAN) -> beyond = -number.like(NAN)
 floats: _inward: 0 -> -1
 operations: _make_odd: 0 -> -1
 # all modes keep the values, and nothing else
-rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding(Mode.TOWARD_ZERO)
-rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding()
-rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding() if isinstance(fmt, Posit) else Rounding(Mode.TOWARD_ZERO)
-rounding: is_kept: Mode.TOWARD_ZERO -> Mode.TO_ODD
+element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding(Mode.TOWARD_ZERO)
+element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding()
+element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding() if isinstance(fmt, Posit) else Rounding(Mode.TOWARD_ZERO)
+element_rounding: is_kept: Mode.TOWARD_ZERO -> Mode.TO_ODD
 # one NaN is taken for another
 posits: round_posit: with_sign(x.like(NAN), code) -> x.like(NAN)
 # a longer way to the same 32 bits

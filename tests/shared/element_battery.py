@@ -237,7 +237,7 @@ def rounding_case(fmt: Format, rounding: Rounding, carrier: Any, tidy: bool) -> 
     floating = type(fmt) is Format and fmt.emin > -900
     return Case(
         f"round {carrier} {_about(fmt, rounding)} {tidy}",
-        lambda m, x, word=None: m.rounding.round_element(x, fmt, rounding, word, clean=tidy),
+        lambda m, x, word=None: m.element_rounding.round_element(x, fmt, rounding, word, clean=tidy),
         given,
         tidy,
         partial(mcf.oracle.round_integers, x, fmt, rounding)
@@ -442,7 +442,7 @@ def value_case(fmt: Format, carrier: Any) -> Case | None:
 
     return Case(
         f"is value {fmt or repr(fmt)} {carrier}",
-        lambda m, x: m.rounding.is_value(x, fmt),
+        lambda m, x: m.element_rounding.is_value(x, fmt),
         {"x": x},
         oracle=lambda: (mcf.round_to(x, fmt) == x) | np.isnan(x),
     )
@@ -511,11 +511,14 @@ def noted_cases() -> Iterator[Case]:
 
 #: How an operand of an operation is made, and whether the lower half of its code is then known to be zero.
 OPERANDS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "rounded": (lambda m, x: m.rounding.round_element(x, get_format("bfloat16"), Rounding()), True),
+    "rounded": (lambda m, x: m.element_rounding.round_element(x, get_format("bfloat16"), Rounding()), True),
     "read": (lambda m, x: (x.bits().shr(16) << 16).as_number(), True),
-    "negated": (lambda m, x: -abs(m.rounding.round_element(x, get_format("bfloat16"), Rounding())), True),
+    "negated": (
+        lambda m, x: -abs(m.element_rounding.round_element(x, get_format("bfloat16"), Rounding())),
+        True,
+    ),
     "given": (lambda m, x: x, False),
-    "halved": (lambda m, x: m.rounding.round_element(x, get_format("float16"), Rounding()), False),
+    "halved": (lambda m, x: m.element_rounding.round_element(x, get_format("float16"), Rounding()), False),
     "less": (lambda m, x: (x.bits().shr(15) << 15).as_number(), False),
     "more": (lambda m, x: (x.bits().shr(17) << 17).as_number(), False),
     "joined": (lambda m, x: (x.bits() | 16).as_number(), False),
@@ -551,7 +554,7 @@ def refused_cases() -> Iterator[Case]:
 
             def text(m: Any, x: Any, word: Any = None, given: Any = (fmt, bits)) -> Any:
                 rounding = Rounding("stochastic", random_bits=given[1])
-                return m.rounding.round_element(x, given[0], rounding, word)
+                return m.element_rounding.round_element(x, given[0], rounding, word)
 
             yield Case(f"refused {fmt} {len(word)}", text, {"x": x, **word})
 

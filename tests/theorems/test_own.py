@@ -105,7 +105,7 @@ def test_what_a_predicate_does_wrong(test, given):
 #: What is no part of a statement, ...
 NO_PARTS = [
     ({"algorithm": "two_sum"}, TypeError, "the algorithm must be callable, not 'two_sum'"),
-    ({"operands": ["a", "b"]}, TypeError, "operands must be several of type Operand, not ['a', 'b']"),
+    ({"operands": ["a", "b"]}, TypeError, "operands must be several of type OperandSpec, not ['a', 'b']"),
     ({"operands": []}, ValueError, "has the operands"),
     ({"operands": [value("a"), value("a")]}, ValueError, "of distinct names"),
     ({"claim": lambda t: t["a"] == 0}, TypeError, "the claim must be a Claim, not <function"),

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import itertools
+import json
 import os
 import re
 import tempfile
@@ -221,8 +222,15 @@ def stepped(name: str, item: str, low: str, mode: str, packed: bool) -> Any:
             except ValueError as error:
                 found.append(str(error))
             else:
-                found += [{key: x.read() for key, x in sorted(open_tensors(path).items())}, path.read_bytes()]
+                found += [{key: x.read() for key, x in sorted(open_tensors(path).items())}, contents(path)]
     return found
+
+
+def contents(path: Path) -> list[str | bytes]:
+    """Return header and data of a safetensors file; entries of a header have any order."""
+    written = path.read_bytes()
+    start = 8 + int.from_bytes(written[:8], "little")
+    return [json.dumps(json.loads(written[8:start]), sort_keys=True), written[start:]]
 
 
 def tensors() -> Digests:

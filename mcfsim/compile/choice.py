@@ -261,8 +261,9 @@ class Loops:
         if loop in self._failed or not is_available():
             return False
         start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if "numba" in sys.modules else _IMPORT)
-        compiling = _by_step(loop.program, _COMPILE, _COMPILE_DRAWN)
-        pays = spent > start and (spent > start + compiling or loop.is_cached(numbers))
+        pays = spent > start and (
+            spent > start + _by_step(loop.program, _COMPILE, _COMPILE_DRAWN) or loop.is_cached(numbers)
+        )
         if pays:
             self._paid.add(loop)
         return pays

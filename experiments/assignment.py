@@ -16,12 +16,12 @@ from experiments.cells import Model
 from experiments.common import in_processes, read_result, write_result
 from mcfsim.models.assigning import assign, candidates_of
 from mcfsim.models.audit import audit
+from mcfsim.models.known import RecordedUpdates
 from mcfsim.models.plan import Plan
-from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.scan import scan
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
 
 RESULT = "assignment"
 MODEL, STEPS, SEEDS = Model(layers=2, width=32, heads=4, context=64), 150, (0, 1, 2)

@@ -18,15 +18,14 @@ import mcfsim as mcf
 from experiments.common import FIGURES, read_result, write_result
 from mcfsim.models.audit import Audit, audit
 from mcfsim.models.forecast import lengths, stop_of
-from mcfsim.models.plan import Plan
-from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.scan import scan
-from mcfsim.models.updates import NoiseModel, Updates
+from mcfsim.models.known import RecordedUpdates
+from mcfsim.models.plan import NoiseModel, Plan, Updates
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.clipping import clipped
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
+from mcfsim.training.schedule import clipped
 
 STEPS, RECORD_EVERY, SAMPLES = 300, 5, 1024
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)

@@ -10,7 +10,7 @@ import mcfsim as mcf
 from experiments import paired
 from experiments.common import read_result, resumed, write_result
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import blas, versions
+from mcfsim.storage.sweeps.installed import blas, versions
 
 RESULT = "best_rates"
 STEPS, SEEDS, BETA2 = 300, (0, 1, 2), 0.999

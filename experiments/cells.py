@@ -15,12 +15,12 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import ROOT, WORKERS
 from mcfsim.formats import Format
-from mcfsim.optim.vanishing import VanishingScalarWarning
-from mcfsim.problems import LanguageModel
+from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.rounding import get_rounding
-from mcfsim.sweeps.reached import digest
-from mcfsim.sweeps.sweep import Job, Sweep
-from mcfsim.training.record import blas
+from mcfsim.storage.sweeps.installed import blas
+from mcfsim.storage.sweeps.reached import digest
+from mcfsim.storage.sweeps.sweep import Job, Sweep
+from mcfsim.training.problems import LanguageModel
 
 #: What a model that knows nothing loses a byte, in nats; a run that diverged is counted as that.
 NOTHING = math.log(256)

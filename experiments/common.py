@@ -82,8 +82,8 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
     jobs : iterable of tuple
         Arguments, which differ.
     """
-    from mcfsim.sweeps.reached import digest
-    from mcfsim.sweeps.sweep import Job, Sweep
+    from mcfsim.storage.sweeps.reached import digest
+    from mcfsim.storage.sweeps.sweep import Job, Sweep
 
     made = [
         Job(

@@ -18,9 +18,8 @@ import mcfsim as mcf
 from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
 from mcfsim.formats.grids import grid
 from mcfsim.optim.adafactor import Adafactor
-from mcfsim.optim.stored import FLOAT8_GROUPS
+from mcfsim.optim.stored import FLOAT8_GROUPS, Reach
 from mcfsim.optim.strategies import LOW, Stored
-from mcfsim.optim.weight_grid import Reach
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
 

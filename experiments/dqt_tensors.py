@@ -17,10 +17,10 @@ from experiments import paired, side_by_side
 from experiments.common import read_result, resumed, write_result
 from experiments.dqt_bits import BITNET, HYPER, LONG, RATE, REFERENCE, SEEDS
 from mcfsim.convert import round_to
-from mcfsim.problems import LanguageModel
-from mcfsim.problems.language_model import VOCABULARY
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
+from mcfsim.training.problems import LanguageModel
+from mcfsim.training.problems.language_model import VOCABULARY
 
 RESULT, DQT = "dqt_tensors", "dqt-int8"
 SCHEDULE = mcf.Schedule(peak=RATE, warmup=0, final=1.0)

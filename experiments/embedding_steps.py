@@ -17,8 +17,8 @@ from experiments.common import FIGURES, in_processes, read_result, write_result
 from experiments.learned_step import LearnedStepTable
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.clipping import clipped
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
+from mcfsim.training.schedule import clipped
 
 RESULT = "embedding_steps"
 MODEL, STEPS, SEEDS = Model(layers=1, width=32, heads=2, context=32), 300, (0, 1, 2)

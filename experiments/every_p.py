@@ -14,11 +14,11 @@ from experiments.common import FIGURES, WORKERS, read_result, write_result
 from mcfsim.formats import Format
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Certificate, Theorem
 from mcfsim.theorems.every_p import EveryCertificate, Proof, Sharpness, covering
 from mcfsim.theorems.every_p.family_proof import with_families
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.verification import prepare, run
 
 #: What families give, and the worst errors of the operands tried.

@@ -16,11 +16,11 @@ from experiments.common import read_result, write_result
 from experiments.families.search import Search, search
 from mcfsim.formats import Format
 from mcfsim.report.tables import markdown_table
-from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.every_p import Proof
 from mcfsim.theorems.every_p.family_certificate import terms
 from mcfsim.theorems.every_p.family_proof import members
+from mcfsim.theorems.symbolic import EVEN, EVERY, ODD, Family, Precisions
 
 RESULT = "family_search"
 #: Where the worst cases are from.

@@ -18,7 +18,7 @@ from experiments import paired
 from experiments.collage_options import PLUS_TWO_M
 from experiments.common import read_result, resumed, write_result
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
 
 RESULT = "first_moment"
 STEPS, SEEDS, BETAS = 300, (0, 1, 2, 3, 4), (0.999, 0.95)

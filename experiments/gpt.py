@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from mcfsim.problems.corpus import Corpus
+from mcfsim.training.problems.language_model import Corpus
 
 
 class Size(NamedTuple):

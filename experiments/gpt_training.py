@@ -16,10 +16,10 @@ from torch.nn.utils import clip_grad_norm_
 import mcfsim as mcf
 from experiments.collage_options import LATE
 from experiments.gpt import GPT, SIZES, text
-from mcfsim.checks.arguments import whole_number
+from mcfsim.checks import whole_number
 from mcfsim.models.forecast import stop_of
-from mcfsim.problems.base import DataStream, generator
 from mcfsim.torch import AdamW, Seen, watch
+from mcfsim.training.problems.base import DataStream, generator
 
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
 #: Where gradients are scaled down to, and what matrices start from.

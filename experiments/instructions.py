@@ -11,7 +11,6 @@ from experiments.common import read_result, write_result
 from experiments.machine_code.throughput import DEVICES, THROUGHPUT, by_pipe, limits
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import uses
 from mcfsim.compile.tracing import trace
 from mcfsim.optim.step_programs import record_step
 from mcfsim.report.tables import markdown_table
@@ -41,7 +40,7 @@ PROGRAMS = {"two_sum": two_sum, "collage-plus": collage_plus}
 def kernel(name: str, *, hardware: bool) -> tuple[Kernel, list[Any]]:
     """Return a program's kernel on codes, and its real scalars."""
     program = PROGRAMS[name]()
-    return Kernel(program, packed=True, hardware=hardware), [use.number({}) for use in uses(program)]
+    return Kernel(program, packed=True, hardware=hardware), program.reals()
 
 
 def source(name: str, *, hardware: bool = False) -> str:

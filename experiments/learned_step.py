@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks.arguments import finite_number, real_array, whole_number
-from mcfsim.checks.whole import Whole
+from mcfsim.checks import Whole, finite_number, real_array, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import learning_rate
@@ -26,7 +25,7 @@ _SUM = Accumulator(FLOAT32, block=None)
 _STEP = 1
 
 
-class Moved(NamedTuple):
+class ParameterSlice(NamedTuple):
     """A table on its way: where an update took its weights, and what the second pass computes with.
 
     Attributes
@@ -122,7 +121,7 @@ class LearnedStepTable:
         self.whole.check()
         return np.asarray(self._ar.mul(self.steps, self.codes), np.float32)
 
-    def moved(self, update: ArrayLike) -> Moved:
+    def moved(self, update: ArrayLike) -> ParameterSlice:
         """Return where an update takes the weights; the table stays as it is.
 
         Raises
@@ -136,16 +135,16 @@ class LearnedStepTable:
         if not np.isfinite(weights).all():
             raise ValueError("the update takes weights out of the range of float32")
         nearest = self._nearest(self._ar.div(weights, self.steps))
-        return Moved(weights, np.asarray(self._ar.mul(self.steps, nearest), np.float32))
+        return ParameterSlice(weights, np.asarray(self._ar.mul(self.steps, nearest), np.float32))
 
     def step(
-        self, moved: Moved, gradient: ArrayLike | None = None, rate: float = 0.0, scale: float = 1.0
+        self, moved: ParameterSlice, gradient: ArrayLike | None = None, rate: float = 0.0, scale: float = 1.0
     ) -> None:
         """Change the steps by a second pass, and then round the weights at random.
 
         Parameters
         ----------
-        moved : Moved
+        moved : ParameterSlice
             From `moved`.
         gradient : array_like, shape (rows, columns), optional
             Of the loss, at ``moved.rounded``; without it the steps stay as they are.

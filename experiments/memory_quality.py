@@ -19,7 +19,7 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
 
 RESULT = "memory_quality"
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn")

@@ -14,9 +14,9 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import RESULTS, in_processes, read_result, write_result
 from mcfsim.codec import decode
-from mcfsim.problems import Digits
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
+from mcfsim.training.problems import Digits
 
 NAME = "posit_quire"
 STEPS, SEEDS, RATES = 200, (0, 1, 2), tuple(2.0**-k for k in range(-1, 6))

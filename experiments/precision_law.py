@@ -19,7 +19,7 @@ from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effectiv
 from mcfsim.optim.strategies import FLOAT32, Addition, Stored
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
 
 RESULT = "precision_law"
 SIZES = tuple(Model(layers=2, width=width, heads=4, context=64) for width in (16, 24, 32, 48))

@@ -19,9 +19,9 @@ import mcfsim as mcf
 from experiments.collage_options import LATE, summarize
 from experiments.common import FIGURES, RESULTS, in_processes, read_result, write_result
 from experiments.released_code import FAULTS, NONE, RIGHT, STEADY, Faulty, chosen, end, length
-from mcfsim.problems import LanguageModel
 from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
 from mcfsim.report.tables import markdown_table
+from mcfsim.training.problems import LanguageModel
 from mcfsim.training.schedule import RecordedRates
 
 SEEDS = (0, 1, 2)

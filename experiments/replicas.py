@@ -8,8 +8,8 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import read_result, resumed, write_result
-from mcfsim.problems import Quadratic
 from mcfsim.report.tables import markdown_table
+from mcfsim.training.problems import Quadratic
 
 DIMENSION, STEPS, RATE = 200, 400, 1e-3
 #: Steps at which the replicas are compared.

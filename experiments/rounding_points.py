@@ -12,7 +12,7 @@ from experiments.common import read_result, write_result
 from mcfsim.optim import adamw, torchadamw
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.declaration import Slot
-from mcfsim.optim.state import State, Step, along, crossed, move
+from mcfsim.optim.state import State, Step, converted, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.optim.torchadamw import TorchAdamW, inner
 from mcfsim.protocol import Value
@@ -64,14 +64,14 @@ class Mixed(AdamW):
         of_m, for_m = text("m")
         m = of_m.first_moment(ar, state.m, g, for_m)
         of_v, for_v = text("v")
-        v = of_v.second_moment(second, state.v, crossed(second, g, ar), for_v)
+        v = of_v.second_moment(second, state.v, converted(second, g, ar), for_v)
         if "quotient" in self.points:
             asked = torchadamw.quotient(roles, m, v, theirs)
-            update = crossed(up, torchadamw.decayed(roles, strategy, state, asked, theirs), inner(up))
+            update = converted(up, torchadamw.decayed(roles, strategy, state, asked, theirs), inner(up))
         else:
             direction, _ = adamw.quotient(roles, m, v, ours)
             asked = inner(up).round(up.mul(direction, -ours.rate))
-            update = along(up, strategy, state, direction, ours)
+            update = decayed_update(up, strategy, state, direction, ours)
         if "added" in self.points:
             parameter, extra = torchadamw.added(roles, strategy, state, asked, theirs)
         else:

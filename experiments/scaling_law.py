@@ -11,8 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks.arguments import finite_number
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor, finite_number
 
 Vector = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mcfsim as mcf
-from mcfsim.problems import LanguageModel
-from mcfsim.training.clipping import clipped
+from mcfsim.training.problems import LanguageModel
+from mcfsim.training.schedule import clipped
 
 Tensors = dict[str, NDArray[np.float32]]
 

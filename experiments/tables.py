@@ -44,8 +44,7 @@ from mcfsim.compile.tracing import trace
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Grid, Posit, digits, format_table
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.models.memory import Model
-from mcfsim.models.shapes import SHAPES
+from mcfsim.models.memory import SHAPES, Model
 from mcfsim.report.tables import markdown_table, memory_table
 from mcfsim.rounding import Underflow
 from mcfsim.scaled import scaled_table

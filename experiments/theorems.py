@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.common import WORKERS, read_result, write_result
 from mcfsim.report.tables import markdown_table
-from mcfsim.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.catalogue import CHAPTERS
 from mcfsim.theorems.certificate import Certificate

@@ -24,10 +24,10 @@ import mcfsim as mcf
 from experiments.common import RESULTS, in_processes, processor, read_result, write_result
 from mcfsim.models.audit import audit
 from mcfsim.models.plan import Plan
-from mcfsim.models.scan import scan
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
 
 if TYPE_CHECKING:
     from experiments.gpt_training import Settings

@@ -1,11 +1,10 @@
-"""Bit-exact emulation of low-precision training, and measures of what rounding costs."""
+"""Bit-exact emulation of low-precision training, with measures of what rounding costs."""
 
 import typing
 
-from mcfsim import codec, eft
+from mcfsim import codec, eft, packing
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.meter import Meter
-from mcfsim.codec import packing
 from mcfsim.convert import round_to
 from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format, p3109
@@ -22,14 +21,14 @@ from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES, Strategy, strategy
-from mcfsim.optim.vanishing import VanishingScalarWarning
-from mcfsim.problems import get_problem
+from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.training import metrics
+from mcfsim.training.problems import get_problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
 from mcfsim.training.simulate import simulate
@@ -101,7 +100,7 @@ __all__ = [
     "verify",
 ]
 
-#: What the theorem laboratory gives: it takes as long to import as all the rest, so at its first use.
+#: Names from `mcfsim.theorems`, which takes as long to import as all the rest: imported at first use.
 _OF_THEOREMS = ("THEOREMS", "Certificate", "Theorem", "verify")
 
 

@@ -1,4 +1,4 @@
-"""``python -m mcfsim``: the command line."""
+"""Entry point of ``python -m mcfsim``, the command line."""
 
 from mcfsim.cli import main
 

@@ -1,4 +1,4 @@
-"""Real numbers of any kind, rounded once into a format."""
+"""Conversion of real numbers of any kind to a format, with one rounding."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import as_array, check_threads, is_real, is_tensor, real_array
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import as_array, check_processor, check_threads, is_real, is_tensor, real_array
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.device_rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.block_rounding import RoundingKernel
-from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.blocks import RoundingKernel, for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
@@ -39,14 +36,14 @@ def round_to(
     threads: int = 1,
     compiled: bool | None = None,
 ) -> Any:
-    """Round real numbers into a format, each once, bit for bit.
+    """Round real numbers to a format, each once and bit-exactly.
 
     Parameters
     ----------
     x : array_like, tensor or real number
         An array of a NumPy or ml_dtypes floating dtype of at most 64 bits, or of an integer dtype; any
-        shape, layout and byte order. Or a dense tensor of PyTorch, of any device and such a dtype. Or one
-        number: float, int of any size, Fraction, Decimal or mpf.
+        shape, layout and byte order. Or a dense PyTorch tensor of such a dtype, on any device. Or one number:
+        float, int of any size, Fraction, Decimal or mpf.
     fmt : Format or str
         The format.
     rounding : str or Rounding, optional
@@ -54,42 +51,41 @@ def round_to(
     overflow : {"ieee", "saturate", "nearest_boundary"}, optional
         See `Overflow`.
     underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
-        See `Underflow`; what is rounded is an operand, too.
+        See `Underflow`; ``flush_inputs`` treats `x` as an operand.
     random : RandomWords or array of uint32 or uint16, optional
-        For stochastic rounding, which needs it: a stream, whose word of an element is that of its index
-        in row-major order (of 16 bits if so many suffice), or, except on other devices than the CPU, one word
-        for each element. The other modes make no use of it.
+        Random words; stochastic rounding needs them, the other modes ignore them. A stream gives each element
+        the word of its index in row-major order, of 16 bits if these suffice. An array has one word for each
+        element; only the CPU takes it.
     out : array or tensor, optional
-        Where to put the result, of its dtype, shape and device; may be `x` itself, or overlap it.
+        Where to put the result; of its dtype, shape and device. It may be `x` itself, or overlap it.
     threads : int, optional
-        Threads that share the blocks of a large array, or of a tensor in the CPU's memory.
+        Threads that share the blocks of a large array, or of a CPU tensor.
     compiled : bool, optional
-        Whether arrays of floats, and such tensors of the CPU, are rounded by a loop that Numba compiles, with
-        the same bits; None where it is installed and that pays. Stochastic rounding by an array of words
-        never is.
+        Whether a loop compiled by Numba rounds arrays of floats and CPU tensors of floats, with the same
+        bits. None: if Numba is installed and compiling pays. Stochastic rounding by an array of words is
+        never compiled.
 
     Returns
     -------
     array, tensor or float
-        The values. A float32 array gives float32 and a float64 array float64; an array of a shorter
-        float or of integers gives the format's carrier (float32 where it holds the format). float32 whose
-        rounding float32 could not hold gives float64. A tensor gives a tensor of its device, where it is
-        rounded, of these dtypes. A number gives a float.
+        The values. A float32 array gives float32, or float64 if float32 does not hold the format. A float64
+        array gives float64. An array of a shorter float or of integers gives the format's carrier (float32
+        if it holds the format). A tensor is rounded on its device and gives a tensor there, of these dtypes.
+        A number gives a float.
 
     Notes
     -----
-    NaN stays NaN with its sign, infinity stays infinite or becomes NaN in a format without infinities.
-    Zero keeps its sign, and a nonzero number that rounds to zero leaves its sign there, in every format
-    that has a negative zero.
+    NaN stays NaN with its sign. Infinity stays infinite, or becomes NaN in a format without infinities. In
+    every format with a negative zero, zero keeps its sign, and so does a nonzero number that rounds to zero.
 
     Raises
     ------
     TypeError
-        If `x` is no real number or array of them, or is a masked array, or a tensor that is not dense or
-        requires grad; if `out` is no array, or for a tensor no tensor, `threads` no int, or `compiled` no
-        bool; or if random words of another device than the CPU are given as an array.
+        If `x` is no real number or array of real numbers, is a masked array, or is a tensor that is not dense
+        or requires grad; if `out` is no array, or no tensor although `x` is one; if `threads` is no int or
+        `compiled` no bool; or if a device other than the CPU is given random words as an array.
     ImportError
-        If a loop must be compiled, and Numba is not installed, or switched off.
+        If a loop must be compiled, but Numba is not installed or is switched off.
     ValueError
         If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
     UnsupportedFormatError
@@ -106,8 +102,10 @@ def round_to(
     """
     fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
     check_processor()
-    check_threads(threads)
-    check_compiled(compiled)
+    if type(threads) is not int or threads != 1:
+        check_threads(threads)
+    if compiled is not None:
+        check_compiled(compiled)
     if is_tensor(x):
         from mcfsim.kernels.torch_tensors import uncompiled
 
@@ -123,7 +121,7 @@ def round_to(
     if out is not None:
         _check_out(out, target, array.shape)
         if out is not x and np.may_share_memory(out, array):
-            array = array.copy()  # another view of the same memory would be overwritten before it is read
+            array = array.copy()  # another view of this memory would be overwritten before it is read
     if array.dtype.kind in "iu":
         result = _round_integers(array, fmt, rounding, target, draw)
         if out is None:
@@ -131,14 +129,17 @@ def round_to(
         np.copyto(out, result)
         return out
 
-    def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
+    def drawing(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
         kernel(block, rounded, draw(start, block.size))
 
+    on_block: Callable[[int, NDArray[Any], NDArray[Any]], None] = (
+        drawing if rounding.stochastic else kernel.round_block
+    )
     block_size = BLOCK
     inside = not rounding.stochastic or isinstance(random, RandomWords)
     if inside and (compiled or (compiled is None and array.size > BLOCK)):
         words = {0: random} if isinstance(random, RandomWords) else {}
-        loop = loops(wide=target == FLOAT64).filler(
+        loop = loops(wide=target == FLOAT64).bound_loop(
             lambda: rounding_program(target, fmt, rounding), array.size, compiled, words=lambda program: words
         )
         if loop is not None:
@@ -146,7 +147,7 @@ def round_to(
             def on_block(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
                 loop([block], [rounded], start)
 
-    if rounding.stochastic:  # the drawing of words wants large blocks; not all kernels have few intermediates
+    if rounding.stochastic:  # words want large blocks; some kernels have many intermediates
         block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4
     (result,) = for_each_block(
         *(on_block, [array], target, 1),
@@ -161,7 +162,7 @@ def round_to(
 def _round_tensor(
     x: torch.Tensor, fmt: Format, rounding: Rounding, random: Any, out: Any, **options: Any
 ) -> torch.Tensor:
-    """Round a tensor where it lies: one of the CPU as the array that it is."""
+    """Round a tensor on its device; a CPU tensor is rounded as an array."""
     from mcfsim.kernels.torch_tensors import as_array, dense, torch
 
     x = dense(x, x.device)
@@ -197,12 +198,13 @@ def _round_on_device(x: torch.Tensor, fmt: Format, rounding: Rounding, random: A
 def word_source(
     random: RandomWords | NDArray[np.unsignedinteger[Any]] | None, rounding: Rounding, shape: tuple[int, ...]
 ) -> Callable[[int, int], Words | None]:
-    """Return a function that gives the words of a range of elements: none if the rounding needs none.
+    """Return a function from a range of elements to their random words, or to None if none are needed.
 
     Raises
     ------
     ValueError
-        If stochastic rounding is given no words, or words of another shape than the elements.
+        If stochastic rounding is given no words, or words that are too short or of another shape than the
+        elements.
     TypeError
         If the words are neither uint32 nor uint16.
     """
@@ -224,7 +226,7 @@ def word_source(
 
 
 def _as_number(x: Any) -> Any:
-    """Return x if it is one real number; None if it is to be treated as an array."""
+    """Return x if it is one real number, and None if it is an array."""
     if type(x) is float:
         return x
     if isinstance(x, np.generic):
@@ -248,17 +250,17 @@ def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
 def _kernel_for(
     source: np.dtype[Any], fmt: Format, rounding: Rounding
 ) -> tuple[np.dtype[Any], RoundingKernel]:
-    """Return the dtype of the result, and what rounds blocks of that dtype."""
+    """Return the dtype of the result, and the kernel that rounds blocks of that dtype."""
     target = _target(source, fmt)
     return target, get_kernel(fmt, rounding, target)
 
 
 def _target(source: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of the result for numbers of a dtype."""
+    """Return the dtype of the result for numbers of a given dtype."""
     if source.kind == "f" and source.itemsize == 8:
         return FLOAT64
     if source.kind == "f" and source.itemsize == 4 and not holds(FLOAT32, fmt):
-        return FLOAT64  # the identity fits in float32; anything else might not
+        return FLOAT64  # float32 need not hold their roundings
     return carrier_of(fmt)
 
 
@@ -269,17 +271,17 @@ def _round_integers(
     target: np.dtype[Any],
     draw: Callable[[int, int], Words | None],
 ) -> NDArray[Any]:
-    """Round integers of up to 64 bits by way of binary64 rounded to odd."""
-    from mcfsim.kernels import residuals
+    """Round integers of up to 64 bits, by rounding to odd in binary64 first."""
+    from mcfsim.kernels import native
 
     kernel = get_kernel(fmt, rounding, FLOAT64)
-    # Two halves of 32 bits are exact in binary64, and so is the larger one shifted.
+    # Binary64 holds two halves of 32 bits exactly, also the shifted upper one.
     half = array.dtype.type(32) if array.dtype.itemsize == 8 else None
 
     def on_block(start: int, high: NDArray[Any], low: NDArray[Any], rounded: NDArray[Any]) -> None:
-        y, residual = residuals.add(high, low)
+        y, residual = native.add(high, low)
         if fmt.precision + rounding.guard_bits <= 53:
-            y = residuals.make_odd(y, residual)
+            y = native.make_odd(y, residual)
         elif residual.any() and not (rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53):
             raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
         kernel(y, rounded, draw(start, y.size))

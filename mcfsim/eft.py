@@ -1,14 +1,14 @@
 """Error-free transformations: a rounded result together with its exact error.
 
-Each function takes the arithmetic first and runs on any of them. "Exact" below supposes a binary
-floating-point format with sign and zero, rounding to nearest, gradual underflow and no overflow, unless a
-docstring says more: among posits, for one, the error of a sum need not be a posit. In the formulas u = 2**-p
-is the unit roundoff and p the precision of the arithmetic's format.
+Each function takes an arithmetic first and runs in any arithmetic. Unless a docstring says otherwise, "exact"
+assumes a binary floating-point format with sign and zero, rounding to nearest, gradual underflow and no
+overflow. The error of a sum of posits, for example, need not be a posit. In the formulas u = 2**-p is the
+unit roundoff and p the precision of the arithmetic's format.
 """
 
 from __future__ import annotations
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
@@ -21,8 +21,8 @@ def two_sum(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
     ar : Arithmetic
         Rounds to nearest with any tie rule. In a directed mode e is within 2 u**2 |a + b| of the error.
     a, b : value
-        Finite. If a is infinite or NaN, or s overflows, e is NaN. ``|a|`` equal to the largest finite
-        number can make an intermediate result overflow although s is finite.
+        Finite. If a is infinite or NaN, or s overflows, e is NaN. If ``|a|`` is the largest finite number, an
+        intermediate result can overflow although s is finite.
 
     Returns
     -------
@@ -49,9 +49,9 @@ def fast_two_sum(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
     ar : Arithmetic
         Rounds to nearest with any tie rule.
     a, b : value
-        Finite, with a = 0, or ``|a| >= |b|``, or only exponents in that order, or, weakest, a an integer
-        multiple of ulp(b). Otherwise e may be off by nearly u |a + b|, that is, worth nothing. Nothing
-        is checked.
+        Finite, with a = 0, or ``|a| >= |b|``, or at least their exponents in that order, or, weakest, a an
+        integer multiple of ulp(b). Otherwise e may be wrong by nearly u |a + b|, that is, useless. Nothing is
+        checked.
 
     Returns
     -------
@@ -78,14 +78,13 @@ def split(ar: Arithmetic, x: Value, *, bits: int | None = None) -> tuple[Value, 
     x : value
         Finite and, as ``(2**s + 1) x`` is formed, below about ``max / 2**s``; beyond it the parts are NaN.
     bits : int, optional
-        The number s of low bits that ``high`` lacks: 1 to p - 1, and by default ceil(p / 2), as `two_prod`
-        needs it.
+        The number s of low bits that ``high`` lacks: 1 to p - 1, by default ceil(p / 2), as `two_prod` needs.
 
     Returns
     -------
     high, low : value
         ``high + low == x`` exactly. With ties to even, ``high`` is x rounded to nearest even to p - s bits.
-        If s is 1, ``low`` has a bit all the same.
+        If s is 1, ``low`` still has one bit.
 
     Raises
     ------
@@ -120,17 +119,17 @@ def two_prod(ar: Arithmetic, a: Value, b: Value, *, bits: int | None = None) -> 
     ar : Arithmetic
         Rounds to nearest, ties to even; precision at least 3.
     a, b : value
-        Within the range of `split`, and ``a b`` zero or in magnitude at most half the format's maximum and
-        at least ``2**(emin + precision)``;
-        below it the error may be no value of the format and e is then only near it.
+        Within the range of `split`. The product ``a b`` is zero, or its magnitude is at most half the
+        format's maximum and at least ``2**(emin + precision)``; below it the error may be no value of the
+        format, and e is then only near it.
     bits : int, optional
-        Where `split` cuts the operands. The smaller half of an odd precision is wrong: with 5 bits one pair
-        of float16's significands in seven has an inexact e.
+        Where `split` cuts the operands. For an odd precision the smaller half is wrong: with 5 bits, one pair
+        of float16 significands in seven has an inexact e.
 
     Returns
     -------
     p, e : value
-        ``p + e == a b`` exactly under the conditions above, if `bits` is left out.
+        ``p + e == a b`` exactly under the conditions above, with the default `bits`.
 
     Raises
     ------
@@ -157,15 +156,15 @@ def two_prod_fma(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
     Parameters
     ----------
     ar : Arithmetic
-        Any rounding to a neighbour serves, if its fma rounds once.
+        Any faithful rounding, if its fma rounds once.
     a, b : value
-        Finite. Where p overflows, e is the opposite infinity; of an infinity or NaN it is NaN.
+        Finite. Where p overflows, e is the opposite infinity; if an operand is infinite or NaN, e is NaN.
 
     Returns
     -------
     p, e : value
         ``p + e == a b`` exactly if and only if ``a b`` is a multiple of the smallest subnormal number;
-        otherwise e is the error rounded.
+        otherwise e is the rounded error.
 
     References
     ----------
@@ -185,12 +184,12 @@ def err_fma(ar: Arithmetic, a: Value, b: Value, c: Value) -> tuple[Value, Value,
         Rounds to nearest and has a fused multiply-add; precision at least 3.
     a, b, c : value
         Finite, with ``a b`` a multiple of the smallest subnormal number; otherwise the error of ``a b`` need
-        be no value of the format. Where something overflows on the way, results are NaN or infinite.
+        not be a value of the format. Where an intermediate result overflows, results are NaN or infinite.
 
     Returns
     -------
     r, e, f : value
-        ``r + e + f == a b + c`` exactly, and e is the error rounded to nearest. One number does not do.
+        ``r + e + f == a b + c`` exactly, and e is the error rounded to nearest. One number does not suffice.
 
     References
     ----------

@@ -1,7 +1,8 @@
-"""The one interface that every algorithm is written against."""
+"""The arithmetic protocol: the operations that every algorithm is written in."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
@@ -15,13 +16,13 @@ Value = Any
 
 
 class RoundedNumber(float):
-    """A number that an operation made of numbers alone: a value of its format, which is rounded no more.
+    """The result of an operation on Python numbers alone: a value of its format, not rounded again.
 
     Parameters
     ----------
     number : float
     carrier : dtype
-        Of that format.
+        The carrier of that format.
     """
 
     __slots__ = ("carrier",)
@@ -39,21 +40,21 @@ class RoundedNumber(float):
 
 @runtime_checkable
 class Arithmetic(Protocol):
-    """Operations that round each result once, correctly, into one format.
+    """Protocol of an arithmetic: operations that round each result once, correctly, to one format.
 
-    Operands are values of the format, or Python numbers (float, int of any size, Fraction, Decimal, mpf): a
-    Python number is a *real scalar*, which enters by the arithmetic's scalar policy (``exact``: the operation
-    takes the real number and rounds its result once; ``rounded``: the number is rounded into the format
-    first). An arithmetic may also take symbols for either: a text asks of a value nothing, and of a real
-    scalar at most its negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow
-    IEEE 754; overflow follows the rounding's policy.
+    Operands are values of the format, or Python numbers (float, int of any size, Fraction, Decimal, mpf). A
+    Python number is a *real scalar* and enters by the arithmetic's scalar policy. ``exact``: the operation
+    takes the real number and rounds its result once. ``rounded``: the number is first rounded to the format.
+    An arithmetic may also take symbols for either: an algorithm asks nothing of a value, and of a real scalar
+    at most its negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow IEEE
+    754; overflow follows the rounding's policy.
 
     Attributes
     ----------
     format : Format or None
-        Where results are rounded; None if nothing is rounded.
+        Format of the results; None if nothing is rounded.
     carrier : dtype
-        Of arrays of results.
+        The dtype of arrays of results.
     """
 
     @property
@@ -62,7 +63,7 @@ class Arithmetic(Protocol):
 
     @property
     def rounding(self) -> Rounding | None:
-        """How they are rounded; None if nothing is."""
+        """The rounding of the results; None if nothing is rounded."""
 
     @property
     def carrier(self) -> Any:
@@ -72,9 +73,9 @@ class Arithmetic(Protocol):
         """Return an arithmetic of the same kind in another format and rounding."""
 
     def on_block(self, step: int, start: int) -> Arithmetic:
-        """Return the arithmetic for one block of an optimizer's elements, from index `start` on, in a step.
+        """Return the arithmetic for one step on one block of an optimizer's elements, from index `start` on.
 
-        Where rounding is stochastic, the words are those of the step and of each element's index.
+        Stochastic rounding takes the words of the step and of each element's index.
         """
 
     def add(self, a: Value, b: Value) -> Value:
@@ -96,43 +97,91 @@ class Arithmetic(Protocol):
         """Return ``a * b + c``, rounded once."""
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``: exact for a value of the format, a real scalar's rounded once."""
+        """Return ``-a``: exact for a value of the format, rounded once for a real scalar."""
 
     def abs(self, a: Value) -> Value:
-        """Return ``|a|``: exact for a value of the format, a real scalar's rounded once."""
+        """Return ``|a|``: exact for a value of the format, rounded once for a real scalar."""
 
     def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is: exact, where 1 and -1 are values."""
+        """Return the sign of `a`: 1, -1, or a zero or NaN as it is; exact if 1 and -1 are values."""
 
     def round(self, x: Value) -> Value:
-        """Round numbers from anywhere into this arithmetic: the explicit crossing between formats."""
+        """Round any numbers to the format of this arithmetic: the explicit conversion between formats."""
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(arithmetic, *operands, **options)``, in whatever order of elements is fastest.
+        """Return ``function(arithmetic, *operands, **options)``, with the elements in the fastest order.
 
-        The function is a branch-free sequence of the operations above; operands are values or tuples of
-        them, and so are the results. A Python number among these that is no value of the format is rounded,
-        but for one that an operation made: that is a value of the operation's own format, and stays.
-        Options are no operands: they reach the function as they are.
+        The function is a branch-free sequence of the operations above. Operands and results are values or
+        tuples of values. A result that is a Python number is rounded if it is no value of the format; the
+        result of an operation is a value of that operation's format and stays. Options are passed to the
+        function unchanged.
         """
 
 
+class Forwarding(ABC):
+    """Base class of arithmetics whose one method carries out all operations by name; see `Arithmetic`."""
+
+    @abstractmethod
+    def _operate(self, name: str, *operands: Value) -> Any:
+        """Return the result of the operation of this name."""
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return self._operate("add", a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return self._operate("sub", a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        return self._operate("mul", a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+        return self._operate("div", a, b)
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root of ``a``."""
+        return self._operate("sqrt", a)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c``, rounded once."""
+        return self._operate("fma", a, b, c)
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``."""
+        return self._operate("neg", a)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return self._operate("abs", a)
+
+    def sign(self, a: Value) -> Value:
+        """Return the sign of `a`: 1, -1, or a zero or NaN as it is."""
+        return self._operate("sign", a)
+
+    def round(self, x: Value) -> Value:
+        """Round any numbers to the format of this arithmetic."""
+        return self._operate("round", x)
+
+
 class Stream(Protocol):
-    """The random words of an operation, see `mcfsim.random.RandomWords`."""
+    """The random words of one operation, see `mcfsim.random.RandomWords`."""
 
     def draws(self, start: int, count: int, bits: int) -> Words:
-        """Return the words of some indices."""
+        """Return the words of `count` indices from `start` on, with at least `bits` bits."""
 
 
 class Streams(Protocol):
-    """Where the operations of an algorithm find their random words."""
+    """The streams of random words of an algorithm's operations."""
 
     def of(self, operation: int) -> Stream:
         """Return the stream of an operation, counted from 0."""
 
 
 class Emulation(Arithmetic, Protocol):
-    """An arithmetic that rounds, for one block of numbers: its format and rounding are known."""
+    """An arithmetic for one block of numbers that rounds: it has a format and a rounding."""
 
     @property
     def format(self) -> Format:
@@ -140,10 +189,10 @@ class Emulation(Arithmetic, Protocol):
 
     @property
     def rounding(self) -> Rounding:
-        """How they are rounded."""
+        """The rounding of the results."""
 
     def at(self, random: Streams | None, start: int) -> Emulation:
-        """Return the arithmetic for the block that begins with an element, and its operations' streams."""
+        """Return the arithmetic for the block from index `start` on, with the streams of its operations."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -152,8 +201,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def straight_line(function: _Function) -> _Function:
     """Declare ``function(ar, *operands, **options)`` to be a branch-free sequence of operations of ``ar``.
 
-    An arithmetic on arrays may then run the whole sequence a block of elements at a time, so that no
-    intermediate result leaves the cache. The bare text stays at ``function.__wrapped__``.
+    An arithmetic on arrays may then run the whole sequence a block of elements at a time, so that
+    intermediate results stay in the cache. The undecorated function is ``function.__wrapped__``.
     """
 
     @wraps(function)

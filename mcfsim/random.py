@@ -1,6 +1,6 @@
 """Counter-based random words: each is a function of (seed, step, stream, operation, index) alone.
 
-So blocks, threads, replicas and resumed runs draw the same words in whatever order they ask for them.
+Blocks, threads, replicas and resumed runs therefore draw the same words, in any order.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.storage.buffers import scratch
 
-#: Random words of 32 bits, or of 16 where so many suffice.
+#: Random words of 32 bits, or of 16 where these suffice.
 Words = NDArray[Any]
 
-#: What Philox4x32 multiplies by, and adds to its key in each round.
+#: Multipliers of Philox4x32, and the constants added to its key in each round.
 MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 _MULTIPLIERS = tuple(np.array(number, dtype=np.uint64) for number in MULTIPLIERS)
 _HALF = np.array(32, dtype=np.uint64)
 ROUNDS = 10
-#: The counter's second word: its upper bits are the stream, and its lower ones lengthen the first word.
+#: In the counter's second word the upper bits are the stream; the lower bits extend the first word.
 STREAM_BITS = 20
 INDEX_BITS = 64 - STREAM_BITS
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
-    """Return the four words of Philox4x32-10 for a counter of four words and a key of two.
+    """Return the four words of Philox4x32-10 for a counter of four words and a key of two words.
 
     Parameters
     ----------
     counter : tuple of four uint32 array_like
-        They broadcast.
+        The words broadcast.
     key : tuple of two int
-        32 bits each.
+        Words of 32 bits.
 
     References
     ----------
@@ -51,11 +51,11 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Wo
 
 
 def _encrypt(pairs: NDArray[np.uint64], key: tuple[int, int]) -> None:
-    """Apply the rounds in place to counters held as pairs of words, all first pairs before all second ones.
+    """Apply the Philox rounds in place to counters held as pairs of words: all first pairs, then all second.
 
-    The first word of a pair is on top. A product's high and low word are the next pair on the other side but
-    for the high one, to which that side's low word and the key are added without carry: on pairs, a shift and
-    two exclusive ors.
+    The first word of a pair is the upper one. The product of each side becomes the next pair of the other
+    side, after an exclusive or of its high word with that side's low word and the key. On pairs this is a
+    shift and two exclusive ors.
     """
     size = pairs.size // 2
     products = scratch("products", 2 * size, np.uint64)
@@ -74,12 +74,12 @@ def _encrypt(pairs: NDArray[np.uint64], key: tuple[int, int]) -> None:
 
 
 def word_bits(bits: int) -> int:
-    """Return the size of the shortest words that have so many bits: 16 or 32."""
+    """Return the size of the shortest words that have `bits` bits: 16 or 32."""
     return 16 if bits <= 16 else 32
 
 
 def counters(start: int, count: int, bits: int) -> tuple[range, slice]:
-    """Return the counters that have the words of `count` indices from `start` on, and which of their words.
+    """Return the counters whose words cover `count` indices from `start` on, and the slice of their words.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def counters(start: int, count: int, bits: int) -> tuple[range, slice]:
     Raises
     ------
     ValueError
-        If there are not so many.
+        If the stream has fewer words.
     """
     each = 128 // bits
     if start + count > (most := each << INDEX_BITS):
@@ -102,25 +102,25 @@ def counters(start: int, count: int, bits: int) -> tuple[range, slice]:
 
 @dataclass(frozen=True)
 class RandomWords:
-    """A stream of random words of 32 bits, or of 16.
+    """A stream of random words of 32 or 16 bits.
 
     Parameters
     ----------
     seed : int
-        Below 2**64: the key.
+        Key of the generator, below 2**64.
     step : int, optional
         Below 2**32.
     stream : int, optional
         Below 2**20.
     operation : int, optional
-        Below 2**32; see `of`. Steps, streams and operations of one seed share no word.
+        Below 2**32; see `of`. Different steps, streams and operations of one seed share no word.
 
     Raises
     ------
     TypeError
-        If one is no int.
+        If an argument is no int.
     ValueError
-        If one is negative or too large.
+        If an argument is negative or too large.
     """
 
     seed: int
@@ -142,11 +142,11 @@ class RandomWords:
 
     @property
     def place(self) -> int:
-        """Stream and operation in one integer, as kernels take them: the operation is below 2**32."""
+        """Stream and operation in one integer, as kernels take them; the operation is the low 32 bits."""
         return self.stream << 32 | self.operation
 
     def of(self, operation: int) -> RandomWords:
-        """Return the words of an operation, counted from this one: no other stream has any of them."""
+        """Return the stream of an operation, counted from this one; it shares no word with other streams."""
         return replace(self, operation=self.operation + operation)
 
     def words(self, start: int, count: int, bits: int = 32) -> Words:
@@ -162,7 +162,8 @@ class RandomWords:
         Returns
         -------
         array of uint32 or uint16
-            Index i has word i % 4 of the counter i // 4; or half i % 2, the lower one first, of word i // 2.
+            With 32 bits, index i has word i % 4 of counter i // 4. With 16 bits, it has half i % 2, the lower
+            half first, of the word of index i // 2.
         """
         for name, number in (("start", start), ("count", count), ("bits", bits)):
             if not isinstance(number, int | np.integer) or isinstance(number, bool):
@@ -174,9 +175,9 @@ class RandomWords:
         return self._words(start, count, bits).copy()
 
     def draws(self, start: int, count: int, bits: int) -> Words:
-        """Return the shortest words that have so many bits, as stochastic rounding takes them.
+        """Return the shortest words that have `bits` bits, for stochastic rounding.
 
-        They share their memory with the next ones that are drawn in the same thread.
+        The next draw in the same thread overwrites them.
         """
         return self._words(start, count, word_bits(bits))
 
@@ -185,7 +186,7 @@ class RandomWords:
         size = len(these)
         pairs = scratch("pairs", 2 * size, np.uint64)
         high, low = divmod(self.stream << INDEX_BITS | these.start, 2**32)
-        if low + size <= 2**32:  # the counter's second word is the same for all
+        if low + size <= 2**32:  # the counter's second word is the same for all indices
             np.add(_high_indices(size), np.array(low << 32 | high, dtype=np.uint64), out=pairs[:size])
         else:
             indices = np.arange(these.start, these.stop, dtype=np.uint64)
@@ -193,7 +194,7 @@ class RandomWords:
             np.bitwise_or(indices << _HALF, indices >> _HALF, out=pairs[:size])
         pairs[size:] = self.step << 32 | self.operation
         _encrypt(pairs, self.key)
-        # In memory the lowest bits come first.
+        # The first word goes into the low bits, which come first in memory.
         exchanged = np.left_shift(pairs, _HALF, out=scratch("products", 2 * size, np.uint64))
         np.bitwise_or(np.right_shift(pairs, _HALF, out=pairs), exchanged, out=pairs)
         ordered = scratch("words", 2 * size, np.dtype("<u8"))
@@ -204,7 +205,7 @@ class RandomWords:
 
 @lru_cache(maxsize=4)
 def _high_indices(size: int) -> NDArray[np.uint64]:
-    """Return 0, 1, ... as the upper words of pairs."""
+    """Return 0, 1, ... in the upper words of pairs."""
     indices = np.arange(size, dtype=np.uint64) << _HALF
     indices.flags.writeable = False
     return indices

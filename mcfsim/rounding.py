@@ -1,25 +1,24 @@
-"""How a real number becomes a value of a format: mode, overflow and underflow policy, as data."""
+"""Roundings as data: the mode, the overflow policy, the underflow policy and the random bits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
-from mcfsim.checks.arguments import check_int
-from mcfsim.checks.names import hint
+from mcfsim.checks import check_int, hint
 
 
 class Mode(StrEnum):
-    """Direction of rounding.
+    """A rounding mode.
 
     ``nearest_even`` and ``nearest_away``: to the nearest value, ties to the even significand or away from
-    zero. ``toward_zero``, ``up`` and ``down``: directed. ``to_odd``: an inexact result takes the neighbour
-    with the odd significand, so that a second rounding to at least two bits less is innocuous
-    (Boldo and Melquiond, IEEE Trans. Comput. 57(4), 2008). ``stochastic``: an inexact result moves away
-    from zero with a probability that is the fraction of the quantum above its truncation, as far as the
-    random bits resolve it, see `Rule`; a value of the format never moves.
+    zero. ``toward_zero``, ``up`` and ``down``: directed. ``to_odd``: an inexact result becomes the neighbour
+    with the odd significand, so that a second rounding to at least two bits less is innocuous (Boldo and
+    Melquiond, IEEE Trans. Comput. 57(4), 2008). ``stochastic``: an inexact number is rounded away from zero
+    with probability f, the fraction of the quantum by which it exceeds its truncation, as far as the random
+    bits resolve f, see `Rule`; a value of the format stays as it is.
     """
 
     NEAREST_EVEN = "nearest_even"
@@ -36,21 +35,19 @@ DETERMINISTIC = tuple(mode for mode in Mode if mode is not Mode.STOCHASTIC)
 
 
 class Overflow(StrEnum):
-    """What becomes of a finite number whose rounding, with the exponent unbounded, exceeds the maximum.
+    """Overflow policy: the result if a finite number, rounded with unbounded exponent, exceeds the maximum.
 
-    ``ieee``: as IEEE 754 has it: the nearest modes give infinity, the directed modes infinity or the
-    largest finite number, whichever lies in their direction; ``to_odd`` gives the largest finite number.
-    A format without infinity gives NaN in infinity's place, and a format with neither saturates.
-    In the stochastic mode the number rounds between the maximum and the next number that the precision
-    would allow, and overflows if it rounds there.
+    ``ieee``: as in IEEE 754. The nearest modes give infinity. The directed modes give infinity or the largest
+    finite number, whichever lies in their direction. ``to_odd`` gives the largest finite number. A format
+    without infinity gives NaN instead of infinity, and a format with neither saturates. The stochastic mode
+    rounds to the maximum or to the next number that the precision would allow, and the latter overflows.
     ``saturate``: the largest finite number of the same sign.
-    ``nearest_boundary``, in the stochastic mode only: the number overflows as by ``ieee``, with a
-    probability that reaches 1 already at the boundary to the nearest mode's overflow, half a quantum above
-    the maximum.
+    ``nearest_boundary``, in the stochastic mode only: overflow as with ``ieee``, but with a probability that
+    reaches 1 half a quantum above the maximum, where the nearest modes begin to overflow.
 
-    An *infinite* operand is never made finite: it stays infinite, or becomes NaN in a format without
-    infinity. A negative number of an unsigned format, judged after it is rounded, is NaN, or the least
-    number if the policy is to saturate or there is no NaN.
+    An *infinite* operand never becomes finite: it stays infinite, or becomes NaN in a format without
+    infinity. In an unsigned format a number that is negative after rounding becomes NaN, or the least number
+    if the policy is ``saturate`` or the format has no NaN.
     """
 
     IEEE = "ieee"
@@ -59,15 +56,15 @@ class Overflow(StrEnum):
 
 
 class Underflow(StrEnum):
-    """What becomes of numbers of magnitude below the smallest normal number, zero apart.
+    """Underflow policy: the treatment of nonzero numbers below the smallest normal number in magnitude.
 
-    ``gradual``: they are rounded to subnormal numbers, as IEEE 754 has it. The others put a zero of the same
-    sign in place of ... ``flush_inputs``: operands that are so small (x86's DAZ); results stay gradual.
-    ``flush_before``: results that are so small before they are rounded (Arm's FZ). ``flush_after``: results
-    that are so small once rounded to the precision with the exponent unbounded (x86's FTZ).
+    ``gradual``: they are rounded to subnormal numbers, as in IEEE 754. The other policies replace some of
+    them by a zero of the same sign. ``flush_inputs``: small operands (x86's DAZ); results stay gradual.
+    ``flush_before``: results that are small before rounding (Arm's FZ). ``flush_after``: results that are
+    small after rounding to the precision with unbounded exponent (x86's FTZ).
 
-    A format without zero has its smallest number below which there is none: under ``gradual`` every smaller
-    positive number becomes it, and a zero or a flushed number NaN.
+    In a format without zero, ``gradual`` rounds every smaller positive number to the smallest number, and a
+    zero or a flushed number becomes NaN.
     """
 
     GRADUAL = "gradual"
@@ -77,11 +74,12 @@ class Underflow(StrEnum):
 
 
 class Rule(StrEnum):
-    """How r random bits R decide the stochastic rounding of a fraction f: upward if ...
+    """Rule by which r random bits R decide the stochastic rounding of a fraction f.
 
-    ``truncate``: ``floor(2^r f) + R >= 2^r`` (biased toward zero by half of 2^-r quanta on average, and
-    exact for a fraction of at most r bits); ``centred``: ``floor(2^(r+1) f) + 2 R + 1 >= 2^(r+1)``;
-    ``nearest_first``: ``RNE(2^r f) + R >= 2^r``. They are stochastic rounding A, B and C of IEEE P3109.
+    The number is rounded away from zero if ... ``truncate``: ``floor(2^r f) + R >= 2^r`` (biased toward zero
+    by half of 2^-r quanta on average, and exact for a fraction of at most r bits). ``centred``:
+    ``floor(2^(r+1) f) + 2 R + 1 >= 2^(r+1)``. ``nearest_first``: ``RNE(2^r f) + R >= 2^r``. These are
+    stochastic rounding A, B and C of IEEE P3109.
     """
 
     TRUNCATE = "truncate"
@@ -100,8 +98,8 @@ class Rounding:
     overflow : Overflow or str
         See `Overflow`.
     random_bits : int, optional
-        Bits of each random word that stochastic rounding uses, its highest ones: 1 to 32. By default 16,
-        as hardware has them for bfloat16.
+        Number of leading bits of each random word that stochastic rounding uses: 1 to 32. The default is 16,
+        as in hardware for bfloat16.
     rule : Rule or str, optional
         See `Rule`.
     underflow : Underflow or str, optional
@@ -112,8 +110,8 @@ class Rounding:
     TypeError
         If the random bits are no int.
     ValueError
-        If a name is unknown, with the allowed ones, the random bits are out of range, or the overflow policy
-        is one of stochastic rounding and the mode another.
+        If a name is unknown (the message lists the allowed ones), the random bits are out of range, or the
+        overflow policy is for stochastic rounding and the mode is another.
     """
 
     mode: Mode = Mode.NEAREST_EVEN
@@ -133,14 +131,14 @@ class Rounding:
         if not 1 <= self.random_bits <= 32:
             raise ValueError(f"random_bits = {self.random_bits} must lie between 1 and 32")
 
-    @property
+    @cached_property
     def stochastic(self) -> bool:
-        """Whether random words are needed."""
+        """Whether the mode is stochastic and needs random words."""
         return self.mode is Mode.STOCHASTIC
 
     @property
     def guard_bits(self) -> int:
-        """Bits that a number rounded to odd needs beyond the target's precision, to round like the exact."""
+        """Extra bits beyond the target's precision that make rounding to odd first innocuous."""
         return 2 + (self.random_bits if self.stochastic else 0)
 
 
@@ -149,17 +147,17 @@ def get_rounding(
     overflow: Overflow | str = Overflow.IEEE,
     underflow: Underflow | str = Underflow.GRADUAL,
 ) -> Rounding:
-    """Return the `Rounding` meant by a mode's name and policies' names; a `Rounding` is kept as it is.
+    """Return the `Rounding` for the names of a mode and policies; return a `Rounding` as it is.
 
     Raises
     ------
     ValueError
-        If a name is unknown, or a `Rounding` comes with other policies than its own.
+        If a name is unknown, or a `Rounding` is given with policies that contradict its own.
     """
     if isinstance(rounding, str) and isinstance(overflow, str) and isinstance(underflow, str):
         return _named(rounding, overflow, underflow)
     if not isinstance(rounding, Rounding):
-        return _named.__wrapped__(rounding, overflow, underflow)  # refused, and what cannot be kept as well
+        return _named.__wrapped__(rounding, overflow, underflow)  # raises; also takes unhashable arguments
     if _member(Overflow, overflow, "overflow") not in (Overflow.IEEE, rounding.overflow):
         raise ValueError(f"{rounding} has its own overflow policy; overflow={overflow!s} contradicts it")
     if _member(Underflow, underflow, "underflow") not in (Underflow.GRADUAL, rounding.underflow):

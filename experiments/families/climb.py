@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
+from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic import EVEN, EVERY, Family, Polynomial, Precisions
-from mcfsim.symbolic.variables import root, unit
-from mcfsim.theorems.every_p.measured import measured
+from mcfsim.theorems.every_p.trying import measured
 from mcfsim.theorems.operands import OperandSpec, belongs, unbounded
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trial import Trial, flat
+from mcfsim.theorems.symbolic import EVEN, EVERY, Family, Polynomial, Precisions
+from mcfsim.theorems.symbolic.operand_families import root, unit
+from mcfsim.theorems.trial import Trial
 
 
 class Kind(Enum):

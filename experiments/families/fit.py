@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from mcfsim.symbolic import EVERY, Family, Polynomial, Precisions
-from mcfsim.symbolic.polynomial import is_dyadic
+from mcfsim.theorems.counterexamples import Case
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.witnesses import Case
+from mcfsim.theorems.symbolic import EVERY, Family, Polynomial, Precisions
+from mcfsim.theorems.symbolic.polynomial import is_dyadic
 
 #: So many precisions determine a polynomial, and it has at most so many terms.
 _FITTED = 3

@@ -9,9 +9,9 @@ from fractions import Fraction
 from experiments.families.climb import Grid, climb
 from experiments.families.fit import NoFitError, fit
 from mcfsim.rounding import Mode
-from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Polynomial, Precisions
 from mcfsim.theorems.every_p.family_proof import Proof, prove
 from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.symbolic import EVEN, EVERY, ODD, Family, Polynomial, Precisions
 
 #: Of families with one limit the better one has the larger error at the first of these precisions.
 _COMPARED = (12, 13)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.machine_code.ptx import without_repeats
-from mcfsim.compile.hardware import INSTRUCTIONS
 from mcfsim.compile.kernel import check_triton
 from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.triton_source import INSTRUCTIONS
 from mcfsim.kernels.element.machine import F32, F64, Value
 
 #: Elements that are looked at: one a thread.

@@ -1,42 +1,202 @@
-"""Emulated operations on one block of carrier numbers: each the line of one operation."""
+"""Emulated operations on one block of carrier numbers; NumPy runs the line that each is lowered to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_processor
-from mcfsim.compile.operation import Operation, operation
+from mcfsim.checks import check_processor
+from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.program import Draw, Program, ProgramStep, Register, Scalar
+from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.formats import Format
-from mcfsim.kernels import rational
+from mcfsim.kernels import real_numbers
+from mcfsim.kernels.blocks import get_kernel, rounds
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.dispatch import get_kernel
-from mcfsim.kernels.operation_plan import plan
+from mcfsim.kernels.element.calls import Calls
+from mcfsim.kernels.element.forms import as_calls
+from mcfsim.kernels.operation_plan import Way, plan, refusal
 from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar, signum
 from mcfsim.protocol import RoundedNumber, Streams, Value
-from mcfsim.random import Words
+from mcfsim.random import Words, word_bits
 from mcfsim.rounding import Mode, Rounding, Underflow
-from mcfsim.storage.buffers import retain_freed_memory
+from mcfsim.storage.buffers import retain_freed_memory, scratch
+
+# -- one operation ----------------------------------------------------------------------------------------
+Block = NDArray[Any]
+
+#: Bytes of the result computed at a time: with the intermediate results they fit into the level-2 cache.
+_AT_ONCE = 1 << 18
+#: From this many elements on, a stand-in for a scalar saves more time than the search for it takes.
+_WORTH_A_SEARCH = 1 << 12
+#: Number of real scalars whose bound lines are cached.
+_KEPT = 256
 
 
-class BlockArithmetic:
-    """Operations on one-dimensional carrier blocks and Python scalars, with nothing checked.
+class _Bound(NamedTuple):
+    """A line with its real scalars filled in."""
 
-    An operation is the line that a text of this operation alone is lowered to (`mcfsim.compile.operation`).
-    With a real scalar that no line takes, as binary64 does not hold it, or as it lies so far out that
-    intermediate results could leave binary64's range, it is worked out in fractions, element by element.
+    calls: Calls
+    numbers: tuple[Block, ...]
 
-    The result of an operation on scalars alone is a scalar, a Python float, the same in every block: drawn
-    for by the word of index 0.
+
+class Operation:
+    """An operation in a format on blocks of values and real scalars.
+
+    Parameters
+    ----------
+    name : str
+        Name of the operation, as in `mcfsim.protocol.Arithmetic`.
+    fmt, rounding
+        Format and rounding of the result; operands that are values have the same format.
+    policy : {"exact", "rounded"}
+        How real scalars enter.
+    scalars : tuple of bool
+        Which operands are real scalars.
+
+    Attributes
+    ----------
+    draws : bool
+        Whether the operation takes random words.
+    plain : _Bound or None
+        The line, if there are no real scalars.
     """
 
-    #: Where the words of stochastic rounding come from, from which element on, and the operations so far.
+    def __init__(
+        self, name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[bool, ...]
+    ) -> None:
+        self._name, self._format, self._rounding, self._policy = name, fmt, rounding, policy
+        self.draws = rounding.stochastic and rounds(name, fmt)
+        operands = [Scalar(f"s{n}") if s else Register(f"x{n}", fmt) for n, s in enumerate(scalars)]
+        draw = Draw(0, 0) if self.draws else None
+        step = ProgramStep(name, rounding, tuple(operands), Register("y", fmt), draw=draw)
+        inputs = tuple(x for x in operands if isinstance(x, Register))
+        names = tuple(x.name for x in operands if isinstance(x, Scalar))
+        self._program = Program(name, inputs, names, (step,), step.result, (1,) if self.draws else ())
+        self._uses = self._program.uses
+        self._carrier, self._word_bits = carrier_of(fmt), word_bits(rounding.random_bits)
+        self._lines: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Calls]] = {}
+        self._kept: dict[Any, _Bound | None] = {}
+        self.plain = None if any(scalars) else self._bind((), ())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        scalars = tuple(not isinstance(x, Register) for x in self._program.steps[0].operands)
+        return operation, (self._name, self._format, self._rounding, self._policy, scalars)
+
+    def bound(self, numbers: Sequence[Any], size: int) -> _Bound | None:
+        """Return the line with its real scalars, or None if binary64 cannot take one of them exactly.
+
+        Parameters
+        ----------
+        numbers : sequence of number
+            The real scalars, in order.
+        size : int
+            Number of elements of the result.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If the operation has no exact path.
+        """
+        search = size >= _WORTH_A_SEARCH
+        # No key for zeros, which are equal with either sign, nor for other types, whose numbers may be equal.
+        key = (search, *numbers) if all(isinstance(x, float) and x for x in numbers) else None
+        if key is not None and key in self._kept:
+            return self._kept[key]
+        found = self._entered(numbers, search)
+        if key is not None:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[key] = found
+        return found
+
+    def _entered(self, numbers: Sequence[Any], search: bool) -> _Bound | None:
+        ways: list[ScalarEncoding] = []
+        stand: list[float] = []
+        for use, number in zip(self._uses, numbers, strict=True):
+            try:
+                way, parts = encoding(use, number, self._policy, search=search)
+            except UnsupportedFormatError:
+                chosen, why = plan(self._format, self._rounding, self._carrier).reals[self._name]
+                if chosen is Way.REFUSED:
+                    raise refusal(self._name, self._format, self._rounding, why) from None
+                return None
+            ways.append(way)
+            stand += parts
+        return self._bind(tuple(ways), stand)
+
+    def _bind(self, ways: tuple[ScalarEncoding, ...], numbers: Sequence[float]) -> _Bound:
+        if ways not in self._lines:
+            lowered = lower(self._program, ways, clean=False, narrows=False)
+            given = (*lowered.operands, *lowered.words, *lowered.numbers)
+            self._lines[ways] = lowered, as_calls(lowered.results, given, lowered.numbers)
+        lowered, calls = self._lines[ways]
+        typed = zip(lowered.numbers, numbers, strict=True)
+        return _Bound(calls, tuple(np.array(number, lowered.dtype(x)) for x, number in typed))
+
+    def __call__(self, bound: _Bound, blocks: Sequence[Block], size: int, words: Words | None) -> Block:
+        """Return the result on contiguous blocks of the carrier.
+
+        Parameters
+        ----------
+        bound : _Bound
+            See `bound`.
+        blocks : sequence of array
+            The operands that are no real scalars.
+        size : int
+            Their number of elements; 1 if there are real scalars alone.
+        words : array of unsigned integers or None
+            One random word per element, if the operation draws; its highest bits are used.
+        """
+        for x in blocks:
+            if x.dtype is not self._carrier and x.dtype != self._carrier:
+                raise ValueError(
+                    f"{self._name} in {self._format} of {x.dtype}: round brings values of other formats over"
+                )
+        out = np.empty(size, self._carrier)
+        given = blocks
+        if words is not None:
+            drawn = scratch("words", size, np.int64)
+            longer = 8 * words.itemsize - self._word_bits
+            np.copyto(drawn, words >> words.dtype.type(longer) if longer else words)
+            given = [*blocks, drawn]
+        at_once = _AT_ONCE // self._carrier.itemsize
+        if size <= at_once or len(bound.calls) == 1:
+            bound.calls([*given, *bound.numbers] if bound.numbers else given, [out])
+            return out
+        for start in range(0, size, at_once):
+            part = slice(start, start + at_once)
+            bound.calls([*(x[part] for x in given), *bound.numbers], [out[part]])
+        return out
+
+
+@lru_cache(maxsize=1024)
+def operation(
+    name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[bool, ...]
+) -> Operation:
+    """Return an `Operation`, made once and cached."""
+    return Operation(name, fmt, rounding, policy, scalars)
+
+
+# -- the arithmetic ---------------------------------------------------------------------------------------
+class BlockArithmetic:
+    """Emulated operations on one-dimensional carrier blocks and Python scalars; nothing is checked.
+
+    An operation runs the line of a program with this one operation (`Operation`). No line takes a real scalar
+    that binary64 does not hold, or one so large or small that intermediate results could leave the range of
+    binary64. Then the operation is computed in fractions, element by element.
+
+    The result of an operation on scalars alone is a Python float, the same in every block. Stochastic
+    rounding then takes the word of index 0.
+    """
+
+    #: Streams of random words, index of the block's first element, and number of operations so far.
     random: Streams | None = None
     start = operations = 0
 
@@ -45,7 +205,7 @@ class BlockArithmetic:
         retain_freed_memory()
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self.carrier = carrier_of(fmt)
-        # A result is no operand: where those are flushed, results stay gradual.
+        # If only operands are flushed, results underflow gradually.
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
         of_results = replace(rounding, underflow=Underflow.GRADUAL) if flushes else rounding
         self.plan = plan(fmt, rounding, self.carrier)
@@ -56,7 +216,7 @@ class BlockArithmetic:
         self._operations: dict[tuple[str, tuple[bool, ...]], Operation] = {}
 
     def at(self, random: Streams | None, start: int) -> BlockArithmetic:
-        """Return the arithmetic for the block that begins with an element, and its operations' streams."""
+        """Return the arithmetic for the block from index `start` on, with the streams of its operations."""
         if not self.rounding.stochastic:
             return self
         block = copy(self)
@@ -64,11 +224,11 @@ class BlockArithmetic:
         return block
 
     def like(self, fmt: Format, rounding: Rounding) -> BlockArithmetic:
-        """Return the emulator of another format and rounding, made once."""
+        """Return the emulator of another format and rounding, made once and cached."""
         return _like(fmt, rounding, self.scalars)
 
     def on_block(self, step: int, start: int) -> BlockArithmetic:
-        """Return itself: it works on blocks."""
+        """Return itself: it already works on blocks."""
         return self
 
     # -- the operations -----------------------------------------------------------------------------------
@@ -93,23 +253,23 @@ class BlockArithmetic:
         return self._carry_out("sqrt", a)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c``, rounded once: never by a wider fma, whose second rounding can be wrong."""
+        """Return ``a * b + c``, rounded once; a wider fma is not used, as its second rounding can err."""
         return self._carry_out("fma", a, b, c)
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``; where that is no value of the format, what the rounding makes of it."""
+        """Return ``-a``, rounded if it is no value of the format."""
         return self._changed("neg", a) if is_scalar(a) else self._carry_out("neg", a)
 
     def abs(self, a: Value) -> Value:
-        """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
+        """Return ``|a|``, rounded if it is no value of the format."""
         return self._changed("abs", a) if is_scalar(a) else self._carry_out("abs", a)
 
     def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign; where that is no value of the format, what the rounding makes of it."""
+        """Return the sign of `a`: 1, -1, or a zero or NaN as it is; rounded if 1 is no value."""
         return self._changed("sign", a) if is_scalar(a) else self._carry_out("sign", a)
 
     def round(self, x: Value) -> Value:
-        """Round a block of either carrier, or a number."""
+        """Return a block of either carrier, or a number, rounded to the format."""
         if is_scalar(x):
             return self._changed("round", x)
         kernel = self._entering if x.dtype == self.carrier else self._wide_entering
@@ -118,21 +278,21 @@ class BlockArithmetic:
         return result.astype(self.carrier, copy=False)
 
     def settle(self, x: Value) -> Value:
-        """Return values and results as they are, and a number that is no value of the format rounded.
+        """Return values and results as they are, and round a number that is no value of the format.
 
-        That is how a number leaves an algorithm that did nothing with it.
+        An algorithm may return a number that it took as an operand; this is how it leaves.
         """
         return self._changed("settle", x) if is_scalar(x) and type(x) is not RoundedNumber else x
 
     def keeps(self, x: NDArray[Any]) -> bool:
-        """Return whether a block of the carrier holds values of the format, or NaN, alone."""
+        """Return whether a block of the carrier holds only values of the format and NaN."""
         return self._kernel.keeps(x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``: blocks are already small."""
+        """Return ``function(self, *operands, **options)``; blocks are already small."""
         return function(self, *operands, **options)
 
-    # -- carried out --------------------------------------------------------------------------------------
+    # -- how they run -------------------------------------------------------------------------------------
     def _carry_out(self, name: str, *operands: Value) -> Value:
         scalars = tuple([type(x) is not np.ndarray and is_scalar(x) for x in operands])
         line = self._operations.get((name, scalars))
@@ -155,7 +315,7 @@ class BlockArithmetic:
         return result if blocks else RoundedNumber(result[0], self.carrier)
 
     def _changed(self, name: str, x: Any) -> RoundedNumber:
-        """Return what an operation on signs, or rounding, makes of a number."""
+        """Return the result of an operation on signs, or of rounding, for one number."""
 
         def one_word() -> Words | None:
             return self._words(1, 0)
@@ -166,7 +326,7 @@ class BlockArithmetic:
     def _in_fractions(
         self, name: str, operands: tuple[Value, ...], size: int, words: Words | None
     ) -> NDArray[Any]:
-        """Carry out an operation on numbers of any kind, each result rounded to odd in binary64 first."""
+        """Return an operation on numbers of any kind, each result first rounded to odd in binary64."""
         given = [self._entered(x) if is_scalar(x) else x.astype(np.float64) for x in operands]
         if self.rounding.underflow is Underflow.FLUSH_INPUTS:
             least = self.format.smallest_normal
@@ -175,11 +335,11 @@ class BlockArithmetic:
             given = [np.where(abs(x) < least, zero, x) for x, zero in zip(given, zeros, strict=True)]
         if name == "sub":
             given[1] = -given[1]
-        # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.
+        # In this mode an exactly zero sum is -0, as -((-a) + (-b)) is.
         negated = self.rounding.mode is Mode.DOWN and name in ("add", "sub", "fma")
         if negated:
             given[0], given[-1] = -given[0], -given[-1]
-        y = rational.decided(name, *given)
+        y = real_numbers.decided(name, *given)
         largest = np.finfo(np.float64).max
         if self.rounding.stochastic and float(self.format.max) > largest / 2 and (abs(y) == largest).any():
             raise UnsupportedFormatError(
@@ -190,12 +350,12 @@ class BlockArithmetic:
         return y.astype(self.carrier, copy=False)
 
     def _entered(self, x: Any) -> NDArray[Any]:
-        """Return a real scalar as an array of one element: of float64, or a Fraction."""
+        """Return a real scalar as an array of one element, a float64 or a Fraction."""
         number, _ = enter(exact_or_binary64(x), self.format, self.rounding, self.scalars)
         return np.array([number], np.float64 if isinstance(number, float) else object)
 
     def _words(self, size: int, start: int) -> Words | None:
-        """Return the next stream's words for a block."""
+        """Return the words of the next stream for a block."""
         if not self.rounding.stochastic:
             return None
         if self.random is None:

@@ -1,4 +1,4 @@
-"""Arithmetic in mpmath to as many bits as asked for: the ground truth, from the same algorithm texts."""
+"""Multiple-precision arithmetic in mpmath, in which the same algorithms give reference results."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
 from mcfsim.protocol import Value
 
 
 class ExactArithmetic:
-    """Operations in mpmath with ``precision`` bits; there is no format, and no overflow or underflow.
+    """Operations in mpmath with ``precision`` bits, without a format, overflow or underflow.
 
-    Values are mpf numbers or object arrays of them. Python numbers and other arrays of numbers may stand
-    as operands and are taken exactly. Division by zero and the square root of a negative number, which
-    have no real result, raise.
+    Values are mpf numbers or object arrays of them. Operands may also be Python numbers and other arrays of
+    numbers, taken exactly. Division by zero and the square root of a negative number raise, as they have no
+    real result.
 
     Parameters
     ----------
@@ -60,17 +60,17 @@ class ExactArithmetic:
         return self.context.sqrt(x)
 
     def round(self, x: Value) -> Value:
-        """Take numbers in exactly, or to ``precision`` bits if they have more."""
+        """Return numbers as mpf, exactly, or rounded to ``precision`` bits if they have more."""
         with np.errstate(invalid="ignore"):  # NaN
             converted = self._convert(x)
         return +converted if not isinstance(converted, np.ndarray) else converted
 
     def like(self, fmt: Any, rounding: Any) -> ExactArithmetic:
-        """Return itself: nothing is rounded into any format."""
+        """Return itself: nothing is rounded to a format."""
         return self
 
     def on_block(self, step: int, start: int) -> ExactArithmetic:
-        """Return itself: elements of a block are as any."""
+        """Return itself: a block is not treated specially."""
         return self
 
     def add(self, a: Value, b: Value) -> Value:
@@ -106,11 +106,11 @@ class ExactArithmetic:
         return abs(self.round(a))
 
     def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign of `a`, and zero or NaN as it is."""
+        """Return the sign of `a`: 1, -1, or zero or NaN as it is."""
         return self._sign(self.round(a))
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``; a Python number leaves as an mpf."""
+        """Return ``function(self, *operands, **options)``, with Python numbers converted to mpf."""
         return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:

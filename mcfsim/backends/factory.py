@@ -1,4 +1,4 @@
-"""From a format's name to an arithmetic."""
+"""The factory `arithmetic`, which makes the arithmetic of a format."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.native import NativeArithmetic, native_dtype
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 
 if TYPE_CHECKING:
-    from mcfsim.backends.native_torch import TorchNativeArithmetic
-    from mcfsim.backends.torch import TorchArithmetic
+    from mcfsim.backends.torch import TorchArithmetic, TorchNativeArithmetic
 
 
 BACKENDS = ("numpy", "numba", "torch", "native", "exact")
@@ -30,7 +29,7 @@ def arithmetic(
     backend: str = "numpy",
     **options: Any,
 ) -> NumpyArithmetic | TorchArithmetic | NativeArithmetic | TorchNativeArithmetic | ExactArithmetic:
-    """Return the arithmetic that rounds each result once into a format.
+    """Return an arithmetic that rounds each result once to a format.
 
     Parameters
     ----------
@@ -43,22 +42,22 @@ def arithmetic(
     underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
         See `Underflow`.
     backend : {"numpy", "numba", "torch", "native", "exact"}, optional
-        ``numpy``: the emulator. ``numba``: the same, all texts on arrays compiled (``compiled=True``).
-        ``torch``: the same on PyTorch's tensors of one device. ``native``: NumPy's or ml_dtypes' own type,
-        or, if a ``device`` is given, PyTorch's own on tensors there; nearest even only. ``exact``: mpmath,
-        nothing rounded.
+        ``numpy``: the emulator. ``numba``: the same, with all algorithms on arrays compiled
+        (``compiled=True``). ``torch``: the same on PyTorch tensors of one device. ``native``: the type of
+        NumPy or ml_dtypes, or, if a ``device`` is given, of PyTorch on tensors there; nearest even only.
+        ``exact``: mpmath, not rounded to a format.
     **options
-        ``scalars``, ``threads``, ``random`` and ``compiled`` of `NumpyArithmetic`; the first three of
-        `TorchArithmetic`, with ``device`` (``"cpu"``, or one on which PyTorch computes here, as ``"cuda"``)
-        and ``kernels``, whether Triton's carry texts out there (docs/gpu.md); ``device`` of
-        `TorchNativeArithmetic`; ``precision`` in bits of `ExactArithmetic`.
+        Options of the arithmetic. `NumpyArithmetic`: ``scalars``, ``threads``, ``random``, ``compiled``.
+        `TorchArithmetic`: the first three of these, ``device`` (``"cpu"``, or a device on which PyTorch
+        computes, such as ``"cuda"``), and ``kernels``, whether Triton kernels run algorithms there
+        (docs/gpu.md). `TorchNativeArithmetic`: ``device``. `ExactArithmetic`: ``precision`` in bits.
 
     Raises
     ------
     ImportError
-        If PyTorch, or Numba, is asked for and not installed.
+        If the backend needs PyTorch or Numba, and it is not installed.
     ValueError
-        If a name is unknown, or the backend cannot do what is asked.
+        If a name is unknown, or the backend does not support the arguments.
     ProcessorError
         If the processor is set to treat subnormal numbers as zeros, or not to round to nearest.
 
@@ -93,7 +92,7 @@ def arithmetic(
                 f"native arithmetic rounds to nearest even, over- and underflows as in IEEE 754, not {policy}"
             )
         if "device" in options:
-            from mcfsim.backends.native_torch import TorchNativeArithmetic
+            from mcfsim.backends.torch import TorchNativeArithmetic
 
             return TorchNativeArithmetic(fmt, **options)
         return NativeArithmetic(native_dtype(fmt), **options)
@@ -101,9 +100,9 @@ def arithmetic(
 
 
 def how_compiled(arithmetics: Iterable[Any]) -> bool | None:
-    """Return whether a text of several arithmetics is to be compiled, by `compiled` of `NumpyArithmetic`.
+    """Return the common `compiled` option of several arithmetics; False if they differ.
 
-    It is not if one is of another kind, or watches what is done.
+    It is False as well if one of them is no `NumpyArithmetic`, such as a `Meter`.
     """
     kinds = list(arithmetics)
     if any(type(ar) is not NumpyArithmetic for ar in kinds):
@@ -113,8 +112,8 @@ def how_compiled(arithmetics: Iterable[Any]) -> bool | None:
 
 
 def on_blocks(fmt: Format, rounding: Rounding) -> BlockArithmetic:
-    """Return the emulator's operations on contiguous blocks of carrier numbers: nothing is checked.
+    """Return the emulator's operations on contiguous blocks of carrier numbers.
 
-    Scalars enter exactly.
+    Nothing is checked. Scalars enter exactly.
     """
     return BlockArithmetic(fmt, rounding, "exact")

@@ -1,4 +1,4 @@
-"""A wrapper for any arithmetic that counts its operations and records what each one lost."""
+"""A wrapper around any arithmetic that counts its operations and measures their rounding errors."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.codec.views import on_host
+from mcfsim.codec import on_host
 from mcfsim.formats import Format, Grid
-from mcfsim.kernels import rational, residuals
+from mcfsim.kernels import native, real_numbers
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
-from mcfsim.protocol import Arithmetic, RoundedNumber, Value
+from mcfsim.protocol import Arithmetic, Forwarding, RoundedNumber, Value
 from mcfsim.rounding import Rounding
 
 
 @dataclass
 class OperationTally:
-    """What a `Meter` saw of one kind of operation.
+    """Counts of a `Meter` for one kind of operation.
 
-    Judged are elements whose operands are finite and whose exact result is a real number: what comes of an
-    infinity or NaN, of a division by zero or of the square root of a negative number, is counted by `calls`
-    and `elements` alone.
+    Counts other than `calls` and `elements` cover only elements whose operands are finite and whose exact
+    result is a real number. They leave out infinite and NaN operands, divisions by zero and square roots of
+    negative numbers.
 
     Attributes
     ----------
     calls : int
-        How often the operation was called.
+        Number of calls.
     elements : int
-        On how many elements in all.
+        Number of elements in all calls.
     inexact : int
-        Elements whose result differs from the exact one, over- and underflows among them.
+        Elements whose result differs from the exact one, overflows and underflows included.
     overflow : int
-        Elements whose result is infinite or NaN, as a format without infinity has it, or that saturated: the
-        result is an end of the format's range, and beyond it the exact one, by a unit in the last place of
-        that end or more.
+        Elements whose result is infinite, or NaN in a format without infinity, or saturated: the result is an
+        end of the format's range, and the exact result exceeds it by at least one unit in its last place.
     underflow : int
-        Elements whose result is zero though the exact one is not.
+        Elements whose result is zero although the exact result is not.
     lost : int
-        Additions and subtractions whose result is the one operand though the other is not zero. Where that
-        is an overflow it is not counted here.
+        Additions and subtractions whose result is one operand although the other is not zero. Overflows are
+        not counted.
     max_error : float
-        Largest relative error in units of u = 2**-p of the format, p its precision, where the result is
-        neither zero nor an overflow. Near the smallest subnormal number it may exceed 1, as an absolute
-        error of half that number does.
+        Largest relative error of a result that is neither an underflow to zero nor an overflow, in units of
+        u = 2**-p, where p is the format's precision. It may exceed 1 near the smallest subnormal number,
+        where the absolute error can be half of that number.
     """
 
     calls: int = 0
@@ -58,26 +57,26 @@ class OperationTally:
     max_error: float = 0.0
 
 
-class Meter:
-    """Any arithmetic, watched: results are those of the wrapped one.
+class Meter(Forwarding):
+    """An arithmetic that measures another one; its results are those of the wrapped arithmetic.
 
-    Exact results are judged as binary64 numbers with a residual: what is counted is exact where operands lie
-    within 2**+-480, and for real scalars and integers that binary64 does not hold. A real scalar counts as
-    the number that it is, whatever the scalar policy. Tensors are judged in the host's memory, to which
-    operands and results of other devices are copied; the results that are handed on stay where they are.
+    Exact results are binary64 numbers with a residual. Counts are exact where operands lie within 2**+-480,
+    and for real scalars and integers that binary64 does not hold. A real scalar counts as the exact number,
+    whatever the scalar policy. Tensors of other devices are copied to host memory for the comparison; the
+    returned results stay on their device.
 
     Parameters
     ----------
     arithmetic : Arithmetic
-        The one to watch.
+        The arithmetic to measure.
 
     Attributes
     ----------
-    tallies : dict of str to Tally
-        By operation: ``add``, ``sub``, ``mul``, ``div``, ``sqrt``, ``fma``, ``neg``, ``abs``, ``sign``,
-        ``round``.
+    tallies : dict of str to OperationTally
+        Counts by operation: ``add``, ``sub``, ``mul``, ``div``, ``sqrt``, ``fma``, ``neg``, ``abs``,
+        ``sign``, ``round``.
     trace : list of str
-        The operations in order of their calls.
+        The operations in the order of their calls.
     """
 
     def __init__(self, arithmetic: Arithmetic) -> None:
@@ -91,7 +90,7 @@ class Meter:
         return self.arithmetic.format
 
     def __getattr__(self, name: str) -> Any:
-        if name == "arithmetic":  # of a copy that has nothing yet
+        if name == "arithmetic":  # a copy in the making has no attributes yet
             raise AttributeError(name)
         return getattr(self.arithmetic, name)
 
@@ -100,55 +99,15 @@ class Meter:
         return Meter(self.arithmetic.like(fmt, rounding))
 
     def on_block(self, step: int, start: int) -> Meter:
-        """Return a meter around the wrapped arithmetic for the block, which counts to the same tallies."""
+        """Return a meter around the wrapped arithmetic of the block, with the same tallies."""
         watched = Meter(self.arithmetic.on_block(step, start))
         watched.tallies, watched.trace = self.tallies, self.trace
         return watched
 
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``, and count it."""
-        return self._watch("add", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``, and count it."""
-        return self._watch("sub", a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``, and count it."""
-        return self._watch("mul", a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``, and count it."""
-        return self._watch("div", a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root, and count it."""
-        return self._watch("sqrt", a)
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c``, and count it."""
-        return self._watch("fma", a, b, c)
-
-    def neg(self, a: Value) -> Value:
-        """Return ``-a``, and count it."""
-        return self._watch("neg", a)
-
-    def abs(self, a: Value) -> Value:
-        """Return ``|a|``, and count it."""
-        return self._watch("abs", a)
-
-    def sign(self, a: Value) -> Value:
-        """Return the sign, and count it."""
-        return self._watch("sign", a)
-
-    def round(self, x: Value) -> Value:
-        """Round into the format, and count it."""
-        return self._watch("round", x)
-
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``: whole arrays, so that every operation is seen.
+        """Return ``function(self, *operands, **options)``, on whole arrays so that every operation is seen.
 
-        A Python number that the function returns as it was leaves as the wrapped arithmetic has it.
+        The wrapped arithmetic settles a Python number that the function returns unchanged.
         """
         return self._leave(function(self, *operands, **options))
 
@@ -159,7 +118,7 @@ class Meter:
             return float(results)
         return self.arithmetic.evaluate(lambda _, x: x, results) if is_scalar(results) else results
 
-    def _watch(self, name: str, *operands: Value) -> Value:
+    def _operate(self, name: str, *operands: Value) -> Value:
         result = getattr(self.arithmetic, name)(*operands)
         tally = self.tallies.setdefault(name, OperationTally())
         self.trace.append(name)
@@ -179,7 +138,7 @@ class Meter:
     def _judge(
         self, tally: OperationTally, name: str, operands: list[NDArray[Any]], rounded: NDArray[Any]
     ) -> None:
-        """Compare results with the exact ones."""
+        """Compare results with exact results, and update the counts."""
         fmt: Format = self.format
         if name == "sub":
             operands[1] = -operands[1]
@@ -211,7 +170,7 @@ class Meter:
 
 
 def _numbers(x: Any) -> NDArray[Any]:
-    """Return an operand as an array of float64, or of fractions where binary64 does not hold it."""
+    """Return an operand as an array of float64, or of Fractions where binary64 does not hold it."""
     if is_scalar(x):
         number = exact_or_binary64(x)
         return np.array([number], dtype=object if isinstance(number, Fraction) else np.float64)
@@ -222,17 +181,17 @@ def _numbers(x: Any) -> NDArray[Any]:
 
 
 def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return exact results, as binary64 numbers and residuals that are zero where there is none."""
+    """Return exact results as binary64 numbers and residuals; a zero residual means that there is none."""
     if name in _OF_SIGNS:
         (x,) = operands
         changed = _OF_SIGNS[name](x)
         if changed.dtype != object:
             return changed, np.zeros_like(changed)
-        return rational.with_residual("add", changed, np.zeros(()))
+        return real_numbers.with_residual("add", changed, np.zeros(()))
     if any(x.dtype == object for x in operands):
-        return rational.with_residual(name, *operands)
+        return real_numbers.with_residual(name, *operands)
     exact, residual = _WIDE[name](*operands)
-    if name in ("div", "sqrt"):  # a remainder, of which so much is the residual
+    if name in ("div", "sqrt"):  # the residual is the remainder divided by this
         share = np.abs(operands[1]) if name == "div" else 2 * exact
         residual = np.where(residual == 0, residual, residual / share)
     return exact, residual
@@ -245,10 +204,10 @@ _OF_SIGNS: dict[str, Callable[[Any], Any]] = {
     "round": np.positive,
 }
 _WIDE: dict[str, Callable[..., tuple[NDArray[Any], NDArray[Any]]]] = {
-    "add": residuals.add,
-    "sub": residuals.add,  # of the negative
-    "mul": residuals.mul,
-    "div": residuals.div,
-    "sqrt": residuals.sqrt,
-    "fma": residuals.fma,
+    "add": native.add,
+    "sub": native.add,  # of the negative
+    "mul": native.mul,
+    "div": native.div,
+    "sqrt": native.sqrt,
+    "fma": native.fma,
 }

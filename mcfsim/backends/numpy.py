@@ -1,4 +1,4 @@
-"""The emulator on NumPy arrays: every operation rounded once, correctly, into one format."""
+"""The emulator on NumPy arrays: every operation is correctly rounded, once, to one format."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.checks.arguments import as_array, check_threads, is_real
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import as_array, check_processor, check_threads, is_real
 from mcfsim.compile.choice import check_compiled, loops
-from mcfsim.compile.loops import Filler
+from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, ProgramStep
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.convert import round_to
@@ -29,7 +28,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 
-#: Values that a text takes, from which on it is worth looking whether something repeats in it.
+#: From this many operands on, it is worth searching an algorithm for repeated parts.
 _MANY = 32
 
 
@@ -39,40 +38,40 @@ class NumpyArithmetic:
     Parameters
     ----------
     fmt : Format
-        Where every result is rounded.
+        Format of every result.
     rounding : Rounding
         Mode and overflow policy.
     scalars : {"exact", "rounded"}, optional
-        How Python numbers enter: as reals into an operation that rounds once, or rounded first.
+        How Python numbers enter: as real numbers into an operation that rounds once, or rounded first.
     threads : int, optional
         Threads that share the blocks of large arrays.
     random : RandomWords, optional
-        For stochastic rounding, which needs it: each operation is the next of the stream, and each element
-        takes the word of its index in row-major order; a result of scalars alone is one number, drawn for by
-        the word of index 0. Threads that share the arithmetic never share a word, but which operation of
-        which thread is which of the stream is up to their scheduling.
+        Random words, which stochastic rounding needs. Each operation takes the next operation of the stream,
+        and each element the word of its index in row-major order. A result of scalars alone takes the word of
+        index 0. Threads that share the arithmetic never share a word, but their scheduling decides which
+        operation of the stream each of them takes.
     compiled : bool, optional
-        Whether texts are compiled to loops by Numba, with the same bits: True, whatever the size of arrays;
-        False, never; None, where Numba is installed and work on large arrays has gone on for so long that
-        compiling pays. Operations on Python numbers alone never are.
+        Whether Numba compiles algorithms to loops, with the same bits. True: for arrays of any size. False:
+        never. None: if Numba is installed and there has been enough work on large arrays for compiling to
+        pay. Operations on Python numbers alone are never compiled.
 
     Attributes
     ----------
     carrier : dtype
-        Of all results: ``float32`` where it holds every value of the format, else ``float64``.
+        The dtype of all results: ``float32`` if it holds every value of the format, else ``float64``.
 
     Notes
     -----
-    Operands are arrays of any shape that broadcast, dtype float32, float64 or any that casts to the carrier
-    exactly, or Python numbers. An array with an element that is no value of the format is refused with
-    ValueError: bring it in by `round`. If all operands are Python numbers, so is the result.
+    Operands are Python numbers, or arrays of any shapes that broadcast, of dtype float32, float64 or one that
+    casts to the carrier exactly. An array with an element that is no value of the format raises ValueError:
+    convert it with `round`. If all operands are Python numbers, so is the result.
 
     Raises
     ------
     UnsupportedFormatError
         If float64 does not hold the format, or an operation has no exact path.
     ImportError
-        If texts must be compiled, and Numba is not installed, or switched off.
+        If algorithms must be compiled, but Numba is not installed or is switched off.
     ProcessorError
         Here and in operations, if the processor is set to treat subnormal numbers as zeros, or not to round
         to nearest.
@@ -107,7 +106,7 @@ class NumpyArithmetic:
 
     @property
     def format(self) -> Format:
-        """Where every result is rounded."""
+        """Format of every result."""
         return self.blocks.format
 
     @property
@@ -131,7 +130,7 @@ class NumpyArithmetic:
         return NumpyArithmetic(fmt, rounding, random=self.random, **options)
 
     def on_block(self, step: int, start: int) -> BlockArithmetic:
-        """Return the operations on one contiguous block, with nothing checked."""
+        """Return the operations on one contiguous block; nothing is checked."""
         random = None if self.random is None else replace(self.random, step=step)
         return self.blocks.at(random, start)
 
@@ -148,11 +147,11 @@ class NumpyArithmetic:
         return self._apply("mul", a, b)
 
     def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
+        """Return ``a / b``; x / 0 is an infinity (NaN in a format without one), 0 / 0 is NaN."""
         return self._apply("div", a, b)
 
     def sqrt(self, a: Value) -> Value:
-        """Return the square root; NaN below zero, and -0 of -0."""
+        """Return the square root: NaN below zero, and -0 for -0."""
         return self._apply("sqrt", a)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
@@ -160,24 +159,24 @@ class NumpyArithmetic:
         return self._apply("fma", a, b, c)
 
     def neg(self, a: Value) -> Value:
-        """Return ``-a``, rounded where it is no value of the format, as a real scalar's may be.
+        """Return ``-a``; for a real scalar, rounded if it is no value of the format.
 
         In a format without negative zero the negative of zero is zero.
         """
         return self._apply("neg", a)
 
     def abs(self, a: Value) -> Value:
-        """Return ``|a|``, rounded where it is no value of the format, as a real scalar's may be."""
+        """Return ``|a|``; for a real scalar, rounded if it is no value of the format."""
         return self._apply("abs", a)
 
     def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is; rounded if 1 is no value."""
+        """Return the sign of `a`: 1, -1, or a zero or NaN as it is; rounded if 1 is no value."""
         return self._apply("sign", a)
 
     def round(self, x: Value) -> Value:
-        """Round real numbers into the format: scalars, or arrays of a floating or integer dtype.
+        """Return real numbers rounded to the format: scalars, or arrays of a floating or integer dtype.
 
-        Unlike the other operations this takes any numbers, and the result has the carrier's dtype.
+        Unlike the other operations, this one takes any numbers. The result has the carrier's dtype.
         """
         streams = self._streams()
         random = None if streams is None else streams.of(0)
@@ -186,21 +185,22 @@ class NumpyArithmetic:
         return result if np.isscalar(result) else np.asarray(result, dtype=self.carrier)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(arithmetic, *operands, **options)``, computed a block at a time.
+        """Return ``function(arithmetic, *operands, **options)``, computed block by block.
 
         Parameters
         ----------
         function : callable
-            A branch-free sequence of operations of the arithmetic that it is handed first.
+            A branch-free sequence of operations of the arithmetic that is its first argument.
         *operands : value or (nested) tuple of values
-            The result has the shape of all of them broadcast together.
+            The operands; the result has the shape to which they broadcast.
         **options
-            Handed to the function as they are.
+            Passed to the function unchanged.
 
         Raises
         ------
         TypeError, ValueError, UnsupportedFormatError
-            If the function must be compiled, and is no straight line or has an operation that cannot be.
+            If the function must be compiled, but is no straight line or has an operation that cannot be
+            compiled.
         """
         check_processor()
         leaves: list[Value] = []
@@ -242,17 +242,17 @@ class NumpyArithmetic:
         if self.compiled or (self.compiled is None and math.prod(shape) > BLOCK):
             compiled = self._compiled(recorded, math.prod(shape))
             if compiled is not None:
-                filler, nested = compiled
+                bound_loop, nested = compiled
 
                 def fill_compiled(start: int, *blocks: NDArray[Any]) -> None:
                     given, made = blocks[: len(arrays)], blocks[len(arrays) :]
-                    looked = filler.checks or all(map(self.blocks.keeps, given))
-                    if not (looked and filler(given, made, start)):
+                    looked = bound_loop.checks or all(map(self.blocks.keeps, given))
+                    if not (looked and bound_loop(given, made, start)):
                         for array in arrays.values():
                             self._taken_in(array)  # names the element that is no value
 
                 filled = for_each_block(
-                    *(fill_compiled, list(arrays.values()), self.carrier, len(filler.results)),
+                    *(fill_compiled, list(arrays.values()), self.carrier, len(bound_loop.results)),
                     threads=self.threads,
                     ordered=self.rounding.stochastic,
                 )
@@ -265,7 +265,7 @@ class NumpyArithmetic:
                 results = [
                     np.array(_extend(np.asarray(item), size), self.carrier).reshape(shape) for item in found
                 ]
-            else:  # a first run on one element tells how many results there are
+            else:  # a first run on one element gives the number of results
                 count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays)))
 
                 def fill(start: int, *blocks: NDArray[Any]) -> None:
@@ -284,8 +284,8 @@ class NumpyArithmetic:
         self,
         recorded: Callable[[], ProgramRecording],
         elements: int,
-    ) -> tuple[Filler, Any] | None:
-        """Return the compiled loop of a function, and the layout of its results, if there is to be one."""
+    ) -> tuple[BoundLoop, Any] | None:
+        """Return the compiled loop of a function and the layout of its results, or None if none is used."""
         layouts: list[Any] = []
 
         def record() -> Program:
@@ -296,10 +296,10 @@ class NumpyArithmetic:
         def words(program: Program) -> dict[int, RandomWords]:
             return {0: self._take(program.drawn[0])} if program.drawn and program.drawn[0] else {}
 
-        filler = loops(self.scalars, checked=True).filler(
+        bound_loop = loops(self.scalars, checked=True).bound_loop(
             record, elements, self.compiled, words=words, by_numpy=True
         )
-        return None if filler is None else (filler.on_threads(self.threads), layouts[0])
+        return None if bound_loop is None else (bound_loop.on_threads(self.threads), layouts[0])
 
     def _folded(
         self,
@@ -307,7 +307,7 @@ class NumpyArithmetic:
         arrays: dict[int, NDArray[Any]],
         shape: tuple[int, ...],
     ) -> Any:
-        """Return the results of a function of many values by compiled loops over what repeats, or None."""
+        """Return a function's results from compiled loops over its repeated parts, or None without such."""
         fold = loops(self.scalars, checked=True).fold(recorded, math.prod(shape), self.compiled)
         if fold is None:
             return None
@@ -332,12 +332,12 @@ class NumpyArithmetic:
     def _recorded(
         self, function: Callable[..., Any], layout: Any, leaves: list[Value], options: dict[str, Any]
     ) -> ProgramRecording:
-        """Return what a function asks for, if that can be compiled.
+        """Return the recorded operations of a function that can be compiled.
 
         Raises
         ------
         ValueError
-            If it draws in a second format, or a result has another carrier.
+            If the function draws in a second format, or a result has another carrier.
         """
         names = [leaf if is_scalar(leaf) else f"x{index}" for index, leaf in enumerate(leaves)]
         given = _unflatten(layout, names)
@@ -349,7 +349,13 @@ class NumpyArithmetic:
         return recording
 
     def _apply(self, name: str, *operands: Value) -> Any:
-        """Return one operation's result."""
+        """Return the result of one operation."""
+        if self._are_blocks(operands):
+            check_processor()
+            blocks = [x.reshape(-1) for x in operands]
+            with np.errstate(all="ignore"):
+                if all(map(self.blocks.keeps, blocks)):
+                    return getattr(self.blocks, name)(*blocks).reshape(operands[0].shape)
         operation = OPERATIONS[name]
         for operand in operands:
             if isinstance(operand, tuple):
@@ -360,8 +366,20 @@ class NumpyArithmetic:
         with np.errstate(all="ignore"):
             return float(operation(self.blocks.at(self._streams(), 0), *operands))
 
+    def _are_blocks(self, operands: tuple[Value, ...]) -> bool:
+        """Return whether operands form one block that needs no conversion and no random words."""
+        first, carrier = operands[0], self.blocks.carrier
+        for x in operands:
+            # `evaluate` takes in arrays with a zero that the format lacks.
+            if type(x) is not np.ndarray or x.dtype != carrier or x.shape != first.shape:
+                return False
+            if not (x.flags.c_contiguous and x.flags.aligned):
+                return False
+        plain = not self.blocks.rounding.stochastic and self.blocks.format.has_negative_zero
+        return plain and 0 < first.size <= BLOCK and not self.compiled
+
     def _take(self, count: int) -> RandomWords:
-        """Take the words of so many operations, and return those of the first."""
+        """Take the words of `count` operations, and return the stream of the first."""
         with _Streams.taking:
             first = self.random
             assert first is not None
@@ -369,26 +387,26 @@ class NumpyArithmetic:
             return first
 
     def _streams(self) -> _Streams | None:
-        """Return the streams of one call, if its operations draw."""
+        """Return the streams of one call, or None if its operations do not draw."""
         return _Streams(self) if self.rounding.stochastic else None
 
     def _operand(self, x: Any) -> NDArray[Any]:
-        """Return an operand as an array; one of the carrier's dtype is checked later, in its blocks."""
+        """Return an operand as an array; if it has the carrier's dtype, its blocks are checked later."""
         array = as_array(x, "an operand")
         if array.dtype == self.carrier and self.format.has_negative_zero:
             return array
         return self._taken_in(array)
 
     def _taken_in(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array of any real dtype in the carrier; refuse what is no value of the format."""
+        """Return an array of any real dtype in the carrier; raise if an element is no value of the format."""
         if not is_real(array.dtype):
             raise TypeError(f"an operand of dtype {array.dtype} is no array of real numbers")
         with np.errstate(all="ignore"):  # signalling NaNs
-            if array.dtype.kind == "V":  # an ml_dtypes type, all of which fit in float32
+            if array.dtype.kind == "V":  # an ml_dtypes type; float32 holds all of these
                 array = array.astype(np.float32)
             rounded = np.asarray(round_to(array, self.format), dtype=self.carrier)
             same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
-            if array.dtype.kind in "iu":  # the comparison was made in binary64, which need not hold them
+            if array.dtype.kind in "iu":  # the comparison was in binary64, which need not hold them
                 same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")
         if not same.all():
             index = tuple(int(i) for i in np.argwhere(~same)[0])
@@ -401,7 +419,7 @@ class NumpyArithmetic:
 
 
 def _operation(name: str) -> Callable[..., Any]:
-    """Return an operation as a text."""
+    """Return an operation as an algorithm."""
 
     def operation(ar: Arithmetic, *operands: Value) -> Value:
         return getattr(ar, name)(*operands)
@@ -409,16 +427,16 @@ def _operation(name: str) -> Callable[..., Any]:
     return operation
 
 
-#: Each operation as a text.
+#: Each operation as an algorithm.
 OPERATIONS = {
     name: _operation(name) for name in ("add", "sub", "mul", "div", "sqrt", "fma", "neg", "abs", "sign")
 }
 
 
 class _Streams:
-    """The streams that the operations of one call take from an arithmetic, the same in all its blocks.
+    """The random streams of the operations of one call, the same in all its blocks.
 
-    Each is taken once, by the block that comes first to its operation.
+    The first block that reaches an operation takes its stream from the arithmetic; the others reuse it.
     """
 
     taking = threading.Lock()
@@ -449,7 +467,7 @@ def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
 
 
 def _extend(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    # NumPy takes its time over a shape that is there already.
+    # NumPy is slow even if the array has this shape already.
     return array if array.shape == shape else np.broadcast_to(array, shape)
 
 

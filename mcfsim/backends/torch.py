@@ -1,75 +1,75 @@
-"""The emulator on PyTorch's tensors: the same bits as on NumPy arrays.
-
-CPU tensors are computed with where they lie, as NumPy arrays; those of other devices on their device.
-"""
+"""The emulator on PyTorch tensors, bit-identical to NumPy's, and arithmetic in PyTorch's own dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.backends.torch_device import DeviceArithmetic
-from mcfsim.checks.arguments import check_threads
+from mcfsim.checks import check_processor, check_threads
 from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.formats import Format
-from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.kernels.torch_tensors import as_array, torch, uncompiled
-from mcfsim.protocol import Value
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.native import LibraryArithmetic
+from mcfsim.kernels.real_numbers import Scalars, is_scalar, round_real
+from mcfsim.kernels.torch_tensors import as_array, dense, device_of, torch, torch_dtype, uncompiled
+from mcfsim.protocol import Forwarding, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
 
-class TorchArithmetic:
-    """Emulated arithmetic of one format and rounding on PyTorch's tensors of one device.
+class TorchArithmetic(Forwarding):
+    """Emulated arithmetic of one format and rounding on PyTorch tensors of one device.
 
-    Every operation has the bits of `NumpyArithmetic`. On the CPU it is that operation, on the tensors' own
-    memory; elsewhere the same text, carried out on the device by PyTorch's elementwise operations.
+    Every operation has the bits of `NumpyArithmetic`. On the CPU it is that operation, in the memory of the
+    tensors. Elsewhere the device runs the same algorithm by PyTorch's elementwise operations.
 
     Parameters
     ----------
     fmt : Format
-        Where every result is rounded.
+        Format of every result.
     rounding : Rounding
         Mode and overflow policy.
     device : str or torch.device, optional
-        ``"cpu"``, or a device on which PyTorch computes here, as ``"cuda"``: where operands and results are.
+        Device of operands and results: ``"cpu"``, or one on which PyTorch computes, such as ``"cuda"``.
     scalars, threads, random
-        As for `NumpyArithmetic`, whose random words an element of the same index gets. Threads are the CPU's.
+        As for `NumpyArithmetic`; an element of the same index gets the same random words. Threads are for the
+        CPU.
     kernels : bool, optional
-        Whether texts and operations on the device are kernels of Triton, with the same bits: True, always, or
-        refused; False, never; None, where Triton serves (`mcfsim.backends.torch_device.DeviceArithmetic`). On
-        the CPU they are not, unless it is true, and Triton interprets.
+        Whether Triton kernels run algorithms and operations on the device, with the same bits. True: always,
+        or an error. False: never. None: where Triton can (`mcfsim.backends.torch_device.DeviceArithmetic`).
+        On the CPU there are kernels only if this is True and Triton interprets them.
 
     Attributes
     ----------
     kernels : bool
         Whether kernels are tried.
     carrier : torch.dtype
-        Of all results: ``float32`` where it holds every value of the format, else ``float64``.
+        The dtype of all results: ``float32`` if it holds every value of the format, else ``float64``.
 
     Notes
     -----
-    Operands are dense tensors of the device, of any shape that broadcast, of any real dtype (bfloat16 and
-    float8 included) whose elements are values of the format, or Python numbers. Results are new tensors; if
-    all operands are Python numbers, so is the result. Nothing is differentiated: a tensor that requires grad
-    is refused, unless gradients are switched off by ``torch.no_grad()`` anyway.
+    Operands are Python numbers, or dense tensors of the device, of shapes that broadcast, of any real dtype
+    (bfloat16 and float8 included) whose elements are values of the format. Results are new tensors; if all
+    operands are Python numbers, so is the result. Nothing is differentiated: a tensor that requires grad is
+    refused, unless ``torch.no_grad()`` is on.
 
     Raises
     ------
     ValueError
-        If there is no such device here; or if there must be kernels, and it is neither a GPU of NVIDIA nor a
-        CPU where TRITON_INTERPRET=1.
+        If there is no such device; or if `kernels` is True and the device is neither an NVIDIA GPU nor a CPU
+        with TRITON_INTERPRET=1.
     ImportError
-        If there must be kernels, and there is no Triton, or one before 3.6.
+        If `kernels` is True and Triton is not installed, or is older than 3.6.
     UnsupportedFormatError
-        If float64 does not hold the format, or an operation has no exact path; on other devices than the CPU
-        also if a real scalar is beyond what binary64 takes exactly.
+        If float64 does not hold the format, or an operation has no exact path; on devices other than the CPU
+        also if binary64 cannot take a real scalar exactly.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TorchArithmetic:
             self._numpy = DeviceArithmetic(fmt, rounding, device=device, **options)
 
     def _over(self, arithmetic: NumpyArithmetic | BlockArithmetic) -> TorchArithmetic:
-        """Return the same arithmetic, carried out by another one."""
+        """Return a copy that delegates to another arithmetic."""
         other = copy(self)
         other._numpy = arithmetic
         return other
@@ -104,7 +104,7 @@ class TorchArithmetic:
 
     @property
     def format(self) -> Format:
-        """Where every result is rounded."""
+        """Format of every result."""
         return self._numpy.format
 
     @property
@@ -119,17 +119,17 @@ class TorchArithmetic:
 
     @property
     def random(self) -> Any:
-        """The stream that the next operation draws from, if rounding is stochastic."""
+        """The stream of the next operation, if rounding is stochastic."""
         return self._numpy.random
 
     @property
     def device(self) -> torch.device:
-        """Where operands and results are."""
+        """The device of operands and results."""
         return self._numpy.device if isinstance(self._numpy, DeviceArithmetic) else torch.device("cpu")
 
     @property
     def kernels(self) -> bool:
-        """Whether kernels of Triton are tried."""
+        """Whether Triton kernels are tried."""
         return isinstance(self._numpy, DeviceArithmetic) and self._numpy.kernels
 
     @property
@@ -142,62 +142,25 @@ class TorchArithmetic:
         return self._over(self._numpy.like(fmt, rounding))
 
     def on_block(self, step: int, start: int) -> TorchArithmetic:
-        """Return the operations on one contiguous block, with nothing checked."""
+        """Return the operations on one contiguous block; nothing is checked."""
         return self._over(self._numpy.on_block(step, start))
 
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self._call(self._numpy.add, a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self._call(self._numpy.sub, a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``; 0 times infinity is NaN."""
-        return self._call(self._numpy.mul, a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
-        return self._call(self._numpy.div, a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root; NaN below zero, and -0 of -0."""
-        return self._call(self._numpy.sqrt, a)
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c`` rounded once."""
-        return self._call(self._numpy.fma, a, b, c)
-
-    def neg(self, a: Value) -> Value:
-        """Return ``-a``; in a format without negative zero the negative of zero is zero."""
-        return self._call(self._numpy.neg, a)
-
-    def abs(self, a: Value) -> Value:
-        """Return ``|a|``."""
-        return self._call(self._numpy.abs, a)
-
-    def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is; rounded if 1 is no value."""
-        return self._call(self._numpy.sign, a)
-
-    def round(self, x: Value) -> Value:
-        """Round real numbers into the format: scalars, or tensors of a floating or integer dtype."""
-        return self._call(self._numpy.round, x)
-
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(arithmetic, *operands, **options)``, computed a block at a time.
+        """Return ``function(arithmetic, *operands, **options)``, computed block by block.
 
         Parameters
         ----------
         function : callable
-            A branch-free sequence of operations of the arithmetic that it is handed first.
+            A branch-free sequence of operations of the arithmetic that is its first argument.
         *operands : value or (nested) tuple of values
-            The result has the shape of all of them broadcast together.
+            The operands; the result has the shape to which they broadcast.
         **options
-            Handed to the function as they are.
+            Passed to the function unchanged.
         """
         return self._call(partial(self._numpy.evaluate, function, **options), *operands)
+
+    def _operate(self, name: str, *operands: Any) -> Any:
+        return self._call(getattr(self._numpy, name), *operands)
 
     def _call(self, operation: Callable[..., Any], *operands: Any) -> Any:
         return uncompiled(self._carried_out, operation, *operands)
@@ -216,7 +179,132 @@ def _is_cpu(device: str | torch.device) -> bool:
 
 
 def _map(kind: type, change: Callable[[Any], Any], tree: Any) -> Any:
-    """Change the leaves of this kind in nested tuples."""
+    """Return nested tuples with the leaves of one type changed."""
     if isinstance(tree, tuple | list):
         return tuple(_map(kind, change, item) for item in tree)
     return change(tree) if isinstance(tree, kind) else tree
+
+
+# -- PyTorch's own dtypes ---------------------------------------------------------------------------------
+class TorchNativeArithmetic(LibraryArithmetic):
+    """PyTorch's arithmetic in one dtype: each operation is one PyTorch operation on tensors of the dtype.
+
+    The device decides the bits; none are promised. On the CPU, all operations but square roots were found
+    correctly rounded, to nearest even. A root of float32 or float64 may be a neighbour of the correctly
+    rounded one, where PyTorch calls MKL.
+
+    PyTorch has no arithmetic in float8. There each operation, changes of sign included, computes in float32
+    and casts the result. Beyond the largest number, the cast to float8_e4m3fn gives that number from PyTorch
+    2.12 on, also for an infinity, and NaN before; the cast to float8_e5m2 gives an infinity, and the casts to
+    the fnuz types give NaN.
+
+    Python numbers are first rounded, each once, as by the emulator; the scalar policy is ``rounded``. They
+    become tensors on the device, because PyTorch divides by a Python number differently than by a tensor.
+
+    Parameters
+    ----------
+    fmt : Format
+        A format whose values and codes are those of a PyTorch dtype.
+    device : str or torch.device, optional
+        Device of operands and results.
+    fused : bool, optional
+        If True, `fma` raises, as PyTorch has none; if False, it is a product and a sum, rounded twice.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If no dtype of PyTorch holds the format.
+    ValueError
+        If PyTorch has no tensors of the dtype on the device.
+    TypeError
+        In operations, if an operand is neither a dense tensor of the dtype on the device nor a Python number.
+    """
+
+    dtype: torch.dtype
+
+    def __init__(self, fmt: Format, *, device: str | torch.device = "cpu", fused: bool = True) -> None:
+        super().__init__(fmt, torch_dtype(fmt), fused=fused)
+        self.device: torch.device = device_of(device, self.dtype)
+        self._computes_in = torch.float32 if self.dtype.itemsize == 1 else self.dtype
+
+    def __repr__(self) -> str:
+        return f"TorchNativeArithmetic({self.dtype}, device='{self.device}')"
+
+    def _of(self, fmt: Format) -> Self:
+        return type(self)(fmt, device=self.device, fused=self._fused)
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return self._apply(torch.add, a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return self._apply(torch.sub, a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        return self._apply(torch.mul, a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+        return self._apply(torch.div, a, b)
+
+    def sqrt(self, a: Value) -> Value:
+        """Return the square root."""
+        return self._apply(torch.sqrt, a)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c`` with two roundings, if `fused` is False.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If `fused` is True: PyTorch has no fused multiply-add.
+        """
+        if not self._fused:
+            return self.add(self.mul(a, b), c)
+        raise UnsupportedFormatError(
+            f"fma in native {self.dtype}: PyTorch has no fused multiply-add, and a multiplication and an "
+            "addition round twice; use backend='torch'"
+        )
+
+    def neg(self, a: Value) -> Value:
+        """Return ``-a``."""
+        return self._apply(torch.neg, a)
+
+    def abs(self, a: Value) -> Value:
+        """Return ``|a|``."""
+        return self._apply(torch.abs, a)
+
+    def sign(self, a: Value) -> Value:
+        """Return the sign of `a`: 1, -1, or a zero or NaN as it is."""
+        return self._apply(_sign, a)
+
+    def round(self, x: Value) -> Value:
+        """Return numbers cast to the dtype by PyTorch, which may round float64 and long integers twice."""
+        check_processor()
+        return self._number(x) if is_scalar(x) else dense(x, self.device).to(self.dtype)
+
+    def _apply(self, operation: Callable[..., torch.Tensor], *operands: Value) -> torch.Tensor:
+        check_processor()
+        return operation(*(self._enter(x).to(self._computes_in) for x in operands)).to(self.dtype)
+
+    def _enter(self, x: Value) -> torch.Tensor:
+        if is_scalar(x):
+            return self._number(x)
+        x = dense(x, self.device)
+        if x.dtype != self.dtype:
+            raise TypeError(
+                f"an operand is of {x.dtype}, and this arithmetic computes with {self.dtype}; "
+                "bring numbers in with .round(x) first"
+            )
+        return x
+
+    def _number(self, x: Any) -> torch.Tensor:
+        """Return a Python number, rounded once, as a tensor."""
+        value = round_real(x, self._format, Rounding())
+        return torch.tensor(value, dtype=torch.float64).to(self.dtype).to(self.device)
+
+
+def _sign(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.isnan(x) | (x == 0), x, torch.copysign(torch.ones_like(x), x))

@@ -1,4 +1,4 @@
-"""The emulator on PyTorch's tensors of any device: the element text, carried out there."""
+"""The emulator on PyTorch tensors of any device, which runs the elementwise algorithm itself."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor
 from mcfsim.compile.device_rounding import round_there
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import flat, identity, mapped
 from mcfsim.compile.torch_calls import DTYPES, check_machine
 from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
-from mcfsim.compile.torch_loops import Carried, Keyed, as_numbers, loop_of, taken, values_alone
+from mcfsim.compile.torch_loops import CacheKey, Carried, as_numbers, loop_of, taken, values_alone
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
@@ -29,24 +29,24 @@ from mcfsim.rounding import Rounding
 
 
 class DeviceArithmetic(NumpyArithmetic):
-    """The operations of `NumpyArithmetic` on dense tensors of one device, where all elements are computed.
+    """The operations of `NumpyArithmetic` on dense tensors of one device, computed on that device.
 
-    A text given to `evaluate`, and each operation by itself, is lowered to one line, and the line carried out
-    by a kernel, or by PyTorch's operations, one a verb. What is asked of Python numbers alone is computed on
-    the host.
+    Each algorithm given to `evaluate`, and each single operation, is lowered to one line. A kernel runs the
+    line, or PyTorch does, with one PyTorch operation per verb. Operations on Python numbers alone run on the
+    host.
 
     Parameters
     ----------
     fmt, rounding, scalars, random
         As for `NumpyArithmetic`.
     device : str or torch.device
-        Where operands and results are; the CPU is a device like others.
+        Device of operands and results; the CPU is a device like others.
     kernels : bool, optional
-        Whether lines are carried out by kernels of Triton, with the same bits: True, always; False, never;
-        None, where Triton 3.6 or newer serves the device, a GPU, and the kernel takes what it is given. It
-        takes no integers of 64 bits, where float32 is the carrier none of 32 bits and no float64, and no text
-        so long that compiling it would take minutes. On a CPU kernels are interpreted, if TRITON_INTERPRET=1
-        and `kernels` is true: that is for tests.
+        Whether Triton kernels run lines, with the same bits. True: always. False: never. None: where the
+        device is a GPU that Triton 3.6 or newer supports, and the kernel takes the operands. A kernel takes
+        no 64-bit integers; if float32 is the carrier, no 32-bit integers and no float64 either. It takes no
+        algorithm so long that compiling it would take minutes. On a CPU, kernels are interpreted if
+        TRITON_INTERPRET=1 and `kernels` is True; this is for tests.
 
     Attributes
     ----------
@@ -56,14 +56,14 @@ class DeviceArithmetic(NumpyArithmetic):
     Raises
     ------
     TypeError
-        If `kernels` is no bool; in operations, if it is true, and a kernel does not take an operand.
+        If `kernels` is no bool; in operations, if `kernels` is True and a kernel does not take an operand.
     ImportError
-        If `kernels` is true, and there is no Triton, or one before 3.6.
+        If `kernels` is True and Triton is not installed, or is older than 3.6.
     ValueError
-        If PyTorch does not compute on the device here, or `kernels` is true, and Triton has none for it.
+        If PyTorch does not compute on the device, or `kernels` is True and Triton does not support it.
     UnsupportedFormatError
-        If float64 does not hold the format; in operations, if one has no exact path in binary64, or a real
-        scalar lies beyond what binary64 takes exactly.
+        If float64 does not hold the format; in operations, if there is no exact path in binary64, or binary64
+        cannot take a real scalar exactly.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class DeviceArithmetic(NumpyArithmetic):
         super().__init__(fmt, rounding, scalars=scalars, random=random)
         self.device = found_device(device)
         self.kernels = serve(self.device, kernels)
-        self._how = kernels if self.kernels else False  # None: where they take what they are given
-        # Of a block: the index of its first element, and whether operands are known to be values.
+        self._how = kernels if self.kernels else False  # None: where they take the operands
+        # Index of a block's first element, and whether elements are checked to be values.
         self._start, self._checked = 0, True
 
     def __repr__(self) -> str:
@@ -95,14 +95,14 @@ class DeviceArithmetic(NumpyArithmetic):
         return other
 
     def on_block(self, step: int, start: int) -> Any:
-        """Return the operations on one contiguous block, with no element looked at."""
+        """Return the operations on one contiguous block; no element is checked."""
         block = copy(self)
         block.random = None if self.random is None else replace(self.random, step=step)
         block._start, block._checked = start, False
         return block
 
     def round(self, x: Value) -> Value:
-        """Round real numbers into the format: scalars, or tensors of a floating or integer dtype."""
+        """Return real numbers rounded to the format: scalars, or tensors of a floating or integer dtype."""
         if is_scalar(x):
             return super().round(x)
         x = self._tensor(x)
@@ -110,22 +110,22 @@ class DeviceArithmetic(NumpyArithmetic):
         return round_there(x, self.format, self.rounding, self._streams(), self._start, self._how)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(arithmetic, *operands, **options)``, carried out as one line.
+        """Return ``function(arithmetic, *operands, **options)``, computed as one line.
 
         Parameters
         ----------
         function : callable
-            A branch-free sequence of operations of the arithmetic that it is handed first.
+            A branch-free sequence of operations of the arithmetic that is its first argument.
         *operands : value or (nested) tuple of values
-            The results are new tensors with the shape of all of them broadcast together.
+            The operands; the results are new tensors of the shape to which they broadcast.
         **options
-            Handed to the function as they are.
+            Passed to the function unchanged.
 
         Raises
         ------
         TypeError, ValueError
-            If an operand is no tensor of the device, or holds what is no value of the format; if the function
-            is no straight line, draws for numbers alone, or has a second format that draws.
+            If an operand is no tensor of the device, or has an element that is no value of the format; if the
+            function is no straight line, draws for numbers alone, or has a second format that draws.
         UnsupportedFormatError
             If an operation has no exact path.
         """
@@ -134,7 +134,7 @@ class DeviceArithmetic(NumpyArithmetic):
             return super().evaluate(function, *operands, **options)
         check_processor()
         tensors = [self._tensor(x) for x in leaves if not is_scalar(x)]
-        try:  # NumPy's, for PyTorch's function imports a computer algebra system
+        try:  # PyTorch's function would import a computer algebra system
             shape = torch.Size(np.broadcast_shapes(*(tuple(x.shape) for x in tensors)))
         except ValueError:
             shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
@@ -170,22 +170,22 @@ class DeviceArithmetic(NumpyArithmetic):
     def _record(
         self, function: Callable[..., Any], operands: Any, options: dict[str, Any]
     ) -> ProgramRecording:
-        """Return what a function asks for, whose tensors are values of the format."""
+        """Return the recorded operations of a function whose tensors are values of the format."""
         names = iter(f"x{place}" for place, _ in enumerate(flat(operands)))
         given = mapped(lambda x: x if is_scalar(x) else next(names), operands)
-        if function in OPERATIONS.values():  # asks for the same whenever it is called
+        if function in OPERATIONS.values():  # always the same operations
             key = function, mapped(lambda x: x if isinstance(x, str) else identity(x), given)
-            return _recorded(Keyed(key, given), self.format, self.rounding)
+            return _recorded(CacheKey(key, given), self.format, self.rounding)
         return recorded(function, self.format, self.rounding, given, options)
 
     def _tensor(self, x: Any) -> torch.Tensor:
-        """Return an operand without its graph; refuse what is no dense tensor of the device."""
+        """Return an operand without its graph; raise if it is no dense tensor of the device."""
         x = dense(x, self.device)
         as_numbers(x.new_empty(0))  # refuses other dtypes
         return x
 
     def _refuse(self, tensors: list[torch.Tensor]) -> None:
-        """Raise ValueError that names the first element that is no value of the format."""
+        """Raise a ValueError that names the first element that is no value of the format."""
         for x in tensors:
             self._taken_in(as_array(x.cpu()))
         raise ValueError(f"an operand holds what is no value of {self.format}")
@@ -194,12 +194,12 @@ class DeviceArithmetic(NumpyArithmetic):
 def recorded(
     function: Callable[..., Any], fmt: Format, rounding: Rounding, given: Any, options: dict[str, Any]
 ) -> ProgramRecording:
-    """Return what a function asks for of operands, names and real scalars.
+    """Return the recorded operations of a function on operands given as names and real scalars.
 
     Raises
     ------
     ValueError
-        If a second format draws, or a result is of one with another carrier.
+        If a second format draws, or a result has another carrier.
     """
     recording = record(function, fmt, rounding, operands=given, options=options)
     if len(recording.drawn) > rounding.stochastic:
@@ -211,7 +211,7 @@ def recorded(
 
 
 @lru_cache(maxsize=512)
-def _recorded(given: Keyed, fmt: Format, rounding: Rounding) -> ProgramRecording:
+def _recorded(given: CacheKey, fmt: Format, rounding: Rounding) -> ProgramRecording:
     return recorded(given.key[0], fmt, rounding, given.item, {})
 
 
@@ -221,7 +221,7 @@ def found_device(device: str | torch.device) -> torch.device:
     Raises
     ------
     ValueError
-        If there is no such device here, or it does not compute as IEEE 754 has it.
+        If there is no such device, or it does not compute as IEEE 754 requires.
     """
     found = device_of(device, torch.float64)
     try:

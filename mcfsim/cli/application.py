@@ -1,9 +1,12 @@
-"""The application that commands are added to, and what they all share: how they end."""
+"""The command-line application: its output streams, the command decorator, and error handling."""
 
 from __future__ import annotations
 
 import inspect
+import io
+import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +14,93 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 from rich.markup import escape
 from typer import Option
 from typer.core import TyperCommand
 
-from mcfsim.checks.printable import printable
+from mcfsim.checks import printable
+from mcfsim.storage.files import OutputError, ToldFile
 
+
+# -- closed or full output --------------------------------------------------------------------------------
+class PipeClosedError(BaseException):
+    """The reader of a pipe is gone; no subclass of Exception, so that no handler of errors catches it."""
+
+
+class _Stream(ToldFile):
+    """A standard stream whose reader may close it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OutputError as problem:
+            if isinstance(problem.__cause__, BrokenPipeError):
+                raise PipeClosedError from None
+            raise
+
+
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Run a command with standard streams whose errors end it as they end other programs.
+
+    A closed pipe ends the command by SIGPIPE, as `head` ends the program before it, or with status 141 where
+    this signal does not exist. Other write errors, such as a full disk, end it with an error line and status
+    2, and so does a standard output that is closed from the start. Characters that the stream's encoding
+    lacks are escaped as in Python.
+    """
+    if sys.stderr is None:  # as by 2>&-
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # open as long as the process
+    if sys.stdout is None:
+        _refuse("cannot write standard output: it is closed")
+    streams = sys.stdout, sys.stderr
+    try:
+        sys.stdout, sys.stderr = (
+            _watched(sys.stdout, "standard output"),
+            _watched(sys.stderr, "standard error"),
+        )
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except PipeClosedError:
+        _end_by_signal()
+    except OutputError as problem:  # of the last flush
+        _refuse(str(problem))
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _watched(stream: TextIO, label: str) -> TextIO:
+    """Return a `_Stream` to the same file, or the given stream if it writes to no file."""
+    try:
+        watched = _Stream(stream.fileno(), "wb", label, closefd=False)
+    except io.UnsupportedOperation:
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(watched),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.isatty() or stream is sys.stderr,
+    )
+
+
+def _refuse(text: str) -> None:
+    sys.stderr.write(f"Error: {text}\n")
+    sys.exit(2)
+
+
+def _end_by_signal() -> None:
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    os._exit(141)  # 128 and the signal's number, as shells say it
+
+
+# -- the application --------------------------------------------------------------------------------------
 app = typer.Typer(
     help="Bit-exact emulation of low-precision training.",
     no_args_is_help=True,
@@ -30,7 +111,7 @@ app = typer.Typer(
 
 _Function = TypeVar("_Function", bound=Callable[..., None])
 
-#: What the library raises of arguments that it cannot take, or that take more than there is.
+#: Exceptions that the library raises for arguments that it cannot take, or for lack of memory.
 _REFUSALS = (ValueError, TypeError, ArithmeticError, OSError, ImportError, RuntimeError, MemoryError)
 
 
@@ -52,7 +133,7 @@ def common(
 
 
 class Place(Enum):
-    """What a command does with a file; each of its parameters that is a path says one."""
+    """What a command does with a file or folder; each path among its parameters is annotated with one."""
 
     READ = "a file or folder that is read"
     WRITTEN = "a file that is written, or taken up and written anew"
@@ -60,7 +141,7 @@ class Place(Enum):
 
 
 class _Command(TyperCommand):
-    """A command whose help is text: brackets in it are brackets, and no markup."""
+    """A command whose help is plain text: brackets are no markup."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -71,17 +152,17 @@ class _Command(TyperCommand):
 
 
 def command(name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
-    """Return a decorator that adds a command: what all have in common is done around it.
+    """Return a decorator that adds a command to the application, with the checks that all commands share.
 
-    Its outputs are looked at before it begins, and against all its inputs; what the library refuses, and
-    warns of, is one line.
+    Before the command begins, its outputs are checked by themselves and against all its inputs. Errors and
+    warnings of the library are printed in one line.
 
     Parameters
     ----------
     name : str, optional
-        What it is called, if otherwise than the function.
+        Name of the command; by default that of the function.
     **options
-        As of `typer.Typer.command`.
+        Options of `typer.Typer.command`.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -100,7 +181,7 @@ def command(name: str | None = None, **options: Any) -> Callable[[_Function], _F
 
 
 def places_of(function: Callable[..., None]) -> dict[str, tuple[str, Place]]:
-    """Return which parameters of a command are paths, what a user calls them, and what each is for."""
+    """Return the parameters of a command that are paths, with their names for users and their `Place`."""
     found = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         about = getattr(parameter.annotation, "__metadata__", ())
@@ -111,11 +192,11 @@ def places_of(function: Callable[..., None]) -> dict[str, tuple[str, Place]]:
 
 
 def _spelling(name: str, about: tuple[Any, ...]) -> str:
-    """Return what a user calls a parameter, by what is annotated."""
+    """Return a parameter's name for users, from its annotations."""
     for item in about:
         if isinstance(item, typer.models.ArgumentInfo):
             return name.upper()
-        # Typer takes the first word of an annotated option for its default.
+        # Typer takes the first string of an annotated option as its default.
         for word in (getattr(item, "default", None), *(getattr(item, "param_decls", None) or ())):
             if isinstance(word, str) and word.startswith("--"):
                 return word
@@ -123,9 +204,9 @@ def _spelling(name: str, about: tuple[Any, ...]) -> str:
 
 
 def _check_places(places: Mapping[str, tuple[str, Place]], options: Mapping[str, Any]) -> None:
-    """Refuse outputs that cannot be written, or that an input or another output is."""
-    from mcfsim.storage.apart import check_apart
+    """Raise if an output cannot be written, or is the same file as an input or another output."""
     from mcfsim.storage.files import OutputError, check_outputs
+    from mcfsim.storage.shards import check_apart
 
     paths: dict[Place, dict[str, Path]] = {place: {} for place in Place}
     for name, (label, place) in places.items():
@@ -142,7 +223,7 @@ def _check_places(places: Mapping[str, tuple[str, Place]], options: Mapping[str,
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Print what the library has to say about the arguments, and end with status 2."""
+    """Print an error of the library in one line, and exit with status 2."""
     try:
         yield
     except typer.Exit:  # which is a RuntimeError
@@ -157,7 +238,7 @@ def errors_in_one_line() -> Iterator[None]:
 
 @contextmanager
 def warnings_in_one_line() -> Iterator[None]:
-    """Print warnings without the line of code that gives them."""
+    """Print warnings in one line, without the source line that issues them."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: typer.secho(
             f"Warning: {printable(str(message))}", fg="yellow", err=True
@@ -167,11 +248,11 @@ def warnings_in_one_line() -> Iterator[None]:
 
 @contextmanager
 def telling_how_to_go_on(kept: Path | None, otherwise: str) -> Iterator[None]:
-    """On Ctrl-C say which command goes on from what is kept in a file, and end with status 130."""
+    """On Ctrl-C, print the command that resumes from the kept file, and exit with status 130."""
     try:
         yield
     except KeyboardInterrupt:
-        # A fresh start would forget what is finished by now.
+        # A fresh start would discard finished work.
         again = shlex.join(["mcfsim", *(word for word in sys.argv[1:] if word != "--fresh")])
         text = otherwise if kept is None else f"what is finished is in {kept}. To go on: {again}"
         typer.echo(f"\nEnded; {printable(text)}", err=True)
@@ -179,7 +260,7 @@ def telling_how_to_go_on(kept: Path | None, otherwise: str) -> Iterator[None]:
 
 
 def check_checkpoint(checkpoint: Path | None, *, resume: bool = False, every: int | None = None) -> None:
-    """Raise ValueError if options are given that need a checkpoint's name, or a checkpoint that is there."""
+    """Raise ValueError if options need a checkpoint's name or an existing checkpoint, and there is none."""
     for label, wanted in (("--checkpoint-every", every is not None), ("--resume", resume)):
         if wanted and checkpoint is None:
             raise ValueError(f"{label} needs --checkpoint, which names the file")
@@ -188,5 +269,5 @@ def check_checkpoint(checkpoint: Path | None, *, resume: bool = False, every: in
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given a value."""
+    """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The command that shows a text as a program: its operations, what they cost, its source and its drawing."""
+"""Commands that show formats, numbers, strategies and algorithms; all of them are quick."""
 
 from __future__ import annotations
 
@@ -6,17 +6,107 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint
 from mcfsim.cli.application import Place, command
-from mcfsim.report import legends
-from mcfsim.report.terminal import output_width, print_legend, print_rows, say, say_text
+from mcfsim.formats import FORMATS, format_table, get_format
+from mcfsim.report import terminal
+from mcfsim.report.terminal import output_width, print_columns, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
     from mcfsim.report.texts import RecordedText
 
-# The rest is imported by the part that needs it, so that the other commands start at once.
+
+# -- formats, numbers, memory -----------------------------------------------------------------------------
+# Each command imports what it needs, so that the others start at once.
+
+
+@command(epilog=terminal.help_text(terminal.FORMATS))
+def formats(
+    names: Annotated[
+        list[str] | None,
+        Argument(metavar="[NAME]...", help="Formats to show, as bfloat16 or e6m9; default all."),
+    ] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
+) -> None:
+    """Show the formats: precision, exponents, range and special values."""
+    rows = format_table(map(get_format, names) if names else FORMATS.values())
+    if markdown:
+        from mcfsim.report.tables import markdown_table
+
+        say_text(markdown_table(rows))
+    else:
+        print_rows(rows, terminal.FORMATS)
+
+
+# Unknown options are passed as arguments, so that -0 and -inf need no "--" before them.
+@command(
+    "inspect",
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    epilog=terminal.help_text(terminal.INSPECT, terminal.PLAN),
+)
+def inspect_command(
+    context: Context,
+    value: Annotated[
+        str, Argument(help="A decimal, taken exactly; a hex float 0x1.8p3; a fraction 1/3; inf, nan or -0.")
+    ],
+    format: Annotated[
+        list[str] | None, Option(help="Format; repeat it to compare.", show_default="bfloat16")
+    ] = None,
+    rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
+    overflow: Annotated[str, Option(help="ieee or saturate.")] = "ieee",
+    underflow: Annotated[str, Option(help="gradual, flush_inputs, flush_before or flush_after.")] = "gradual",
+    plan: Annotated[bool, Option("--plan", help="Say how operations of the format are carried out.")] = False,
+) -> None:
+    """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
+    from mcfsim.report.inspect import inspect_value
+    from mcfsim.report.tables import inspection_table, plan_table
+    from mcfsim.rounding import get_rounding
+
+    options = [name for item in context.command.params for name in item.opts if name.startswith("--")]
+    if value.startswith("--"):
+        raise ValueError(f"{value!r} is no number and no option{hint(value, options)}")
+    for text in context.args:
+        raise ValueError(f"{text!r} is no option{hint(text, options)}, and one number is enough")
+    names = format or ["bfloat16"]
+    inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
+    print_columns(inspection_table(value, inspections), terminal.INSPECT)
+    if plan:
+        policies = get_rounding(rounding, overflow, underflow)
+        rows = [row for name in names for row in plan_table(get_format(name), policies)]
+        print_rows(rows, terminal.PLAN, ["why"], numbers=False)
+
+
+@command(epilog=terminal.help_text(terminal.MEMORY))
+def memory(
+    models: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[MODEL]...",
+            help="Numbers of parameters, as 7e9; weights (.safetensors, a folder of them, their index, "
+            ".npz); or names, as gpt-6.7b and openllama-7b; default 1e9.",
+        ),
+    ] = None,
+    low: Annotated[str, Option(help="Low format.")] = "bfloat16",
+    strategy: Annotated[
+        list[str] | None, Option(help="Strategy; repeat it for several.", show_default="all")
+    ] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
+) -> None:
+    """Show what every storage strategy keeps for each parameter, and for all of a model."""
+    from mcfsim.models.memory import get_models
+    from mcfsim.report.tables import markdown_table, memory_table
+
+    rows = memory_table(get_models(models or ["1e9"]), low, strategy or ())
+    if markdown:
+        say_text(markdown_table(rows))
+    else:
+        print_rows(rows, terminal.MEMORY)
+
+
+# -- programs ---------------------------------------------------------------------------------------------
+# Each function imports what it needs, so that other commands start at once.
 
 
 def _pseudocode(recorded: RecordedText) -> None:
@@ -40,13 +130,12 @@ def _triton(recorded: RecordedText) -> None:
 
 
 def _network(recorded: RecordedText) -> None:
-    from mcfsim.report.network import network_text
-    from mcfsim.report.wiring import wired
+    from mcfsim.report.wiring import network_text, wired
 
     width = output_width()
     say_text(network_text(wired(recorded.program, recorded.results), width))
     if width is not None:
-        print_legend(legends.NETWORK, width)
+        print_legend(terminal.NETWORK, width)
 
 
 def _cost(recorded: RecordedText) -> None:
@@ -56,15 +145,15 @@ def _cost(recorded: RecordedText) -> None:
     why = costs.refused(recorded)
     if why is None:
         tables.insert(1, costs.machine_table(recorded))
-    print_rows(costs.operation_table(recorded), legends.COST, ["why"], numbers=False)
+    print_rows(costs.operation_table(recorded), terminal.COST, ["why"], numbers=False)
     for rows in tables:
         say("")
-        print_rows(rows, legends.COST)
+        print_rows(rows, terminal.COST)
     if why is not None:
         say("", f"There is no line for the machine: {why}")
 
 
-#: How a program is shown, by the name that a user gives.
+#: Functions that show a program, by the value of ``--as``.
 VIEWS: dict[str, Callable[[RecordedText], None]] = {
     "pseudocode": _pseudocode,
     "text": _text,
@@ -75,7 +164,7 @@ VIEWS: dict[str, Callable[[RecordedText], None]] = {
 }
 
 
-@command(epilog=legends.help_text(legends.COST, legends.NETWORK))
+@command(epilog=terminal.help_text(terminal.COST, terminal.NETWORK))
 def show(
     text: Annotated[
         str | None,
@@ -129,7 +218,7 @@ def show(
     from mcfsim.report.texts import is_staged, record, stage_table
 
     if is_staged(text) and view == "pseudocode":
-        print_rows(stage_table(text), legends.TEXTS, ["what"], numbers=False)
+        print_rows(stage_table(text), terminal.TEXTS, ["what"], numbers=False)
         return
     recorded = record(text, fmt, policies, strategy=strategy, components=components)
     if output is None:
@@ -139,10 +228,10 @@ def show(
 
 
 def _list() -> None:
-    """Print all texts, and what each is."""
+    """Print the table of all algorithms."""
     from mcfsim.report.texts import text_table
 
-    print_rows(text_table(), legends.TEXTS, ["what"], numbers=False)
+    print_rows(text_table(), terminal.TEXTS, ["what"], numbers=False)
 
 
 def _draw(recorded: RecordedText, title: str, output: Path) -> None:

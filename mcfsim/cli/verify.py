@@ -1,4 +1,4 @@
-"""The command that tries theorems on operands, and examines certificates."""
+"""The command that tests theorems on operands, proves them, and examines certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from mcfsim.cli.application import Place, command, given, telling_how_to_go_on
-from mcfsim.report import legends
+from mcfsim.report import terminal
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcfsim.theorems.statement import Theorem
 
 
-@command(epilog=legends.help_text(legends.VERIFY, legends.LISTING))
+@command(epilog=terminal.help_text(terminal.VERIFY, terminal.LISTING))
 def verify(
     theorems: Annotated[
         list[str] | None,
@@ -142,7 +142,7 @@ def verify(
             good = _bound(theorems or [], given({"seconds": seconds}))
     else:
         from mcfsim.theorems.device import find_device
-        from mcfsim.theorems.selection import Selection
+        from mcfsim.theorems.operands import Selection
         from mcfsim.theorems.verification import plan
 
         found = find_device(device, workers=workers, dask=dask)
@@ -154,21 +154,21 @@ def verify(
 
 
 def _statements(names: list[str] | None) -> list[Theorem | str]:
-    """Return ids of the catalogue as they are, and for names of modules' their statements."""
-    from mcfsim.theorems.own import is_own, own_theorem
+    """Return ids of the catalogue as they are, and the statements that ``module:NAME`` names stand for."""
+    from mcfsim.theorems.identity import is_own, own_theorem
 
     return [own_theorem(name) if is_own(name) else name for name in names or []]
 
 
 def _list(patterns: list[str]) -> bool:
-    """Print statements and their sources, and below what is laid out for a width the signs in it."""
+    """Print statements and their sources, and a legend of signs if they are laid out for a width."""
     from mcfsim.report.tables import theorem_table
     from mcfsim.theorems import THEOREMS
     from mcfsim.theorems.logic.notation import LEGEND
     from mcfsim.theorems.verification import matching
 
     chosen = theorem_table(THEOREMS[name] for name in matching(patterns))
-    print_rows(chosen, legends.LISTING, ("statement", "source"), numbers=False)
+    print_rows(chosen, terminal.LISTING, ("statement", "source"), numbers=False)
     if (width := output_width()) is not None:
         print_legend(LEGEND, width)
     return True
@@ -184,11 +184,11 @@ def _certify(
     dask: str | None,
     device: Device | None,
 ) -> bool:
-    """Verify, print and save; return whether everything came out as expected."""
+    """Verify, print and save; return whether every verdict is as expected."""
     from mcfsim.kernels.carriers import UnsupportedFormatError
     from mcfsim.report.tables import certificate_table
     from mcfsim.storage.files import check_outputs
-    from mcfsim.sweeps.sweep import Sweep
+    from mcfsim.storage.sweeps.sweep import Sweep
     from mcfsim.theorems.identity import identity_of
     from mcfsim.theorems.verification import run, sort_out, workers_for
 
@@ -200,7 +200,7 @@ def _certify(
     check_outputs({"--journal": journal, **places})
     path = journal
     if lacking := [item.theorem for item in checks if not identity_of(item.theorem)]:
-        # With a journal of one's own, `run` says so and ends.
+        # If --journal was given, `run` raises an error that says so.
         say(f"No journal is kept: {identity_of(lacking[0]).lack}.", err=True)
     elif path is None:
         path = _default_journal()
@@ -223,20 +223,20 @@ def _certify(
     if sweep.resumed:
         say(f"{sweep.resumed:,} cases are from the journal {path}; --fresh tries them again", err=True)
     if certificates:
-        print_rows(certificate_table(certificates), legends.VERIFY, ("at", "counterexample"))
+        print_rows(certificate_table(certificates), terminal.VERIFY, ("at", "counterexample"))
     for one, reason in refused:
         say(f"refused: {one.theorem.name}, {one.format}, {one.rounding.mode}: {reason}")
-    # What does not apply is no failure; what is left without a case is one.
+    # A statement that does not apply is no failure; one without a case is.
     good = all(certificate.as_expected for certificate in certificates)
     return good and all(isinstance(reason, UnsupportedFormatError) for _, reason in refused)
 
 
 def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bool:
-    """Print what is wrong with certificates, and how much was tried again; return whether nothing is."""
+    """Print errors in certificates, and how much was tried again; return whether there are no errors."""
     from mcfsim.theorems.every_p import recheck
     from mcfsim.theorems.every_p.family_certificate import is_every
     from mcfsim.theorems.examination import examine
-    from mcfsim.theorems.own import own_theorem
+    from mcfsim.theorems.identity import own_theorem
 
     theorem = None if name is None else own_theorem(name)
     good = True
@@ -254,7 +254,7 @@ def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bo
 
 
 def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
-    """Prove what families give at every precision, print and save it; return whether it is as expected."""
+    """Prove, print and save results of families for every precision; return whether they are as expected."""
     from mcfsim.theorems.catalogue import named
     from mcfsim.theorems.every_p import EveryCertificate, covering
     from mcfsim.theorems.every_p.family_proof import with_families
@@ -275,13 +275,13 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
 
 
 def _refuse(what: str, useless: dict[str, Any]) -> None:
-    """Raise ValueError for options that mean nothing for what is done."""
+    """Raise ValueError if an option is given that this use of the command ignores."""
     if found := list(given(useless)):
         raise ValueError(f"{what}: {found[0]} is no use")
 
 
 def _bound(names: list[str], options: dict[str, Any]) -> bool:
-    """Print what the solver says of statements; return whether it proves those that hold, and no other."""
+    """Print the solver's answers; return whether it proves exactly the statements that hold."""
     from mcfsim.theorems import THEOREMS
     from mcfsim.theorems.solver import ASSUMED, Found, check_readable, prove_all
 
@@ -296,8 +296,8 @@ def _bound(names: list[str], options: dict[str, Any]) -> bool:
 
 
 def _default_journal() -> Path | None:
-    """Return the journal in the user's folder, or None, and say why, if none can be kept there."""
-    from mcfsim.sweeps.journal import VERSION, Journal
+    """Return the journal's path in the user's folder; if none can be kept there, say why and return None."""
+    from mcfsim.storage.sweeps.journal import VERSION, Journal
 
     path = Path(typer.get_app_dir("mcfsim")) / f"verify-{VERSION}.sqlite"
     try:

@@ -1,4 +1,10 @@
-"""Texts recorded as programs, and programs compiled to loops."""
+"""Programs: algorithms recorded as straight lines of operations, lowered to machine operations, and run.
+
+`tracing` records a `program`. `lowering` turns it into a line of machine operations; `scalars` and `lines`
+say how real numbers enter. Each target has one emitter: `loops` (calls of NumPy), `numba_source`,
+`torch_calls`, `triton_source`. `loops`, `torch_loops`, `kernel` and `launch` run their output. `choice`
+decides whether compiling pays. Imports `kernels`. Begin with `program`, then `lowering`.
+"""
 
 from mcfsim.compile.program import Program as Program
 from mcfsim.compile.tracing import trace as trace

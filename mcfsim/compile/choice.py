@@ -1,4 +1,4 @@
-"""Whether a text is carried out as a whole: compiled on demand, or by itself once that pays, or by NumPy."""
+"""The choice of how an algorithm runs as a whole: compiled on demand or once that pays, or by NumPy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.folds import Fold, trusted
-from mcfsim.compile.joined import AsBits
-from mcfsim.compile.lines import Sequel
-from mcfsim.compile.loops import CompilationError, Filler, Loop, RowLoop
+from mcfsim.compile.folds import Fold, RepeatedBody, Rolled, roll, trusted
+from mcfsim.compile.lines import AsBits, Epilogue
+from mcfsim.compile.loops import BoundLoop, CompilationError, Loop, RowLoop
 from mcfsim.compile.program import Program
-from mcfsim.compile.rolling import RepeatedBody, Rolled, roll
-from mcfsim.compile.scalars import uses
 from mcfsim.compile.sources import is_switched_off
 from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -25,18 +22,18 @@ from mcfsim.kernels.operation_plan import Way, plan
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
 
-#: What an operation costs without compiling, in nanoseconds an element, roughly, as it is planned.
+#: Rough cost of an operation without compiling, in nanoseconds per element, by its planned way.
 _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
 _DRAWN = 8.0
-#: And each time, however few elements there are.
+#: Fixed cost of a call, however few elements there are.
 _CALL = 8e3
-#: What it costs to import Numba and to load a loop from its cache, in nanoseconds.
+#: Cost of importing Numba and of loading a loop from its cache, in nanoseconds.
 _IMPORT, _LOAD = 6e8, 1e8
-#: What it costs to compile an operation, and one that draws random words; and to write it down.
+#: Cost of compiling an operation, and one that draws random words; and of generating their source.
 _COMPILE, _COMPILE_DRAWN = 4.5e7, 1.6e8
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
 
-#: What says that a text is not compiled: it is no straight line, or has no exact path in binary64.
+#: Errors that say why an algorithm is not compiled: no straight line, or no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
 
 _lock = threading.Lock()
@@ -48,7 +45,7 @@ def _is_installed() -> bool:
 
 
 def is_available() -> bool:
-    """Return whether Numba, and what else compiling needs, is installed and not switched off.
+    """Return whether Numba, with all that compiling needs, is installed and not switched off.
 
     Nothing is imported.
     """
@@ -56,7 +53,7 @@ def is_available() -> bool:
 
 
 def check_available() -> None:
-    """Raise ImportError if Numba, or what else compiling needs, is not installed or is switched off."""
+    """Raise ImportError if Numba, or something else that compiling needs, is missing or switched off."""
     if not is_available():
         if _is_installed() and is_switched_off():
             raise ImportError("compiled loops need Numba's compiler, which NUMBA_DISABLE_JIT switches off")
@@ -64,14 +61,14 @@ def check_available() -> None:
 
 
 def check_compiled(compiled: Any) -> None:
-    """Raise unless `compiled` is True, False or None, and loops can be compiled where they must.
+    """Raise an error if `compiled` is not True, False or None, or is True and loops cannot be compiled.
 
     Raises
     ------
     TypeError
         If it is something else.
     ImportError
-        If it is True, and Numba is not installed, or is told by NUMBA_DISABLE_JIT to compile nothing.
+        If it is True, and Numba is not installed or is switched off by NUMBA_DISABLE_JIT.
     """
     if compiled is not None and not isinstance(compiled, bool):
         raise TypeError(f"compiled must be True, False or None, not {compiled!r}")
@@ -88,17 +85,17 @@ def loops(
     packed: bool = False,
     apart: bool = False,
 ) -> Loops:
-    """Return the loops that are compiled so far, of one kind; see `Loop`."""
+    """Return the collection of loops of one kind that are compiled so far; see `Loop`."""
     return Loops(scalars, checked=checked, wide=wide, packed=packed, apart=apart)
 
 
 class Loops:
-    """Loops, by program: compiled when they must be, or when that pays; before that by NumPy, when that does.
+    """The loops of programs: compiled on demand or once that pays, and run by NumPy until then if that pays.
 
-    By itself a program is compiled once the time that its elements would have taken without, in all calls so
-    far, the one at hand and those known to follow, exceeds what compiling is thought to cost, or loading, if
-    it was compiled before. So no work takes much more than twice what it would have taken had one known how
-    much there is.
+    A program is compiled unasked once its uncompiled time exceeds the estimated cost of compiling it, or of
+    loading it if it was compiled before. That time counts the elements of all calls so far, the current one
+    and those known to follow. So no work takes much more than twice the time that it would have taken had
+    its amount been known.
 
     Parameters
     ----------
@@ -112,11 +109,11 @@ class Loops:
         self._scalars, self._options = scalars, options
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Loop, float] = {}
-        self._costs: dict[Loop, float] = {}
+        self._costs: dict[Loop, tuple[float, float, float]] = {}
         self._paid: set[Loop] = set()
         self._failed: set[Loop] = set()
 
-    def filler(
+    def bound_loop(
         self,
         record: Callable[[], Program],
         elements: int,
@@ -126,19 +123,19 @@ class Loops:
         ahead: int = 0,
         *,
         by_numpy: bool = False,
-        sequel: Sequel | None = None,
+        epilogue: Epilogue | None = None,
         joined: AsBits | None = None,
-    ) -> Filler | None:
-        """Return a loop for a text, or None where there is to be none.
+    ) -> BoundLoop | None:
+        """Return a loop for an algorithm, or None if it is not to run as a loop.
 
         Parameters
         ----------
         record : callable
             Returns the program, recorded now or before.
         elements : int
-            How many there are to work on.
+            The number of elements to process.
         compiled : bool or None
-            Whether it must be compiled; None where it is if that pays, and it can be.
+            Whether it must be compiled; with None it is compiled if that pays and is possible.
         scalars : mapping of str to number, optional
             The program's real scalars, by name.
         words : callable, optional
@@ -146,12 +143,12 @@ class Loops:
         ahead : int, optional
             How many elements are sure to follow in other calls.
         by_numpy : bool, optional
-            Whether NumPy may carry the loop out where it need not be compiled. Its results then must share no
-            memory with operands, and whether these are values of their formats is not looked at.
-        sequel : Sequel, optional
-            What is made of the results in the same loop.
+            Whether NumPy may run the loop if it need not be compiled. Results must then share no memory with
+            operands, and the operands are not checked for being values of their formats.
+        epilogue : Epilogue, optional
+            Processes the results in the same loop.
         joined : AsBits, optional
-            Which operand lies as bits; only a compiled loop reads them.
+            The operand that is stored as bits; only a compiled loop reads it.
 
         Raises
         ------
@@ -169,12 +166,16 @@ class Loops:
             return None
         try:
             program = record()
-            key = program.key if sequel is None and joined is None else (program.key, sequel, joined)
-            also: Any = {"sequel": sequel, "joined": joined, **self._options}
+            key = program.key if epilogue is None and joined is None else (program.key, epilogue, joined)
+            also: Any = {"epilogue": epilogue, "joined": joined, **self._options}
             loop = self._kept(key, lambda: Loop(program, self._scalars, **also))
             by_numpy = by_numpy and joined is None
-            filler = self._ready(loop, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy)
-            return filler.drawing(words(program)) if filler is not None and program.drawn else filler
+            bound_loop = self._ready(
+                loop, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy
+            )
+            return (
+                bound_loop.drawing(words(program)) if bound_loop is not None and program.drawn else bound_loop
+            )
         except _NOT_COMPILED:
             if compiled:
                 raise
@@ -183,9 +184,9 @@ class Loops:
     def fold(
         self, record: Callable[[], ProgramRecording], elements: int, compiled: bool | None
     ) -> Fold | None:
-        """Return a long text as compiled loops over what repeats in it, or None where there are to be none.
+        """Return a long algorithm as compiled loops over its repeated parts, or None if it is not compiled.
 
-        Parameters and exceptions are those of `filler`; where nothing repeats, there is no such loop.
+        Parameters and exceptions are those of `bound_loop`; if nothing repeats, the result is None.
         """
         if compiled is False or not is_available():
             return None
@@ -193,14 +194,14 @@ class Loops:
             rolled = roll(record())
             if rolled is None:
                 return None
-            fillers = {}
+            bound_loops = {}
             for part in rolled.repeated():
                 key, make = (part.body.key, trusted(part, rolled)), partial(self._rows, part, rolled)
                 kept = self._kept(key, make)
-                filler = self._ready(kept, part.body, elements, compiled, {}, rows=len(part.takes))
-                if filler is not None:
-                    fillers[part.start] = filler
-            return Fold(rolled, fillers) if len(fillers) == len(rolled.repeated()) else None
+                bound_loop = self._ready(kept, part.body, elements, compiled, {}, rows=len(part.takes))
+                if bound_loop is not None:
+                    bound_loops[part.start] = bound_loop
+            return Fold(rolled, bound_loops) if len(bound_loops) == len(rolled.repeated()) else None
         except _NOT_COMPILED:
             if compiled:
                 raise
@@ -211,7 +212,7 @@ class Loops:
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> Loop:
         with _lock:
-            loop = self._loops.get(key)  # once: to hash a whole program takes its time
+            loop = self._loops.get(key)  # once: hashing a whole program takes time
             if loop is None:
                 loop = self._loops[key] = make()
             return loop
@@ -227,15 +228,16 @@ class Loops:
         ahead: int = 0,
         rows: int = 1,
         by_numpy: bool = False,
-    ) -> Filler | None:
-        """Return a loop with a program's real scalars put in, if it must be compiled, or if that pays.
+    ) -> BoundLoop | None:
+        """Return a loop bound to a program's real scalars, if it must be compiled or if that pays.
 
-        The numbers that the text itself has may be others than in the program from which the loop was made.
-        What is refused is so before words are taken.
+        The algorithm's own numbers may differ from those in the program from which the loop was made.
+        A refusal comes before random words are taken.
         """
-        given = [use.number(scalars) for use in uses(program)]
-        if (cost := self._costs.get(loop)) is None:
-            cost = self._costs[loop] = _cost(loop)
+        given = program.reals(scalars)
+        if loop not in self._costs:
+            self._costs[loop] = _costs(loop)
+        cost, writing, _ = self._costs[loop]
         once = cost * elements + _CALL * len(program.steps)
         spent = self._spent[loop] = self._spent.get(loop, 0.0) + once * rows
         spent += cost * ahead
@@ -250,35 +252,30 @@ class Loops:
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
         if not by_numpy:
             return None
-        # What a sequel asks costs far more than its calls do, where it is not part of the line.
-        pays = loop.sequel is not None or spent > _by_step(program, _WRITE, _WRITE_DRAWN)
+        # Outside of the line, an epilogue costs far more than its calls.
+        pays = loop.epilogue is not None or spent > writing
         return loop.on_numpy(given) if pays else None
 
     def _pays(self, loop: Loop, numbers: list[Any], spent: float) -> bool:
-        """Return whether compiling pays."""
+        """Return whether compiling or loading pays after so many nanoseconds spent."""
         if loop in self._paid:
             return True
         if loop in self._failed or not is_available():
             return False
         start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if "numba" in sys.modules else _IMPORT)
-        pays = spent > start and (
-            spent > start + _by_step(loop.program, _COMPILE, _COMPILE_DRAWN) or loop.is_cached(numbers)
-        )
+        pays = spent > start and (spent > start + self._costs[loop][2] or loop.is_cached(numbers))
         if pays:
             self._paid.add(loop)
         return pays
 
 
-def _by_step(program: Program, cost: float, drawn: float) -> float:
-    """Return the sum of a cost an operation, which is another one where random words are drawn."""
-    return sum(cost if step.draw is None else drawn for step in program.steps)
-
-
-def _cost(loop: Loop) -> float:
-    """Return the nanoseconds that an element takes without compiling."""
-    cost = 0.0 if loop.sequel is None else loop.sequel.cost
+def _costs(loop: Loop) -> tuple[float, float, float]:
+    """Return three times in nanoseconds: of an element without compiling, of writing, and of compiling."""
+    drawn = sum(step.draw is not None for step in loop.program.steps)
+    plain = len(loop.program.steps) - drawn
+    cost = 0.0 if loop.epilogue is None else loop.epilogue.cost
     for step in loop.program.steps:
         fmt = step.result.format
         entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
         cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)
-    return cost
+    return cost, plain * _WRITE + drawn * _WRITE_DRAWN, plain * _COMPILE + drawn * _COMPILE_DRAWN

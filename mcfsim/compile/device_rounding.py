@@ -1,4 +1,4 @@
-"""The text that rounds: as a program, and carried out on tensors where they lie."""
+"""Rounding as a program, and rounding of tensors on their own device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=256)
 def rounding_program(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> Program:
-    """Return the program that rounds numbers of a carrier to a format."""
+    """Return the program that rounds numbers of a carrier into a format."""
     x = Register("x", get_format(str(carrier)))
     return trace(lambda ar, x: ar.round(x), fmt, rounding, operands=(x,))
 
@@ -34,20 +34,20 @@ def round_there(
     start: int,
     kernels: bool | None,
 ) -> torch.Tensor:
-    """Return the elements of a tensor, of a floating or integer dtype, rounded on their device.
+    """Round the elements of a tensor of a floating or integer dtype on the tensor's device.
 
     Parameters
     ----------
     x : tensor
         Dense, without a graph.
     fmt, rounding
-        To what they are rounded, and how.
-    streams : Streams or None
-        Of random words, if rounding is stochastic; the first is taken.
+        The target format, and the rounding.
+    streams : DeviceStreams or None
+        Streams of random words, if rounding is stochastic; the first is taken.
     start : int
         The index of the first element.
     kernels : bool or None
-        Whether a kernel of Triton rounds: True, always; False, never; None, where it takes the dtype.
+        Whether a Triton kernel rounds: True, always; False, never; None, if it takes the dtype.
 
     Returns
     -------

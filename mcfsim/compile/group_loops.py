@@ -1,7 +1,8 @@
-"""Groups of numbers that share others, written and read by a text: in compiled loops, or by NumPy."""
+"""Loops that encode and decode groups of numbers with shared numbers (scales), compiled or by NumPy."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -11,24 +12,141 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor
 from mcfsim.compile.choice import is_available
-from mcfsim.compile.group_source import group_source
-from mcfsim.compile.group_text import GroupLine, GroupText, Warps
-from mcfsim.compile.places import Places
-from mcfsim.compile.sources import imported
-from mcfsim.kernels.element.on_numpy import run
+from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps
+from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.numba_source import (
+    IMPORTS,
+    NJIT,
+    LoopStatements,
+    constants_of,
+    expression,
+    indented,
+    loops,
+)
+from mcfsim.compile.sources import Statements, imported, module_head, statements
+from mcfsim.kernels.element.machine import Value
+from mcfsim.kernels.element.verbs import run
 
+# -- the source of two loops ------------------------------------------------------------------------------
+#: Statements that find a number's place by signs: comparisons would be branches that no one can predict.
+_FIND = """\
+code = bits32({x})
+above = i32((code & i32({mask})) - i32({least}))
+above = i32(above & ~(above >> i32(31)))
+beyond = i32(above - i32({reach}))
+above = i32(i32({reach}) + (beyond & (beyond >> i32(31))))
+bucket = u32(u32(above) >> u32({shift})) + u32(u32(code) >> u32(31)) * u32({count})
+start = starts[u64(bucket)]
+missed = u32(u32(bits32({x} - bounds_of_places[u64(start)])) >> u32(31))
+reached = u8(u32(start) + u32(1) - missed)
+"""
+
+
+def group_source(line: GroupLine, places: Places | None) -> str:
+    """Return the source of a module with functions ``encode`` and ``decode``.
+
+    They take the arguments of those methods of `mcfsim.compile.group_loops.GroupLoops`.
+    """
+    same = (*line.shared, line.greatest, *line.least, *line.other)
+    lowered = Lowered(line.line, (), same, (), (), None)
+    table = line.text.table
+    read = {line.x: "part[i]", line.code: "i32(own[i])" if table is None else "table[own[i]]"}.__getitem__
+
+    def over(asked: Value, put: Callable[[str], list[str]], *vectors: str) -> LoopStatements:
+        size = f"{vectors[0]}.size"
+        return loops(lowered, (asked,), read, lambda _, x: put(x), size, vectors, apart=True)
+
+    def coded(x: str) -> list[str]:
+        if places is None:
+            return [f"own[i] = u8({x})"]
+        return [*_found(x, places), f"own[i] = reached if {x} == {x} else u8(0)"]
+
+    measuring = over(line.measured, lambda x: [f"greatest = {x} if greatest < {x} else greatest"], "part")
+    sharing = statements(lowered, line.made, read, expression)
+    encoding = over(line.encoded, coded, "part", "own")
+    decoding = over(line.decoded, lambda x: [f"made[i] = {x}"], "own", "made")
+    constants = measuring.constants | sharing.constants | encoding.constants | decoding.constants
+    kept = [f"shared[g, {place}] = {name}" for place, name in enumerate(sharing.results)]
+    named = [f"{x.constant} = shared[g, {place}]" for place, x in enumerate(line.shared)]
+    wide = ["prefer_whole_vectors()"]
+    begun = [*(wide if places is None else []), *measuring.once, *encoding.once]
+    tables, finding = "", list[str]()
+    if line.text.warps is not None:
+        halving = statements(lowered, line.lesser, read, expression)
+        constants |= halving.constants
+        tables = _warps(line.text.warps, halving)
+        begun.append(f"threads = np.empty({line.text.warps.block}, f32)")
+        finding = ["least = least_of(part, threads)"]
+    if places is not None and table is not None:
+        tables = _tables(table, places)
+    writing = ["part, own = x[bounds[g]:bounds[g + 1]], codes[bounds[g]:bounds[g + 1]]", "greatest = i32(0)"]
+    writing += [*measuring.each, *finding, *sharing.body, *kept, *named, *encoding.each]
+    reading = ["own, made = codes[bounds[g]:bounds[g + 1]], out[bounds[g]:bounds[g + 1]]"]
+    reading += [*named, *decoding.each]
+    groups = "    for g in range(bounds.size - 1):\n"
+    return (
+        f"{module_head('Groups of numbers that share others.', IMPORTS)}{constants_of(constants)}{tables}\n\n"
+        f"{NJIT}def encode(x, bounds, codes, shared):\n"
+        f"{indented(begun, 1)}{groups}{indented(writing, 2)}\n\n"
+        f"{NJIT}def decode(codes, shared, bounds, out):\n"
+        f"{indented([*wide, *decoding.once], 1)}{groups}{indented(reading, 2)}"
+    )
+
+
+def _warps(warps: Warps, halving: Statements) -> str:
+    """Return the source of functions that find the least magnitude of a group."""
+    halves, half = "", warps.width // 2
+    while half:
+        halves += (
+            f"    for k in range({half}):\n"
+            f"        least, other = x[start + k], x[start + k + {half}]\n"
+            f"{indented([*halving.body, f'x[start + k] = {halving.results[0]}'], 2)}"
+        )
+        half //= 2
+    return (
+        f"\n\n{NJIT}def halve(x, start):\n{halves}    return x[start]\n\n\n"
+        f"{NJIT}def least_of(part, threads):\n"
+        "    for i in range(part.size):\n        threads[i] = abs(part[i])\n"
+        f"    for i in range(part.size, threads.size):\n        threads[i] = f32({warps.beyond!r})\n"
+        f"    found = np.full({warps.width}, f32({warps.idle!r}), f32)\n"
+        f"    for w in range(threads.size // {warps.width}):\n"
+        f"        found[w] = halve(threads, {warps.width} * w)\n"
+        "    return halve(found, 0)\n"
+    )
+
+
+def _found(x: str, places: Places) -> list[str]:
+    """Return statements that find the place of a number."""
+    shift, first, last, _ = places.buckets
+    count = last - first + 1
+    given = {"least": first << shift, "reach": (count << shift) - 1, "shift": shift, "count": count}
+    return _FIND.format(x=x, mask=2**31 - 1, **given).splitlines()
+
+
+def _tables(table: Array, places: Places) -> str:
+    """Return statements that define a table and the arrays for finding places in it."""
+    beyond = np.append(places.bounds, np.float32("inf"))  # which no number reaches
+    arrays = {"table": table, "bounds_of_places": beyond, "starts": places.buckets.starts}
+    return "".join(
+        f"{name} = np.array([{', '.join('np.inf' if x == math.inf else repr(x) for x in array.tolist())}], "
+        f"np.{array.dtype})\n"
+        for name, array in arrays.items()
+    )
+
+
+# -- the loops --------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
-#: Elements after which it pays to load compiled loops, and after which to compile them; on a slow machine.
+#: Elements after which loading compiled loops pays, and after which compiling them does, on a slow machine.
 _WORTH_LOADING, _WORTH_COMPILING = 1 << 22, 1 << 25
 
 
 class GroupLoops:
-    """What writes and reads groups by a text.
+    """Encoding and decoding of groups by a `GroupText`, an algorithm that says how groups are stored.
 
-    Groups lie in vectors of elements between bounds; what they have lies in an array with a row a group.
+    Groups are ranges of a vector between bounds; an array has their shared numbers, one row per group.
     """
 
     def __init__(self, text: GroupText) -> None:
@@ -38,14 +156,14 @@ class GroupLoops:
         self._lock, self._done = Lock(), 0
 
     def encode(self, x: Array, bounds: Array, codes: Array, shared: Array) -> None:
-        """Write codes, and what groups have, of float32 numbers.
+        """Write the codes and the shared numbers of groups of float32 numbers.
 
         Parameters
         ----------
         x : array of float32, shape (elements,)
             Contiguous.
         bounds : array of int64, shape (groups + 1,)
-            Where groups begin, and where the last one ends; none is empty.
+            The start of each group, and the end of the last one; none is empty.
         codes : array of uint8, shape (elements,)
         shared : array of float32, shape (groups,) or (groups, shared)
         """
@@ -56,7 +174,7 @@ class GroupLoops:
             self._encode(x, bounds, codes, self._rows(shared))
 
     def decode(self, codes: Array, shared: Array, bounds: Array, out: Array) -> None:
-        """Write the numbers of codes into an array of float32; arguments as of `encode`."""
+        """Write the numbers of codes into an array of float32; arguments as for `encode`."""
         check_processor()
         if self._pays(codes.size):
             self._loops[1](codes, self._rows(shared), bounds, out)
@@ -64,7 +182,7 @@ class GroupLoops:
             self._decode(codes, self._rows(shared), bounds, out)
 
     def source(self) -> str:
-        """Return the module that is compiled."""
+        """Return the source of the compiled module."""
         return group_source(self._line, self._places)
 
     def _rows(self, shared: Array) -> Array:
@@ -82,7 +200,7 @@ class GroupLoops:
         codes[...] = made if self._places is None else self._places.find(made)
 
     def _least(self, magnitudes: Array, bounds: Array, warps: Warps) -> Array:
-        """Return what the threads find of each group."""
+        """Return the least magnitude that the threads find in each group."""
         lengths = np.diff(bounds)
         inside = np.arange(warps.block) < lengths[:, np.newaxis]
         rows = np.full(inside.shape, warps.beyond, np.float32)
@@ -105,12 +223,12 @@ class GroupLoops:
         (out[...],) = run(own.line, (own.decoded,), code=taken, **self._spread(shared, bounds))
 
     def _spread(self, shared: Array, bounds: Array) -> dict[str, Array]:
-        """Return what groups have, for each of their elements."""
+        """Return the shared numbers of groups, repeated for each of their elements."""
         lengths = np.diff(bounds)
         return {f"shared{place}": np.repeat(column, lengths) for place, column in enumerate(shared.T)}
 
     def _pays(self, size: int) -> bool:
-        """Return whether the loops are compiled, or to be compiled now."""
+        """Return whether the loops are compiled already, or should be now."""
         self._done += size
         if "_loops" in self.__dict__:
             return True
@@ -120,8 +238,8 @@ class GroupLoops:
 
     @cached_property
     def _loops(self) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Return the compiled functions, called once on no groups, at which Numba compiles them."""
-        with self._lock:  # lest threads compile them twice
+        """The compiled functions, after a first call on no groups, in which Numba compiles them."""
+        with self._lock:  # so that threads do not compile them twice
             module: Any = imported(self.source())
             bounds, shared = np.zeros(1, np.int64), np.empty((0, self.text.shared), np.float32)
             numbers, codes = np.empty(0, np.float32), np.empty(0, np.uint8)
@@ -132,10 +250,10 @@ class GroupLoops:
 
 @lru_cache(maxsize=64)
 def group_loops(text: GroupText) -> GroupLoops:
-    """Return what writes and reads groups by a text, made once."""
+    """Return the loops that encode and decode groups by a `GroupText`, made once."""
     return GroupLoops(text)
 
 
 def uniform(size: int, group: int) -> Array:
-    """Return where groups begin in so many elements, of which the last one may be shorter, and their end."""
+    """Return the bounds of groups of equal length in `size` elements; the last group may be shorter."""
     return np.append(np.arange(0, size, group, dtype=np.int64), np.int64(size))

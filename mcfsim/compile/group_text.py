@@ -1,29 +1,86 @@
-"""How groups of numbers that share others are kept, as a text, and the line that it leaves."""
+"""Algorithms that store groups of numbers with shared numbers (scales), and the lines recorded from them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import F32, I32, Line, Value
 
+# -- places in a table ------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
+_MAGNITUDE = 2**31 - 1
 
+
+class Buckets(NamedTuple):
+    """Ranges of magnitudes that find a place without a search; each has at most one bound of each sign.
+
+    Attributes
+    ----------
+    shift : int
+        The number of low bits of a magnitude that its bucket's number omits.
+    first, last : int
+        The numbers of the first and the last bucket; magnitudes beyond belong to the nearest one.
+    starts : array of uint8
+        How many bounds all numbers of a bucket reach: first for nonnegative numbers, then for negative ones.
+    """
+
+    shift: int
+    first: int
+    last: int
+    starts: Array
+
+
+class Places:
+    """The places between bounds: a number's place is the number of bounds that it reaches.
+
+    Parameters
+    ----------
+    bounds : array of float32
+        In ascending order, none zero, at most 255 of them.
+    """
+
+    def __init__(self, bounds: Array) -> None:
+        self.bounds = bounds
+
+    def find(self, x: Array) -> Array:
+        """Return how many bounds each number reaches; NaN reaches none."""
+        found = np.searchsorted(self.bounds, x, "right")
+        return np.where(np.isnan(x), 0, found)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        """The coarsest buckets that separate the bounds of each sign."""
+        magnitudes = self.bounds.view(np.int32) & _MAGNITUDE
+        for shift in range(23, -1, -1):
+            keys = magnitudes >> shift
+            first, last = int(keys.min()), int(keys.max())
+            signed = np.where(self.bounds < 0, -1 - (keys - first), keys - first)  # in order
+            if np.unique(signed).size == self.bounds.size:
+                break
+        count = last - first + 1
+        ordered = np.searchsorted(signed, [*range(count), *range(-1, -1 - count, -1)])
+        return Buckets(shift, first, last, ordered.astype(np.uint8))
+
+
+# -- groups -----------------------------------------------------------------------------------------------
 class Warps(NamedTuple):
-    """How threads of a GPU find the least of a group: in warps by halving, then of the warps' by one of them.
+    """The way GPU threads find a group's least magnitude: halving in each warp, then one warp over all warps.
 
     Attributes
     ----------
     width, block : int
         Threads of a warp, and of a group.
     beyond : float
-        What a thread has whose element does not exist.
+        The magnitude of a thread whose element does not exist.
     idle : float
-        What one has whose warp does not.
+        The magnitude of a thread whose warp does not exist.
     """
 
     width: int
@@ -33,65 +90,65 @@ class Warps(NamedTuple):
 
 
 class GroupText(ABC):
-    """How groups of binary32 numbers are kept: as a code each, of a byte, and some binary32 numbers a group.
+    """An algorithm that stores groups of binary32 numbers: a code byte each, some binary32 numbers per group.
 
-    Two that are equal do the same. What is NaN has a clean code.
+    Equal objects do the same. Every NaN has a clean code.
     """
 
     @property
     @abstractmethod
     def shared(self) -> int:
-        """How many numbers a group has."""
+        """How many shared numbers a group has."""
 
     @property
     def table(self) -> Array | None:
-        """Return the numbers of a table, if codes are places in one."""
+        """The numbers of a table, if codes are places in one."""
         return None
 
     @property
     def places(self) -> Array | None:
-        """Return the least number of each place in the table but the first."""
+        """The least number of each place in the table except the first."""
         return None
 
     @property
     def warps(self) -> Warps | None:
-        """Return how the least magnitude is found, if it is asked."""
+        """How the least magnitude is found, if it is needed."""
         return None
 
     @abstractmethod
     def measured(self, x: Value) -> Value:
-        """Return an integer of 32 bits, not negative, of which that of a group is the greatest."""
+        """Return a nonnegative integer of 32 bits for a number; a group's measure is the greatest of them."""
 
     def lesser(self, own: Value, other: Value) -> Value:
-        """Return what a thread has found that has one magnitude and is handed another."""
+        """Return the lesser magnitude as a thread finds it, from its own and the one it receives."""
         raise NotImplementedError
 
     @abstractmethod
     def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
-        """Return what a group has, by the greatest measure, and the least magnitude if that is asked."""
+        """Return a group's shared numbers, given its greatest measure, and its least magnitude if needed."""
 
     @abstractmethod
     def encoded(self, x: Value, *shared: Value) -> Value:
-        """Return the code of a number, or, where there is a table, a number of whose place it is."""
+        """Return the code of a number or, if there is a table, a number whose place is that code."""
 
     @abstractmethod
     def decoded(self, code: Value, *shared: Value) -> Value:
-        """Return the number of a code, or, where there is a table, of the number in its place."""
+        """Return the number of a code or, if there is a table, of the table's entry for that code."""
 
 
 class GroupLine:
-    """A text of groups, recorded.
+    """The straight line of machine operations recorded from a `GroupText`.
 
     Attributes
     ----------
     text : GroupText
     line : Line
     x, code, greatest : Value
-        A number, its code or what the table has in its place, and the greatest measure of a group.
+        A number, its code or the table's entry for that code, and the greatest measure of a group.
     least, other : tuple of Value
-        The least magnitude, if that is asked, and another one that a thread is handed.
+        The least magnitude, if needed, and another magnitude that a thread receives.
     shared : tuple of Value
-        What a group has.
+        The shared numbers of a group.
     measured, magnitude, lesser, made, encoded, decoded
         The results.
     """

@@ -1,4 +1,4 @@
-"""What generated loops call: a number's bits and the number of bits, and makers of typed constants."""
+"""Functions that generated loops call: casts between numbers and their bits, and typed constants."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
 u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
 sqrt = np.sqrt
 
-#: The LLVM that is known to have the option below: one without it would end the process.
+#: The LLVM version known to have the option below: a version without it would end the process.
 _KNOWN = 22
 if binding.llvm_version_info[0] == _KNOWN:
-    # A loop over ten vectors and ten results needs 145 tests that they lie apart. Beyond 128, which is what
-    # LLVM takes otherwise, it makes no vectors of it, and the loop is ten times slower.
+    # A loop over ten vectors and ten results needs 145 tests that they do not overlap. Beyond 128 tests, its
+    # default, LLVM does not vectorize the loop, which is then ten times slower.
     binding.set_option("mcfsim", "--vectorize-memory-check-threshold=1000")
 
 
@@ -43,7 +43,7 @@ number64 = _cast(types.float64, types.int64, ir.DoubleType())
 
 @intrinsic  # type: ignore[untyped-decorator]
 def select(context: Any, condition: Any, yes: Any, no: Any) -> Any:
-    """Return one of two values of a type, without a branch: in these Numba takes time and memory squared."""
+    """Return one of two values of a type, branch-free; Numba's time and memory are quadratic in branches."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(*arguments)
@@ -52,7 +52,7 @@ def select(context: Any, condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _row(element: Any) -> Any:
-    """Return a function that finds a vector of so many numbers of a type at an address."""
+    """Return a function that returns the vector of a type at an address, given its size."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def pointer(context: Any, address: Any) -> Any:
@@ -76,7 +76,7 @@ row_uint16, row_uint32, row_int32 = _row(types.uint16), _row(types.uint32), _row
 
 @intrinsic  # type: ignore[untyped-decorator]
 def prefer_whole_vectors(context: Any) -> Any:
-    """Ask that the function use the widest vectors there are: by default LLVM takes half of them on some."""
+    """Ask for the widest vectors in the calling function: on some machines LLVM's default is half as wide."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         set.add(

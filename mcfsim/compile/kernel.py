@@ -1,22 +1,167 @@
-"""Programs as kernels of Triton."""
+"""Programs as Triton kernels, on vectors and on tables of vectors, and launches for CUDA graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcfsim.compile.joined import AsBits
-from mcfsim.compile.launch import Launcher
-from mcfsim.compile.lines import Lines, Sequel
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.compile.launch import (
+    EXACT,
+    WARPS,
+    Launcher,
+    Ready,
+    elements_on,
+    function,
+    sent,
+    shared_by_all,
+    text_on,
+)
+from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import Entering
-from mcfsim.compile.triton_source import kernel_source
-from mcfsim.compile.vector_tables import TableLauncher
+from mcfsim.compile.scalars import ScalarEncoding
+from mcfsim.compile.triton_source import ALIGNMENT, FIRST_ADDRESS, kernel_source
 from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.random import RandomWords, counters
 
+if TYPE_CHECKING:
+    import torch
+
+
+# -- tables of vectors ------------------------------------------------------------------------------------
+class Rows(NamedTuple):
+    """A table of sets of vectors for one launch, in host memory.
+
+    Attributes
+    ----------
+    table : array of int64, shape (sets * (3 + vectors),)
+    owners : array of int32, shape (instances,)
+        The row that each instance processes.
+    aligned : bool
+        Whether all sizes and addresses are multiples of 16, so that 16 bytes are read and written at a time.
+    """
+
+    table: NDArray[np.int64]
+    owners: NDArray[np.int32]
+    aligned: bool
+
+
+class DevicePart(NamedTuple):
+    """A table of sets of vectors for one launch, in device memory."""
+
+    table: torch.Tensor
+    owners: torch.Tensor
+    aligned: bool
+
+
+def tabulated(sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int], elements: int) -> list[Rows]:
+    """Return the rows of sets of vectors: those of aligned elements, and those of the others.
+
+    The others are the ends of vectors, and all elements of vectors at unaligned addresses.
+
+    Parameters
+    ----------
+    sets : sequence of sequences of tensor
+        The operands and then the results of each set: contiguous vectors, of one size within a set.
+    starts : sequence of int
+        The number of each set's first element.
+    elements : int
+        The number of elements that an instance processes.
+
+    Raises
+    ------
+    ValueError
+        If elements have numbers for which there are no random words.
+    """
+    sizes = np.array([vectors[0].numel() for vectors in sets], np.int64)
+    addresses = np.array([[x.data_ptr() for x in vectors] for vectors in sets], np.int64)
+    lengths = np.array([[x.element_size() for x in vectors] for vectors in sets], np.int64)
+    whole = np.where((addresses % ALIGNMENT == 0).all(1), sizes - sizes % ALIGNMENT, 0)
+    first = np.array(starts, np.int64)
+    counters(0, int((first + sizes).max()), 32)
+    later = addresses + whole[:, np.newaxis] * lengths
+    made = (
+        _rows(first, whole, addresses, elements, aligned=True),
+        _rows(first + whole, sizes - whole, later, elements, aligned=False),
+    )
+    return [rows for rows in made if rows.owners.size]
+
+
+def _rows(
+    first: NDArray[Any], sizes: NDArray[Any], addresses: NDArray[Any], elements: int, *, aligned: bool
+) -> Rows:
+    kept = sizes > 0
+    instances = -(-sizes[kept] // elements)
+    begin = np.cumsum(instances) - instances
+    table = np.empty((kept.sum(), FIRST_ADDRESS + addresses.shape[1]), np.int64)
+    table[:, :FIRST_ADDRESS] = np.stack([first[kept], sizes[kept], begin], axis=1)
+    table[:, FIRST_ADDRESS:] = addresses[kept]
+    return Rows(table.reshape(-1), np.repeat(np.arange(len(table), dtype=np.int32), instances), aligned)
+
+
+class Table:
+    """A table of vectors on a device; the vectors must live as long as the table is used.
+
+    Parameters
+    ----------
+    sets, starts
+        As for `tabulated`.
+
+    Raises
+    ------
+    ValueError
+        If the vectors are on a CPU, and Triton does not interpret.
+
+    Attributes
+    ----------
+    elements : int
+        The number of elements that an instance processes.
+    parts : list of DevicePart
+    """
+
+    def __init__(self, sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int]) -> None:
+        import torch
+
+        self.device = sets[0][0].device
+        self.elements = elements_on(self.device, max(vectors[0].numel() for vectors in sets))
+        self.parts = []
+        for rows in tabulated(sets, starts, self.elements):
+            table, owners = (sent(torch.from_numpy(x), self.device) for x in (rows.table, rows.owners))
+            self.parts.append(DevicePart(table, owners, rows.aligned))
+
+
+@dataclass(frozen=True)
+class TableLauncher(Ready):
+    """A kernel that processes many sets of vectors in one launch, bound to its real scalars."""
+
+    def __call__(self, table: Table, words: Mapping[int, RandomWords] | None = None) -> None:
+        """Fill the results of each set of a table from its operands.
+
+        Random words depend on the number that the table gives each set's first element. The vectors of the
+        table were checked by `checked`; words raise as in `Launcher`.
+        """
+        shared = shared_by_all(self, table.device, self.streams(words))
+        self.launch(table.parts, table.elements, shared)
+
+    def launch(self, parts: Sequence[DevicePart], elements: int, shared: Sequence[torch.Tensor]) -> None:
+        """Process the parts of a table, given the tensors that all elements share."""
+        import torch
+
+        for part in parts:
+            device = part.table.device
+            kernel = function(text_on(self, device), interpreted=device.type == "cpu")
+            fixed = {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
+            with torch.cuda.device_of(part.table):  # where Triton launches; on a CPU it does nothing
+                kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)
+
+
+# -- kernels ----------------------------------------------------------------------------------------------
 #: Before this version division and square root flush subnormal numbers.
 LEAST_TRITON = 3, 6
 
@@ -47,23 +192,23 @@ class Kernel(Lines):
     ----------
     program : Program
     scalars : {"exact", "rounded"}, optional
-        How real scalars enter. They lie in the device's memory: nothing is compiled again for others.
+        How real scalars enter. They are in device memory: other scalars need no new compilation.
     joined : AsBits, optional
-        Which operand lies in two vectors, if one does.
+        The operand that is stored as bits, if there is one.
     hardware : bool, optional
-        Whether GPUs that have instructions for roundings and operations of 16 bits
-        (`mcfsim.compile.hardware`) carry them out by these. The bits are the same.
+        Whether GPUs with instructions for 16-bit roundings and operations use these
+        (`mcfsim.compile.triton_source`). The bits are the same.
     checked, packed : bool, optional
-        As of `mcfsim.compile.loops.Loop`.
-    sequel : Sequel, optional
-        What is made of the results in the same kernel; it asks for no further numbers.
+        As for `mcfsim.compile.loops.Loop`.
+    epilogue : Epilogue, optional
+        Processes the results in the same kernel; it takes no further numbers.
 
     Notes
     -----
-    What a GPU makes of a NaN has all bits set, so a line does not count on a clean code.
+    A GPU's NaN has all bits set, so a line does not rely on clean codes.
     """
 
-    #: Whether it works on many sets of vectors.
+    #: Whether it processes many sets of vectors.
     _many = False
 
     def __init__(
@@ -75,14 +220,14 @@ class Kernel(Lines):
         hardware: bool = False,
         checked: bool = False,
         packed: bool = False,
-        sequel: Sequel | None = None,
+        epilogue: Epilogue | None = None,
     ) -> None:
-        super().__init__(program, scalars, sequel, joined, checked=checked, packed=packed, clean=False)
+        super().__init__(program, scalars, epilogue, joined, checked=checked, packed=packed, clean=False)
         self._hardware = hardware
-        self._by_hardware: dict[tuple[Entering, ...], str] = {}
+        self._by_hardware: dict[tuple[ScalarEncoding, ...], str] = {}
 
     def with_scalars(self, scalars: Mapping[str, Any]) -> Launcher:
-        """Return the kernel for some real scalars, given by name.
+        """Return the kernel bound to real scalars, given by name.
 
         Raises
         ------
@@ -91,28 +236,28 @@ class Kernel(Lines):
         UnsupportedFormatError
             If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
         """
-        return self.with_numbers(self._numbers(scalars))
+        return self.with_numbers(self.program.reals(scalars))
 
     def with_numbers(self, numbers: Sequence[Any]) -> Launcher:
-        """Return the kernel for some real scalars, in the order of `mcfsim.compile.scalars.uses`."""
+        """Return the kernel bound to real scalars, in the order of `Program.uses`."""
         return Launcher(*self._ready(numbers))
 
     def source(self, numbers: Sequence[Any]) -> str:
-        """Return the module that is compiled for some real scalars; by instructions, if that is asked for."""
+        """Return the source compiled for real scalars; with GPU instructions if `hardware` was set."""
         if not self._hardware:
             return super().source(numbers)
         return self._by_instructions(self._entering(numbers)[0])
 
-    def _by_instructions(self, ways: tuple[Entering, ...]) -> str:
+    def _by_instructions(self, ways: tuple[ScalarEncoding, ...]) -> str:
         if ways not in self._by_hardware:
             lowered, _ = self._lowered(ways)
             self._by_hardware[ways] = kernel_source(lowered, self._about(), many=self._many, hardware=True)
         return self._by_hardware[ways]
 
     def _ready(
-        self, numbers: Sequence[Any], given: Sequence[Entering] | None = None
+        self, numbers: Sequence[Any], given: Sequence[ScalarEncoding] | None = None
     ) -> tuple[str, Lowered, tuple[float, ...], str | None]:
-        """Return the source, the line, its numbers, and the source by instructions, if that is asked for."""
+        """Return the source, the line, its numbers, and the source with GPU instructions, if requested."""
         check_triton()
         ways, found = self._entering(numbers, given)
         lowered, text = self._lowered(ways)
@@ -123,18 +268,115 @@ class Kernel(Lines):
 
 
 class TableKernel(Kernel):
-    """A program as one kernel that works on many sets of vectors in one launch; as `Kernel` otherwise."""
+    """A program as one kernel that processes many sets of vectors in one launch; as `Kernel` otherwise."""
 
     _many = True
 
     def with_numbers(  # type: ignore[override]
-        self, numbers: Sequence[Any], ways: Sequence[Entering] | None = None
+        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None
     ) -> TableLauncher:
-        """Return the kernel for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
+        """Return the kernel bound to real scalars, in the order of `Program.uses`.
 
         Raises
         ------
         UnsupportedFormatError
-            As `Kernel.with_scalars`; or if a scalar does not enter in the given way.
+            As `Kernel.with_scalars`; or if a scalar cannot have the given encoding.
         """
         return TableLauncher(*self._ready(numbers, ways))
+
+
+# -- launches that a graph repeats ------------------------------------------------------------------------
+class Chosen(NamedTuple):
+    """One of the kernels of a graph launch, bound to the real scalars of the next launch."""
+
+    place: int
+    ready: TableLauncher
+
+
+class GraphLaunch:
+    """A launch of a kernel that a captured graph may repeat.
+
+    After each launch its tables are empty. So a launch without a preceding `hand_over` changes nothing.
+
+    Parameters
+    ----------
+    kernel : TableKernel
+    numbers : sequence of number
+        The real scalars of a launch, as `TableKernel.with_numbers` takes them.
+    rows : sequence of Rows
+        The vectors that it processes.
+    elements : int
+        The number of elements that an instance processes.
+    words : mapping of int to RandomWords
+        Those of each source of the program.
+    device : device
+    """
+
+    def __init__(
+        self,
+        kernel: TableKernel,
+        numbers: Sequence[Any],
+        rows: Sequence[Rows],
+        elements: int,
+        words: Mapping[int, RandomWords],
+        device: torch.device,
+    ) -> None:
+        import torch
+
+        self._kernel, self._rows, self._elements = kernel, rows, elements
+        self._ways = list(dict.fromkeys((kernel.ways(numbers), kernel.general(numbers))))
+        self._ready = [kernel.with_numbers(numbers, ways) for ways in self._ways]
+        self._shared = [shared_by_all(x, device, x.streams(words)) for x in self._ready]
+        owners = [sent(torch.from_numpy(part.owners), device) for part in rows]
+        self._parts = [
+            [
+                DevicePart(torch.zeros(part.table.size, dtype=torch.int64, device=device), kept, part.aligned)
+                for part, kept in zip(rows, owners, strict=True)
+            ]
+            for _ in self._ways
+        ]
+
+    def fits(self, rows: Sequence[Rows], elements: int) -> bool:
+        """Return whether it can process other rows: same sizes, alignment and division among instances."""
+        return (len(rows), elements) == (len(self._rows), self._elements) and all(
+            one.aligned == other.aligned
+            and one.table.size == other.table.size
+            and np.array_equal(one.owners, other.owners)
+            for one, other in zip(rows, self._rows, strict=True)
+        )
+
+    def chosen(self, numbers: Sequence[Any]) -> Chosen:
+        """Return the kernel that takes the given real scalars, bound to them.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If none does.
+        """
+        ways = self._kernel.ways(numbers)
+        place = self._ways.index(ways) if ways in self._ways else len(self._ways) - 1
+        return Chosen(place, self._kernel.with_numbers(numbers, self._ways[place]))
+
+    def hand_over(self, chosen: Chosen, rows: Sequence[Rows], words: Mapping[int, RandomWords]) -> None:
+        """Set the vectors, numbers and random words of the next launch."""
+        import torch
+
+        place, ready = chosen
+        self._empty()
+        parts = self._parts[place]
+        shared = shared_by_all(ready, parts[0].table.device, ready.streams(words))
+        for kept, given in zip(self._shared[place], shared, strict=True):
+            kept.copy_(given)
+        for part, given in zip(parts, rows, strict=True):
+            part.table.copy_(sent(torch.from_numpy(given.table), part.table.device))
+
+    def launch(self) -> None:
+        """Process the vectors that were handed over."""
+        for ready, parts, shared in zip(self._ready, self._parts, self._shared, strict=True):
+            ready.launch(parts, self._elements, shared)
+        self._empty()
+
+    def _empty(self) -> None:
+        for parts in self._parts:
+            for part in parts:
+                part.table.zero_()

@@ -1,43 +1,220 @@
-"""Lines launched as kernels: on vectors of a GPU, or interpreted on those of a CPU."""
+"""Launching of lines of machine operations as Triton kernels, and trials of a device's instructions."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcfsim.compile.hardware import check_gpu
-from mcfsim.compile.hardware_trials import InstructionError, check_instructions
-from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.program import Register
 from mcfsim.compile.sources import imported
-from mcfsim.compile.triton_source import ALIGNMENT
+from mcfsim.compile.tracing import trace
+from mcfsim.compile.triton_source import ALIGNMENT, check_gpu, kernel_source
+from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F32, F64, TRUTH, Type, Value
 from mcfsim.random import RandomWords, counters, word_bits
 
 if TYPE_CHECKING:
     import torch
 
-#: What keeps a compiler from fusing, and from flushing subnormal numbers.
+
+# -- a device's instructions, tried -----------------------------------------------------------------------
+#: Turns a source, its line and its numbers into a function that fills results (`mcfsim.compile.launch`).
+Launch = Callable[[str, Lowered, tuple[float, ...]], Callable[..., Any]]
+
+#: Lower halves of binary32 numbers at and near the points where a rounding to 16 bits changes.
+_LOWER = sorted(
+    {0, 1, 0xFFFF}
+    | {m * 2**k + d for k in range(12, 16) for m in (1, 3) for d in (-1, 0, 1) if m << k < 2**16}
+)
+#: Codes of bfloat16 without the sign: zero, small and large ones, and some near one with few and many bits.
+_CODES = (
+    *(0x0000, 0x0001, 0x0002, 0x0003, 0x0040, 0x007F, 0x0080, 0x0081, 0x00FF, 0x0100, 0x2000, 0x3B80, 0x3BFF),
+    *(0x3C00, 0x3F00, 0x3F7F, 0x3F80, 0x3F81, 0x3F82, 0x3FC0, 0x3FFF, 0x4000, 0x4049, 0x40AB, 0x437F, 0x4380),
+    *(0x5F80, 0x7E80, 0x7EFF, 0x7F00, 0x7F7E, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0),
+)
+#: How many tuples of operands are made at once.
+_BLOCK = 1 << 24
+
+
+class InstructionError(RuntimeError):
+    """A device's instruction gives another result than the element algorithm that it should replace."""
+
+
+class InstructionTrial(NamedTuple):
+    """A trial of one verb (machine operation): a program that does little more than this verb.
+
+    Attributes
+    ----------
+    lowered : Lowered
+        Takes one binary32 number, or one to three codes of 16 bits, and has one result.
+    text, instruction : str
+        The source of the kernel by the element algorithm, and by the verb.
+    """
+
+    lowered: Lowered
+    text: str
+    instruction: str
+
+    @property
+    def tuples(self) -> int:
+        """The number of operand tuples that are numbered; for three codes only a part of them."""
+        coded = len(self.lowered.packed) - (self.lowered.results[0] in self.lowered.packed)
+        return 1 << 16 if coded == 1 else 1 << 32
+
+
+@lru_cache(maxsize=1)
+def trials() -> dict[str, InstructionTrial]:
+    """Return a trial of each verb, by name."""
+    wide = (Register("x", get_format("float32")),)
+    halves = (Register("x", get_format("float16")),)
+    programs = {
+        "round_bfloat16": trace(lambda ar, x: ar.round(x), "bfloat16", operands=wide),
+        "add_bfloat16": trace(lambda ar, a, b: ar.add(a, b), "bfloat16"),
+        "sub_bfloat16": trace(lambda ar, a, b: ar.sub(a, b), "bfloat16"),
+        "mul_bfloat16": trace(lambda ar, a, b: ar.mul(a, b), "bfloat16"),
+        "fma_bfloat16": trace(lambda ar, a, b, c: ar.fma(a, b, c), "bfloat16"),
+        "round_float16": trace(lambda ar, x: ar.round(x), "float16", operands=wide),
+        "encode_float16": trace(lambda ar, a: ar.neg(a), "float16"),
+        "decode_float16": trace(lambda ar, x: ar.round(x), "float32", operands=halves),
+    }
+    made = {}
+    for verb, program in programs.items():
+        lowered = lower(program, (), packed=True, clean=False)
+        sources = [kernel_source(lowered, f"{verb}, tried.", hardware=asked) for asked in (False, True)]
+        made[verb] = InstructionTrial(lowered, *sources)
+    return made
+
+
+def check_instructions(device: torch.device, launch: Launch) -> None:
+    """Raise InstructionError unless a device's instructions agree with the algorithms on hard operands.
+
+    Parameters
+    ----------
+    device : device
+    launch : callable
+        `mcfsim.compile.launch.Launcher`.
+    """
+    for verb, trial in trials().items():
+        operands = _hard(trial, device)
+        found = differing(trial, operands, launch)
+        if found.numel():
+            place = int(found[0])
+            given = ", ".join(_written(x[place]) for x in operands)
+            raise InstructionError(f"{device}: its instruction for {verb} differs from the text at {given}")
+
+
+def first_difference(
+    verb: str, device: torch.device, launch: Launch, start: int = 0, stop: int | None = None
+) -> int | None:
+    """Return the first tuple of operands on which an instruction and the algorithm differ, or None.
+
+    All 2^32 binary32 numbers are tried, all pairs of codes, or as many triples; all verbs together take a
+    GPU some minutes.
+
+    Parameters
+    ----------
+    verb : str
+        One of `trials`.
+    device : device
+    launch : callable
+        `mcfsim.compile.launch.Launcher`.
+    start, stop : int, optional
+        The first tuple tried and the one after the last, by number; by default all are tried.
+    """
+    trial = trials()[verb]
+    stop = trial.tuples if stop is None else min(stop, trial.tuples)
+    for first in range(start, stop, _BLOCK):
+        found = differing(trial, numbered(trial, first, min(first + _BLOCK, stop), device), launch)
+        if found.numel():
+            return first + int(found[0])
+    return None
+
+
+def numbered(trial: InstructionTrial, start: int, stop: int, device: torch.device) -> list[torch.Tensor]:
+    """Return operands by number: a number's code, the codes of a pair, or a pair and a code made of it."""
+    import torch
+
+    number = torch.arange(start, stop, dtype=torch.int64, device=device)
+    if not any(x in trial.lowered.packed for x in trial.lowered.operands):
+        return [_as(torch.int32, number).view(torch.float32)]
+    # The third code runs through all codes as the second does, in another order for each first one.
+    parts = [number >> 16, number, (number >> 16) * 40503 + number * 48271 + 12345]
+    used = {1: parts[1:2], 2: parts[:2], 3: parts}[len(trial.lowered.operands)]
+    return [_as(torch.int16, part) for part in used]
+
+
+def differing(trial: InstructionTrial, operands: Sequence[torch.Tensor], launch: Launch) -> torch.Tensor:
+    """Return the places where the instruction and the algorithm give different results."""
+    import torch
+
+    (result,) = trial.lowered.results
+    coded = result in trial.lowered.packed
+    made = []
+    for source in (trial.text, trial.instruction):
+        out = torch.empty(
+            operands[0].numel(), dtype=torch.int16 if coded else torch.float32, device=operands[0].device
+        )
+        launch(source, trial.lowered, ())(operands, [out])
+        made.append(out)
+    one, other = made
+    if coded:
+        return torch.nonzero(one != other).reshape(-1)
+    same = (one.view(torch.int32) == other.view(torch.int32)) | ((one != one) & (other != other))
+    return torch.nonzero(~same).reshape(-1)
+
+
+def _hard(trial: InstructionTrial, device: torch.device) -> list[torch.Tensor]:
+    """Return hard operands: all upper halves with hard lower halves, all codes, or tuples of hard codes."""
+    import torch
+
+    operands = trial.lowered.operands
+    if not any(x in trial.lowered.packed for x in operands):
+        upper = torch.arange(2**16, dtype=torch.int64, device=device) << 16
+        lower = torch.tensor(_LOWER, dtype=torch.int64, device=device)
+        return [_as(torch.int32, (upper[:, None] | lower).reshape(-1)).view(torch.float32)]
+    if len(operands) == 1:
+        return numbered(trial, 0, trial.tuples, device)
+    few = _CODES if len(operands) == 2 else _CODES[::2]
+    tuples = list(product([sign | code for code in few for sign in (0, 0x8000)], repeat=len(operands)))
+    columns = torch.tensor(tuples, dtype=torch.int64, device=device).T
+    return [_as(torch.int16, column) for column in columns]
+
+
+def _as(dtype: torch.dtype, codes: torch.Tensor) -> torch.Tensor:
+    """Return the lowest bits of integers as signed integers of a dtype, without overflow."""
+    half = 1 << (8 * dtype.itemsize - 1)
+    return (((codes + half) & (2 * half - 1)) - half).to(dtype).contiguous()
+
+
+def _written(x: torch.Tensor) -> str:
+    return f"{float(x)!r}" if x.is_floating_point() else f"code {int(x) & 0xFFFF:#06x}"
+
+
+# -- launches ---------------------------------------------------------------------------------------------
+#: Options that keep the compiler from fusing operations and from flushing subnormal numbers.
 EXACT = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
-#: Elements of an instance, and warps that share them; and elements at once where Triton interprets.
+#: Elements of an instance, and warps that share them; and elements at a time if Triton interprets.
 ELEMENTS, WARPS, INTERPRETED = 1024, 4, 1 << 18
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A line with its real scalars put in, to be carried out on tensors.
+    """A line bound to its real scalars, ready to run on tensors.
 
     Attributes
     ----------
     source : str
-        Of the module that was compiled; empty if none was.
+        The source of the compiled module; empty if there is none.
     lowered : Lowered
-        What is done for each element.
+        The operations on each element.
     by_hardware : str, optional
-        The same by instructions of GPUs, where these have them.
+        The source that uses instructions of GPUs, for GPUs that have them.
     """
 
     source: str
@@ -48,7 +225,7 @@ class Ready:
     def checked(
         self, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return vectors as the line takes them; raise where one is of another dtype, size or device."""
+        """Return vectors as the line takes them; raise if one has another dtype, size or device."""
         given, values = [*operands, *results], [*self.lowered.operands, *self.lowered.results]
         if len(given) != len(values):
             raise ValueError(f"the kernel takes {len(values)} vectors, not {len(given)}")
@@ -83,14 +260,14 @@ class Ready:
         return streams
 
     def numbers(self, kind: Type) -> list[float]:
-        """Return the numbers of a type that are the same for all elements."""
+        """Return the numbers of one type that are the same for all elements."""
         pairs = zip(self.lowered.numbers, self._numbers, strict=True)
         return [number for value, number in pairs if value.type is kind]
 
 
 @dataclass(frozen=True)
 class Launcher(Ready):
-    """A kernel with its real scalars put in."""
+    """A kernel bound to its real scalars."""
 
     def __call__(
         self,
@@ -104,29 +281,29 @@ class Launcher(Ready):
         Parameters
         ----------
         operands, results : sequence of tensor
-            In the carriers; or codes, as tensors of any dtype of as many bytes; or, of truth values that a
-            sequel makes, tensors of bool. A result may be an operand.
+            In the carriers; or codes, as tensors of any dtype of as many bytes; or tensors of bool for truth
+            values that an epilogue makes. A result may be an operand.
         start : int, optional
-            The index of the first element, where random words are drawn.
+            The index of the first element, used where random words are drawn.
         words : mapping of int to RandomWords, optional
-            Of each source of the program.
+            Those of each source of the program.
 
         Returns
         -------
         bool
-            Whether all operands are values of their formats, if that was to be looked at; else true.
+            Whether all operands are values of their formats, if that is checked; else true.
 
         Raises
         ------
         TypeError, ValueError
-            If a tensor is of another dtype, size or device, or is not contiguous; if a source has no words,
-            or words are of several seeds; or if the tensors are a CPU's, and Triton does not interpret.
-            Nothing was written then.
+            If a tensor has another dtype, size or device, or is not contiguous; if a source has no words,
+            or words have several seeds; or if the tensors are on a CPU, and Triton does not interpret.
+            Nothing is written then.
 
         Warns
         -----
         RuntimeWarning
-            If instructions of the GPU are asked for, and do not make what they must: the text does, then.
+            If the GPU's instructions are requested and give wrong results; the algorithm is used instead.
         """
         import torch
 
@@ -134,28 +311,28 @@ class Launcher(Ready):
         device, size = vectors[0].device, vectors[0].numel()
         elements = elements_on(device, size)
         for bits in self.lowered.draws.values():
-            counters(start, size, word_bits(bits))  # which raises where there are none
+            counters(start, size, word_bits(bits))  # raises where there are none
         if not size:
             return True
         shared = shared_by_all(self, device, streams)
         kernel = function(text_on(self, device), interpreted=device.type == "cpu")
-        whole = size - size % ALIGNMENT  # vectors of which are read and written many bytes at a time
+        whole = size - size % ALIGNMENT  # vectors of this size are read and written many bytes at a time
         for part in (slice(0, whole), slice(whole, size)):
             if count := part.stop - part.start:
                 given = (x[part] for x in vectors)
                 grid, fixed = (-(-count // elements),), {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
-                with torch.cuda.device_of(vectors[0]):  # where Triton launches; of a CPU's it does nothing
+                with torch.cuda.device_of(vectors[0]):  # where Triton launches; on a CPU it does nothing
                     kernel[grid](*given, *shared, start + part.start, count, **fixed)
         return not (self.lowered.strange is not None and bool(shared[0].item()))
 
 
 def text_on(ready: Ready, device: torch.device) -> str:
-    """Return the module for a device: by its own instructions if that is asked for, and it has them.
+    """Return the source for a device: with its own instructions if requested, and if it has them.
 
     Warns
     -----
     RuntimeWarning
-        If these do not make what they must: then the device goes without.
+        If the instructions give wrong results; the source then does without them.
     """
     if ready.by_hardware is None or not _has_good_instructions(device):
         return ready.source
@@ -164,26 +341,26 @@ def text_on(ready: Ready, device: torch.device) -> str:
 
 @lru_cache(maxsize=64)
 def _has_good_instructions(device: torch.device) -> bool:
-    """Return whether a device has the instructions, and they make of hard operands what they must."""
+    """Return whether a device has the instructions, and they give the right results on hard operands."""
     try:
         check_gpu(device)
     except ValueError:
         return False
     try:
         check_instructions(device, Launcher)
-    except InstructionError as error:  # what else goes wrong is no matter of instructions
+    except InstructionError as error:  # other errors have nothing to do with instructions
         warnings.warn(f"{error}; kernels on it do without such instructions", RuntimeWarning, stacklevel=4)
         return False
     return True
 
 
 def elements_on(device: torch.device, largest: int) -> int:
-    """Return how many elements an instance works on, on a device, of vectors that have no more than so many.
+    """Return how many elements an instance processes on a device, for vectors of at most `largest` elements.
 
     Raises
     ------
     ValueError
-        If it is a CPU, and Triton does not interpret.
+        If the device is a CPU, and Triton does not interpret.
     """
     if device.type != "cpu":
         return ELEMENTS
@@ -195,7 +372,7 @@ def elements_on(device: torch.device, largest: int) -> int:
 
 
 def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWords]) -> list[torch.Tensor]:
-    """Return what all elements share, in the device's memory: what is found, numbers, and the random key."""
+    """Return what all elements share, in device memory: the check's result, numbers, and the random key."""
     import torch
 
     shared = []
@@ -211,7 +388,7 @@ def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWo
 
 
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on a device; a GPU takes it when it comes to it, and nobody waits."""
+    """Return a CPU tensor on a device; copying it to a GPU is asynchronous."""
     if device.type != "cuda":
         return x.to(device)
     return x.pin_memory().to(device, non_blocking=True)
@@ -219,10 +396,10 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @lru_cache(maxsize=256)
 def function(text: str, *, interpreted: bool) -> Any:
-    """Return the kernel of a generated module, to be interpreted by NumPy or not, as Triton is set now."""
+    """Return the kernel of a generated module, interpreted by NumPy or not, as Triton is set now."""
     return imported(text).kernel
 
 
 def interprets() -> bool:
-    """Return whether Triton interprets kernels by NumPy, as it does where TRITON_INTERPRET is set."""
+    """Return whether Triton interprets kernels by NumPy, as it does if TRITON_INTERPRET is set."""
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")

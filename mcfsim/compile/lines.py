@@ -1,46 +1,166 @@
-"""A program as lines of a machine: one for each way in which its real scalars enter, with its source."""
+"""A program as straight lines of machine operations: one line for each way its real scalars can enter."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from mcfsim.compile.joined import AsBits
-from mcfsim.compile.lowering import Lowered, lower, way_of
+import numpy as np
+
+from mcfsim.compile.lowering import Lowered, called, lower, type_of, way_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import Entering, entering, numbers_by, uses
+from mcfsim.compile.scalars import ScalarEncoding, encoding, numbers_by
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.codes_by_kind import code_dtype
+from mcfsim.kernels.element.codes import has_codes
+from mcfsim.kernels.element.machine import I32, Line, Value
+from mcfsim.kernels.element.split import integer_element, joined_element, number_element, rest_element
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars, described
 
 
-class Sequel(Protocol):
-    """What goes on with the results of a program in the same loop; two that are equal do the same."""
+# -- operands stored as bits ------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class AsBits(ABC):
+    """An operand stored as bits, and the result at the same place; for programs on codes.
+
+    Parameters
+    ----------
+    place : int
+        The place of the operand, whose carrier is binary32.
+    """
+
+    place: int
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """The number of bits."""
+
+    @abstractmethod
+    def read(self, given: Sequence[Value]) -> Value:
+        """Return the operand's number, given all operands as stored."""
+
+    @abstractmethod
+    def kept(self, x: Value) -> Value:
+        """Return the bits of a number."""
+
+    def lowered(self, program: Program, encoding: tuple[ScalarEncoding, ...], **options: Any) -> Lowered:
+        """Lower a program on codes to a line, as `mcfsim.compile.lowering.lower` does.
+
+        Raises
+        ------
+        ValueError
+            If the program is not on codes.
+        """
+        if not options.get("packed"):
+            raise ValueError("an operand that lies as bits is for programs on codes")
+        line = Line()
+        given = [
+            line.input(
+                called(x, place), I32 if has_codes(x.format) or place == self.place else type_of(x.format)
+            )
+            for place, x in enumerate(program.inputs)
+        ]
+        onto = list(given)
+        onto[self.place] = self.read(given)
+        lowered = lower(program, encoding, onto=tuple(onto), **options)
+        results = list(lowered.results)
+        results[self.place] = self.kept(results[self.place])
+        dtype = np.min_scalar_type(2**self.bits - 1)
+        packed = {
+            x: code_dtype(y.format) for x, y in zip(given, program.inputs, strict=True) if has_codes(y.format)
+        }
+        lying = {**lowered.packed, **packed, given[self.place]: dtype, results[self.place]: dtype}
+        return replace(lowered, operands=tuple(given), results=tuple(results), packed=lying)
+
+
+@dataclass(frozen=True)
+class SplitOperand(AsBits):
+    """An operand stored as the bits that follow the codes of another operand.
+
+    Parameters
+    ----------
+    leading : int
+        The place of the operand whose codes come first.
+    following : int
+        The number of bits that follow.
+    rounded : bool
+        See `mcfsim.kernels.element.split.joined_element`.
+    """
+
+    leading: int
+    following: int
+    rounded: bool
+
+    @property
+    def bits(self) -> int:
+        """The number of bits that follow."""
+        return self.following
+
+    def read(self, given: Sequence[Value]) -> Value:
+        """Return the number of a code and the bits that follow it."""
+        return joined_element(given[self.leading], given[self.place], self.following, rounded=self.rounded)
+
+    def kept(self, x: Value) -> Value:
+        """Return the last bits of a number."""
+        return rest_element(x, self.following)
+
+
+@dataclass(frozen=True)
+class Integer(AsBits):
+    """An operand stored as an integer in two's complement.
+
+    Parameters
+    ----------
+    size : int
+        The size of the integer in bits: 16 at most.
+    """
+
+    size: int
+
+    @property
+    def bits(self) -> int:
+        """The size of the integer."""
+        return self.size
+
+    def read(self, given: Sequence[Value]) -> Value:
+        """Return the integer as a number."""
+        return number_element(given[self.place], self.size)
+
+    def kept(self, x: Value) -> Value:
+        """Return a number as an integer."""
+        return integer_element(x, self.size)
+
+
+# -- lines ------------------------------------------------------------------------------------------------
+class Epilogue(Protocol):
+    """A continuation that processes the results of a program in the same loop; equal ones do the same."""
 
     @property
     def cost(self) -> float:
-        """The nanoseconds that an element takes without compiling, roughly."""
+        """The approximate time for an element without compiling, in nanoseconds."""
 
     def __call__(self, lowered: Lowered) -> Lowered:
-        """Return the line with other results; numbers that are the same for all elements may be added."""
+        """Return the line with new results; it may add numbers that are the same for all elements."""
 
 
 class Lines(ABC):
-    """A program, lowered once for each way in which its real scalars enter.
+    """A program, lowered once for each way its real scalars can enter.
 
-    As what these enter follows from their numbers (`mcfsim.compile.scalars.Entering`), and rarely is there a
-    second way.
+    The numbers determine their `mcfsim.compile.scalars.ScalarEncoding`; a second way is rare.
 
     Parameters
     ----------
     program : Program
     scalars : {"exact", "rounded"}
         How real scalars enter.
-    sequel : Sequel or None
-        What is made of the results.
+    epilogue : Epilogue or None
+        Processes the results.
     joined : AsBits, optional
-        Which operand lies as bits, if one does.
+        The operand that is stored as bits, if there is one.
     **options : bool
         See `mcfsim.compile.lowering.lower`.
     """
@@ -49,50 +169,46 @@ class Lines(ABC):
         self,
         program: Program,
         scalars: Scalars,
-        sequel: Sequel | None,
+        epilogue: Epilogue | None,
         joined: AsBits | None = None,
         **options: Any,
     ) -> None:
-        self.program, self.policy, self.sequel, self.joined = program, scalars, sequel, joined
+        self.program, self.policy, self.epilogue, self.joined = program, scalars, epilogue, joined
         self._options = options
-        self._uses = uses(program)
-        self._made: dict[tuple[Entering, ...], tuple[Lowered, str]] = {}
+        self._uses = program.uses
+        self._made: dict[tuple[ScalarEncoding, ...], tuple[Lowered, str]] = {}
 
     def source(self, numbers: Sequence[Any]) -> str:
-        """Return the module that is compiled for some real scalars."""
+        """Return the source of the module that is compiled for the given real scalars."""
         return self._lowered(self._entering(numbers)[0])[1]
 
     def line(self, numbers: Sequence[Any]) -> Lowered:
-        """Return the line of machine operations for some real scalars, with what the sequel makes of it."""
+        """Return the line of machine operations for the given real scalars, epilogue included."""
         return self._line(self._entering(numbers)[0], **self._options)
 
-    def _numbers(self, scalars: Mapping[str, Any]) -> list[Any]:
-        """Return real scalars that are given by name in the order of their uses."""
-        return [use.number(scalars) for use in self._uses]
-
-    def ways(self, numbers: Sequence[Any]) -> tuple[Entering, ...]:
-        """Return as what real scalars enter at the least cost."""
+    def ways(self, numbers: Sequence[Any]) -> tuple[ScalarEncoding, ...]:
+        """Return the cheapest encodings of the given real scalars."""
         return self._entering(numbers)[0]
 
-    def general(self, numbers: Sequence[Any]) -> tuple[Entering, ...]:
-        """Return ways in which almost all real scalars enter, these among them; seldom the cheapest."""
+    def general(self, numbers: Sequence[Any]) -> tuple[ScalarEncoding, ...]:
+        """Return encodings that suit these and almost all real scalars; they are seldom the cheapest."""
         made = {step.result: step for step in self.program.steps}
         found = []
         for use, number in zip(self._uses, numbers, strict=True):
-            cheapest, _ = entering(use, number, self.policy)
-            ways = (Entering.PARTS, Entering.REAL, Entering.WIDE)
+            cheapest, _ = encoding(use, number, self.policy)
+            ways = (ScalarEncoding.PARTS, ScalarEncoding.REAL, ScalarEncoding.WIDE)
             taken = (way for way in ways if numbers_by(use, number, self.policy, way) is not None)
             good = (way for way in taken if way_of(use.step, {way}, made).way is not Way.REFUSED)
             found.append(next(good, cheapest))
         return tuple(found)
 
     def _entering(
-        self, numbers: Sequence[Any], ways: Sequence[Entering] | None = None
-    ) -> tuple[tuple[Entering, ...], list[float]]:
-        """Return as what real scalars enter, by default the cheapest, and the numbers that stand for them."""
+        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None
+    ) -> tuple[tuple[ScalarEncoding, ...], list[float]]:
+        """Return encodings of real scalars, by default the cheapest, and the numbers that stand for them."""
         if ways is None:
             pairs = zip(self._uses, numbers, strict=True)
-            chosen = [entering(use, number, self.policy) for use, number in pairs]
+            chosen = [encoding(use, number, self.policy) for use, number in pairs]
             return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
         found: list[float] = []
         for use, number, way in zip(self._uses, numbers, ways, strict=True):
@@ -104,7 +220,7 @@ class Lines(ABC):
             found += parts
         return tuple(ways), found
 
-    def _lowered(self, ways: tuple[Entering, ...]) -> tuple[Lowered, str]:
+    def _lowered(self, ways: tuple[ScalarEncoding, ...]) -> tuple[Lowered, str]:
         if ways not in self._made:
             lowered = self._line(ways, **self._options)
             self._made[ways] = lowered, self._source(lowered, self._about())
@@ -113,10 +229,10 @@ class Lines(ABC):
     def _about(self) -> str:
         return f"{self.program.name}, {len(self.program.steps)} operations."
 
-    def _line(self, ways: tuple[Entering, ...], **options: Any) -> Lowered:
+    def _line(self, ways: tuple[ScalarEncoding, ...], **options: Any) -> Lowered:
         begun = lower if self.joined is None else self.joined.lowered
         lowered = begun(self.program, ways, **options)
-        return lowered if self.sequel is None else self.sequel(lowered)
+        return lowered if self.epilogue is None else self.epilogue(lowered)
 
     @abstractmethod
     def _source(self, lowered: Lowered, about: str) -> str:

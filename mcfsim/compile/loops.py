@@ -1,47 +1,111 @@
-"""Programs as loops over elements: compiled by Numba, or as calls of NumPy's functions."""
+"""Programs as loops over elements, compiled by Numba or run as calls of NumPy's functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_processor
-from mcfsim.compile.drawing import draw, drawn_by_numpy, word_dtype
-from mcfsim.compile.joined import AsBits
-from mcfsim.compile.lines import Lines, Sequel
+from mcfsim.checks import check_processor
+from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
 from mcfsim.compile.program import Draw, Program, flat
-from mcfsim.compile.scalars import Entering
+from mcfsim.compile.scalars import ScalarEncoding
 from mcfsim.compile.sources import called, is_cached
-from mcfsim.kernels.element.calls import Calls
+from mcfsim.kernels.element.forms import as_calls
+from mcfsim.kernels.element.machine import I64, recorded
+from mcfsim.kernels.element.philox import philox_element
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import RandomWords
+from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import BLOCK, scratch
 
+# -- random words -----------------------------------------------------------------------------------------
+#: The function that draws the words of one operation per row.
+_ROWS = """
+
+@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)
+def rows(seed_low, seed_high, step, places, start, out):
+    prefer_whole_vectors()
+    for j in range(places.size):
+        loop(seed_low, seed_high, step, places[j], start, out[j])
+"""
+_KEY = ("seed_low", "seed_high", "step", "place")
+
+
+def word_dtype(bits: int) -> np.dtype[Any]:
+    """Return the dtype of the shortest words with at least so many bits."""
+    return np.dtype(f"u{word_bits(bits) // 8}")
+
+
+def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the words of a range of indices, as `RandomWords.draws` does.
+
+    The next draw for the same place in the same thread overwrites them.
+    """
+    these, wanted = counters(start, count, word_bits(bits))
+    drawn: NDArray[Any] = scratch(place, 4 * len(these), np.int32)
+    _loop()(*map(np.int64, (*words.key, words.step, words.place, these.start)), drawn)
+    return drawn.view(word_dtype(bits))[wanted]
+
+
+def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[np.int32]) -> None:
+    """Fill each row of an array with the words of one operation, from a given counter of four words."""
+    key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
+    _rows()(*map(np.int64, key), words.place + operations, np.int64(counter), drawn)
+
+
+def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the same words as `draw`, drawn by NumPy."""
+    drawn: Words = scratch(place, count, word_dtype(bits))
+    np.copyto(drawn, words.draws(start, count, bits))
+    return drawn
+
+
+@lru_cache(maxsize=1)
+def _loop() -> Any:
+    return called(source_of_words(), "loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
+
+
+@lru_cache(maxsize=1)
+def _rows() -> Any:
+    nothing = np.empty(0, np.int64), np.int64(0), np.empty((0, 0), np.int32)
+    return called(source_of_words(), "rows", *[np.int64(0)] * 3, *nothing)
+
+
+def source_of_words() -> str:
+    """Return the source of the loop that draws random words."""
+    line, results = recorded(philox_element, index=I64, **dict.fromkeys(_KEY, I64))
+    inputs = {value.constant: value for value in line.values if value.verb == "input"}
+    key = tuple(inputs[name] for name in _KEY)
+    lowered = Lowered(line, (), key, (), results, None, index=inputs["index"])
+    about = "The words of Philox4x32-10, four of a counter."
+    return source(lowered, about, interleaved=True) + _ROWS
+
+
+# -- loops ------------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Filler:
-    """A loop with its real scalars put in.
+class BoundLoop:
+    """A loop bound to its real scalars.
 
     Attributes
     ----------
     source : str
-        Of the module that was compiled; empty if NumPy carries the loop out.
+        The source of the compiled module; empty if NumPy runs the loop.
     operands, results : tuple of dtype
-        Of the vectors that it takes and fills.
+        The dtypes of the vectors that it takes and fills.
     checks : bool
-        Whether it looks if all operands are values of their formats.
+        Whether it checks that all operands are values of their formats.
     block : int
-        How many elements it is best handed at a time, so that what it makes is used while it is in the cache.
+        The best number of elements per call, so that its results are used while they are in the cache.
     """
 
     source: str
@@ -54,15 +118,15 @@ class Filler:
     _draws: Mapping[Draw, int]
     _streams: tuple[tuple[RandomWords, int], ...] = ()
 
-    def drawing(self, words: Mapping[int, RandomWords]) -> Filler:
+    def drawing(self, words: Mapping[int, RandomWords]) -> BoundLoop:
         """Return the loop with random words for each source."""
         streams = [(words[x.source].of(x.operation), bits) for x, bits in self._draws.items()]
         return replace(self, _streams=tuple(streams))
 
-    def on_threads(self, threads: int) -> Filler:
+    def on_threads(self, threads: int) -> BoundLoop:
         """Return the loop for one of several threads.
 
-        Those of NumPy wait for each other at each call, so each call is made for more elements.
+        Threads that call NumPy wait for each other at each call, so each call processes more elements.
         """
         if self.source or threads == 1:
             return self
@@ -77,13 +141,13 @@ class Filler:
     ) -> bool:
         """Fill results from operands, contiguous vectors of one length and of the right dtypes.
 
-        The index of the first element matters where random words are drawn. Further numbers are those that a
-        sequel asks for, of their types.
+        The index of the first element matters where random words are drawn. Further numbers are those that
+        an epilogue takes, of their types.
 
         Returns
         -------
         bool
-            Whether all operands are values of their formats, if that was to be looked at; else true.
+            Whether all operands are values of their formats, if that is checked; else true.
         """
         check_processor()
         take = draw if self.source else drawn_by_numpy
@@ -91,7 +155,7 @@ class Filler:
             take(stream, start, operands[0].size, bits, f"words{place}")
             for place, (stream, bits) in enumerate(self._streams)
         ]
-        # All alike read-only: Numba compiles for each kind of argument.
+        # All read-only alike: Numba compiles anew for each kind of argument.
         given = [_read_only(x) for x in (*operands, *words)]
         return not self._loop(*given, *self._numbers, *numbers, *results)
 
@@ -101,19 +165,19 @@ class Filler:
         return tuple(self._draws.values())
 
     def over_rows(self, addresses: NDArray[np.int64], size: int) -> bool:
-        """Fill vectors of one size that are found by their addresses, a row each time; see `RowLoop`.
+        """Fill vectors of one size given by a table of addresses, row by row; see `RowLoop`.
 
-        In a row are those of operands, words and results.
+        A row has the addresses of operands, words and results.
         """
         return not self._loop(addresses, np.int64(size), *self._numbers)
 
 
 class CompilationError(RuntimeError):
-    """What Numba was given it did not compile, or its cache could not be written."""
+    """Numba failed to compile a loop, or its cache could not be written."""
 
 
 class Loop(Lines):
-    """A program compiled to one loop over elements, or carried out by NumPy's functions.
+    """A program compiled to one loop over elements, or run by NumPy's functions.
 
     Parameters
     ----------
@@ -121,18 +185,18 @@ class Loop(Lines):
     scalars : {"exact", "rounded"}, optional
         How real scalars enter.
     checked : bool, optional
-        Whether the loop looks at its operands, and tells whether all are values of their formats.
+        Whether the loop checks its operands, and tells whether all are values of their formats.
     wide : bool, optional
         Whether all results are of float64.
     packed : bool, optional
-        Whether operands and results are codes, as `mcfsim.codec` has them, of floating-point formats with
-        codes of at most 16 bits, and one for NaN.
-    sequel : Sequel, optional
-        What is made of the results.
+        Whether operands and results are codes, as in `mcfsim.codec`, of floating-point formats with codes of
+        at most 16 bits and a code for NaN.
+    epilogue : Epilogue, optional
+        Processes the results.
     joined : AsBits, optional
-        Which operand lies as bits, if one does, of a program on codes. NumPy does not carry it out.
+        The operand that is stored as bits, if there is one, in a program on codes. NumPy does not run it.
     apart : bool, optional
-        Whether results share no memory with operands: a long text is then faster.
+        Whether results share no memory with operands: a long algorithm is then faster.
     """
 
     def __init__(
@@ -143,22 +207,22 @@ class Loop(Lines):
         checked: bool = False,
         wide: bool = False,
         packed: bool = False,
-        sequel: Sequel | None = None,
+        epilogue: Epilogue | None = None,
         joined: AsBits | None = None,
         apart: bool = False,
     ) -> None:
-        super().__init__(program, scalars, sequel, joined, checked=checked, wide=wide, packed=packed)
+        super().__init__(program, scalars, epilogue, joined, checked=checked, wide=wide, packed=packed)
         self.checked, self._apart = checked, apart
         self._lock = Lock()
-        self._compiled: dict[tuple[Entering, ...], Callable[..., int]] = {}
-        self._written: dict[tuple[Entering, ...], tuple[Lowered, Callable[..., int]]] = {}
+        self._compiled: dict[tuple[ScalarEncoding, ...], Callable[..., int]] = {}
+        self._written: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Callable[..., int]]] = {}
 
-    def with_scalars(self, scalars: Mapping[str, Any]) -> Filler:
-        """Return the compiled loop for some real scalars, given by name."""
-        return self.with_numbers(self._numbers(scalars))
+    def with_scalars(self, scalars: Mapping[str, Any]) -> BoundLoop:
+        """Return the compiled loop bound to real scalars, given by name."""
+        return self.with_numbers(self.program.reals(scalars))
 
-    def with_numbers(self, numbers: Sequence[Any]) -> Filler:
-        """Return the compiled loop for some real scalars, in the order of `mcfsim.compile.scalars.uses`.
+    def with_numbers(self, numbers: Sequence[Any]) -> BoundLoop:
+        """Return the compiled loop bound to real scalars, in the order of `Program.uses`.
 
         Raises
         ------
@@ -171,12 +235,12 @@ class Loop(Lines):
         """
         ways, found = self._entering(numbers)
         lowered, text = self._lowered(ways)
-        return self._filler(lowered, text, self._loop(ways), found)
+        return self._bound_loop(lowered, text, self._loop(ways), found)
 
-    def on_numpy(self, numbers: Sequence[Any]) -> Filler:
-        """Return the loop as NumPy carries it out, for some real scalars, as `with_numbers` does.
+    def on_numpy(self, numbers: Sequence[Any]) -> BoundLoop:
+        """Return the loop as run by NumPy, bound to real scalars as by `with_numbers`.
 
-        It does not look at its operands, and its results must share no memory with them; neither are codes.
+        It does not check its operands, and its results must share no memory with them; neither are codes.
 
         Raises
         ------
@@ -188,63 +252,65 @@ class Loop(Lines):
             lowered = self._line(ways, wide=self._options["wide"])
             self._written[ways] = lowered, calls(lowered)
         lowered, loop = self._written[ways]
-        return self._filler(lowered, "", loop, found)
+        return self._bound_loop(lowered, "", loop, found)
 
-    def _filler(self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]) -> Filler:
-        typed = zip(map(lowered.dtype, lowered.numbers[: len(found)]), found, strict=True)
-        return Filler(
+    def _bound_loop(
+        self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]
+    ) -> BoundLoop:
+        operands, results, numbers = lowered.dtypes
+        return BoundLoop(
             source=text,
-            operands=tuple(map(lowered.dtype, lowered.operands)),
-            results=tuple(map(lowered.dtype, lowered.results)),
+            operands=operands,
+            results=results,
             checks=lowered.strange is not None,
             block=BLOCK if text and lowered.draws else AT_ONCE,  # each word is a call of its own
             _loop=loop,
-            _numbers=tuple(dtype.type(number) for dtype, number in typed),
+            _numbers=tuple([dtype.type(x) for dtype, x in zip(numbers[: len(found)], found, strict=True)]),
             _draws=lowered.draws,
         )
 
     def is_cached(self, numbers: Sequence[Any]) -> bool:
-        """Return whether the loop for some real scalars was compiled before, on this machine."""
+        """Return whether the loop for the given real scalars was compiled before on this machine."""
         return is_cached(self.source(numbers))
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
-        """Carry the program out on vectors.
+        """Run the program on vectors.
 
         Parameters
         ----------
         *operands : array or (nested) tuple of arrays
-            As the text takes them, in the carriers; contiguous vectors of one length.
+            As the algorithm takes them, in the carriers; contiguous vectors of one length.
         **scalars : real number
             The real scalars, by name.
 
         Returns
         -------
         array or (nested) tuple of arrays
-            As the text returns them.
+            As the algorithm returns them.
 
         Raises
         ------
         TypeError, ValueError
-            If arrays are others, or, where that is looked at, hold what is no value of their formats.
+            If an array is not such a vector, or, where that is checked, has an element that is no value.
         """
-        filler, arrays = self.with_scalars(scalars), list(flat(operands))
+        bound_loop, arrays = self.with_scalars(scalars), list(flat(operands))
         size = arrays[0].size
-        for x, array, dtype in zip(self.program.inputs, arrays, filler.operands, strict=True):
+        for x, array, dtype in zip(self.program.inputs, arrays, bound_loop.operands, strict=True):
             if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
                 raise TypeError(f"{x.name} must be a contiguous vector of {dtype}")
             if array.size != size:
                 raise ValueError(f"{x.name} has {array.size} elements, not {size}")
-        results = [np.empty(size, dtype) for dtype in filler.results]
-        if not filler(arrays, results):
+        results = [np.empty(size, dtype) for dtype in bound_loop.results]
+        if not bound_loop(arrays, results):
             raise ValueError("an operand holds what is no value of its format")
         return _filled(self.program.results, iter(results))
 
-    def _loop(self, ways: tuple[Entering, ...]) -> Callable[..., int]:
-        """Return the compiled function, called once on no elements, at which Numba compiles it."""
-        with self._lock:  # lest threads compile it twice
+    def _loop(self, ways: tuple[ScalarEncoding, ...]) -> Callable[..., int]:
+        """Return the compiled function after a first call on no elements, in which Numba compiles it."""
+        with self._lock:  # so that threads do not compile it twice
             return self._made_once(ways)
 
-    def _made_once(self, ways: tuple[Entering, ...]) -> Callable[..., int]:
+    def _made_once(self, ways: tuple[ScalarEncoding, ...]) -> Callable[..., int]:
         if ways not in self._compiled:
             lowered, text = self._lowered(ways)
             try:
@@ -269,7 +335,7 @@ class Loop(Lines):
 
 
 class RowLoop(Loop):
-    """A program compiled to a loop over rows of a table, and over elements in each: see `Filler.over_rows`.
+    """A program compiled to a loop over the rows of a table and their elements: see `BoundLoop.over_rows`.
 
     Parameters
     ----------
@@ -277,7 +343,7 @@ class RowLoop(Loop):
     scalars : {"exact", "rounded"}, optional
         How real scalars enter.
     trusted : set of int, optional
-        The inputs, by their places, that need not be looked at; see `mcfsim.compile.lowering.lower`.
+        The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
     """
 
     def __init__(
@@ -306,19 +372,19 @@ def _filled(nested: Any, rest: Iterator[Array]) -> Any:
 
 
 # -- by NumPy -----------------------------------------------------------------------------------------------
-#: Elements that are worked on at once: all values of a program that live together fit into the second cache.
+#: Elements processed at a time: so few that all values of a program alive at once fit into the L2 cache.
 AT_ONCE = 1 << 15
 
 
 def calls(lowered: Lowered) -> Callable[..., int]:
-    """Return a function ``loop(*operands, *words, *numbers, *results)`` that fills results, vectors.
+    """Return a function ``loop(*operands, *words, *numbers, *results)`` that fills vectors by NumPy.
 
-    As one that is compiled it takes random words of 16 or 32 bits; but the results share no memory with the
-    operands, and it does not look at these: it returns 0. How many elements it works on at once may be given.
+    Like a compiled loop it takes random words of 16 or 32 bits. But results must share no memory with
+    operands, which it does not check: it returns 0. It processes `at_once` elements at a time.
     """
     given = (*lowered.operands, *lowered.words, *lowered.numbers)
     first, last = len(lowered.operands), len(lowered.operands) + len(lowered.words)
-    whole = Calls(lowered.results, given, lowered.numbers)
+    whole = as_calls(lowered.results, given, lowered.numbers)
 
     def loop(*arrays: Any, at_once: int = AT_ONCE) -> int:
         operands, words, numbers = arrays[:first], arrays[first:last], arrays[last : len(given)]

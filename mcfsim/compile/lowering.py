@@ -1,18 +1,18 @@
-"""From a program to a straight line of machine operations: each operation by its plan."""
+"""Lowering of a program to a straight line of machine operations, each operation by its plan."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from keyword import iskeyword
 from typing import Any
 
 import numpy as np
 
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identity
-from mcfsim.compile.scalars import ON_SIGNS, Entering, uses
+from mcfsim.compile.scalars import ON_SIGNS, ScalarEncoding
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
@@ -20,8 +20,8 @@ from mcfsim.kernels.element.codes import decode_element, encode_element, has_cod
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.floats import CARRIERS, NAN
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
-from mcfsim.kernels.element.on_numpy import DTYPES
 from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
+from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.kernels.operation_plan import Entry, Way, plan, refusal, sum_within
 from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
@@ -31,13 +31,13 @@ _TYPES = {FLOAT32: F32, FLOAT64: F64}
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program as a line.
+    """A program lowered to a straight line of machine operations on one element.
 
     Attributes
     ----------
     line : Line
-        Its inputs are those of the program, each of its format's carrier or a code, and a number for each use
-        of a real scalar.
+        Its inputs are those of the program, each in its format's carrier or as a code, and a number for each
+        use of a real scalar.
     operands : tuple of Value
         The inputs that differ from element to element.
     numbers : tuple of Value
@@ -46,17 +46,17 @@ class Lowered:
         The inputs that are random words.
     results : tuple of Value
     strange : Value or None
-        Where an operand is no value of its format, as a truth value, if that was asked for.
+        A truth value, true where an operand is no value of its format; None unless requested.
     draws : dict of Draw to int
         The operations that draw, and how many random bits, in the order of `words`. A word has 16 bits where
-        so many suffice, else 32.
+        they suffice, else 32.
     index : Value, optional
         An input that is the number of the element.
     packed : dict of Value to dtype
-        The operands and results that are codes, and as what they lie in memory.
+        The operands and results that are codes, and their dtypes in memory.
     notes : dict of int to str
-        What the values from a number on are made for: an operation of the program, with the text's line if it
-        was recorded.
+        The operation of the program to which the values from a number on belong, with the algorithm's source
+        line if it was recorded.
     clean : bool
         Whether the machine makes clean codes of NaN.
     """
@@ -74,11 +74,16 @@ class Lowered:
     clean: bool = True
 
     def dtype(self, value: Value) -> np.dtype[Any]:
-        """Return as what an operand or a result lies in memory."""
+        """Return the dtype of an operand or a result in memory."""
         return self.packed.get(value, DTYPES[value.type])
 
+    @cached_property
+    def dtypes(self) -> tuple[tuple[np.dtype[Any], ...], ...]:
+        """The dtypes of operands, results and numbers in memory."""
+        return tuple(tuple(map(self.dtype, x)) for x in (self.operands, self.results, self.numbers))
 
-#: What lines and sources call things themselves.
+
+#: Names that lines and generated sources use themselves.
 _TAKEN = re.compile(
     r"(r|c|s|out|words?|operand|bits|numbers?|kept|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|select|abs|min|range|"
     r"base|whole.*|"
@@ -88,20 +93,20 @@ _TAKEN = re.compile(
 
 
 def called(x: Register, place: int) -> str:
-    """Return what a line calls its input for an operand: by its name where that is free."""
+    """Return the name of a line's input for an operand: the operand's own name if that is free."""
     free = x.name.isidentifier() and not iskeyword(x.name) and _TAKEN.fullmatch(x.name) is None
     return x.name if free else f"operand{place}"
 
 
 @lru_cache(maxsize=256)
 def type_of(fmt: Format) -> Type:
-    """Return what a register holds of a value of a format."""
+    """Return the type of the register that holds a value of a format."""
     return _TYPES[carrier_of(fmt)]
 
 
 def lower(
     program: Program,
-    entering: tuple[Entering, ...],
+    encoding: tuple[ScalarEncoding, ...],
     *,
     checked: bool = False,
     wide: bool = False,
@@ -111,29 +116,29 @@ def lower(
     clean: bool = True,
     narrows: bool = True,
 ) -> Lowered:
-    """Return the machine's line for a program.
+    """Lower a program to a straight line of machine operations.
 
     Parameters
     ----------
     program : Program
-    entering : tuple of Entering
-        As what each real scalar enters, in the order of `mcfsim.compile.scalars.uses`.
+    encoding : tuple of ScalarEncoding
+        The encoding of each real scalar, in the order of `Program.uses`.
     checked : bool, optional
         Whether to tell where an operand is no value of its format.
     wide : bool, optional
-        Whether all results are of binary64.
+        Whether all results are binary64 numbers.
     packed : bool, optional
-        Whether operands and results are codes, those of formats that have short ones
+        Whether operands and results are codes, in formats that have short ones
         (`mcfsim.kernels.element.codes.has_codes`).
     trusted : set of int, optional
-        The inputs, by their places, that are known to be values of their formats, NaN with a clean code.
+        The places of inputs that are known to be values of their formats, NaN with a clean code.
     onto : tuple of Value, optional
-        The operands, where these are made by a line, which then goes on with the program.
+        The operands, if a line makes them; the program is then appended to that line.
     clean : bool, optional
-        Whether the machine makes clean codes of NaN (`mcfsim.kernels.element.floats.round_float`): processors
-        do, and NVIDIA's GPUs set all bits.
+        Whether the machine's NaN has a clean code (`mcfsim.kernels.element.floats.round_float`): processors
+        make one, and NVIDIA's GPUs set all bits.
     narrows : bool, optional
-        Whether it pays to go over to binary32, see `mcfsim.kernels.element.machine.Line`.
+        Whether it pays to switch to binary32, see `mcfsim.kernels.element.machine.Line`.
 
     Raises
     ------
@@ -157,18 +162,18 @@ def lower(
             strange = other if strange is None else strange | other
         taken.append(operand)
         given.append(decode_element(operand, x.format, type_of(x.format)) if coded else operand)
-    # Processors make clean codes of NaN, and hand them on; what others may have made is cleaned. A NaN of a
-    # short code has nothing below the code's last bit, which is as good.
+    # Processors give a NaN a clean code and propagate it; a NaN from elsewhere is cleaned. A NaN decoded from
+    # a short code is zero below the code's last bit, which is as good.
     computed_with = {x for step in program.steps for x in step.registers if not _brings_over(step)}
     known: dict[Any, Value] = {}
     for place, (x, operand, value) in enumerate(zip(program.inputs, taken, given, strict=True)):
         as_it_is = not clean or place in trusted or operand in lying or x not in computed_with
         known[x] = value if as_it_is else _cleaned(value)
-    numbers: dict[tuple[int, int], tuple[Entering, list[Value]]] = {}
-    for use, way in zip(uses(program), entering, strict=True):
-        narrow = way in (Entering.VALUE, Entering.SHORT, Entering.CARRIER)
+    numbers: dict[tuple[int, int], tuple[ScalarEncoding, list[Value]]] = {}
+    for use, way in zip(program.uses, encoding, strict=True):
+        narrow = way in (ScalarEncoding.VALUE, ScalarEncoding.SHORT, ScalarEncoding.CARRIER)
         kind = type_of(use.step.result.format) if narrow else F64
-        names = [use.name, f"{use.name}_low"] if way is Entering.PARTS else [use.name]
+        names = [use.name, f"{use.name}_low"] if way is ScalarEncoding.PARTS else [use.name]
         numbers[id(use.step), use.position] = way, [line.input(name, kind) for name in names]
     draws = {step.draw: step.rounding.random_bits for step in program.steps if step.draw is not None}
     words = {draw: line.input(name, I64) for draw, name in program.words.items()}
@@ -186,7 +191,7 @@ def lower(
                 operands += parts
         word = None
         if step.draw is not None:
-            bits = draws[step.draw]  # the highest of the word
+            bits = draws[step.draw]  # the highest bits of the word
             word = words[step.draw].shr(word_bits(bits) - bits)
         elif step.rounding.stochastic:  # nothing is rounded
             word = line.constant(0, I64)
@@ -222,13 +227,13 @@ def lower(
 
 
 def _brings_over(step: ProgramStep) -> bool:
-    """Return whether an operation rounds a number from elsewhere."""
+    """Return whether an operation rounds a scalar or a value of another format."""
     (x, *_) = step.operands
     return step.operation == "round" and (not isinstance(x, Register) or x.format != step.result.format)
 
 
 def _keeps(step: ProgramStep) -> bool:
-    """Return whether an operation brings over values that its format has, too."""
+    """Return whether an operation converts values that its own format has, too."""
     (x, *_) = step.operands
     if step.operation != "round" or not isinstance(x, Register) or step.rounding.stochastic:
         return False
@@ -245,7 +250,7 @@ def _keeps(step: ProgramStep) -> bool:
 
 
 def _cleaned(x: Value) -> Value:
-    """Return a number as it is, and NaN with a clean code and its sign."""
+    """Return a number unchanged, and NaN with a clean code and its sign."""
     sign = x.bits() & CARRIERS[x.type].sign_bit
     return x.equals(x).select(x, (x.like(NAN).bits() | sign).as_number())
 
@@ -253,7 +258,7 @@ def _cleaned(x: Value) -> Value:
 def _lowered(
     step: ProgramStep,
     operands: list[Value],
-    ways: set[Entering],
+    ways: set[ScalarEncoding],
     made: Mapping[Register, ProgramStep],
     word: Value | None,
     *,
@@ -262,9 +267,9 @@ def _lowered(
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
     if operation in ON_SIGNS:
-        if not isinstance(step.operands[0], Register):  # a number, which entered as its result
+        if not isinstance(step.operands[0], Register):  # a number, which was encoded as the result itself
             return operands[0]
-        x = operands[0].widen() if carrier is F64 else operands[0]  # which holds what bounds a wide format
+        x = operands[0].widen() if carrier is F64 else operands[0]  # binary64 holds the bounds of the format
         if _keeps(step):
             return _cleaned(x) if clean else x
         clean = clean and not _brings_over(step)
@@ -272,41 +277,45 @@ def _lowered(
     chosen, why = way_of(step, ways, made, narrows=operands[0].line.narrows)
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
-    if ways & {Entering.CARRIER, Entering.WIDE}:
+    if ways & {ScalarEncoding.CARRIER, ScalarEncoding.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
             operands = [flush_element(x, fmt) if v else x for x, v in zip(operands, values, strict=True)]
             rounding = replace(rounding, underflow=Underflow.GRADUAL)
         operation = "mul" if operation == "div" else operation
         return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, clean=clean)
-    if Entering.PARTS in ways:
+    if ScalarEncoding.PARTS in ways:
         if isinstance(step.operands[0], Register):
             x, high, low, c = operands
         else:
             high, low, x, c = operands
         return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier, clean=clean)
-    if Entering.SHORT in ways:
+    if ScalarEncoding.SHORT in ways:
         operation, operands = "add", [operands[0] * operands[1], operands[2]]
-    real = Entering.REAL in ways
+    real = ScalarEncoding.REAL in ways
     return operate_element(
         operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=clean
     )
 
 
 def way_of(
-    step: ProgramStep, ways: set[Entering], made: Mapping[Register, ProgramStep], *, narrows: bool = True
+    step: ProgramStep,
+    ways: set[ScalarEncoding],
+    made: Mapping[Register, ProgramStep],
+    *,
+    narrows: bool = True,
 ) -> Entry:
-    """Return how a step is carried out in a line, and why that is exact.
+    """Return how a step is performed in a line, and why that is exact.
 
     Parameters
     ----------
-    step : Step
-    ways : set of Entering
-        As what its real scalars enter.
-    made : mapping of Register to Step
+    step : ProgramStep
+    ways : set of ScalarEncoding
+        The encodings of its real scalars.
+    made : mapping of Register to ProgramStep
         The steps of the program, by their results.
     narrows : bool, optional
-        As for `lower`: whether sums that binary64 holds are better carried out in binary32.
+        As for `lower`: whether sums that binary64 holds are better computed in binary32.
     """
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = carrier_of(fmt)
@@ -316,14 +325,14 @@ def way_of(
         return Entry(Way.EXACT, "a number of the carrier is rounded once")
     if operation in ON_SIGNS:
         return Entry(Way.EXACT, "but for its sign nothing is changed")
-    if Entering.CARRIER in ways:
+    if ScalarEncoding.CARRIER in ways:
         return Entry(Way.NATIVE, f"a number of {carrier} acts on every value as the scalar does")
-    if Entering.WIDE in ways:
+    if ScalarEncoding.WIDE in ways:
         return Entry(Way.WIDE, "a number of binary64 acts on every value as the scalar does")
-    planned, real = plan(fmt, rounding, carrier), bool(ways & {Entering.REAL, Entering.PARTS})
-    if Entering.PARTS in ways and planned.reals[operation].way is not Way.REFUSED:
+    planned, real = plan(fmt, rounding, carrier), bool(ways & {ScalarEncoding.REAL, ScalarEncoding.PARTS})
+    if ScalarEncoding.PARTS in ways and planned.reals[operation].way is not Way.REFUSED:
         return Entry(Way.STICKY, "binary64 holds the products with both parts of the scalar")
-    if Entering.SHORT in ways:
+    if ScalarEncoding.SHORT in ways:
         if _loses_nothing(step, made):
             return Entry(Way.EXACT_WITHIN, f"{carrier} holds what the rounded product of its factors lost")
         chosen = sum_within(fmt, rounding, carrier, values=False)
@@ -336,7 +345,7 @@ def way_of(
         return chosen
     if operation in ("add", "sub") and chosen.way is not Way.NATIVE:
         within = sum_within(fmt, rounding, carrier)
-        longer = not narrows and chosen.way is Way.EXACT  # binary64 holds the sum, and nothing is lost of it
+        longer = not narrows and chosen.way is Way.EXACT  # binary64 holds the sum, without an error
         return chosen if within is None or (longer and within.way is Way.STICKY_WITHIN) else within
     if operation == "fma" and _loses_nothing(step, made):
         return Entry(Way.EXACT, "binary64 holds what the rounded product of its factors lost")
@@ -344,7 +353,7 @@ def way_of(
 
 
 def _loses_nothing(step: ProgramStep, made: Mapping[Register, ProgramStep]) -> bool:
-    """Return whether an fma gives what the rounded product of its factors lost, which binary64 holds.
+    """Return whether an fma computes the rounding error of its factors' product, which binary64 holds.
 
     To nearest, the error of a product of values of p bits has 2 p bits at most, and an overflow is infinite.
     """

@@ -1,19 +1,127 @@
-"""A line as the source of a loop for Numba: one statement a verb, each array read and written once."""
+"""Source of Numba loops for lines of machine operations (verbs): a statement each, several loops if long."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
-from mcfsim.compile.fission import AT_ONCE, parts, whole
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.statements import module_head, statements
+from mcfsim.compile.sources import module_head, statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
-from mcfsim.kernels.element.on_numpy import DTYPES
+from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.random import word_bits
 
-#: What a number of a type is made by, in the source.
+# -- long lines, as several loops -------------------------------------------------------------------------
+#: Elements processed by one loop before the next: so few that the values kept stay in the L1 cache.
+AT_ONCE = 512
+#: The fewest and the most operations of a loop.
+_LEAST, _MOST = 12, 30
+#: The least share of operations in 64 bits.
+_SHARE = 1 / 3
+#: Values are recomputed in each loop if they take at most so many operations on operands.
+_CHEAP = 2
+#: The cost of a cut, and of each value kept across it; truth values cost more, as they are not vectorized.
+_CUT, _KEPT = 4, {F32: 1, I32: 1, F64: 2, I64: 2, TRUTH: 16}
+
+
+class LoopPart(NamedTuple):
+    """A part of a line that becomes a loop of its own.
+
+    Attributes
+    ----------
+    values : list of Value
+        The values that it reads and computes, in order.
+    taken, kept : list of Value
+        The values that it takes from earlier loops, and those that it keeps for later ones.
+    results : list of int
+        The places of the results that it computes.
+    """
+
+    values: list[Value]
+    taken: list[Value]
+    kept: list[Value]
+    results: list[int]
+
+
+def whole(lowered: Lowered, results: Sequence[Value]) -> LoopPart:
+    """Return a line as one part."""
+    return LoopPart(list(lowered.line.needed(tuple(results))), [], [], list(range(len(results))))
+
+
+def parts(lowered: Lowered, results: Sequence[Value]) -> list[LoopPart]:
+    """Cut a line into parts where few values must be kept; a short line is one part.
+
+    Later parts still read operands after earlier ones have written results.
+    """
+    undivided = whole(lowered, results)
+    cones = _cones(undivided.values)
+    long = [x for x in undivided.values if _is_made(x) and x not in cones]
+    wide = sum(any(y.type in (F64, I64) for y in (x, *x.operands)) for x in long)
+    if len(long) <= _MOST or lowered.words or wide < _SHARE * len(long):
+        return [undivided]
+    places = {x: place for place, x in enumerate(long)}
+    last = dict(places)
+    for x in long:
+        last |= dict.fromkeys(last.keys() & set(x.operands), places[x])
+    bounds = [0, *_cuts([_KEPT[x.type] for x in long], [last[x] for x in long]), len(long)]
+    found: list[LoopPart] = []
+    for start, stop in pairwise(bounds):
+        own = long[start:stop]
+        made = [k for k, x in enumerate(results) if start <= places.get(x, len(long) - 1) < stop]
+        asked = [*(y for x in own for y in x.operands), *(results[k] for k in made)]
+        taken = {x for x in asked if places.get(x, start) < start}
+        beside = {y for x in asked if x not in places for y in cones.get(x, {x})}
+        values = sorted({*own, *beside}, key=attrgetter("number"))
+        found.append(
+            LoopPart(
+                values, sorted(taken, key=attrgetter("number")), [x for x in own if last[x] >= stop], made
+            )
+        )
+    return found
+
+
+def _is_made(x: Value) -> bool:
+    return x.verb not in ("input", "constant")
+
+
+def _cones(needed: Sequence[Value]) -> dict[Value, set[Value]]:
+    """Return the values that take few operations on operands, each with all values that it depends on."""
+    found: dict[Value, set[Value]] = {}
+    for x in needed:
+        if _is_made(x) and all(y in found or not _is_made(y) for y in x.operands):
+            cone = {x, *(z for y in x.operands for z in found.get(y, {y}))}
+            if sum(map(_is_made, cone)) <= _CHEAP:
+                found[x] = cone
+    return found
+
+
+def _cuts(costs: Sequence[int], last: Sequence[int]) -> list[int]:
+    """Return where to cut, given the cost of keeping each value and the place of its last use."""
+    size = len(costs)
+    steps = [0] * (size + 1)  # changes in the cost of a cut from one place to the next
+    for place, (cost, end) in enumerate(zip(costs, last, strict=True)):
+        steps[place + 1] += cost
+        steps[end + 1] -= cost
+    kept = list(accumulate(steps))
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for place in range(1, size + 1):
+        before = [
+            (best[start][0] + _CUT + kept[start], start)
+            for start in range(max(0, place - _MOST), place - _LEAST + 1)
+        ]
+        best.append(min(before, default=(float("inf"), 0)))
+    cuts, place = list[int](), best[size][1]
+    while place:
+        cuts.append(place)
+        place = best[place][1]
+    return cuts[::-1]
+
+
+# -- the source -------------------------------------------------------------------------------------------
+#: The names in the source that convert to a type.
 _MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _SHIFTS = {"shl": "<<", "sar": ">>"}
@@ -32,20 +140,20 @@ from mcfsim.compile.intrinsics import u8, u16, u32, u64
 def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bool = False) -> str:
     """Return the source of a module with a function ``loop(*operands, *words, *numbers, *results)``.
 
-    It returns 1 if some element is strange, and else 0.
+    The function returns 1 if some element is strange (no value of its format), and 0 otherwise.
 
     Parameters
     ----------
     lowered : Lowered
-        What is to be done for each element.
+        The operations on each element.
     about : str
         What the module is, for its reader.
     interleaved : bool, optional
-        Whether the results of an element follow one another in one array; the number of the first element,
-        `start`, is then handed over before that.
+        Whether the results of an element follow one another in one array; the function then takes the number
+        of the first element, `start`, before that array.
     apart : bool, optional
         Whether results share no memory with operands: a long line then becomes several loops
-        (`mcfsim.compile.fission`).
+        (`mcfsim.compile.numba_source`).
     """
     arrays, words, numbers = (
         [str(x.constant) for x in part] for part in (lowered.operands, lowered.words, lowered.numbers)
@@ -89,9 +197,9 @@ class LoopStatements(NamedTuple):
     Attributes
     ----------
     constants : dict of str to Value
-        Those that they take, by name.
+        The constants that they use, by name.
     once, each : list of str
-        What is done once in a function, and each time that its loops are carried out.
+        Statements to run once per function, and each time that its loops run.
     """
 
     constants: dict[str, Value]
@@ -109,24 +217,24 @@ def loops(
     *,
     apart: bool,
 ) -> LoopStatements:
-    """Return what makes values of each element: one loop, or several that follow one another.
+    """Return the statements that compute values for each element: one loop, or several in sequence.
 
     Parameters
     ----------
     lowered : Lowered
         The line.
     asked : sequence of Value
-        Those of its values that are asked for.
+        The values to compute.
     read : callable
-        Returns how an input of element ``i`` is read.
+        Returns the expression that reads an input of element ``i``.
     put : callable
-        Returns what is done with a value that was asked for, by its place, and what it is called.
+        Returns the statements that use a computed value, given its place and its name.
     size : str
-        How many elements there are.
+        The expression for the number of elements.
     vectors : sequence of str
-        The names of vectors of elements that are read and written.
+        The names of the vectors of elements that are read and written.
     apart : bool
-        As of `source`.
+        As for `source`.
     """
     split = parts(lowered, asked) if apart else [whole(lowered, asked)]
     constants, each, several = dict[str, Value](), list[str](), len(split) > 1
@@ -159,15 +267,15 @@ def _deeper(body: Iterable[str]) -> list[str]:
 
 
 def indented(body: Iterable[str], depth: int) -> str:
-    """Return statements as lines, so many levels deep."""
+    """Return statements as lines of source, indented by `depth` levels."""
     return "".join(f"{'    ' * depth}{statement}\n" for statement in body)
 
 
 def rows_source(lowered: Lowered) -> str:
     """Return the source of a function ``rows(addresses, size, *numbers)``, to follow that of ``loop``.
 
-    It calls ``loop`` for each row of a table of addresses, at which its operands, words and results are,
-    vectors of one size. It returns 1 if some element is strange, and else 0.
+    It calls ``loop`` for each row of a table. A row has the addresses of operands, words and results, which
+    are vectors of one size. The function returns 1 if some element is strange, and 0 otherwise.
     """
     kinds = [
         *(f"float{x.type.bits}" for x in lowered.operands),
@@ -189,7 +297,7 @@ def rows_source(lowered: Lowered) -> str:
 
 
 def constants_of(constants: Mapping[str, Value]) -> str:
-    """Return the statements that make constants, by name."""
+    """Return the statements that define constants."""
     return "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
 
 
@@ -204,7 +312,7 @@ def _constant(value: Value) -> str:
 
 
 def expression(value: Value, given: list[str]) -> str:
-    """Return a verb as an expression, of just its type: Numba would widen integers and mixed numbers."""
+    """Return a verb as an expression of exactly its type: Numba would widen integers and mixed numbers."""
     verb, made = value.verb, _MADE.get(value.type, "")
     if verb in _SIGNS or verb in _SHIFTS:
         text = f"{given[0]} {(_SIGNS | _SHIFTS)[verb]} {given[1]}"

@@ -1,27 +1,28 @@
-"""A program: the straight line of operations that a text carries out, over named formats.
+"""A program: the straight line of operations that an algorithm performs, over named formats.
 
-It is what a text asks of an arithmetic, and nothing is changed of it: neither order nor association.
-Operations asked for twice are there once, and those that no result needs are left out.
+The program keeps the algorithm's operations as they are: neither order nor association changes. Repeated
+operations appear once, and operations that no result needs are left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import exact_or_binary64
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
 
-@dataclass(eq=False, slots=True)  # not frozen, for it takes three times as long to make one that is
+@dataclass(eq=False, slots=True)  # not frozen, because making a frozen one takes three times as long
 class Register:
-    """A value of a format: an operand of the text, or the result of an operation."""
+    """A value of a format: an operand of the algorithm, or the result of an operation."""
 
     name: str
     format: Format
@@ -34,7 +35,7 @@ class Register:
 class Scalar(Opaque):
     """A real scalar that is known when the program runs; it enters an operation by the scalar policy.
 
-    A text may ask for its negative, and whether it takes part, which it does.
+    An algorithm may negate it, and may test its truth value, which is always true.
     """
 
     name: str
@@ -50,19 +51,19 @@ class Scalar(Opaque):
         return f"-{self.name}" if self.negative else self.name
 
 
-#: What an operation takes: a value, a real scalar, or a Python number that the text itself has.
+#: An operand of an operation: a value, a real scalar, or a Python number that the algorithm itself contains.
 Operand = Any
 
 
 class Draw(NamedTuple):
-    """Which random words an operation takes: those of a source's n-th operation.
+    """The random words that an operation takes: those of the n-th operation of a source.
 
     Attributes
     ----------
     source : int
-        The arithmetics of a text that draw have a source each.
+        Each arithmetic of an algorithm that draws has a source of its own.
     operation : int
-        Counted from 0 by all that the arithmetic does at random, needed or not.
+        The number of the operation, from 0, among all random ones of the arithmetic, needed or not.
     """
 
     source: int
@@ -76,13 +77,13 @@ class ProgramStep:
     Attributes
     ----------
     operation : str
-        A name of `mcfsim.protocol.Arithmetic`.
+        The name of a method of `mcfsim.protocol.Arithmetic`.
     rounding : Rounding
         How the result is rounded; its format is that of `result`.
     operands : tuple of Register, Scalar or number
     result : Register
     text : str
-        The line of the text that asks for it, if it is known.
+        The source line of the algorithm that contains the operation, if it is known.
     draw : Draw, optional
         Where it finds its random words, if it rounds stochastically.
     """
@@ -103,13 +104,38 @@ class ProgramStep:
         return [x for x in self.operands if isinstance(x, Register)]
 
     def written(self, operands: Iterable[str] | None = None, word: str = "") -> str:
-        """Return the operation as a line, its operands by other names if some are given.
+        """Return the operation as one line of pseudocode, with other names for its operands if given.
 
         A random word comes last, after a semicolon.
         """
         if operands is None:
             operands = (str(x) if isinstance(x, Register | Scalar) else f"{x:g}" for x in self.operands)
         return f"{self.result} = {self.operation}({', '.join(operands)}{_after(word)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A real scalar as an operand.
+
+    Attributes
+    ----------
+    name : str
+        The name of the number that the line takes.
+    step : ProgramStep
+    position : int
+        Its position among the step's operands.
+    """
+
+    name: str
+    step: ProgramStep
+    position: int
+
+    @cached_property
+    def about(self) -> tuple[str, int, bool, Format, Rounding]:
+        """Its operation, position, whether the other operands are all values, format and rounding."""
+        step = self.step
+        alone = len(step.registers) == len(step.operands) - 1
+        return step.operation, self.position, alone, step.result.format, step.rounding
 
 
 @dataclass(frozen=True)
@@ -119,15 +145,15 @@ class Program:
     Attributes
     ----------
     name : str
-        Of the text.
+        The name of the algorithm.
     inputs : tuple of Register
-        The text's operands, tuples taken apart.
+        The algorithm's operands, with tuples flattened.
     scalars : tuple of str
         Names of the real scalars that it takes.
-    steps : tuple of Step
-        In the order in which the text asks for them.
+    steps : tuple of ProgramStep
+        In the order in which the algorithm performs them.
     results : tuple
-        What the text returns, tuples nested in it as they are.
+        What the algorithm returns, with nested tuples kept.
     drawn : tuple of int
         How many operations of each source draw random words, needed or not.
     """
@@ -140,18 +166,37 @@ class Program:
     drawn: tuple[int, ...] = ()
 
     def outputs(self) -> list[Operand]:
-        """Return the results, tuples taken apart."""
-        return list(flat(self.results))
+        """Return the results, with tuples flattened."""
+        return flat(self.results)
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """All uses of real scalars as operands, in the order of the steps."""
+        found = [
+            (step, position)
+            for step in self.steps
+            for position, operand in enumerate(step.operands)
+            if not isinstance(operand, Register)
+        ]
+        return tuple(Use(f"s{number}", step, position) for number, (step, position) in enumerate(found))
+
+    def reals(self, scalars: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+        """Return the real scalars that are operands, in order; `scalars` gives the named ones."""
+        found = [use.step.operands[use.position] for use in self.uses]
+        return [
+            (-scalars[x.name] if x.negative else scalars[x.name]) if isinstance(x, Scalar) else x
+            for x in found
+        ]
 
     @cached_property
     def words(self) -> Mapping[Draw | None, str]:
-        """What the random words of the steps that draw are called, in order."""
+        """The names of the random words of the steps that draw, in order."""
         draws = [step.draw for step in self.steps if step.draw is not None]
         return {draw: f"word{place}" for place, draw in enumerate(draws)}
 
     @cached_property
     def key(self) -> Any:
-        """What programs have in common that differ in the numbers of real scalars alone."""
+        """A key that is equal for programs that differ only in the numbers of their real scalars."""
         places = {x: place for place, x in enumerate(self.inputs)}
         rows = []
         for step in self.steps:
@@ -162,18 +207,18 @@ class Program:
         return tuple(x.format for x in self.inputs), tuple(rows), results
 
     def count(self) -> Counter[tuple[str, str]]:
-        """Return how many operations of each kind there are, in each format."""
+        """Return the number of operations of each kind in each format."""
         return Counter((step.operation, str(step.result.format)) for step in self.steps)
 
     def depth(self) -> int:
-        """Return how many operations follow one another on the longest way to a result."""
+        """Return the number of operations on the longest path to a result."""
         deep: dict[Register, int] = {}
         for step in self.steps:
             deep[step.result] = 1 + max((deep.get(x, 0) for x in step.registers), default=0)
         return max((deep.get(x, 0) for x in self.outputs() if isinstance(x, Register)), default=0)
 
     def registers(self) -> int:
-        """Return how many values are wanted at once, at the most; a result may take an operand's place."""
+        """Return the largest number of values alive at once; a result may take an operand's place."""
         last = {x: number for number, step in enumerate(self.steps) for x in step.registers}
         last |= {x: len(self.steps) for x in self.outputs() if isinstance(x, Register)}
         alive = {x for x in self.inputs if x in last}
@@ -184,7 +229,7 @@ class Program:
         return most
 
     def pseudocode(self) -> str:
-        """Return the steps, a line each, with formats where these change, and the text's own lines beside."""
+        """Return the steps as pseudocode, with changes of format and the algorithm's own source lines."""
         words = list(self.words.values())
         drawn = _after(" ... ".join(dict.fromkeys([*words[:1], *words[-1:]])))
         head = f"{self.name}({', '.join([*map(str, self.inputs), *self.scalars])}{drawn}):"
@@ -202,14 +247,14 @@ class Program:
     def run(
         self, arithmetic: Callable[[Format, Rounding], Arithmetic], *operands: Any, **scalars: Any
     ) -> Any:
-        """Carry the program out on any arithmetic.
+        """Run the program on any arithmetic.
 
         Parameters
         ----------
         arithmetic : callable
             Takes a format and a rounding, and returns the arithmetic.
         *operands : value or (nested) tuple of values
-            As the text takes them.
+            As the algorithm takes them.
         **scalars : number
             The real scalars, by name.
 
@@ -238,22 +283,18 @@ class Program:
 
 
 def identity(operand: Operand) -> Any:
-    """Return what tells operands apart: 0.0 and -0.0, too."""
+    """Return a key that identifies an operand; it also distinguishes 0.0 from -0.0."""
     if isinstance(operand, Scalar):
         return operand.name, operand.negative
     if isinstance(operand, Register):
         return operand
-    # A number of mpmath may have more digits than it shows.
+    # An mpmath number may have more digits than its repr shows.
     return type(operand), repr(operand if isinstance(operand, float | int) else exact_or_binary64(operand))
 
 
-def flat(nested: Any) -> Iterator[Any]:
-    """Yield the leaves of nested tuples."""
-    if isinstance(nested, tuple):
-        for item in nested:
-            yield from flat(item)
-    else:
-        yield nested
+def flat(nested: Any) -> list[Any]:
+    """Return the leaves of nested tuples, in order."""
+    return [leaf for item in nested for leaf in flat(item)] if isinstance(nested, tuple) else [nested]
 
 
 def mapped(function: Callable[[Any], Any], nested: Any) -> Any:
@@ -265,7 +306,7 @@ def mapped(function: Callable[[Any], Any], nested: Any) -> Any:
 
 
 def _after(words: str) -> str:
-    """Return random words as they stand after operands, or nothing."""
+    """Return random words as written after operands, or an empty string."""
     return f"; {words}" if words else ""
 
 

@@ -1,4 +1,7 @@
-"""Generated sources: real files in a cache folder, so that Numba's own cache serves and they can be read."""
+"""Generated sources: a straight line of machine operations as statements, and modules as cached files.
+
+They are real files because Numba's own cache works for files, and files can be read and debugged.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,97 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from mcfsim.compile.lowering import Lowered
+from mcfsim.kernels.element.machine import Value
 from mcfsim.storage.files import write_text
 
+
+# -- statements, one a verb -------------------------------------------------------------------------------
+class Statements(NamedTuple):
+    """The statements of a line.
+
+    Attributes
+    ----------
+    constants : dict of str to Value
+        The constants that they use, by name.
+    body : list of str
+        Statements and notes, in order.
+    results : list of str
+        The names of the requested values.
+    """
+
+    constants: dict[str, Value]
+    body: list[str]
+    results: list[str]
+
+
+def module_head(about: str, imports: str) -> str:
+    """Return the first lines of a module's source: its docstring and its imports."""
+    return (
+        f'"""{about}\n\n'
+        "Made by mcfsim: what it says of itself holds as long as the text does that it was made from.\n"
+        f'"""\n\n{imports}\n'
+    )
+
+
+def statements(
+    lowered: Lowered,
+    results: Sequence[Value],
+    read: Callable[[Value], str],
+    expression: Callable[[Value, list[str]], str],
+    *,
+    hardware: bool = False,
+    values: Iterable[Value] | None = None,
+) -> Statements:
+    """Return a line as statements, one per verb (machine operation).
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The line. Its numbers, the same for all elements, keep their names.
+    results : sequence of Value
+        The requested values.
+    read : callable
+        Returns the expression that reads an input: an operand, a word, or the number of the element.
+    expression : callable
+        Returns a verb as an expression, given a value and the names of its operands.
+    hardware : bool, optional
+        Whether to use the verbs of `mcfsim.kernels.element.gpu_verbs` where they were noted.
+    values : iterable of Value, optional
+        The values to write, in order; by default all that the results need.
+    """
+    constants: dict[str, Value] = {}
+    numbers = set(lowered.numbers)
+
+    def name(value: Value) -> str:
+        if value in numbers:
+            return str(value.constant)
+        if value.verb == "constant":
+            constants[f"c{value.number}"] = value
+            return f"c{value.number}"
+        return f"r{value.number}"
+
+    body: list[str] = []
+    notes = sorted(lowered.notes.items())
+    for value in lowered.line.needed(tuple(results), hardware=hardware) if values is None else values:
+        if value.verb not in ("input", "constant"):
+            begun = [note for start, note in notes if start <= value.number]
+            body += [f"# {note}" for note in begun[-1:]]
+            notes = notes[len(begun) :]
+            body.append(f"{name(value)} = {expression(value, [name(x) for x in value.operands])}")
+        elif value.verb == "input" and value not in numbers:
+            body.append(f"{name(value)} = {read(value)}")
+    return Statements(constants, body, [name(value) for value in results])
+
+
+# -- files in the cache -----------------------------------------------------------------------------------
 Made = TypeVar("Made")
 
 
@@ -25,7 +110,7 @@ def _own_folder() -> Path:
 
 
 def folder() -> Path:
-    """Return the folder of generated sources: the user's, or one of this process if that is closed."""
+    """Return the folder of generated sources: the user's, or one of this process if that is not writable."""
     from platformdirs import user_cache_path
 
     found = Path(user_cache_path("mcfsim")) / "loops"
@@ -37,19 +122,19 @@ def folder() -> Path:
 
 
 def path_of(text: str) -> Path:
-    """Return where a generated source lies: the same text, which calls the same functions, the same file."""
+    """Return the path of a generated source; equal sources that call equal functions share a file."""
     digest = hashlib.sha256(_called_functions() + text.encode()).hexdigest()
     return folder() / f"loop_{digest[:20]}.py"
 
 
 @lru_cache(maxsize=1)
 def _called_functions() -> bytes:
-    """Return the source of all that generated sources call: Numba keeps machine code of it, too."""
+    """Return the source of the functions that generated sources call: Numba caches their code, too."""
     return (files("mcfsim.compile") / "intrinsics.py").read_bytes()
 
 
 def is_cached(text: str) -> bool:
-    """Return whether a source was compiled before, on this machine."""
+    """Return whether a source was compiled before on this machine."""
     path = path_of(text)
     return path.exists() and any(path.suffix == ".nbi" for path in _kept(path))
 
@@ -60,30 +145,30 @@ def _kept(path: Path) -> list[Path]:
 
 
 def is_switched_off() -> bool:
-    """Return whether Numba is told to compile nothing, by NUMBA_DISABLE_JIT; it is not imported for that."""
+    """Return whether NUMBA_DISABLE_JIT switches compiling off, without importing Numba."""
     if "numba" in sys.modules:
         return bool(sys.modules["numba"].config.DISABLE_JIT)
     return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of a generated module after a first call, at which Numba compiles or loads it.
+    """Return a function of a generated module after a first call, in which Numba compiles or loads it.
 
     Parameters
     ----------
     text : str
-        The module.
+        The source of the module.
     name : str
-        Of the function.
+        The name of the function.
     *arguments
-        What it is called with: such as leave it nothing to do.
+        Arguments of the first call, which should leave it nothing to do.
 
     Raises
     ------
     ImportError
         If Numba is not installed.
     RuntimeError
-        If it is told to compile nothing.
+        If NUMBA_DISABLE_JIT switches compiling off.
     """
     import numba  # noqa: F401
 
@@ -99,14 +184,14 @@ def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
 
 
 def imported(text: str) -> ModuleType:
-    """Return a generated module, made anew; its file is written if it is not there."""
+    """Import a generated module anew, writing its file if it does not exist."""
     return _with_what_is_kept(text, lambda: _imported(text))
 
 
 def _with_what_is_kept(text: str, make: Callable[[], Made]) -> Made:
-    """Return what is made of a source; if that fails, try again without what is kept of it.
+    """Return the result of `make`; if it fails, delete the cached files of a source and try again.
 
-    A crash of the machine leaves files that are empty, or end too early.
+    A crash of the machine leaves files that are empty or truncated.
     """
     try:
         return make()

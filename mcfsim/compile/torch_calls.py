@@ -1,12 +1,13 @@
-"""A line as PyTorch's operations on tensors of any device: one a verb, in the order of the line.
+"""Lines as PyTorch operations on tensors of any device: one per verb, in the order of the line.
 
-Not every way of asking PyTorch for an operation rounds it once. Sums with a factor (``alpha``, ``addcmul``,
-``lerp``) are contracted. On CUDA devices a quotient by a Python number is a product with its reciprocal.
-Casts of binary64 to 16 bits go by way of binary32. Roots of CPU tensors may be MKL's, which miss the last
-bit. So each verb is the plain function of tensors of one dtype, constants are tensors of no dimensions on the
-device, the one cast that rounds is that of binary64 to binary32, and NumPy takes the roots of CPU tensors.
+A line is a straight line of machine operations on one element, a verb one such operation. Not every PyTorch
+form of an operation rounds it once. Sums with a factor (``alpha``, ``addcmul``, ``lerp``) are contracted. On
+CUDA devices a quotient by a Python number is a product with its reciprocal. Casts of binary64 to 16 bits go
+by way of binary32. Roots of CPU tensors may be MKL's, which miss the last bit. So each verb is the plain
+function of tensors of one dtype, constants are tensors of no dimensions on the device, only the cast of
+binary64 to binary32 rounds, and NumPy computes the roots of CPU tensors.
 
-What NaN an operation makes is left open: lines are lowered with ``clean=False``.
+The code of a NaN result is unspecified: lines are lowered with ``clean=False``.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _VIEWS, _CASTS = ("bits", "number"), ("widen", "narrow", "extend", "cut", "count
 
 
 class TorchCalls:
-    """A line as calls of PyTorch's functions; a value is kept until the last verb that takes it, no longer.
+    """A line as calls of PyTorch's functions; each value is freed after the last verb that takes it.
 
     Parameters
     ----------
     results : sequence of Value
-        What is to be computed.
+        The values to compute.
     given : sequence of Value
-        From what: inputs of the line.
+        The inputs of the line from which to compute them.
 
     Raises
     ------
@@ -86,9 +87,9 @@ class TorchCalls:
             self._steps.append((_function(value), value.number, taken, done))
 
     def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the results for tensors of the inputs' dtypes, of one device, that broadcast.
+        """Return the results for tensors of the inputs' dtypes, on one device, that broadcast.
 
-        A result may be an operand itself, or a constant, and has the shape of what it was made of.
+        A result may be an operand itself or a constant; its shape is that of the operands it depends on.
         """
         device = given[0].device
         known = dict(zip(self._given, given, strict=True))
@@ -102,8 +103,8 @@ class TorchCalls:
 
 
 def constant(number: Any, kind: Type, device: torch.device) -> torch.Tensor:
-    """Return a number as a tensor of no dimensions, made once for a device."""
-    return _constant(repr(number), kind, device)  # in which zeros of either sign differ
+    """Return a number as a tensor of no dimensions, made once per device."""
+    return _constant(repr(number), kind, device)  # by repr, as zeros of either sign differ there
 
 
 @lru_cache(maxsize=4096)
@@ -112,12 +113,12 @@ def _constant(number: str, kind: Type, device: torch.device) -> torch.Tensor:
 
 
 def scalar(number: float, kind: Type, device: torch.device) -> torch.Tensor:
-    """Return a number that a type holds as a tensor of no dimensions, which nothing is copied for."""
+    """Return a number of a type as a tensor of no dimensions, without a copy from the host."""
     return torch.full((), number, dtype=DTYPES[kind], device=device)
 
 
 def _function(value: Value) -> Callable[..., torch.Tensor]:
-    """Return what makes a value of those of its operands."""
+    """Return the function that computes a value from its operands."""
     if value.verb in _VIEWS:
         return lambda x, dtype=DTYPES[value.type]: x.view(dtype)
     if value.verb in _CASTS:
@@ -128,7 +129,7 @@ def _function(value: Value) -> Callable[..., torch.Tensor]:
 
 
 def _shifted(count: Value, kind: Type) -> Callable[..., torch.Tensor]:
-    """Return a shift to the right that brings zeros in: PyTorch has none, for it has no unsigned integers."""
+    """Return a right shift that fills with zeros: PyTorch has none, because it has no unsigned integers."""
     if isinstance(count.constant, int):
         kept = (1 << (kind.bits - count.constant)) - 1 if count.constant else -1
 
@@ -139,7 +140,7 @@ def _shifted(count: Value, kind: Type) -> Callable[..., torch.Tensor]:
 
     def shift_by_any(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
         one, ones, top = (constant(number, kind, x.device) for number in (1, -1, kind.bits - 1))
-        # In two steps, for no shift may be by all bits.
+        # In two steps, because no shift may be by all bits.
         lost = torch.bitwise_left_shift(torch.bitwise_left_shift(ones, torch.sub(top, by)), one)
         return torch.bitwise_and(torch.bitwise_right_shift(x, by), torch.bitwise_not(lost))
 
@@ -159,7 +160,7 @@ def drawn(words: RandomWords, start: int, count: int, bits: int, device: torch.d
     Returns
     -------
     tensor of int64
-        The shortest words that have so many bits, none less than zero.
+        The shortest words with at least so many bits, all nonnegative.
     """
     size = word_bits(bits)
     these, wanted = counters(start, count, size)
@@ -171,8 +172,8 @@ def drawn(words: RandomWords, start: int, count: int, bits: int, device: torch.d
     return torch.bitwise_and(short.to(torch.int64), constant(2**size - 1, I64, device))
 
 
-#: Operands at which it shows if quotients are products with reciprocals, if roots miss the last bit, or if
-#: subnormal numbers are flushed.
+#: Operands that reveal quotients computed as products with reciprocals, roots that miss the last bit, and
+#: flushed subnormal numbers.
 _HARD = (169.0, 13.0, 4.6875, 0.9375, 2.0**-120, 1.5 * 2.0**-126, 1.75 * 2.0**-140, *map(float, range(3, 40)))
 
 
@@ -180,7 +181,7 @@ _HARD = (169.0, 13.0, 4.6875, 0.9375, 2.0**-120, 1.5 * 2.0**-126, 1.75 * 2.0**-1
 def check_machine(device: torch.device) -> None:
     """Raise RuntimeError unless a device computes some hard cases as the processor does, correctly rounded.
 
-    They are those that show what is known to go wrong elsewhere. A device that passes is not tried again.
+    The cases reveal errors that are known from other devices. A device that passes is not tried again.
     """
     for kind in (F32, F64):
         dtype = DTYPES[kind]

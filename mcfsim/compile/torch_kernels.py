@@ -1,4 +1,4 @@
-"""Texts as Triton's kernels on PyTorch's tensors of one device, of any shapes that broadcast."""
+"""Algorithms as Triton kernels on PyTorch tensors of one device, with any shapes that broadcast."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.compile.hardware import check_gpu
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import uses
 from mcfsim.compile.torch_calls import DTYPES, constant
-from mcfsim.compile.torch_loops import Carried, DeviceStreams, Keyed, as_numbers, values_alone
+from mcfsim.compile.torch_loops import CacheKey, Carried, DeviceStreams, as_numbers, values_alone
 from mcfsim.compile.tracing import ProgramRecording
+from mcfsim.compile.triton_source import check_gpu
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
 
-#: Operations of a text, and vectors, from which on compiling takes minutes.
+#: The most operations and vectors of an algorithm; beyond these, compiling takes minutes.
 MOST_STEPS, MOST_VECTORS = 128, 256
 
 
 class NoKernelError(TypeError):
-    """A kernel does not take what it is given, or compiling it would take too long."""
+    """A kernel does not take its operands, or compiling it would take too long."""
 
 
 def check_kernels(device: torch.device) -> None:
-    """Refuse a device for which Triton makes no exact kernels here.
+    """Raise an error for a device on which Triton runs no exact kernels.
 
     Raises
     ------
     ImportError
         If Triton is not installed, or too old to divide exactly.
     ValueError
-        If the device is no GPU of NVIDIA of compute capability 8.0 or higher; nor a CPU where Triton
-        interprets kernels, as it does where TRITON_INTERPRET=1.
+        If the device is neither an NVIDIA GPU of compute capability 8.0 or higher, nor a CPU where Triton
+        interprets kernels, as it does if TRITON_INTERPRET=1.
     """
     check_triton()
     if device.type == "cpu":
@@ -57,14 +56,14 @@ def check_wanted(kernels: Any) -> None:
 
 
 def serve(device: torch.device, wanted: bool | None) -> bool:
-    """Return whether kernels are tried on a device: if they must, and if they may, and it is a GPU of NVIDIA.
+    """Return whether to try kernels on a device: if `wanted` is True, or is None and the device is a GPU.
 
     Raises
     ------
     TypeError
-        If `wanted` is something else than True, False or None.
+        If `wanted` is not True, False or None.
     ImportError, ValueError
-        If they must, and cannot: see `check_kernels`.
+        If `wanted` is True and kernels cannot run: see `check_kernels`.
     """
     check_wanted(wanted)
     if wanted is False or (wanted is None and device.type == "cpu"):
@@ -80,13 +79,13 @@ def serve(device: torch.device, wanted: bool | None) -> bool:
 
 @dataclass(frozen=True)
 class TensorKernel:
-    """A kernel with its numbers put in, which takes tensors that broadcast.
+    """A kernel bound to its numbers, which takes tensors that broadcast.
 
     Attributes
     ----------
     launcher : Launcher
     formats : tuple of Format
-        Of the operands.
+        The formats of the operands.
     """
 
     launcher: Launcher
@@ -99,9 +98,9 @@ class TensorKernel:
         streams: DeviceStreams | None = None,
         start: int = 0,
     ) -> Carried:
-        """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
+        """Return new tensors of a shape to which the operands broadcast, and whether an element is no value.
 
-        Words go by the index in row-major order, counted from `start` on.
+        An element's random words depend on its index in row-major order, counted from `start`.
         """
         lowered, device = self.launcher.lowered, operands[0].device
         vectors = [_vector(x, fmt, shape) for x, fmt in zip(operands, self.formats, strict=True)]
@@ -115,14 +114,14 @@ class TensorKernel:
 def carried_out(
     by_kernel: Callable[[], Carried], by_operations: Callable[[], Carried], kernels: bool | None
 ) -> Carried:
-    """Return what comes of a text by a kernel, or by PyTorch's operations.
+    """Run an algorithm by a kernel or by PyTorch's operations, and return its results.
 
     Parameters
     ----------
     by_kernel, by_operations : callable
         The two ways. A kernel raises before it takes streams of random words.
     kernels : bool or None
-        True, by the kernel; False, by operations; None, by the kernel if it takes what it is given.
+        True, by the kernel; False, by operations; None, by the kernel if it takes the operands.
     """
     if kernels is False:
         return by_operations()
@@ -142,25 +141,25 @@ def kernel_of(
     checked: bool,
     long: bool,
 ) -> TensorKernel:
-    """Return the kernel of a text, made once for its real scalars, and compiled once for all of them.
+    """Return the kernel of an algorithm, made once per set of real scalars, and compiled once for all.
 
     Parameters
     ----------
-    recording : Recording
-        Of the text. Those of its results that are no values are left out.
+    recording : ProgramRecording
+        The recording of the algorithm. Results that are no values are left out.
     dtypes : tuple of dtype
-        Of the tensors, one an input.
+        The dtypes of the tensors, one per input.
     scalars : {"exact", "rounded"}
         How real scalars enter.
     checked : bool
         Whether the kernel looks for elements that are no values of their formats.
     long : bool
-        Whether texts are compiled however long that takes.
+        Whether to compile however long that takes.
 
     Raises
     ------
     NoKernelError
-        If a format's carrier does not hold all numbers of a tensor's dtype, or the text is too long.
+        If a format's carrier does not hold all numbers of a tensor's dtype, or the algorithm is too long.
     UnsupportedFormatError
         If an operation has no exact path in binary64, or a real scalar leads beyond that.
     """
@@ -172,12 +171,12 @@ def kernel_of(
         )
     for x, dtype in zip(recording.inputs, dtypes, strict=True):
         _check_held(dtype, x.format)
-    return _kernel_of(Keyed(recording.key, recording), scalars, checked)
+    return _kernel_of(CacheKey(recording.key, recording), scalars, checked)
 
 
 @lru_cache(maxsize=256)
 def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
-    """Return the kernel of a program that rounds numbers of a carrier, for those of a dtype.
+    """Return the kernel of a program that rounds numbers of a carrier, for tensors of a dtype.
 
     Raises
     ------
@@ -190,15 +189,15 @@ def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
 
 
 @lru_cache(maxsize=512)
-def _kernel_of(kept: Keyed, scalars: Scalars, checked: bool) -> TensorKernel:
+def _kernel_of(kept: CacheKey, scalars: Scalars, checked: bool) -> TensorKernel:
     program = values_alone(kept.item.program())
-    kernel = _of_program(Keyed(program.key, program), scalars, checked)
+    kernel = _of_program(CacheKey(program.key, program), scalars, checked)
     formats = tuple(x.format for x in program.inputs)
-    return TensorKernel(kernel.with_numbers([use.number({}) for use in uses(program)]), formats)
+    return TensorKernel(kernel.with_numbers(program.reals()), formats)
 
 
 @lru_cache(maxsize=256)
-def _of_program(kept: Keyed, scalars: Scalars, checked: bool) -> Kernel:
+def _of_program(kept: CacheKey, scalars: Scalars, checked: bool) -> Kernel:
     return Kernel(kept.item, scalars, checked=checked, hardware=True)
 
 
@@ -215,7 +214,7 @@ def _vector(x: torch.Tensor, fmt: Format, shape: torch.Size) -> torch.Tensor:
 
 
 def _check_held(dtype: torch.dtype, fmt: Format) -> None:
-    """Refuse tensors of a dtype of which the carrier of a format does not hold all numbers."""
+    """Raise NoKernelError unless a format's carrier holds all numbers of a dtype."""
     carrier = DTYPES[type_of(fmt)]
     whole = 4 if carrier == torch.float64 else 2
     if dtype.itemsize > (carrier.itemsize if dtype.is_floating_point else whole):

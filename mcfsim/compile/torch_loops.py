@@ -1,46 +1,48 @@
-"""Programs carried out on PyTorch's tensors of one device, a stretch of elements at a time."""
+"""Programs run by PyTorch's operations on tensors of one device, a range of elements at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 
-from mcfsim.compile.lowering import lower, type_of
+from mcfsim.compile.launch import Ready
+from mcfsim.compile.lines import AsBits, Lines
+from mcfsim.compile.lowering import Lowered, lower, type_of
 from mcfsim.compile.program import Program, Register
-from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format
 from mcfsim.kernels.element.element_rounding import is_value
-from mcfsim.kernels.element.machine import F32, F64, I64, Line, Type, Value
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import BINARY64, change_element, operate_element
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords, word_bits
 from mcfsim.rounding import Mode, Rounding, Underflow
 
-#: Elements that are worked on at once: enough to outweigh calls, and few enough to keep memory small.
+#: Elements processed at a time: enough to outweigh the cost of calls, and few enough to keep memory small.
 AT_ONCE = 1 << 22
-#: What comes of a text on tensors: results, and whether an element of an operand is no value of its format.
+#: Results on tensors, and whether some element of an operand is no value of its format.
 Carried = tuple[list[torch.Tensor], bool]
-#: Dtypes whose numbers binary64 need not hold; they enter as two numbers whose sum they are.
+#: Dtypes with numbers that binary64 cannot hold; each enters as the exact sum of two numbers.
 _WHOLE = (torch.int64, torch.uint64)
 _LOW = 2**32 - 1
 
 
 class DeviceStreams(Protocol):
-    """Where operations find their random words, by seed, step and stream, so that a device can draw them."""
+    """A source of random words, given by seed, step and stream, so that a device can draw them."""
 
     def of(self, operation: int) -> RandomWords:
         """Return the stream of an operation, counted from 0."""
 
 
 def taken(streams: DeviceStreams | None, count: int) -> DeviceStreams | None:
-    """Return streams, so many of them taken: each operation's, its result wanted or not."""
+    """Return streams after taking `count` of them, one per operation, whether its result is used or not."""
     if streams is not None and count:
         streams.of(count - 1)
     return streams
@@ -48,19 +50,19 @@ def taken(streams: DeviceStreams | None, count: int) -> DeviceStreams | None:
 
 @dataclass(frozen=True)
 class TensorLoop:
-    """A line with what it is given, for tensors of stated dtypes.
+    """A straight line of machine operations, with its inputs and results, for tensors of stated dtypes.
 
     Attributes
     ----------
     calls : TorchCalls
-        Given the elements, words, and numbers that are the same for all elements; the last result is where an
-        element is strange, if the loop looks for that.
+        Takes the elements, words, and numbers that are the same for all elements; if the loop looks for
+        strange elements, the last result tells where they are.
     numbers, results : tuple of Type
-        Of the numbers that it is given, and of what it makes.
+        The types of the numbers that it takes, and of its results.
     draws : tuple of (int, int)
         Which operations draw, and how many random bits.
     looks : bool
-        Whether it looks for strange elements.
+        Whether it looks for strange elements, those that are no values of their formats.
     """
 
     calls: TorchCalls
@@ -79,7 +81,7 @@ class TensorLoop:
     ) -> Carried:
         """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
 
-        Words go by the index in row-major order, counted from `start` on.
+        An element's random words depend on its index in row-major order, counted from `start`.
         """
         device, size = operands[0].device, shape.numel()
         flat = [x.reshape(1) if x.numel() == 1 else x.expand(shape).reshape(-1) for x in operands]
@@ -101,7 +103,7 @@ class TensorLoop:
 
 
 def as_numbers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the elements of a tensor as binary32 or binary64 numbers, or as sums of two of binary64; exact.
+    """Return a tensor's elements exactly, as binary32 or binary64 numbers or as sums of two binary64 numbers.
 
     Raises
     ------
@@ -125,28 +127,28 @@ def as_numbers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class Keyed:
-    """What something is made of, as the key under which that is kept; the rest of it may be other."""
+class CacheKey:
+    """An item together with a key for caches; only the keys are compared."""
 
     key: Any
     item: Any = field(compare=False)
 
 
 def values_alone(program: Program) -> Program:
-    """Return a program without those results that are no values, but numbers that a text returns."""
+    """Return a program without the results that are plain numbers instead of values."""
     return replace(program, results=tuple(x for x in program.outputs() if isinstance(x, Register)))
 
 
 def loop_of(
     program: Program, dtypes: tuple[torch.dtype, ...], scalars: Scalars, *, checked: bool
 ) -> tuple[TensorLoop, list[float]]:
-    """Return the loop of a program for tensors of some dtypes, and the numbers that it is to be given.
+    """Return the loop of a program for tensors of the given dtypes, and the numbers that it takes.
 
     Parameters
     ----------
     program : Program
     dtypes : tuple of dtype
-        Of the tensors, one an input.
+        The dtypes of the tensors, one per input.
     scalars : {"exact", "rounded"}
         How real scalars enter.
     checked : bool
@@ -157,15 +159,15 @@ def loop_of(
     UnsupportedFormatError
         If an operation has no exact path in binary64, or a real scalar leads beyond that.
     """
-    pairs = [entering(use, use.number({}), scalars) for use in uses(program)]
+    pairs = [encoding(use, x, scalars) for use, x in zip(program.uses, program.reals(), strict=True)]
     ways = tuple(way for way, _ in pairs)
-    loop = _loop(Keyed(program.key, program), ways, dtypes, checked)
+    loop = _loop(CacheKey(program.key, program), ways, dtypes, checked)
     return loop, [number for _, numbers in pairs for number in numbers]
 
 
 @lru_cache(maxsize=512)
 def _loop(
-    kept: Keyed, ways: tuple[Entering, ...], dtypes: tuple[torch.dtype, ...], checked: bool
+    kept: CacheKey, ways: tuple[ScalarEncoding, ...], dtypes: tuple[torch.dtype, ...], checked: bool
 ) -> TensorLoop:
     line, given, values, strange = Line(), list[Value](), list[Value](), list[Value]()
     for place, (x, dtype) in enumerate(zip(kept.item.inputs, dtypes, strict=True)):
@@ -197,7 +199,7 @@ def _loop(
 def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> TensorLoop:
     """Return the loop that rounds tensors of a dtype into a format, each number once.
 
-    Strange are integers that cannot be rounded once.
+    Integers that cannot be rounded once are strange.
     """
     line, carrier = Line(), type_of(fmt)
     inputs, x, lost = _entered(line, dtype, 0)
@@ -214,7 +216,7 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
             way = Way.EXACT
             if rounding.mode is not Mode.NEAREST_EVEN or fmt.precision != 53:
                 strange.append(~lost.equals(0.0))
-        if rounding.underflow is Underflow.FLUSH_INPUTS:  # the operand is the sum, and no part of it
+        if rounding.underflow is Underflow.FLUSH_INPUTS:  # the operand is the sum, and not its terms
             rounding = replace(rounding, underflow=Underflow.FLUSH_BEFORE)
         rounded = operate_element("add", inputs, way, fmt, rounding, word, carrier=carrier, real=True)
     return TensorLoop(
@@ -227,9 +229,9 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
 
 
 def quotients(x: torch.Tensor, y: torch.Tensor, fmt: Format, rounding: Rounding) -> torch.Tensor:
-    """Return quotients of binary32 numbers that lie in float64, each rounded once, in the format's carrier.
+    """Return quotients of binary32 numbers stored in float64, each rounded once, in the format's carrier.
 
-    What is divided by zero is a zero of its sign, as where all numbers of a group that share a scale are.
+    A number divided by zero gives a zero of its own sign, which suits a group of zeros with scale zero.
     """
     (found,), _ = _quotient_loop(fmt, rounding)([x, y], x.shape)
     return found
@@ -239,7 +241,7 @@ def quotients(x: torch.Tensor, y: torch.Tensor, fmt: Format, rounding: Rounding)
 def _quotient_loop(fmt: Format, rounding: Rounding) -> TensorLoop:
     line = Line()
     x, y = line.input("x", F64), line.input("y", F64)
-    # No quotient of binary32 numbers leaves binary64's range, nor does what it lost.
+    # No quotient of binary32 numbers leaves binary64's range, nor does its residual.
     made = operate_element("div", [x, y], Way.STICKY, fmt, rounding, carrier=type_of(fmt), real=True)
     zero = change_element("round", x * 0.0, fmt, rounding, carrier=type_of(fmt))
     result = y.equals(0.0).select(zero, made)
@@ -247,7 +249,7 @@ def _quotient_loop(fmt: Format, rounding: Rounding) -> TensorLoop:
 
 
 def _entered(line: Line, dtype: torch.dtype, place: int) -> tuple[list[Value], Value, Value | None]:
-    """Return the inputs that stand for numbers of a dtype, the number, and what it lost, as `as_numbers`."""
+    """Return the inputs for numbers of a dtype, as of `as_numbers`; the number; and its error, if any."""
     if dtype in _WHOLE:
         high, low = line.input(f"high{place}", F64), line.input(f"low{place}", F64)
         number, lost = two_sum(BINARY64, high, low)
@@ -255,3 +257,72 @@ def _entered(line: Line, dtype: torch.dtype, place: int) -> tuple[list[Value], V
     short = dtype.is_floating_point and dtype != torch.float64
     x = line.input(f"operand{place}", F32 if short else F64)
     return [x], x, None
+
+
+# -- on tensors in place ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class BoundTensorLoop(Ready):
+    """A line bound to its real scalars, run by PyTorch's operations."""
+
+    calls: TorchCalls = field(kw_only=True)
+
+    def __call__(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        start: int = 0,
+        words: Mapping[int, RandomWords] | None = None,
+    ) -> None:
+        """Fill results from operands as `mcfsim.compile.launch.Launcher` does, with the same exceptions."""
+        vectors, streams = self.checked(operands, results), self.streams(words)
+        taken, filled = vectors[: len(operands)], vectors[len(operands) :]
+        device, size = vectors[0].device, vectors[0].numel()
+        pairs = zip(self._numbers, self.lowered.numbers, strict=True)
+        numbers = [scalar(number, value.type, device) for number, value in pairs]
+        for first in range(0, size, AT_ONCE):
+            part = slice(first, min(first + AT_ONCE, size))
+            given = [
+                self._read(x[part], value) for x, value in zip(taken, self.lowered.operands, strict=True)
+            ]
+            for stream, bits in zip(streams, self.lowered.draws.values(), strict=True):
+                given.append(drawn(stream, start + first, part.stop - first, bits, device))
+            # Copies, because a result may be an operand and share memory that is still read. Integers keep
+            # their lower bits.
+            made = self.calls([*given, *numbers])
+            kept = [y.to(x.dtype, copy=True) for x, y in zip(filled, made, strict=True)]
+            for x, y in zip(filled, kept, strict=True):
+                x[part].copy_(y)
+
+    def _read(self, x: torch.Tensor, value: Any) -> torch.Tensor:
+        """Return part of a vector as the line takes it."""
+        dtype = self.lowered.packed.get(value)
+        if dtype is None:
+            return x
+        return torch.bitwise_and(x.to(torch.int32), constant(2 ** (8 * dtype.itemsize) - 1, I32, x.device))
+
+
+class TensorLines(Lines):
+    """A program on codes, run by PyTorch's operations.
+
+    Parameters
+    ----------
+    program, scalars, joined
+        As for `mcfsim.compile.kernel.TableKernel`.
+    """
+
+    def __init__(self, program: Program, scalars: Scalars = "exact", joined: AsBits | None = None) -> None:
+        super().__init__(program, scalars, None, joined, packed=True, clean=False)
+        self._calls: dict[tuple[ScalarEncoding, ...], TorchCalls] = {}
+
+    def with_numbers(self, numbers: Sequence[Any]) -> BoundTensorLoop:
+        """Return the line bound to real scalars, as `mcfsim.compile.kernel.TableKernel.with_numbers` does."""
+        ways, found = self._entering(numbers)
+        lowered, _ = self._lowered(ways)
+        if ways not in self._calls:
+            self._calls[ways] = TorchCalls(
+                lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers]
+            )
+        return BoundTensorLoop("", lowered, tuple(found), calls=self._calls[ways])
+
+    def _source(self, lowered: Lowered, about: str) -> str:
+        return ""

@@ -1,4 +1,4 @@
-"""Recording of a text: an arithmetic whose values are names, and which carries nothing out."""
+"""Recording of algorithms: an arithmetic that computes nothing and notes the operations it is asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 from mcfsim.compile.program import (
     Draw,
     Program,
@@ -26,27 +26,27 @@ from mcfsim.compile.program import (
     needed,
 )
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.blocks import rounds
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.dispatch import rounds
 from mcfsim.kernels.real_numbers import is_scalar
-from mcfsim.protocol import Arithmetic
+from mcfsim.protocol import Arithmetic, Forwarding
 from mcfsim.rounding import Rounding, Underflow, get_rounding
 
-#: Files whose lines are no text: what hands operations on.
+#: Files that only forward operations, so that their lines belong to no algorithm.
 _BETWEEN = {__file__, sys.modules[Arithmetic.__module__].__file__}
 
 
 class Kind(NamedTuple):
-    """What steps have in common.
+    """The attributes that steps of one kind share.
 
     Attributes
     ----------
     operation : str
     format : Format
-        Of the result.
+        The format of the result.
     rounding : Rounding
     source : int or None
-        Of the random words, if it draws.
+        The source of random words, if steps of this kind draw.
     """
 
     operation: str
@@ -56,12 +56,12 @@ class Kind(NamedTuple):
 
 
 class Traced(Opaque):
-    """A value as a text has it that is recorded: its number among all, and nothing that a text could ask for.
+    """A value in an algorithm that is being recorded: its number, and nothing an algorithm could inspect.
 
     Parameters
     ----------
-    recording : Recording
-        The one it is of.
+    recording : ProgramRecording
+        The recording to which it belongs.
     number : int
         See `ProgramRecording`.
     fmt : Format
@@ -79,14 +79,14 @@ class Traced(Opaque):
 
 
 class ProgramRecording:
-    """What a text asks for, as numbers: a sum of many terms asks for a hundred thousand operations.
+    """The operations of an algorithm, stored as numbers: a sum of many terms has a hundred thousand of them.
 
     Values are numbered: the inputs, and then the results of all steps, in order.
 
     Attributes
     ----------
     name : str
-        Of the text.
+        The name of the algorithm.
     inputs : tuple of Register
     named : tuple of str
         The names of the real scalars that it takes.
@@ -94,19 +94,19 @@ class ProgramRecording:
     steps : list of int
         The kind of each step, by its number.
     operands : list of int
-        Three a step: the number of a value; -1 for none; or below that ``-2 - n`` for the n-th real scalar.
+        Three per step: the number of a value; -1 for none; or ``-2 - n`` for the n-th real scalar.
     scalars : list of Scalar or number
         Each once.
     draws : list of int
-        For each step which of its source's operations it is, -1 if it does not draw.
+        For each step, its number among the operations of its source; -1 if it does not draw.
     drawn : list of int
         How many operations of each source draw.
     alone : set of int
-        The numbers of values that are made of real scalars alone.
+        The numbers of values that depend on real scalars alone.
     lines : list of str
-        Of the text, for each step, if they are asked for.
+        The algorithm's source line for each step, if requested.
     results : Any
-        What the text returns: `Traced` values, real scalars, and tuples of them.
+        What the algorithm returns: `Traced` values, real scalars, and tuples of them.
     """
 
     def __init__(self, inputs: tuple[Register, ...], *, lines: bool) -> None:
@@ -124,26 +124,26 @@ class ProgramRecording:
         self._scalars: dict[Any, int] = {}
 
     def kind(self, kind: Kind) -> int:
-        """Return the number of a kind."""
+        """Return the number of a kind, adding the kind if it is new."""
         number = self._kinds.setdefault(kind, len(self.kinds))
         if number == len(self.kinds):
             self.kinds.append(kind)
         return number
 
     def scalar(self, x: Any) -> int:
-        """Return what stands for a real scalar among operands."""
+        """Return the operand code of a real scalar, adding the scalar if it is new."""
         number = self._scalars.setdefault(identity(x), len(self.scalars))
         if number == len(self.scalars):
             self.scalars.append(x)
         return -2 - number
 
     def outputs(self) -> list[Any]:
-        """Return the results, tuples taken apart."""
+        """Return the results, with tuples flattened."""
         return list(flat(self.results))
 
     @cached_property
     def key(self) -> Any:
-        """What recordings have in common that ask for the same, with the same real scalars."""
+        """A key that is equal for recordings of the same operations with the same real scalars."""
         return (
             *(tuple(x.format for x in self.inputs), tuple(self.kinds), tuple(self.steps)),
             *(tuple(self.operands), tuple(map(identity, self.scalars)), tuple(self.draws)),
@@ -151,7 +151,7 @@ class ProgramRecording:
         )
 
     def formats(self) -> NDArray[np.int64]:
-        """Return a number for the format of each value, equal where formats are."""
+        """Return a number for the format of each value; equal formats have equal numbers."""
         known: dict[Format, int] = {}
         of_inputs = [known.setdefault(x.format, len(known)) for x in self.inputs]
         of_kinds = [known.setdefault(kind.format, len(known)) for kind in self.kinds]
@@ -164,21 +164,21 @@ class ProgramRecording:
         return self.kinds[self.steps[number - len(self.inputs)]].format
 
     def codes(self, number: int) -> list[int]:
-        """Return what stands for the operands of a step."""
+        """Return the operand codes of a step."""
         return [code for code in self.operands[3 * number : 3 * number + 3] if code != -1]
 
     def step(self, number: int, values: Iterable[Any], name: str, draw: int) -> ProgramStep:
-        """Return a step.
+        """Return a recorded step as a `ProgramStep`.
 
         Parameters
         ----------
         number : int
         values : iterable
-            In place of each operand the register that it is; where there is a real scalar, anything.
+            The register of each operand; anything where the operand is a real scalar.
         name : str
-            Of the result.
+            The name of the result.
         draw : int
-            Which of its source's operations it is, if it draws.
+            Its number among the operations of its source, if it draws.
         """
         kind = self.kinds[self.steps[number]]
         given = zip(self.codes(number), values, strict=True)
@@ -190,7 +190,7 @@ class ProgramRecording:
         )
 
     def program(self) -> Program:
-        """Return the program: operations asked for twice are there once, those of no use are not."""
+        """Return the program: repeated operations appear once, unused ones are left out."""
         values, steps, known = list(self.inputs), list[ProgramStep](), dict[Any, Register]()
         for number, kind in enumerate(self.steps):
             given = [values[code] if code >= 0 else None for code in self.codes(number)]
@@ -205,18 +205,18 @@ class ProgramRecording:
         return Program(self.name, self.inputs, self.named, kept, results, tuple(self.drawn))
 
 
-class TraceArithmetic:
-    """An arithmetic that records what a text asks for. Its values are `Traced` and nothing else.
+class TraceArithmetic(Forwarding):
+    """An arithmetic that records the operations of an algorithm. Its values are all `Traced`.
 
     Parameters
     ----------
     fmt : Format
-        Of the results.
+        The format of the results.
     rounding : Rounding
-        How they are rounded. Where that is stochastic, each arithmetic is a source of random words of its
-        own: the first is number 0, and those that a text makes by `like` follow.
-    recording : Recording
-        Where to.
+        How they are rounded. If rounding is stochastic, each arithmetic is a source of random words of its
+        own: the first is number 0, and those that an algorithm makes by `like` follow.
+    recording : ProgramRecording
+        Receives the operations.
     """
 
     def __init__(self, fmt: Format, rounding: Rounding, recording: ProgramRecording) -> None:
@@ -231,64 +231,28 @@ class TraceArithmetic:
         return f"TraceArithmetic({self.format}, {self.rounding.mode})"
 
     def like(self, fmt: Format, rounding: Rounding) -> TraceArithmetic:
-        """Return the arithmetic of another format and rounding that records in the same program."""
+        """Return an arithmetic of another format and rounding that records into the same program."""
         return TraceArithmetic(fmt, rounding, self._recording)
 
     def on_block(self, step: int, start: int) -> TraceArithmetic:
-        """Return itself: elements of a block are as any."""
+        """Return itself: the elements of a block are like any others."""
         return self
 
-    def add(self, a: Any, b: Any) -> Any:
-        """Record ``a + b``."""
-        return self._record("add", a, b)
-
-    def sub(self, a: Any, b: Any) -> Any:
-        """Record ``a - b``."""
-        return self._record("sub", a, b)
-
-    def mul(self, a: Any, b: Any) -> Any:
-        """Record ``a * b``."""
-        return self._record("mul", a, b)
-
-    def div(self, a: Any, b: Any) -> Any:
-        """Record ``a / b``."""
-        return self._record("div", a, b)
-
-    def sqrt(self, a: Any) -> Any:
-        """Record the square root."""
-        return self._record("sqrt", a)
-
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """Record ``a * b + c``."""
-        return self._record("fma", a, b, c)
-
-    def neg(self, a: Any) -> Any:
-        """Record ``-a``."""
-        return self._record("neg", a)
-
-    def abs(self, a: Any) -> Any:
-        """Record ``|a|``."""
-        return self._record("abs", a)
-
-    def sign(self, a: Any) -> Any:
-        """Record the sign of `a`."""
-        return self._record("sign", a)
-
     def round(self, x: Any) -> Any:
-        """Record the rounding of a value of any format; one of this format stays as it is unless flushed."""
+        """Record the rounding of a value of any format; a value of this format stays unless flushed."""
         gradual = self.rounding.underflow is Underflow.GRADUAL
         if isinstance(x, Traced) and x.format == self.format and gradual:
             if self.rounding.stochastic:
                 self._draw()  # without effect
             return x
-        return self._record("round", x)
+        return self._operate("round", x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``."""
         return function(self, *operands, **options)
 
-    def _record(self, operation: str, *operands: Any) -> Traced:
-        # Little is done here, for a sum of many terms comes by a hundred thousand times.
+    def _operate(self, operation: str, *operands: Any) -> Traced:
+        # This must be fast: a sum of many terms calls it a hundred thousand times.
         fmt, kept, codes = self.format, self._recording, [-1, -1, -1]
         values = False
         for place, x in enumerate(operands):
@@ -330,7 +294,7 @@ class TraceArithmetic:
 
 
 def _line_of_text() -> str:
-    """Return the line of the text that asks for an operation."""
+    """Return the source line of the algorithm that contains the current operation."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
@@ -347,23 +311,23 @@ def trace(
     lines: bool = True,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Program:
-    """Record a branch-free text as a program.
+    """Record a branch-free algorithm as a program.
 
     Parameters
     ----------
     function : callable
-        ``function(ar, *operands, **options)``, as `mcfsim.two_sum`.
+        ``function(ar, *operands, **options)``, like `mcfsim.two_sum`.
     fmt : Format or str
-        Of the operands and of the operations, unless the text asks for others by ``ar.like``.
+        The format of operands and operations, unless the algorithm asks for another by ``ar.like``.
     rounding : Rounding or str, optional
-        Of the operations.
+        The rounding of the operations.
     operands : tuple, optional
-        What the text takes: names or registers, nested in tuples where it takes tuples; `Scalar` objects and
+        What the algorithm takes: names or registers, in tuples where it takes tuples; `Scalar` objects and
         Python numbers are real scalars. By default the names of its parameters, each a value.
     lines : bool, optional
-        Whether to note the line of the text that asks for an operation, which takes its time.
+        Whether to note the algorithm's source line for each operation, which takes time.
     options : mapping, optional
-        Handed to the text by name, as they are.
+        Passed to the algorithm by name, unchanged.
 
     Returns
     -------
@@ -372,7 +336,7 @@ def trace(
     Raises
     ------
     TypeError, ValueError
-        If the text does something else with its operands than hand them to the arithmetic.
+        If the algorithm does anything with its operands but pass them to the arithmetic.
 
     Examples
     --------
@@ -393,7 +357,7 @@ def record(
     lines: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> ProgramRecording:
-    """Record a branch-free text as it is. Parameters and errors are those of `trace`."""
+    """Record a branch-free algorithm unchanged. Parameters and errors are those of `trace`."""
     fmt = get_format(fmt)
     text = getattr(function, "__wrapped__", function)
     if operands is None:

@@ -1,24 +1,125 @@
-"""A line as the source of a kernel for Triton: one statement a verb, each vector read and written once.
-
-What Triton offers by default is not exact: it fuses products and sums, divides and takes roots by
-approximation, and its unary minus is a subtraction. So a kernel asks by name for what it needs, and is
-compiled without fusing (`mcfsim.compile.kernel`). Tests look at what came of it.
-"""
+"""Source of Triton kernels for lines of machine operations (verbs): a statement or instruction for each."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mcfsim.compile.hardware import INSTRUCTIONS, functions_source
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.statements import module_head, statements
-from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, TRUTH, Value, recorded
+from mcfsim.compile.sources import module_head, statements
+from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, TRUTH, Type, Value, recorded
 from mcfsim.kernels.element.philox import word_element
 from mcfsim.random import word_bits
 
+if TYPE_CHECKING:
+    import torch
+
+
+# -- instructions of NVIDIA's GPUs, from sm_80 on ---------------------------------------------------------
+#: The first GPUs that have them, as major and minor compute capability. The machine code of older ones is not
+#: examined, either (`experiments.machine_code`).
+LEAST_CAPABILITY = 8, 0
+
+
+def check_gpu(device: torch.device) -> None:
+    """Raise ValueError for a device that kernels do not support.
+
+    Raises
+    ------
+    ValueError
+        If it is not an NVIDIA GPU of compute capability 8.0 or higher.
+    """
+    import torch
+
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise ValueError(f"kernels are for NVIDIA's GPUs, and device {str(device)!r} is none")
+    if (found := torch.cuda.get_device_capability(device)) < LEAST_CAPABILITY:
+        least, own = (".".join(map(str, x)) for x in (LEAST_CAPABILITY, found))
+        raise ValueError(
+            f"kernels need a GPU of compute capability {least}, and device {str(device)!r} has {own}"
+        )
+
+
+class Instruction(NamedTuple):
+    """A GPU instruction that performs a verb.
+
+    Attributes
+    ----------
+    ptx : str
+        The code in NVIDIA's virtual instructions; ``$0`` is the result, ``$1`` and so on are the operands.
+    operands : int
+        The number of operands.
+    result : Type
+        The type of the result.
+    about : str
+        What it does, for the reader of a kernel.
+    """
+
+    ptx: str
+    operands: int
+    result: Type
+    about: str
+
+
+def _fused(constant: int, operands: str) -> str:
+    """Return an operation as a fused multiply-add with the same constant in both halves."""
+    return f"{{ .reg .b32 c; mov.b32 c, 0x{constant:04x}{constant:04x}; fma.rn.bf16x2 $0, {operands}; }}"
+
+
+#: By verb. Products with 1 and -1 are exact, and so is a sum with -0, which keeps the sign of zero. The lower
+#: halves are 0 * 1 + 0, 0 * -1 + 0 and 0 * 0 - 0, all of which are +0.
+INSTRUCTIONS: Mapping[str, Instruction] = {
+    "round_bfloat16": Instruction(
+        "cvt.rn.bf16x2.f32 $0, $1, 0f00000000;", 1, F32, "Round a number to bfloat16, above a zero."
+    ),
+    "add_bfloat16": Instruction(
+        _fused(0x3F80, "$1, c, $2"), 2, F32, "Return a * 1 + b of bfloat16, rounded once."
+    ),
+    "sub_bfloat16": Instruction(
+        _fused(0xBF80, "$2, c, $1"), 2, F32, "Return b * -1 + a of bfloat16, rounded once."
+    ),
+    "mul_bfloat16": Instruction(
+        _fused(0x8000, "$1, $2, c"), 2, F32, "Return a * b - 0 of bfloat16, rounded once."
+    ),
+    "fma_bfloat16": Instruction(
+        "fma.rn.bf16x2 $0, $1, $2, $3;", 3, F32, "Return a * b + c of bfloat16, rounded once."
+    ),
+    "round_float16": Instruction(
+        "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }", 1, F32, "Round a number to float16."
+    ),
+    "encode_float16": Instruction(
+        "cvt.rn.f16x2.f32 $0, 0f00000000, $1;", 1, I32, "Return the code of a float16 value."
+    ),
+    "decode_float16": Instruction(
+        "{ .reg .b16 h, z; mov.b32 {h, z}, $1; cvt.f32.f16 $0, h; }", 1, F32, "Return the value of a code."
+    ),
+}
+
+_RESULTS = {F32: "tl.float32", I32: "tl.int32"}
+
+
+def functions_source(values: Iterable[Value]) -> str:
+    """Return the source of the functions through which a kernel uses the instructions for some values."""
+    made = []
+    for verb in sorted({value.verb for value in values} & INSTRUCTIONS.keys()):
+        instruction = INSTRUCTIONS[verb]
+        given = ", ".join("abc"[: instruction.operands])
+        registers = ",".join(["=r", *["r"] * instruction.operands])
+        made.append(
+            f"\n@triton.jit\ndef {verb}({given}):\n"
+            f'    """{instruction.about}"""\n'
+            "    return tl.inline_asm_elementwise(\n"
+            f'        "{instruction.ptx}",\n        "{registers}",\n        [{given}],\n'
+            f"        dtype={_TYPES[instruction.result]},\n        is_pure=True,\n        pack=1,\n"
+            "    )\n\n"
+        )
+    return "".join(made)
+
+
+# -- the source -------------------------------------------------------------------------------------------
 _TYPES = {F32: "tl.float32", F64: "tl.float64", I32: "tl.int32", I64: "tl.int64", TRUTH: "tl.int1"}
 _UNSIGNED = {I32: "tl.uint32", I64: "tl.uint64"}
 _SIGNS = {
@@ -26,14 +127,14 @@ _SIGNS = {
     **{"shl": "<<", "sar": ">>", "lt": "<", "le": "<=", "eq": "=="},
 }
 _CASTS = ("widen", "narrow", "extend", "cut", "count")
-#: As what vectors lie in memory: numbers, or codes.
+#: The types of vectors in memory: numbers or codes.
 _LYING = {("f", 4): "tl.float32", ("f", 8): "tl.float64", ("u", 1): "tl.int8", ("u", 2): "tl.int16"}
-#: A row of a table: the number of the first element, how many there are, which instance begins, addresses.
+#: Place of the first address in a row of a table, after the first element, the count, and the first instance.
 FIRST_ADDRESS = 3
 #: Vectors are read and written 16 bytes at a time where addresses, in bytes, and sizes are multiples of this.
 ALIGNMENT = 16
 
-#: What words are a function of, besides the index.
+#: The arguments on which words depend, besides the index.
 _KEY = ("seed_low", "seed_high", "step", "place")
 
 _IMPORTS = """import triton
@@ -44,23 +145,24 @@ import triton.language as tl
 def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware: bool = False) -> str:
     """Return the source of a module with a function ``kernel``.
 
-    It takes pointers to operands and results, vectors of `size` elements; then, where they are needed, to an
-    integer that becomes 1 if some element is strange, to the numbers of binary32, to those of binary64, and
-    to the random key: the seed's lower and upper half, the step, and the place of each word. All lie in the
-    device's memory, so that a captured graph takes new ones. Then the number of the first element, the size,
-    and how many elements an instance has. Codes lie in signed or unsigned integers, truth values in bytes.
+    It takes pointers to operands and results, vectors of `size` elements. Where needed, pointers follow to an
+    integer that becomes 1 if an element is strange (no value of its format), to the binary32 numbers, to the
+    binary64 numbers, and to the random key: the seed's lower and upper half, the step, and the place of each
+    word. All are in device memory, so that a captured graph takes new ones. Last come the number of the first
+    element, the size, and the number of elements per instance. Codes are stored in signed or unsigned
+    integers, truth values in bytes.
 
     Parameters
     ----------
     lowered : Lowered
-        What is to be done for each element.
+        The operations on each element.
     about : str
         What the module is, for its reader.
     many : bool, optional
-        Whether it works on many sets of vectors at once. In the place of operands and results it then takes a
-        pointer to a table (`mcfsim.compile.vector_tables`), which has the first element and the size, too.
+        Whether it processes many sets of vectors at once. Instead of operands and results it then takes a
+        pointer to a table (`mcfsim.compile.kernel`), which also has the first element and the size.
     hardware : bool, optional
-        Whether instructions of GPUs stand in for what they make, too (`mcfsim.compile.hardware`). The
+        Whether GPU instructions replace the verbs that they perform (`mcfsim.compile.triton_source`). The
         interpreter does not know them.
     """
     outputs = [f"out{number}" for number in range(len(lowered.results))]
@@ -81,7 +183,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     by_hardware = functions_source(lowered.line.needed(asked, hardware=hardware))
     numbers = {kind: [x for x in lowered.numbers if x.type is kind] for kind in (F32, F64)}
     loads = [
-        # As vectors: Triton's interpreter mistakes the type of what compares two scalars.
+        # As vectors: Triton's interpreter mistakes the type of a comparison of two scalars.
         f"{x.constant} = tl.broadcast_to(tl.load(numbers{kind.bits} + {place}), (ELEMENTS,))"
         for kind, found in numbers.items()
         for place, x in enumerate(found)
@@ -120,7 +222,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
 
 
 def _looked_up(vectors: dict[str, np.dtype[Any]]) -> list[str]:
-    """Return how an instance finds its vectors and elements in a table, see `vector_tables`."""
+    """Return the statements by which an instance finds its vectors and elements in a table."""
     found = [
         f"{name} = tl.load(row + {place}).to(tl.pointer_type({_LYING[dtype.kind, dtype.itemsize]}))"
         for place, (name, dtype) in enumerate(vectors.items(), FIRST_ADDRESS)
@@ -138,7 +240,7 @@ def _looked_up(vectors: dict[str, np.dtype[Any]]) -> list[str]:
 
 
 def _words_source(size: int) -> str:
-    """Return the source of a function that draws a word of so many bits for an index."""
+    """Return the source of a function that draws a word of `size` bits for an index."""
     kinds = dict.fromkeys(("index", *_KEY), I64)
     line, results = recorded(lambda *given: word_element(*given, bits=size), **kinds)
     inputs = {str(value.constant): value for value in line.values if value.verb == "input"}
@@ -156,21 +258,21 @@ def _indented(rows: list[str]) -> str:
 
 
 def _typed(constants: dict[str, Value]) -> list[str]:
-    """Return constants as scalars of just their types."""
+    """Return the definitions of constants as scalars of exactly their types."""
     return [f"{name} = {_full(value)}" for name, value in constants.items()]
 
 
 def _full(value: Value) -> str:
     kind, x = value.type, value.constant
     if isinstance(x, float) and (str(x) == "-0.0" or not math.isfinite(x)):
-        # By its bits: Triton takes 0 for all that equals it, and a global NaN for a number that changed.
+        # By its bits: Triton takes -0 for 0, as they are equal, and a global NaN for a number that changed.
         code = np.array(x, f"f{kind.bits // 8}").view(f"i{kind.bits // 8}")
         return _as(f"tl.full((), {code}, {_TYPES[BITS_OF[kind]]})", _TYPES[kind])
     return f"tl.full((), {x!r}, {_TYPES[kind]})"
 
 
 def _expression(value: Value, given: list[str]) -> str:
-    """Return a verb as an expression that no compiler takes for another."""
+    """Return a verb as an expression that no compiler replaces by another operation."""
     verb, kind = value.verb, value.type
     if verb in INSTRUCTIONS:
         return f"{verb}({', '.join(given)})"
@@ -195,5 +297,5 @@ def _expression(value: Value, given: list[str]) -> str:
 
 
 def _as(text: str, kind: str) -> str:
-    """Return the bits of a value as another type of its size."""
+    """Return an expression for the bits of a value as another type of its size."""
     return f"{text}.to({kind}, bitcast=True)"

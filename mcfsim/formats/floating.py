@@ -1,4 +1,4 @@
-"""Binary floating-point formats as data: a few integers from which everything else follows."""
+"""Binary floating-point formats as data: a few integers that determine all other properties."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 
 
 class Specials(StrEnum):
-    """Which values a format has besides finite numbers, and where their codes lie.
+    """The special values of a format: its infinities, NaNs and negative zero, and their codes.
 
-    ``ieee``: infinities and NaNs fill the top exponent field. ``fn``: no infinity, NaN is the all-ones
-    code of either sign. ``fnuz``: no infinity, no negative zero, NaN is the code of negative zero.
-    ``nuz``: the topmost code of either sign is infinity, no negative zero, NaN is the code of negative
-    zero; an unsigned format has NaN on top and infinity next to it. ``none``: finite numbers only.
+    ``ieee``: infinities and NaNs fill the top exponent field. ``fn``: no infinity; NaN is the all-ones code
+    of either sign. ``fnuz``: no infinity, no negative zero; NaN has the code of negative zero. ``nuz``: the
+    topmost code of either sign is infinity; no negative zero; NaN has the code of negative zero. An unsigned
+    ``nuz`` format has NaN as its topmost code and infinity just below it. ``none``: finite numbers only.
     """
 
     IEEE = "ieee"
@@ -28,10 +28,11 @@ class Specials(StrEnum):
 
 
 class Parity(StrEnum):
-    """What tells two neighbours of precision 1 apart as even and odd, since both significands are 1.
+    """How ties are broken in precision 1, where both neighbours have the significand 1.
 
-    ``significand``: nothing does, and a tie goes to the larger magnitude (IEEE 754-2019, 4.3.1).
-    ``code``: the last bit of the code (IEEE P3109). With two bits or more both say the same.
+    ``significand``: neither neighbour is even, and a tie goes to the larger magnitude (IEEE 754-2019, 4.3.1).
+    ``code``: the last bit of the code decides which is even (IEEE P3109). With a precision of 2 or more both
+    rules agree.
     """
 
     SIGNIFICAND = "significand"
@@ -49,26 +50,26 @@ class Format:
     Parameters
     ----------
     name : str, optional
-        A label. It plays no part in comparison or hashing: formats with equal fields are equal.
+        A label, ignored by comparison and hashing: formats with equal fields are equal.
     precision : int
         Significand bits p, the implicit bit included; at least 1. The unit roundoff is u = 2**-p.
     emin, emax : int
         Exponents of the smallest normal number and of the largest finite number.
     specials : {"ieee", "fn", "fnuz", "nuz", "none"}, optional
-        Which infinities, NaNs and signed zeros exist, see `Specials`.
+        The infinities, NaNs and signed zeros of the format, see `Specials`.
     signed : bool, optional
         Whether there are negative numbers.
     zero : bool, optional
         Whether there are zero and subnormal numbers; if not, the smallest number is ``2**emin``.
     parity : {"significand", "code"}, optional
-        What is even with a precision of 1, see `Parity`.
+        Which numbers are even if the precision is 1, see `Parity`.
 
     Raises
     ------
     TypeError
         If a field is of the wrong type.
     ValueError
-        If a field is out of range, or fields do not go together.
+        If a field is out of range, or fields contradict each other.
 
     Examples
     --------
@@ -113,7 +114,7 @@ class Format:
             raise ValueError("specials fnuz put NaN at negative zero, which an unsigned format lacks; use fn")
         if not self.bits:
             raise ValueError("a format of one number, without sign and zero, has no code")
-        if self.precision > 1:  # where it makes no difference it is no part of the identity
+        if self.precision > 1:  # it makes no difference, so it must not affect equality
             object.__setattr__(self, "parity", Parity.SIGNIFICAND)
         if not self.name:
             object.__setattr__(self, "name", self._described())
@@ -122,7 +123,7 @@ class Format:
         return self.name
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: what follows from them is kept where it was asked for, and not copied."""
+        """Return the fields alone: cached properties are not copied."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def _described(self) -> str:
@@ -138,7 +139,7 @@ class Format:
     # -- what the fields imply -------------------------------------------------------------------------
     @property
     def top_codes(self) -> int:
-        """How many codes of either sign an infinity or NaN takes on top; not those of ``ieee``."""
+        """Number of top codes of each sign that infinity and NaN take; those of ``ieee`` are not counted."""
         if self.specials is Specials.NUZ:
             return 1 if self.signed else 2
         return int(self.specials is Specials.FN)
@@ -162,7 +163,7 @@ class Format:
 
     @cached_property
     def max_significand(self) -> int:
-        """Integer significand of the largest finite number, whose binade specials may share."""
+        """Integer significand of the largest finite number; special values may share its binade."""
         top_field = self.emax + self.bias == 2**self.exponent_bits - 1
         return (1 << self.precision) - 1 - (self.top_codes if top_field else 0)
 
@@ -173,7 +174,7 @@ class Format:
 
     @cached_property
     def lowest(self) -> Fraction:
-        """Least finite number, exactly: ``-max``, or of an unsigned format zero or ``2**emin``."""
+        """Least finite number, exactly: ``-max``, or zero or ``2**emin`` if the format is unsigned."""
         if self.signed:
             return -self.max
         return Fraction(0) if self.zero else self.smallest_normal

@@ -1,4 +1,4 @@
-"""Uniform grids: the integers of a range, as they are or divided by a power of two."""
+"""Uniform grids: the integers of a range, optionally divided by a power of two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.formats.floating import Format, Specials
 
 _INTEGERS = re.compile(r"int(\d{1,9})(_symmetric)?", re.ASCII)
@@ -16,25 +16,25 @@ _WIDEST = 32
 
 @dataclass(frozen=True)
 class Grid(Format):
-    """The numbers ``k * 2**-fraction_bits`` with integers ``low <= k <= high``.
+    """A uniform grid: the numbers ``k * 2**-fraction_bits`` with integers ``low <= k <= high``.
 
-    Their codes are the integers k in two's complement. There is one zero, no NaN and no infinity: a finite
-    number beyond either end becomes that end in every mode and under every overflow policy, and a NaN or
-    an infinity is NaN in a carrier and has no code.
+    Codes are the integers k in two's complement. There is one zero, no NaN and no infinity. A finite number
+    beyond either end becomes that end in every mode and under every overflow policy. A NaN or an infinity is
+    NaN in a carrier and has no code.
 
     Parameters
     ----------
     name : str, optional
-        A label, no part of comparison or hashing.
+        A label, ignored by comparison and hashing.
     low, high : int
         The range, ``low <= 0 < high``.
     fraction_bits : int, optional
-        Minus the binary logarithm of the distance between neighbours.
+        f, where neighbours are ``2**-f`` apart.
 
     Attributes
     ----------
     precision, emin, emax : int
-        Of the narrowest fixed-point format, a float of a single binade, that contains the grid.
+        Fields of the narrowest fixed-point format (one binade of floating point) that contains the grid.
 
     Raises
     ------
@@ -102,7 +102,7 @@ class Grid(Format):
 
     @cached_property
     def smallest_normal(self) -> Fraction:
-        """Smallest positive number, exactly: the quantum, for none is subnormal."""
+        """Smallest positive number, exactly: the quantum, as no number is subnormal."""
         return self.quantum
 
     @cached_property
@@ -112,23 +112,23 @@ class Grid(Format):
 
     @property
     def has_subnormals(self) -> bool:
-        """Whether there are subnormal numbers: no."""
+        """Whether there are subnormal numbers: always False."""
         return False
 
     @cached_property
     def has_negative_zero(self) -> bool:
-        """Whether the format encodes negative zero: no."""
+        """Whether the format encodes negative zero: always False."""
         return False
 
 
 def grid(name: str) -> Grid:
-    """Return the grid of a name.
+    """Return the grid with a given name.
 
     Parameters
     ----------
     name : str
         ``"intN"`` with N from 2 to 32 for ``-2**(N - 1) ... 2**(N - 1) - 1``; ``"intN_symmetric"`` without
-        the least of them; ``"ternary"`` for -1, 0, 1.
+        the least number; ``"ternary"`` for -1, 0, 1.
 
     Raises
     ------

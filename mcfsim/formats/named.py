@@ -1,15 +1,16 @@
-"""The named formats, the families of formats, and the reading of names."""
+"""Named formats, families of formats, lookup by name, and a table of formats."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.checks.arguments import check_int
-from mcfsim.checks.names import nearest
+from mcfsim.checks import check_int, nearest
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grids import grid
 from mcfsim.formats.posit import posit
@@ -41,7 +42,7 @@ FORMATS: Mapping[str, Format] = _named(
     Format("float4_e2m1fn", precision=2, emin=0, emax=2, specials=Specials.NONE),
 )
 
-#: Other spellings, accepted on input only: ml_dtypes' names without their prefix, and the common short names.
+#: Other names, accepted on input only: ml_dtypes names without their prefix, and common short names.
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         **{name.split("_", 1)[1]: name for name in FORMATS if "_" in name},
@@ -51,7 +52,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: What is meant by names of other things, for the error message; who defines such things adds them here.
+#: Names of things that are no formats, and what they are, for the error message; other modules add theirs.
 RELATED: dict[str, str] = {}
 
 _IEEE_LIKE = re.compile(r"e(\d{1,9})m(\d{1,9})", re.ASCII)
@@ -67,9 +68,9 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
     bits, precision : int
         K and P, ``1 <= P < K``, or ``1 <= P <= K`` unsigned.
     signed : bool, optional
-        Signed or unsigned.
+        Whether the format is signed.
     extended : bool, optional
-        With infinities, or finite numbers and NaN only.
+        Whether the format has infinities; otherwise it has finite numbers and NaN only.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
     if width > _WIDEST_EXPONENT:
         raise ValueError(f"the exponent field of {width} bits is wider than {_WIDEST_EXPONENT}")
     bias = 2 ** (width - 1)
-    # Without a sign the top codes are those of NaN and, if there is one, of infinity.
+    # An unsigned format has NaN and, if it exists, infinity as its top codes.
     specials = (
         (Specials.NUZ if extended else Specials.FNUZ)
         if signed
@@ -125,32 +126,32 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 
 def get_format(spec: Any) -> Format:
-    """Return the format that a name, an alias, a dtype or a `Format` stands for.
+    """Return the format given by a name, an alias, a dtype or a `Format`.
 
     Parameters
     ----------
     spec : Format or str or dtype-like
-        A `Format` is returned as it is. A string is a name of `FORMATS`, an alias (``"bf16"``,
-        ``"e4m3fn"``); ``"eEmM"`` for an IEEE-like format with E exponent and M fraction bits, so that
-        ``"e4m3"`` is the IEEE-like one with maximum 240, not ``"e4m3fn"`` with maximum 448; or
-        ``"binaryKpP"`` for a format of IEEE P3109, followed by ``s`` or ``u`` for signed or unsigned and
-        ``e`` or ``f`` for extended or finite (``se`` if left out); or ``"positN"``, ``"positNesE"``,
-        ``"posit<N>"`` or ``"posit<N,E>"`` for a posit of N bits with E exponent bits, by default 2; or
-        ``"intN"``, ``"intN_symmetric"`` or ``"ternary"`` for integers. A NumPy or ml_dtypes dtype or scalar
-        type stands for the format of its name.
+        A `Format` is returned as it is. A NumPy or ml_dtypes dtype or scalar type stands for the format of
+        its name. A string is one of these: a name in `FORMATS`; an alias (``"bf16"``, ``"e4m3fn"``);
+        ``"eEmM"`` for an IEEE-like format with E exponent and M fraction bits, so that ``"e4m3"`` is the
+        IEEE-like one with maximum 240, not ``"e4m3fn"`` with maximum 448; ``"binaryKpP"`` for a format of
+        IEEE P3109, followed by ``s`` or ``u`` for signed or unsigned and ``e`` or ``f`` for extended or
+        finite (``se`` if left out); ``"positN"``, ``"positNesE"``, ``"posit<N>"`` or ``"posit<N,E>"`` for a
+        posit of N bits with E exponent bits, by default 2; ``"intN"``, ``"intN_symmetric"`` or ``"ternary"``
+        for integers.
 
     Raises
     ------
     ValueError
-        If no format is meant, as by any name with other than ASCII characters; the message lists the known
-        names.
+        If there is no such format, as with any name that has non-ASCII characters; the message lists the
+        known names.
     """
     if isinstance(spec, Format):
         return spec
     name = str(
         spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", spec)
     )
-    # Other alphabets have letters that become Latin in lower case, and digits that int() reads.
+    # Some non-ASCII letters become Latin in lower case, and int() reads non-ASCII digits.
     key = name.strip().lower() if name.isascii() else ""
     key = ALIASES.get(key, key)
     if key in FORMATS:
@@ -178,3 +179,37 @@ def get_format(spec: Any) -> Format:
         "IEEE-like one; 'binaryKpP', as 'binary8p3', of IEEE P3109; 'positN' or 'positNesE', as 'posit16'; "
         "'intN', N from 2 to 32; or mcfsim.Format(precision=, emin=, emax=)"
     )
+
+
+# -- the table --------------------------------------------------------------------------------------------
+def digits(number: Fraction, precision: int) -> str:
+    """Return a rational number in decimal, rounded to `precision` significant digits."""
+    with localcontext(prec=precision, Emax=MAX_EMAX, Emin=MIN_EMIN):
+        return str(Decimal(number.numerator) / Decimal(number.denominator)).lower()
+
+
+def format_table(formats: Iterable[Format] | None = None) -> list[dict[str, str]]:
+    """Return one row of strings per format.
+
+    Parameters
+    ----------
+    formats : iterable of Format, optional
+        The formats; by default all of `FORMATS`.
+    """
+    return [
+        {
+            "format": item.name,
+            "bits": str(item.bits),
+            "p": str(item.precision),
+            "emin": str(item.emin),
+            "emax": str(item.emax),
+            "max": digits(item.max, 6),
+            "smallest normal": digits(item.smallest_normal, 6),
+            "smallest subnormal": digits(item.smallest_subnormal, 6) if item.has_subnormals else "none",
+            "u": f"2^-{item.precision}",
+            "inf": "yes" if item.has_infinity else "no",
+            "NaN": "yes" if item.has_nan else "no",
+            "-0": "yes" if item.has_negative_zero else "no" if item.zero else "no zero",
+        }
+        for item in (FORMATS.values() if formats is None else formats)
+    ]

@@ -1,4 +1,4 @@
-"""Posits: numbers whose precision tapers off away from 1, where the exponent takes the fraction's bits."""
+"""Posits: formats whose precision decreases away from 1, as the exponent takes bits from the fraction."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.formats.floating import Format, Specials
 
 _NAMES = re.compile(r"posit(?:(\d{1,9})(?:es(\d{1,9}))?|<(\d{1,9})(?:,\s*(\d{1,9}))?>)", re.ASCII)
-# With two bits there is no regime that ends; codes are handled in words of 64 bits.
+# With two bits no regime can end; codes are stored in words of 64 bits.
 _FEWEST_BITS, _MOST_BITS = 3, 64
-# With six exponent bits not even posits of 32 bits would be numbers of binary64.
+# With six exponent bits, binary64 could not even hold posits of 32 bits.
 _MOST_EXPONENT_BITS = 5
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Posit(Format):
-    """Posits of n bits, es of them for the exponent.
+    """A posit format of n bits with es exponent bits.
 
-    After the sign a code has the regime, a run of equal bits ended by the other one or by the end of the
-    code; then es bits of exponent e, then the fraction f, as far as there is room: bits past the end of the
-    code count as zeros. A run of r ones means k = r - 1, one of r zeros k = -r, and the value is
-    ``2**(2**es k + e) (1 + f)``. The code of the negative is the two's complement. There is one zero, and
-    one NaN, called NaR, which has the code of the sign bit alone; there is no infinity.
+    A code starts with the sign. The regime follows: a run of equal bits, ended by the opposite bit or by the
+    end of the code. Then come es bits of exponent e and the fraction f; bits past the end of the code count
+    as zeros. A run of r ones means k = r - 1, a run of r zeros means k = -r, and the value is
+    ``2**(2**es k + e) (1 + f)``. The code of the negative is the two's complement. There is one zero, and one
+    NaN, called NaR, whose code is the sign bit alone; there is no infinity.
 
-    Every value is one of the binary floating-point format with the fields below, but most of that format's
-    numbers are no posits.
+    The binary floating-point format with the fields below contains every value, but most of its numbers are
+    no posits.
 
     Parameters
     ----------
     bits : int
-        n, from 3 to 64. Which posits can be computed with is for the carriers to say.
+        n, from 3 to 64. The carriers decide for which posits there is arithmetic.
     es : int, optional
         From 0 to 5; the standard has 2 for every n.
 
     Attributes
     ----------
     precision : int
-        The most significand bits a number has, ``n - 2 - es`` as around 1, and at least 1. The unit
-        roundoff is that of these numbers.
+        Largest number of significand bits, ``max(n - 2 - es, 1)``, reached around 1. The unit roundoff is
+        that of these numbers.
     emin, emax : int
         Exponents of the smallest and the largest number, ``-(n - 2) 2**es`` and its negative.
 
     Raises
     ------
     TypeError
-        If a number is no int.
+        If an argument is no int.
     ValueError
-        If it is out of range.
+        If an argument is out of range.
 
     References
     ----------
@@ -94,12 +94,12 @@ class Posit(Format):
 
     @cached_property
     def exponent_bits(self) -> int:
-        """Width of the exponent field where it is whole: es, the regime not included."""
+        """Width of the full exponent field: es, without the regime."""
         return self.es
 
     @property
     def bias(self) -> int:
-        """Exponent field minus exponent: zero in the regime of 1."""
+        """Exponent field minus exponent: zero in the regime that contains 1."""
         return 0
 
     @cached_property
@@ -109,25 +109,25 @@ class Posit(Format):
 
     @cached_property
     def smallest_subnormal(self) -> Fraction:
-        """Smallest positive number, exactly: ``2**emin``, for none is subnormal."""
+        """Smallest positive number, exactly: ``2**emin``, as no number is subnormal."""
         return self.smallest_normal
 
     @property
     def quire_bits(self) -> int:
         """Width of the quire, a two's complement integer in units of ``smallest_normal**2``: 16 n for es = 2.
 
-        It holds every sum of fewer than 2**31 products exactly.
+        The quire holds every sum of fewer than 2**31 products exactly.
         """
         return 4 * self.emax + 32
 
     @property
     def has_subnormals(self) -> bool:
-        """Whether there are subnormal numbers: no."""
+        """Whether there are subnormal numbers: always False."""
         return False
 
 
 def posit(name: str) -> Posit | None:
-    """Return the posit format of a name, or None if it is the name of something else.
+    """Return the posit format with a given name, or None if the name is not of this form.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def posit(name: str) -> Posit | None:
     Raises
     ------
     ValueError
-        If it names a posit format that there is not.
+        If the name has this form but no such posit format exists.
     """
     found = _NAMES.fullmatch(name)
     return Posit(*(int(number) for number in found.groups() if number)) if found else None

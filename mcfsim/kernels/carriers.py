@@ -1,7 +1,8 @@
-"""Which NumPy dtype carries the values of a format, and what to say where none does."""
+"""Carriers: the NumPy dtypes that hold the values of formats, and the error if there is none."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class UnsupportedFormatError(ValueError):
-    """A format, operation or mode that has no exact path in the chosen arithmetic."""
+    """A format, operation or mode has no exact path in the chosen arithmetic."""
 
 
 def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
-    """Whether every value of the format, and NaN and infinity, is a number of the carrier.
+    """Return whether every value of the format, and NaN and infinity, is a number of the carrier.
 
-    So must be the power of two whose unit in the last place is the format's smallest subnormal number. Of a
-    grid, the numbers beside its ends must be, too.
+    The power of two whose unit in the last place is the format's smallest subnormal number must be one, too.
+    For a grid, so must the numbers next to its ends.
     """
     info = np.finfo(carrier)
     precision = fmt.precision + isinstance(fmt, Grid)
@@ -29,14 +30,15 @@ def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
 
 
 def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:
-    """Whether every number of the carrier is a value of the format."""
+    """Return whether every number of the carrier is a value of the format."""
     info = np.finfo(carrier)
     full_range = fmt.emin == info.minexp and fmt.emax == info.maxexp - 1 and fmt.has_infinity
     return full_range and fmt.precision == info.nmant + 1 and fmt.has_negative_zero
 
 
+@lru_cache(maxsize=4096)
 def carrier_of(fmt: Format) -> np.dtype[Any]:
-    """Return the dtype whose arrays carry the format's values: float32 where it holds them, else float64.
+    """Return the dtype that carries the format's values: float32 if it holds them, else float64.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Calls that ``torch.compile`` does not look into. Importing this imports the compiler, for two seconds."""
+"""Calls that ``torch.compile`` does not trace. Importing this imports the compiler, in two seconds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,5 +8,5 @@ import torch
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Return what a function returns."""
+    """Call a function and return its result."""
     return function(*given, **named)

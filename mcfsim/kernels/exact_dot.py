@@ -1,13 +1,13 @@
-"""Exact sums of products in binary64, rounded to odd: what is rounded from there is rounded once.
+"""Exact sums of products in binary64, rounded to odd, so that rounding them again amounts to one rounding.
 
-An exact sum is found in one of two ways, and both leave binary64 numbers whose own sum is exact:
+There are two ways to find an exact sum. Both give binary64 terms that sum to it exactly:
 
-``sliced``: each row of the left operand and each column of the right one is cut into slices on a common
-quantum, so short that every sum of products of two slices fits 53 bits: matrix products in binary64 are then
-exact in whatever order they add (Ozaki, Ogita, Oishi, Rump, Numer. Algorithms 59, 2012). One slice each is
-enough for the 8-bit formats and shorter ones, and where exponents vary little.
-``direct``: all products one by one, where there would be no fewer pairs of slices, where a slice would serve
-too few sums to pay, and where a number is not finite.
+``sliced``: cut each row of the left operand and each column of the right one into slices on a common quantum,
+so short that every sum of products of two slices fits 53 bits. Matrix products in binary64 are then exact in
+any order of addition (Ozaki, Ogita, Oishi, Rump, Numer. Algorithms 59, 2012). One slice each is enough for
+formats of at most 8 bits, and where exponents vary little.
+``direct``: compute all products one by one. This is used if pairs of slices would not be fewer, if a slice
+would serve too few sums to pay, and if a number is not finite.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from mcfsim.kernels import residuals
-from mcfsim.kernels.residuals import Wide
+from mcfsim.kernels import native
+from mcfsim.kernels.native import Wide
 
 #: Significand bits to which the sums here are rounded to odd.
 ODD_BITS = 52
-#: Operands and carried numbers, zero apart, lie between these powers of two: nothing over- or underflows.
+#: Nonzero operands and carried numbers lie between 2 to this power and its inverse: no over- or underflow.
 COMFORT = 450
-#: Sums at hand at a time, and numbers of their operands, at most: so that they stay in cache.
+#: The most sums computed at a time, and the most numbers of their operands, so that they stay in cache.
 TILE, PIECE = 1 << 15, 1 << 17
 
-#: Gives the parts of the operands between two places of the contracted axis, stacks of matrices in binary64.
+#: Returns the operands between two places of the contracted axis, as stacks of matrices in binary64.
 Operands = Callable[[int, int], tuple[Wide, Wide]]
 
 _EXPONENT_BITS = 0x7FF << 52
 
 
 class LongAccumulator:
-    """The exact sum of arrays of binary64 numbers, in limbs (after Kulisch), elementwise.
+    """An accumulator for exact elementwise sums of binary64 arrays, stored in limbs (after Kulisch).
 
-    The limb at place k holds a multiple of its quantum ``q_k = 2**(k w)``. A term goes to the limbs from
-    the highest that it reaches: there it is rounded to a multiple of the quantum, which is added, and what
-    is left, at most half a quantum, goes on exactly to the next lower place. The width w leaves so much
-    room that `count` terms of at most ``2**w`` quanta stay below ``2**52``: all sums in a limb are exact.
+    The limb at place k holds a multiple of its quantum ``q_k = 2**(k w)``. A term starts at the highest limb
+    that it reaches. There it is rounded to a multiple of the quantum, which is added to the limb. The exact
+    rest, at most half a quantum, goes to the next lower place. The width w is chosen so that `count` terms of
+    at most ``2**w`` quanta stay below ``2**52``: all sums in a limb are exact.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class LongAccumulator:
         self.beyond: Wide | float = 0.0
 
     def add(self, terms: Wide, exponent: int) -> None:
-        """Add all of ``terms[0]``, ``terms[1]``, ...; the finite ones are at most ``2**exponent``."""
+        """Add ``terms[0]``, ``terms[1]``, ...; finite ones have magnitudes of at most ``2**exponent``."""
         finite = np.isfinite(terms)
         if not finite.all():
             self.beyond = self.beyond + np.where(finite, 0.0, terms).sum(axis=0)
@@ -74,12 +74,12 @@ class LongAccumulator:
             place -= 1
 
     def to_odd(self) -> Wide:
-        """Return the sum rounded to odd, to 52 bits or 53; the sign of a zero means nothing.
+        """Return the sum rounded to odd, to 52 or 53 bits; the sign of a zero means nothing.
 
-        Carries make the digits, from the lowest place, at most half the next quantum each. So a nonzero digit
-        is at least ``q`` and all below it together at most ``q / 2 (1 + 2**(1-w))``, and their sum falls at
-        most one binade below the latter. The rest, rounded to odd, may therefore stand for itself: all points
-        where a rounding to less than 52 bits turns are even multiples of the rest's unit in the last place.
+        Carries from the lowest place upward make each digit at most half the next quantum. So a nonzero digit
+        is at least ``q``, all digits below it together are at most ``q / 2 (1 + 2**(1-w))``, and their sum
+        falls at most one binade below the latter. So the lower digits may be replaced by their sum y rounded
+        to odd: all points where a rounding to less than 52 bits changes are even multiples of y's last unit.
         """
         highest = max(self.limbs)
         y = carry = np.zeros_like(self.limbs[highest])
@@ -88,12 +88,12 @@ class LongAccumulator:
             if place < highest:
                 carry = self._whole(digit, place + 1)
                 digit = digit - carry
-            y = residuals.make_odd(*residuals.add(digit, y))
+            y = native.make_odd(*native.add(digit, y))
         return np.where(np.equal(self.beyond, 0), y, self.beyond)
 
     def _whole(self, x: Wide, place: int) -> Wide:
-        """Round to multiples of a place's quantum, of which x has at most ``2**51``."""
-        sigma = math.ldexp(1.5, 52 + place * self.width)  # zero below the range, where nothing is cut off
+        """Round x, at most ``2**51`` quanta of a place, to multiples of that quantum."""
+        sigma = math.ldexp(1.5, 52 + place * self.width)  # zero below the range, where no bits are cut off
         whole: Wide = (x + sigma) - sigma
         return whole
 
@@ -113,18 +113,18 @@ def dot_to_odd(
     Parameters
     ----------
     operands : callable
-        Gives parts ``(t, m, l)`` and ``(t, l, n)`` of the operands.
+        Returns parts ``(t, m, l)`` and ``(t, l, n)`` of the operands.
     places : tuple of two int
-        Where on the contracted axis to start and to stop: at least one place.
+        Where to start and to stop on the contracted axis: at least one place.
     shape : tuple of three int
-        ``(t, m, n)``: that many matrices with so many rows and columns.
+        ``(t, m, n)``: the numbers of matrices, of rows and of columns.
     carried : array or None
-        Of that shape: one more term, or none.
+        One more term of that shape, or none.
     narrow : bool
-        Whether products of two operands are exact in binary64: they have 53 bits together at most.
+        Whether products of two operands are exact in binary64, as they have at most 53 bits together.
     down : bool
-        Whether a sum that is exactly zero is negative unless all its terms are positive; otherwise it is
-        negative only if all terms are (IEEE 754-2019, 6.3, for any number of terms).
+        Whether an exactly zero sum is negative unless all its terms are positive; otherwise it is negative
+        only if all terms are (IEEE 754-2019, 6.3, for any number of terms).
     round_products : callable, optional
         Rounds products, ``(l, t, m, n)``, in place before they are summed.
 
@@ -142,7 +142,7 @@ def dot_to_odd(
         a, b = operands(start, stop)
         product = _one_product(a, b, narrow)
         if product is not None:
-            y = product if carried is None else residuals.make_odd(*residuals.add(product, carried))
+            y = product if carried is None else native.make_odd(*native.add(product, carried))
     if y is None:
         total = LongAccumulator(2 * length + 1)
         if carried is not None:
@@ -155,7 +155,7 @@ def dot_to_odd(
     zero = y == 0
     if zero.any():
         pieces = (operands(first, min(first + step, stop)) for first in range(start, stop, step))
-        # With +1 and -1 for the signs, the sum of all terms' signs tells how many are negative.
+        # The sum of all terms' signs, as +1 and -1, tells how many terms are negative.
         signs = np.zeros(shape) if carried is None else np.copysign(1.0, carried)
         for a, b in pieces:
             signs += np.copysign(1.0, a) @ np.copysign(1.0, b)
@@ -167,9 +167,9 @@ def dot_to_odd(
 
 def add_to_odd(x: Wide, y: Wide, *, down: bool) -> Wide:
     """Return ``x + y`` rounded to odd; see `dot_to_odd`."""
-    if down:  # a zero sum has then the other sign
-        return -residuals.make_odd(*residuals.add(-x, -y))
-    return residuals.make_odd(*residuals.add(x, y))
+    if down:  # a zero sum then has the other sign
+        return -native.make_odd(*native.add(-x, -y))
+    return native.make_odd(*native.add(x, y))
 
 
 def tiles(
@@ -182,10 +182,10 @@ def tiles(
     shape : tuple of three int
         ``(t, m, n)``.
     block : int
-        Places of the contracted axis that are needed at a time. Tiles of several matrices are so small that
-        this takes at most `PIECE` numbers of the operands.
+        Places of the contracted axis needed at a time. Tiles of several matrices are so small that this takes
+        at most `PIECE` numbers of the operands.
     contiguous : bool
-        Whether tiles are to be contiguous in row-major order.
+        Whether tiles must be contiguous in row-major order.
     """
     count, m, n = shape
     if not count * m * n:
@@ -205,7 +205,7 @@ def tiles(
 
 
 def _one_product(a: Wide, b: Wide, narrow: bool) -> Wide | None:
-    """Return the sum of products where a single matrix product in binary64 gives it exactly, else None."""
+    """Return the sum of products if a single matrix product in binary64 gives it exactly, else None."""
     if a.shape[2] == 1:
         return a * b if narrow else None
     slices = _slices(a, b, 1)
@@ -215,7 +215,7 @@ def _one_product(a: Wide, b: Wide, narrow: bool) -> Wide | None:
 def _terms(
     a: Wide, b: Wide, narrow: bool, round_products: Callable[[Wide], None] | None
 ) -> Iterator[tuple[Wide, int]]:
-    """Yield arrays of terms ``(l, t, m, n)`` with the sum of all products, and bounds on their exponents."""
+    """Yield arrays of terms ``(l, t, m, n)`` that add up to the sum of products, with exponent bounds."""
     length = a.shape[2]
     exponent = _exponent(a) + _exponent(b)
     if round_products is None and (slices := _slices(a, b, length - 1)) is not None:
@@ -230,11 +230,11 @@ def _terms(
         if narrow:
             products, rest = x * y, None
         else:
-            products, rest = residuals.mul(x, y)
+            products, rest = native.mul(x, y)
             rest = np.where(np.isfinite(products), rest, 0.0)
         if round_products is not None:
             if rest is not None:
-                products, rest = residuals.make_odd(products, rest), None
+                products, rest = native.make_odd(products, rest), None
             round_products(products)
             yield products, _exponent(products)
         else:
@@ -244,10 +244,10 @@ def _terms(
 
 
 def _slices(a: Wide, b: Wide, most: int) -> tuple[list[Wide], list[Wide]] | None:
-    """Cut operands into slices, at most so many pairs; None if they do not do or do not pay.
+    """Cut operands into slices with at most `most` pairs; return None if that is impossible or does not pay.
 
-    With s bits a slice, ``2 s + ceil(log2(length)) <= 53``, any sum of products is a multiple of the product
-    of the quanta, and at most ``2**53`` of it.
+    With s bits per slice and ``2 s + ceil(log2(length)) <= 53``, any sum of products is a multiple of the
+    product of the quanta, and at most ``2**53`` times that product.
     """
     rows, length, columns = a.shape[1], a.shape[2], b.shape[2]
     if rows * columns <= rows + columns:
@@ -259,7 +259,7 @@ def _slices(a: Wide, b: Wide, most: int) -> tuple[list[Wide], list[Wide]] | None
 
 
 def _cut(x: Wide, axis: int, bits: int, most: int) -> list[Wide] | None:
-    """Cut numbers into slices of so many bits on a quantum common to all along the axis."""
+    """Cut numbers into slices of `bits` bits with a common quantum along the axis; None if not possible."""
     slices: list[Wide] = []
     while len(slices) < most:
         largest = np.abs(x).max(axis=axis, keepdims=True)
@@ -276,7 +276,7 @@ def _cut(x: Wide, axis: int, bits: int, most: int) -> list[Wide] | None:
 
 
 def _exponent(x: Wide) -> int:
-    """Return an e with ``|x| < 2**e`` for all finite numbers of an array."""
+    """Return an exponent e with ``|x| < 2**e`` for all finite numbers of an array."""
     largest = float(np.abs(x).max(initial=0.0))
     if not math.isfinite(largest):
         largest = float(np.abs(x).max(initial=0.0, where=np.isfinite(x)))

@@ -1,4 +1,4 @@
-"""The hardware's or a library's own number type, behind the common interface."""
+"""Arithmetics on number types of libraries or the hardware, and binary64 operations with their residuals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor
+from mcfsim.eft import two_prod, two_sum
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.real_numbers import is_scalar, round_real
@@ -22,7 +24,7 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
     Raises
     ------
     UnsupportedFormatError
-        If there is none.
+        If there is no such dtype.
     """
     import ml_dtypes
 
@@ -35,14 +37,14 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
 
 
 class LibraryArithmetic(ABC):
-    """What the arithmetics of libraries' own number types are, whatever their operations.
+    """The common base of arithmetics on the number types of libraries.
 
     Parameters
     ----------
     fmt : Format
-        That of the dtype.
+        The format of the dtype.
     dtype : dtype
-        The library's.
+        The library's dtype.
     fused : bool
         If true, `fma` is refused, as the library has none; else it is a product and a sum, rounded twice.
     """
@@ -87,11 +89,11 @@ class LibraryArithmetic(ABC):
         """Return the arithmetic of another format."""
 
     def on_block(self, step: int, start: int) -> Self:
-        """Return itself: elements of a block are as any."""
+        """Return itself: the elements of a block are like any others."""
         return self
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``; a Python number leaves converted."""
+        """Return ``function(self, *operands, **options)``, with Python numbers converted to the dtype."""
         return self._leave(function(self, *operands, **options))
 
     def _leave(self, results: Any) -> Any:
@@ -101,13 +103,13 @@ class LibraryArithmetic(ABC):
 
     @abstractmethod
     def round(self, x: Value) -> Value:
-        """Cast to the dtype; Python numbers are rounded once."""
+        """Cast to the dtype, rounding Python numbers once."""
 
 
 class NativeArithmetic(LibraryArithmetic):
-    """NumPy's operators on arrays of one dtype: to compare with, and the inner workings of the emulator.
+    """NumPy's operators on arrays of one dtype, used for comparisons and inside the emulator.
 
-    Rounding is to nearest even, as the type's library does it. Python numbers are rounded to the dtype first,
+    Rounding is to nearest even, as the type's library does it. Python numbers are first rounded to the dtype,
     each once, so the scalar policy is ``rounded``. Floating-point warnings are NumPy's.
 
     Parameters
@@ -156,7 +158,7 @@ class NativeArithmetic(LibraryArithmetic):
         return np.sqrt(self._enter(a), dtype=self.dtype)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c`` if two roundings were agreed to.
+        """Return ``a * b + c``, rounded twice, if `fused` is false.
 
         Raises
         ------
@@ -179,13 +181,65 @@ class NativeArithmetic(LibraryArithmetic):
         return np.absolute(self._enter(a), dtype=self.dtype)
 
     def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign of `a`, and a zero or NaN as it is."""
+        """Return 1 or -1 by the sign of `a`, and a zero or NaN unchanged."""
         a = self._enter(a)
         return np.copysign(np.sign(a, dtype=self.dtype), a, dtype=self.dtype)
 
     def round(self, x: Value) -> Value:
-        """Cast to the dtype: arrays by its library, which for float64 sources may round twice."""
+        """Cast to the dtype; the library casts arrays, and may round twice from float64."""
         check_processor()
         if is_scalar(x) and not (isinstance(x, float) and self.dtype == FLOAT64):
             x = round_real(x, self._format, Rounding())
         return np.asarray(x).astype(self.dtype)
+
+
+# -- binary64 operations with their residuals -------------------------------------------------------------
+Wide = NDArray[np.float64]
+BINARY64 = NativeArithmetic(np.float64)
+
+
+def add(a: Any, b: Any) -> tuple[Wide, Wide]:
+    """Return the sum and its residual."""
+    return two_sum(BINARY64, a, b)
+
+
+def mul(a: Any, b: Any) -> tuple[Wide, Wide]:
+    """Return the product and its residual."""
+    return two_prod(BINARY64, a, b)
+
+
+def div(a: Any, b: Any) -> tuple[Wide, Wide]:
+    """Return the quotient and a residual of the right sign."""
+    quotient = np.divide(a, b)
+    high, low = two_prod(BINARY64, quotient, b)
+    remainder = (a - high) - low
+    return quotient, remainder * np.sign(b)
+
+
+def sqrt(a: Any) -> tuple[Wide, Wide]:
+    """Return the square root and a residual of the right sign."""
+    root = np.sqrt(a)
+    high, low = two_prod(BINARY64, root, root)
+    return root, (a - high) - low
+
+
+def fma(a: Any, b: Any, c: Any) -> tuple[Wide, Wide]:
+    """Return ``a b + c`` and its residual, as a sum of three terms: Boldo and Melquiond 2008, Fig. 5."""
+    high, low = two_prod(BINARY64, a, b)
+    t_high, t_low = two_sum(BINARY64, c, low)
+    v_high, v_low = two_sum(BINARY64, high, t_high)
+    rest, residual = two_sum(BINARY64, t_low, v_low)
+    y, last = two_sum(BINARY64, v_high, make_odd(rest, residual))
+    # Infinities, NaN and the sign of an exact zero are right without the residuals and wrong with them.
+    plainly = np.multiply(a, b, dtype=np.float64) + c
+    return np.where(np.isfinite(plainly) & (y != 0), y, plainly), last
+
+
+def make_odd(y: Wide, residual: Wide) -> Wide:
+    """Round ``y + residual`` to odd, in place in ``y``, where the residual is nonzero."""
+    bits = np.asarray(y).view(np.int64)
+    inexact = np.abs(residual) > 0  # False for NaN: y is then infinite or NaN itself
+    opposite = (bits ^ np.asarray(residual).view(np.int64)) < 0
+    np.subtract(bits, opposite & inexact, out=bits, dtype=np.int64, casting="unsafe")
+    np.bitwise_or(bits, inexact, out=bits, dtype=np.int64, casting="unsafe")
+    return y

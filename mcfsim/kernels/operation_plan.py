@@ -1,4 +1,4 @@
-"""How each operation of a format is carried out in binary32 and binary64, and why that is exact."""
+"""Plans for performing each operation of a format in binary32 and binary64, and why they are exact."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, holds, is_filled
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
-#: Between 2 to this power and its inverse, products, quotients and what they lose stay normal in binary64.
+#: Between 2 to this power and its inverse, products, quotients and their errors stay normal in binary64.
 COMFORT = 480
 OPERATIONS = ("add", "sub", "mul", "div", "sqrt", "fma")
 _BITS = 53
 
 
 class Way(StrEnum):
-    """How an operation is carried out, before the result is rounded into the format.
+    """The way to perform an operation, before its result is rounded into the format.
 
     ``native``: in the carrier, rounded by it. ``wide``: the same in binary64. ``exact``: in binary64, which
-    holds the result. ``sticky``: in binary64 with what it lost, made odd. ``exact within`` and ``sticky
+    holds the result. ``sticky``: in binary64, rounded to odd by its residual. ``exact within`` and ``sticky
     within``: the same in the carrier (`sum_within`). ``refused``: not at all.
     """
 
@@ -37,7 +37,7 @@ class Way(StrEnum):
 
 
 class Entry(NamedTuple):
-    """How an operation is carried out, and why the result is that of one rounding, or why it is refused."""
+    """The way of an operation, and why its result is that of one rounding, or why it is refused."""
 
     way: Way
     why: str
@@ -45,14 +45,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class OperationPlan:
-    """How all operations are carried out.
+    """The ways of all operations of a format.
 
     Attributes
     ----------
     values : dict of str to Entry
-        By operation, where all operands are values of the format.
+        By operation, if all operands are values of the format.
     reals : dict of str to Entry
-        The same where one is another real scalar.
+        By operation, if one operand is another real scalar.
     """
 
     values: dict[str, Entry]
@@ -61,22 +61,22 @@ class OperationPlan:
 
 @lru_cache(maxsize=256)
 def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPlan:
-    """Return how the operations of a format are carried out in a carrier.
+    """Return the plan for the operations of a format in a carrier.
 
     Parameters
     ----------
     fmt : Format
-        Of operands and results.
+        The format of operands and results.
     rounding : Rounding
-        Where operands are flushed, they are so before, and results stay gradual.
+        If operands are flushed, they are flushed before, and results underflow gradually.
     carrier : dtype
-        That holds the format.
+        A dtype that holds the format.
 
     Notes
     -----
-    Rounding twice to nearest is as rounding once for ``q >= 2 p + 2`` (Figueroa 1995), where the first
-    rounding's underflow stays out of play, ``minsub <= 2**(emin - 3 p + 1)``. What is rounded to odd in two
-    bits more than are needed may be rounded again in every mode (Boldo and Melquiond 2008).
+    Rounding twice to nearest equals rounding once for ``q >= 2 p + 2`` (Figueroa 1995), if the underflow of
+    the first rounding has no effect, ``minsub <= 2**(emin - 3 p + 1)``. A result rounded to odd with two bits
+    more than needed may be rounded again in every mode (Boldo and Melquiond 2008).
     """
     flushes = rounding.underflow is Underflow.FLUSH_INPUTS
     of_results = replace(rounding, underflow=Underflow.GRADUAL) if flushes else rounding
@@ -105,15 +105,15 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPl
 def sum_within(
     fmt: Format, rounding: Rounding, carrier: np.dtype[Any], *, values: bool = True
 ) -> Entry | None:
-    """Return how sums and differences of values are carried out in the carrier, if they can be.
+    """Return the way of sums and differences of values in the carrier, or None if there is none.
 
-    A shorter way than the plan's for whoever computes one element after another. The terms may also be other
-    numbers of the carrier.
+    It is shorter than the plan's way for code that computes one element after another. With `values` false,
+    the terms may also be other numbers of the carrier.
     """
     bits, span = np.finfo(carrier).nmant + 1, fmt.emax - fmt.emin + fmt.precision + 1
     if values and span <= bits:
         return Entry(Way.EXACT_WITHIN, f"{carrier} holds every sum of values: {span} bits at most")
-    # A sum that leaves the carrier rounds as its largest number does, but at random.
+    # A sum beyond the carrier's range rounds as its largest number does, except in stochastic rounding.
     leaves = rounding.stochastic and fmt.emax == np.finfo(carrier).maxexp - 1
     if type(fmt) is Format and fmt.precision + rounding.guard_bits <= bits and not leaves:
         return Entry(Way.STICKY_WITHIN, f"{carrier} has the bits that decide, and loses no more of a sum")
@@ -121,7 +121,7 @@ def sum_within(
 
 
 def _sticky(operation: str, fmt: Format, rounding: Rounding, comfortable: bool) -> Entry:
-    """Return how an operation is made exact in binary64 in every mode, or why it is not."""
+    """Return the way to make an operation exact in binary64 in every mode, or its refusal."""
     needed = fmt.precision + rounding.guard_bits
     if needed > _BITS:
         return Entry(
@@ -135,14 +135,14 @@ def _sticky(operation: str, fmt: Format, rounding: Rounding, comfortable: bool) 
 
 
 def refusal(operation: str, fmt: Format, rounding: Rounding, why: str) -> UnsupportedFormatError:
-    """Return the error of an operation that is refused."""
+    """Return the error for a refused operation."""
     return UnsupportedFormatError(
         f"{operation} in {fmt}, rounding {rounding.mode}, has no exact path: {why}; use backend='exact'"
     )
 
 
 def innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
-    """Whether + - * / sqrt to nearest in the carrier, rounded again, give what one rounding would."""
+    """Return whether + - * / sqrt to nearest in the carrier, rounded again, equal one rounding."""
     info = np.finfo(carrier)
     q, emin, emax = info.nmant + 1, int(info.minexp), int(info.maxexp) - 1
     precise = q >= 2 * fmt.precision + 2 and emin - q + 1 <= fmt.emin - 3 * fmt.precision + 1
@@ -150,11 +150,11 @@ def innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
     overflow_is_infinite = rounding.overflow is Overflow.IEEE and fmt.has_nan
     roomy = 2 * (fmt.emax + 1) <= emax and fmt.emax + 1 - (fmt.emin - fmt.precision + 1) <= emax
     nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-    # What is flushed depends on the exact result, which the carrier may have rounded up to a normal number.
+    # Flushing depends on the exact result, which the carrier may have rounded up to a normal number.
     nearest = nearest and rounding.underflow is Underflow.GRADUAL
-    # Without a zero, what is smaller than the smallest number becomes that, and an underflow to zero NaN.
+    # In a format without zero, smaller numbers become the smallest number, and an underflow to zero NaN.
     smallest = min(2 * fmt.emin, fmt.emin - fmt.emax - 1)
     nonzero = fmt.zero or smallest >= emin - q + 1
-    # Of the other kinds of format nothing is claimed.
+    # Nothing is claimed for other kinds of format.
     floating = type(fmt) is Format and holds(carrier, fmt)
     return floating and nearest and precise and nonzero and (overflow_is_infinite or roomy)

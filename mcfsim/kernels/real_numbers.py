@@ -1,4 +1,4 @@
-"""Single real numbers of any kind: exactly, rounded to binary64, and rounded once into a format."""
+"""Single real numbers of any type, exact or rounded, and operations on arrays in exact fractions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from numbers import Rational
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mcfsim.formats import Format, Posit
+from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
-#: How real scalars enter operations: as they are, or rounded into the format first.
+#: How real scalars enter operations: exactly, or rounded into the format first.
 Scalars = Literal["exact", "rounded"]
-#: Decimal or binary; far beyond every format, and few enough digits to work with.
+#: Decimal or binary; far beyond every format, with few enough digits to work with.
 _LARGEST_EXPONENT = 1_000_000
-#: Integers of so many bits are written out in messages; Python itself refuses very long ones.
+#: Messages write out integers up to so many bits; Python itself refuses very long ones.
 _SHORT = 200
 #: All integers up to here are binary64 numbers.
 _EXACT = 2**53
@@ -31,8 +32,8 @@ _EXACT = 2**53
 def is_scalar(x: Any) -> bool:
     """Return whether x is a Python number, and so a real scalar: float, int, Fraction, Decimal or mpf.
 
-    A NumPy scalar is an array of no dimensions, but for ``np.float64``, which is a float. A truth value is
-    no number.
+    A NumPy scalar counts as an array of no dimensions, except ``np.float64``, which is a float. A truth value
+    is no number.
     """
     if type(x) is float:
         return True
@@ -44,12 +45,12 @@ def is_scalar(x: Any) -> bool:
 
 
 def is_mpf(x: Any) -> bool:
-    """Return whether an object is a number of mpmath, of any of its contexts; infinities and NaN are, too."""
+    """Return whether an object is a number of any mpmath context, infinities and NaN included."""
     return hasattr(type(x), "man_exp")
 
 
 def to_fraction(x: Any) -> Fraction | None:
-    """Return a real number exactly; None for NaN and the infinities.
+    """Return a real number exactly as a Fraction; None for NaN and the infinities.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def to_fraction(x: Any) -> Fraction | None:
     TypeError
         If it is none of these.
     ValueError
-        If it is a Decimal or an mpf with too many digits to be written out.
+        If it is a Decimal or an mpf with too large an exponent to be written out.
     """
     if isinstance(x, bool | np.bool_):
         raise TypeError("a truth value is no real number")
@@ -94,14 +95,14 @@ def _check_exponent(x: Any, exponent: int) -> None:
 
 
 def described(x: Any) -> str:
-    """Return a number as a message names it."""
+    """Return a description of a number for messages."""
     exact = to_fraction(x)
     longest = 0 if exact is None else max(exact.numerator.bit_length(), exact.denominator.bit_length())
     return repr(x) if longest <= _SHORT else f"a number of {longest} bits"
 
 
 def exact_or_binary64(x: Any) -> Fraction | float:
-    """Return a real number as the float that it is, and as a Fraction if there is none.
+    """Return a real number as a float if that is exact, else as a Fraction.
 
     NaN, infinities and signed zeros are floats.
     """
@@ -115,12 +116,12 @@ def exact_or_binary64(x: Any) -> Fraction | float:
 
 
 def as_float(x: Any) -> float:
-    """Return NaN, an infinity or a signed zero, or another number that is a float, as a float."""
+    """Return a number as a float: NaN, an infinity, a signed zero, or another number that is a float."""
     return math.nan if isinstance(x, Decimal) and x.is_snan() else float(x)
 
 
 def signum(x: Any) -> Any:
-    """Return 1 and -1 by the signs of an array of floats, or of fractions; zeros and NaN as they are."""
+    """Return 1 or -1 by the sign of each float or fraction in an array; zeros and NaN are unchanged."""
     sign = np.sign(x)
     return sign.astype(np.float64) if x.dtype == object else np.copysign(sign, x)
 
@@ -135,7 +136,7 @@ def enter(
     number : float or Fraction
         As `exact_or_binary64` returns it.
     fmt, rounding
-        Of the operation.
+        The format and the rounding of the operation.
     scalars : {"exact", "rounded"}
         The policy.
     """
@@ -143,7 +144,7 @@ def enter(
         return number, True
     if number == 0 and not fmt.has_negative_zero:
         number = 0.0  # also of a format that has none
-    # A scalar that must be a value of the format is no operation: it is never rounded stochastically.
+    # Converting a scalar to the format is no operation, and is never rounded stochastically.
     value = round_real(number, fmt, Rounding() if rounding.stochastic else rounding)
     # An infinity stands for NaR in posits, and not for 1 / 0.
     nar = isinstance(fmt, Posit) and isinstance(number, float) and math.isinf(number)
@@ -160,16 +161,16 @@ def changed_real(
     scalars: Scalars,
     words: Callable[[], Words | None] = lambda: None,
 ) -> float:
-    """Return what an operation on signs, or rounding, makes of a real scalar: a value of the format.
+    """Return the result of a sign operation or a rounding on a real scalar, a value of the format.
 
     Parameters
     ----------
     operation : {"neg", "abs", "sign", "round", "settle"}
-        ``settle`` leaves the number as it is.
+        ``settle`` leaves the number unchanged.
     x : real number
         As `exact_or_binary64` takes it.
     fmt, rounding, scalars
-        As for `enter`; but for ``round``, small operands are not flushed.
+        As for `enter`; only ``round`` flushes small operands.
     words : callable, optional
         Returns one random word; called only if the result is rounded.
     """
@@ -204,7 +205,7 @@ def nearest_binary64(exact: Fraction) -> float:
 
 
 def odd_binary64(exact: Fraction) -> float:
-    """Round a rational number to odd in binary64, or to its largest or smallest number beyond its range."""
+    """Round a rational number to odd in binary64; beyond its range, to its largest or smallest number."""
     largest, smallest = Fraction(np.finfo(np.float64).max), Fraction(5e-324)
     magnitude = min(abs(exact), largest)
     if magnitude and magnitude < smallest:
@@ -218,16 +219,16 @@ def odd_binary64(exact: Fraction) -> float:
 
 
 def leaves_binary64(exact: Fraction, fmt: Format) -> bool:
-    """Whether a number is beyond binary64, and so beyond what its random words could save from overflow.
+    """Return whether a number is beyond binary64's range and so overflows whatever its random word.
 
-    That matters where the format's largest numbers are binary64's: elsewhere the largest number of binary64
-    is as far beyond.
+    This matters only if the format's largest numbers are those of binary64: for other formats, the largest
+    number of binary64 overflows as surely.
     """
     return fmt.emax == 1023 and abs(exact) >= 2**1024
 
 
 def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = None) -> float:
-    """Round one real number, exactly known, into a format. See `mcfsim.convert.round_to`.
+    """Round one exactly known real number into a format, once. See `mcfsim.convert.round_to`.
 
     Parameters
     ----------
@@ -253,7 +254,7 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
     elif fmt.precision + rounding.guard_bits > 53:
         binary64 = nearest_binary64(exact)
         finite = math.isfinite(binary64)
-        # The format rounds as binary64 does, and an overflow to infinity may pass for an infinity.
+        # The format rounds as binary64 does, and an overflow may be treated like an infinite operand.
         once = rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53 and fmt.emin == -1022
         harmless = once and (finite or (rounding.overflow is Overflow.IEEE and fmt.has_nan))
         if not harmless and not (finite and Fraction(binary64) == exact):
@@ -263,8 +264,108 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
     else:
         binary64 = odd_binary64(exact)
         if rounding.stochastic and words is not None and leaves_binary64(exact, fmt):
-            words = np.full_like(words, np.iinfo(words.dtype).max)  # it overflows whatever is drawn
+            words = np.full_like(words, np.iinfo(words.dtype).max)  # it overflows for every random word
     block = np.array([binary64])
     with np.errstate(all="ignore"):
         get_kernel(fmt, rounding, FLOAT64)(block, block, words)
     return float(block[0])
+
+
+# -- operations in fractions, element by element ----------------------------------------------------------
+Number = float | Fraction
+#: The least bits to which a root is rounded to odd, before it is rounded to odd in binary64.
+_ROOT_BITS = 64
+
+
+def _root(x: Fraction) -> Fraction:
+    """Return the square root of a positive number, rounded to odd in more bits than binary64 has."""
+    length = x.numerator.bit_length() - x.denominator.bit_length()
+    scale = max(0, _ROOT_BITS - length // 2)
+    square, rest = divmod(x.numerator << (2 * scale), x.denominator)
+    root = math.isqrt(square)
+    return Fraction(2 * root + (rest != 0 or root * root != square), 2 << scale)
+
+
+_EXACTLY: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x + y,  # y is the negative already, as in `mcfsim.kernels.native`
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "sqrt": _root,
+    "fma": lambda x, y, z: x * y + z,
+}
+_PLAINLY: dict[str, Callable[..., Any]] = {
+    **_EXACTLY,
+    "div": np.divide,
+    "sqrt": np.sqrt,
+}
+
+
+def exactly(operation: str, *operands: Number) -> Number:
+    """Return the exact result of an operation as a Fraction; a zero, an infinity or NaN as a float.
+
+    A square root is rounded to odd in 64 bits or more.
+    """
+    if all(isinstance(x, Fraction) or math.isfinite(x) for x in operands):
+        numbers = [Fraction(x) for x in operands]
+        there = (operation != "div" or numbers[1] != 0) and (operation != "sqrt" or numbers[0] > 0)
+        if there and (exact := _EXACTLY[operation](*numbers)):
+            return Fraction(exact)
+        if there and operation == "fma" and numbers[0] and numbers[1]:
+            return 0.0  # two terms cancel
+    # Results with zeros, infinities and NaN depend only on the signs of the other operands.
+    plain = [np.float64(_like(x)) for x in operands]
+    return float(_PLAINLY[operation](*plain))
+
+
+def _like(x: Number) -> float:
+    """Return a zero, an infinity or NaN unchanged, and for another number 1 or -1, by its sign."""
+    special = isinstance(x, float) and (not x or not math.isfinite(x))
+    return float(x) if special else -1.0 if x < 0 else 1.0
+
+
+def decided(operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
+    """Return results rounded to odd in binary64; beyond its range, its largest or smallest number.
+
+    Parameters
+    ----------
+    operation : {"add", "sub", "mul", "div", "sqrt", "fma"}
+        ``sub`` adds, as its second operand is negated already.
+    *operands : array of float64, or of Fraction
+        They broadcast.
+    """
+    return _each(
+        lambda exact: odd_binary64(exact) if isinstance(exact, Fraction) else exact, operation, operands
+    )
+
+
+def with_residual(operation: str, *operands: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return results rounded to nearest in binary64, and residuals, which are zero only if exact."""
+
+    def rest(exact: Number) -> float:
+        if not isinstance(exact, Fraction):
+            return 0.0
+        nearest = nearest_binary64(exact)
+        return odd_binary64(exact - Fraction(nearest)) if math.isfinite(nearest) else math.nan
+
+    def nearest(exact: Number) -> float:
+        return nearest_binary64(exact) if isinstance(exact, Fraction) else exact
+
+    return _each(nearest, operation, operands), _each(rest, operation, operands)
+
+
+def _each(
+    settle: Callable[[Number], float], operation: str, operands: tuple[NDArray[Any], ...]
+) -> NDArray[np.float64]:
+    def one(*numbers: Number) -> float:
+        return settle(exactly(operation, *numbers))
+
+    run = np.frompyfunc(one, len(operands), 1)
+    long = [place for place, x in enumerate(operands) if x.size > 1]
+    if len(long) != 1 or operands[long[0]].dtype == object:
+        return np.asarray(run(*operands), dtype=np.float64)
+    (place,) = long  # numbers of a short format repeat often
+    block = np.asarray(operands[place], dtype=np.float64)
+    codes, where = np.unique(block.view(np.int64), return_inverse=True)
+    several = run(*operands[:place], codes.view(np.float64), *operands[place + 1 :])
+    return np.asarray(several, dtype=np.float64)[where.reshape(block.shape)]

@@ -1,13 +1,13 @@
-"""Stand-ins: numbers of a carrier with which products and sums round as with a real scalar.
+"""Stand-ins: carrier numbers that replace real scalars in products and sums without changing the results.
 
-A real number s is seldom a number of the carrier, and its product with x then is none that a processor gives.
-But a format of p bits does not see all of s. The product's rounding, in any mode, follows from where x s lies
-among the numbers of p + 1 bits, and so from where s lies among their quotients by numbers of p bits. Between
-two neighbours of these there is room for numbers of the carrier, and one of them acts on every value of the
-format like s itself, rounded by the carrier and then into the format. `docs/stand_ins.md` has the theorem.
+A real number s is seldom a number of the carrier, and then no processor computes its product with x directly.
+But a format of p bits does not see all of s. The product's rounding, in any mode, depends on where x s lies
+among the numbers of p + 1 bits, and so on where s lies among their quotients by numbers of p bits. Between
+two neighbouring quotients there is room for numbers of the carrier. The product of one of them with any value
+of the format, rounded by the carrier and then into the format, equals the rounded product with s
+(`docs/stand_ins.md` has the theorem).
 
-Of sums with a scalar no such theorem is known. What acts on every value of the format like the scalar is
-found by trial of all values that can tell.
+For sums with a scalar no such theorem is known. Their stand-ins are found by trial of all values that matter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
-from mcfsim.kernels import residuals
+from mcfsim.kernels import native
+from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, holds
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 _NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-#: For sums: precisions whose values are tried, and how far out a scalar may lie, as a power of two.
+#: For sums: the largest precision whose values are tried, and the largest exponent of a scalar.
 _TRIED, _FAR = 12, 100
 
 
@@ -40,18 +40,18 @@ def stand_in(
     rounding: Rounding,
     carrier: np.dtype[Any],
 ) -> float | None:
-    """Return what stands for a real scalar beside a value in an operation, or None if nothing does.
+    """Return the stand-in of a real scalar beside a value in an operation, or None if there is none.
 
     Parameters
     ----------
     operation : str
-        A quotient by a scalar is a product with what stands for it.
+        A quotient by a scalar becomes a product with its stand-in.
     position : {0, 1}
-        Of the scalar among the operands.
+        The position of the scalar among the operands.
     scalar, fmt, rounding, carrier
         As for `factor_for`.
     """
-    if operation in ("add", "sub"):  # what has one rounds to nearest, where signs do not matter
+    if operation in ("add", "sub"):  # only nearest modes have stand-ins, and there signs do not matter
         return addend_for(scalar, fmt, rounding, carrier)
     if operation == "mul":
         return factor_for(scalar, fmt, rounding, carrier)
@@ -69,18 +69,18 @@ def factor_for(
     *,
     reciprocal: bool = False,
 ) -> float | None:
-    """Return what multiplies every value of a format as a real number does, when rounded into the format.
+    """Return a number whose rounded products with all values of a format equal those with a real number.
 
     Parameters
     ----------
     scalar : float or Fraction
         The real number.
     fmt : Format
-        Of operands and results.
+        The format of operands and results.
     rounding : Rounding
-        Of the results; operands that are flushed have been.
+        The rounding of the results; if operands are flushed, they have been already.
     carrier : dtype
-        In which the product is made, rounded to nearest even, before it is rounded into the format.
+        Computes the product, rounded to nearest even, before it is rounded into the format.
     reciprocal : bool, optional
         Whether to stand for ``1 / scalar``, so that the product stands for a quotient.
 
@@ -114,12 +114,12 @@ def factor_for(
 def addend_for(
     scalar: float | Fraction, fmt: Format, rounding: Rounding, carrier: np.dtype[Any]
 ) -> float | None:
-    """Return what added to any value of a format gives the sum with a real number, when rounded into it.
+    """Return a number whose rounded sums with all values of a format equal those with a real number.
 
     Parameters
     ----------
     scalar, fmt, rounding, carrier
-        As for `factor_for`; only nearest modes have addends that do.
+        As for `factor_for`; only nearest modes have such addends.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def addend_for(
         return None
     policy = replace(rounding, underflow=Underflow.GRADUAL)
     values, least = _that_tell(fmt, math.frexp(scalar)[1] - 1, info.nmant + 1)
-    exactly = residuals.make_odd(*residuals.add(values, np.array([scalar])))
+    exactly = native.make_odd(*native.add(values, np.array([scalar])))
     get_kernel(fmt, policy, FLOAT64)(exactly, exactly)
     kernel = get_kernel(fmt, policy, carrier)
     for candidate in (chosen, *(np.nextafter(chosen, carrier.type(end)) for end in (0, 2 * scalar))):
@@ -158,11 +158,11 @@ def _same(a: NDArray[Any], b: NDArray[np.float64]) -> bool:
 
 
 def _that_tell(fmt: Format, exponent: int, bits: int) -> tuple[NDArray[np.float64], bool]:
-    """Return the values whose sums with a number of an exponent must be tried, and two numbers at the end.
+    """Return values to try in sums with a number of an exponent, then two more; and whether those matter.
 
-    A value larger by p + 3 binades stays as it is. Values so small that the carrier returns the number as it
-    is are stood for by the two numbers, one of each sign: sums are monotone. They do not matter where the
-    format has no such value.
+    A sum with a value larger by p + 3 binades is that value. A sum with a very small value is the number
+    itself in the carrier. The last two numbers, one of each sign, stand for these small values, as sums are
+    monotone. They matter only if the format has such a value.
     """
     p = fmt.precision
     low, high = exponent - bits - 2, exponent + p + 3
@@ -178,10 +178,10 @@ def _that_tell(fmt: Format, exponent: int, bits: int) -> tuple[NDArray[np.float6
 
 
 def _central(s: Fraction, precision: int, bits: int) -> float | None:
-    """Return a number of so many bits that lies among the boundaries where s does, and at a distance.
+    """Return a number of `bits` bits between the same boundaries as s and away from them, or None.
 
-    Boundaries are the fractions with denominators up to ``2**(p + 1)``. If the carrier rounds, no product
-    reaches one, of which ``2**-bits`` is the share that must lie between.
+    Boundaries are the fractions with denominators up to ``2**(p + 1)``. So that no product rounded by the
+    carrier reaches a boundary, the number's relative distance from boundaries must exceed ``2**-bits``.
     """
     if s.denominator & (s.denominator - 1) == 0 and s.numerator.bit_length() + precision <= bits:
         return float(s)  # all products are exact
@@ -197,10 +197,10 @@ def _central(s: Fraction, precision: int, bits: int) -> float | None:
 
 
 def neighbours(s: Fraction, most: int) -> tuple[Fraction, Fraction]:
-    """Return the fractions next below and above s > 0 with denominators up to a number that its own exceeds.
+    """Return the fractions next below and above s > 0 with denominators up to `most`; that of s exceeds it.
 
-    The last convergent of the continued fraction of s whose denominator is allowed is one, and the last
-    intermediate fraction after it the other (Khinchin, Continued Fractions, 1964, section 6).
+    One is the last convergent of the continued fraction of s whose denominator is allowed, the other the
+    last intermediate fraction after it (Khinchin, Continued Fractions, 1964, section 6).
     """
     before, last = (0, 1), (1, 0)
     n, d = s.numerator, s.denominator
@@ -218,16 +218,16 @@ def neighbours(s: Fraction, most: int) -> tuple[Fraction, Fraction]:
 def _bears_underflow(
     chosen: Fraction, exact: Fraction, fmt: Format, rounding: Rounding, carrier: np.dtype[Any]
 ) -> bool:
-    """Return whether products that the carrier rounds to fewer bits still round as they ought.
+    """Return whether products in the carrier's subnormal range, with fewer bits, still round correctly.
 
-    In units of half the format's quantum boundaries are the integers, those of nearest modes the odd ones.
+    In units of half the format's quantum, boundaries are the integers, and in nearest modes the odd ones.
     """
     info = np.finfo(carrier)
     quantum = fmt.emin - fmt.precision + 1
     fineness = quantum - (int(info.minexp) - info.nmant)  # the carrier's quantum: so many bits below
-    normal = int(info.minexp) - quantum + 1  # the carrier's least normal number, as a power of two
+    normal = int(info.minexp) - quantum + 1  # the exponent of the carrier's least normal number there
     nearest = rounding.mode in _NEAREST and fmt.zero
-    if normal < 0:  # below it is zero alone
+    if normal < 0:  # below it the only boundary is zero
         return nearest or chosen * 2**fineness > Fraction(1, 2)
     if carrier == FLOAT64:
         return False

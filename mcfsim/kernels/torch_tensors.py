@@ -1,15 +1,16 @@
-"""PyTorch's tensors: which dtypes hold which formats, what is taken, and CPU tensors as NumPy arrays."""
+"""PyTorch tensors: the dtypes that hold formats, checks of operands, and CPU tensors as NumPy arrays."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from numpy.typing import NDArray
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.storage.buffers import BLOCK
 
 try:
     import torch as torch  # for modules that are imported after this one alone
@@ -26,9 +27,9 @@ _NAMES = (
     "float8_e5m2fnuz",
     "float8_e4m3fnuz",
 )
-#: The dtypes of torch whose values are those of a format; the longest ones first.
+#: The torch dtypes whose values are those of a format; the longest ones first.
 TORCH_DTYPES: dict[torch.dtype, Format] = {getattr(torch, name): FORMATS[name] for name in _NAMES}
-#: NumPy knows these only by way of ml_dtypes, as which their bits are read.
+#: NumPy knows these only through ml_dtypes, whose dtypes read their bits.
 _FOREIGN = {torch.bfloat16, *(dtype for dtype in TORCH_DTYPES if dtype.itemsize == 1)}
 _BITS = {1: torch.uint8, 2: torch.int16}
 
@@ -48,12 +49,12 @@ def torch_dtype(fmt: Format) -> torch.dtype:
 
 
 def device_of(device: str | torch.device, dtype: torch.dtype) -> torch.device:
-    """Return a device as its tensors name it.
+    """Return a device under the name that its tensors give it.
 
     Raises
     ------
     ValueError
-        If PyTorch makes no tensors of the dtype there.
+        If PyTorch cannot make tensors of the dtype there.
     """
     try:
         found: torch.device = torch.zeros(0, dtype=dtype, device=device).device
@@ -65,7 +66,7 @@ def device_of(device: str | torch.device, dtype: torch.dtype) -> torch.device:
 
 
 def no_device(device: str | torch.device, why: Exception) -> ValueError:
-    """Return what to raise where PyTorch does not compute on a device, for a reason."""
+    """Return the error for a device on which PyTorch does not compute, with the reason."""
     reason = str(why).partition("\n")[0].rstrip(".")
     return ValueError(
         f"device {str(device)!r} cannot be used: {reason}; supported: 'cpu', and devices on which PyTorch "
@@ -74,12 +75,12 @@ def no_device(device: str | torch.device, why: Exception) -> ValueError:
 
 
 def dense(x: Any, device: torch.device) -> torch.Tensor:
-    """Return an operand on a device without its graph, a lazy sign carried out.
+    """Return an operand on a device detached from its graph, with a lazy negation resolved.
 
     Raises
     ------
     TypeError
-        If it is no dense tensor of the device, or one that `detached` refuses.
+        If it is no dense tensor on the device, or if `detached` refuses it.
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
@@ -97,7 +98,7 @@ def dense(x: Any, device: torch.device) -> torch.Tensor:
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of any device without its graph, a lazy sign carried out.
+    """Return a tensor on any device detached from its graph, with a lazy negation resolved.
 
     Raises
     ------
@@ -115,9 +116,9 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def uncompiled(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Return what a function returns; ``torch.compile`` leaves the call as it is.
+    """Call a function outside ``torch.compile`` and return its result.
 
-    It would make operations of PyTorch's of NumPy's, with their bits.
+    The compiler would replace NumPy's operations by PyTorch's, with PyTorch's bits.
     """
     if "torch._dynamo" in sys.modules:  # else there is no compiler in this process
         from mcfsim.kernels.disabled import call
@@ -127,7 +128,7 @@ def uncompiled(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """Raise TypeError unless a tensor of any device is dense and real, and has numbers."""
+    """Raise TypeError unless a tensor on any device is dense and real, and holds numbers."""
     if tensor.device.type == "meta":
         raise TypeError("a tensor on device 'meta' has a shape, and no numbers")
     if tensor.layout is not torch.strided:
@@ -136,9 +137,9 @@ def check_dense(tensor: torch.Tensor) -> None:
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a CPU tensor as a NumPy array of the same memory, shape and strides.
+    """Return a CPU tensor as a NumPy array with the same memory, shape and strides.
 
-    bfloat16 and the float8 dtypes become those of ml_dtypes, bit for bit.
+    bfloat16 and the float8 dtypes become the ml_dtypes ones, bit for bit.
 
     Raises
     ------
@@ -160,3 +161,33 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     scalar = getattr(ml_dtypes, TORCH_DTYPES[tensor.dtype].name)
     bits: NDArray[Any] = tensor.view(_BITS[tensor.itemsize]).numpy()
     return bits.view(scalar)
+
+
+# -- CPU tensors strung together --------------------------------------------------------------------------
+def flat(tensor: torch.Tensor) -> Any:
+    """Return the elements of a tensor in row-major order; slices of the result can be read and written."""
+    array = as_array(tensor)
+    return array.reshape(-1) if array.flags.c_contiguous else array.flat
+
+
+def cut(sizes: Iterable[int]) -> Iterator[list[tuple[int, slice, slice]]]:
+    """Yield the blocks of concatenated tensors of given sizes, so that small tensors share a block.
+
+    Yields
+    ------
+    list of (int, slice, slice)
+        The pieces of a block: the number of the tensor, its elements, and their places in the block.
+    """
+    pieces: list[tuple[int, slice, slice]] = []
+    filled = 0
+    for index, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            length = min(size - start, BLOCK - filled)
+            pieces.append((index, slice(start, start + length), slice(filled, filled + length)))
+            start, filled = start + length, filled + length
+            if filled == BLOCK:
+                yield pieces
+                pieces, filled = [], 0
+    if pieces:
+        yield pieces

@@ -1,4 +1,4 @@
-"""An assignment of strategies and formats to a model's tensors, by what an audit forecasts of them."""
+"""Assignment of strategies and formats to a model's tensors, from the forecast of an audit."""
 
 from __future__ import annotations
 
@@ -11,53 +11,51 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import finite_number
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor, finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
 from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
-from mcfsim.models.directions import Table
-from mcfsim.models.freezes import frozen_share
+from mcfsim.models.forecast import frozen_share
+from mcfsim.models.known import RecordedUpdates
 from mcfsim.models.memory import footprint
-from mcfsim.models.plan import Plan
-from mcfsim.models.recorded_updates import RecordedUpdates
+from mcfsim.models.plan import Plan, Table
 from mcfsim.models.samples import TensorSample
 from mcfsim.optim.strategies import Strategy, strategy
 
-#: Strategies that are tried unless others are named: what is rounded at random moves about its mean, and what
-#: that costs no forecast says.
+#: Strategies tried by default. None rounds at random: such numbers wander about their mean, and no forecast
+#: says what that costs.
 SENSITIVITY = ("plain", "collage-light", "collage-plus", "split-master", "fp32-master")
-#: Those between which tensors are demoted.
+#: The two strategies of demotion.
 DEMOTION = ("fp32-master", "plain")
 METHODS = ("sensitivity", "demotion")
-#: Where no gradients are known, formats that reach as far as this on both sides hold them and their squares.
+#: If no gradients are known, formats whose exponents reach this far both ways are said to hold their squares.
 _REACH = 100
-#: The least share of gradients or moments that may not vanish, or overflow, in the format that keeps them.
+#: The least share of gradients or moments that must neither vanish nor overflow in their format.
 _KEPT = 0.99
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What is to be stored in which way.
+    """An assignment of a strategy and format to each tensor, and how it was found.
 
     Parameters
     ----------
     audit : Audit
-        What was forecast of each tensor under each candidate.
+        The forecast for each tensor under each candidate.
     choices : Choices
-        What follows from it.
+        The candidates' bytes and losses that follow from it.
     budget : Fraction
-        Bytes a parameter, in the mean.
+        Bytes per parameter, in the mean.
     method : {"sensitivity", "demotion"}
-        How it was found.
+        The method that found it.
     frozen_cost : float
         See `choices_of`.
     chosen : tuple of int
         The place of each tensor's candidate.
     asked : tuple of float
-        What is asked of each tensor, by which they are weighed.
+        What is asked of each tensor: its weight among the tensors.
     """
 
     audit: Audit
@@ -69,7 +67,7 @@ class Assignment:
     asked: tuple[float, ...]
 
     def tensors(self) -> list[tuple[AuditedTensor, Strategy, TensorFinding]]:
-        """Return each tensor, its candidate, and what is forecast of it under that."""
+        """Return each tensor, its candidate, and the forecast for it under that candidate."""
         candidates = [self.choices.candidates[place] for place in self.chosen]
         return [
             (tensor, chosen, tensor.found[chosen.name])
@@ -78,20 +76,20 @@ class Assignment:
 
     @property
     def words(self) -> str:
-        """How tensors are weighed against each other, as a report says it."""
+        """How tensors are weighed against each other, in words for a report."""
         if isinstance(self.audit.plan.updates, RecordedUpdates):
             return "Tensors are weighed by the descent of the loss that the recorded gradients promise"
         return "Tensors are weighed by the squares of their updates"
 
     @property
     def bytes(self) -> Fraction:
-        """In all."""
+        """Bytes that the assignment takes in all."""
         return self.choices.bytes_of(self.chosen)
 
     def lost(self, chosen: Sequence[int] | None = None) -> float:
-        """Return the share that is lost of all that is asked: of this assignment, or of another.
+        """Return the lost share of all that is asked, under this assignment or another one.
 
-        NaN where nothing is asked of any tensor.
+        It is NaN if nothing is asked of any tensor.
         """
         whole = math.fsum(self.asked)
         return self.choices.loss_of(self.chosen if chosen is None else chosen) / whole if whole else math.nan
@@ -100,21 +98,21 @@ class Assignment:
 def candidates_of(
     lows: Sequence[Format], names: Sequence[str] = (), method: str = "sensitivity"
 ) -> tuple[Strategy, ...]:
-    """Return strategies in formats, each one with its parameter's format in its name, none twice.
+    """Return every strategy in every format, none twice, with its parameter's format in its name.
 
     Parameters
     ----------
     lows : sequence of Format
         The low formats.
     names : sequence of str, optional
-        The strategies; by default those of the method, less those of which a format allows none.
+        The strategies; by default those of the method, except those that a format does not allow.
     method : {"sensitivity", "demotion"}, optional
-        What the default is for.
+        The method of the default.
 
     Raises
     ------
     ValueError
-        If a name is unknown, or stores exact numbers, or cannot be had in a format; or there are none.
+        If a strategy is unknown, stores exact numbers, or is not possible in a format; or if none is left.
     """
     found: dict[tuple[str, tuple[str, ...]], Strategy] = {}
     for name, low in product(names or (DEMOTION if method == "demotion" else SENSITIVITY), lows):
@@ -126,7 +124,7 @@ def candidates_of(
             continue
         if item.bytes_per_parameter is None:
             raise ValueError(f"strategy {name!r} stores exact numbers, which have no size")
-        # That of fp32 is the same in every low format.
+        # Strategy fp32 is the same in every low format.
         key = name, tuple(str(stored) for stored in item.tensors.values())
         found.setdefault(key, replace(item, name=f"{name} {item.parameter.format}"))
     if not found:
@@ -135,24 +133,24 @@ def candidates_of(
 
 
 def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float) -> tuple[Choices, Table]:
-    """Return what each candidate takes and loses of each tensor, and what is asked of each.
+    """Return the bytes and losses of each candidate for each tensor, and what is asked of each tensor.
 
-    A candidate loses ``|1 - EDQ|`` of what is asked of a tensor. What is asked counts by the size of its
-    updates, the sum of squares of the directions d; where gradients g are recorded by what it is worth, the
-    descent ``<g, d>`` of the loss, to first order. Out of the question is a candidate under which weights
-    leave the format's range, and one whose formats do not hold gradients and moments: more than one in a
-    hundred would vanish or overflow where they are recorded; else every format of less than about float32's
-    range that has no scales.
+    A candidate loses ``|1 - EDQ|`` of what is asked of a tensor. What is asked is the size of the tensor's
+    updates, the sum of squares of the directions d. If gradients g are recorded, it is the descent ``<g, d>``
+    of the loss, to first order. A candidate is ruled out if weights leave the format's range under it, or if
+    its formats do not hold gradients and moments. With recorded gradients they do not if more than one in a
+    hundred would vanish or overflow; otherwise no format does whose range is less than about float32's and
+    that has no scales.
 
     Parameters
     ----------
     audit : Audit
-        Under the candidates.
+        The audit of the candidates.
     samples : sequence of TensorSample
-        From which it was made.
+        The samples that it was made from.
     frozen_cost : float
-        The share that is lost besides where no significand of the second moment decays; where only some do
-        not, less in proportion; from 0 to 1.
+        The additional share lost if no significand of the second moment decays, from 0 to 1; in proportion
+        less if only some do not.
 
     Raises
     ------
@@ -180,7 +178,7 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
     for column, item in enumerate(candidates):
         frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)
         share = [_unarrived(tensor.found[item.name]) + frozen for tensor in audit.tensors]
-        # Where nothing is asked nothing is lost, but what is out of the question stays so.
+        # Where nothing is asked nothing is lost, but a candidate that is ruled out stays so.
         losses[:, column] = np.where(np.isinf(share), math.inf, asked * np.nan_to_num(share, posinf=0.0))
     losses[~held] = math.inf
     costs = tuple(footprint(item).total for item in candidates)
@@ -188,7 +186,7 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
 
 
 def check_request(budget: Fraction | float, method: str, frozen_cost: float) -> Fraction:
-    """Return the budget exactly; raise as `assign` does if it, the method or the cost is out of range."""
+    """Return the budget exactly; raise as `assign` does if budget, method or cost is out of range."""
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; known methods: {', '.join(METHODS)}")
     if not 0 <= finite_number("frozen_cost", frozen_cost) <= 1:
@@ -211,21 +209,21 @@ def assign(
     Parameters
     ----------
     audit : Audit
-        Under the candidates, see `candidates_of`.
+        The audit of the candidates, see `candidates_of`.
     samples : sequence of TensorSample
-        From which it was made.
+        The samples that it was made from.
     budget : Fraction or float
-        Bytes a parameter, in the mean of all parameters.
+        Bytes per parameter, in the mean of all parameters.
     method : {"sensitivity", "demotion"}
-        See `mcfsim.models.assignment`; demotion is between two candidates, and of groups by `group_of`.
+        See `mcfsim.models.assignment`. Demotion needs two candidates, and takes groups from `group_of`.
     frozen_cost : float, optional
         See `choices_of`.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range, the budget less than the least, or no candidate is left for some
-        tensor.
+        If an argument is out of range, the budget is less than the least possible, or no candidate is left
+        for some tensor.
     RuntimeError
         If the solver finds nothing in its time.
     """
@@ -244,12 +242,12 @@ def assign(
 
 
 def _unarrived(found: TensorFinding) -> float:
-    """Return the share of updates that does not arrive, or arrives too much; infinite beyond the range."""
+    """Return ``|1 - EDQ|``, the share of updates that is missing or in excess; infinite beyond the range."""
     return math.inf if found.beyond is not None else abs(1.0 - found.edq)
 
 
 def _formats(item: Strategy) -> Mapping[str, Format]:
-    """Return the formats that keep gradient and moments, but for those that have scales."""
+    """Return the formats that hold gradient and moments, except those that have scales."""
     kept = {label: item.tensors[label] for label in ("gradient", "m", "v")}
     return {label: stored.format for label, stored in kept.items() if stored.format and stored.scaled is None}
 
@@ -261,7 +259,7 @@ def _reaches(fmt: Format) -> bool:
 def _recorded(
     plan: Plan, updates: RecordedUpdates, samples: Sequence[TensorSample]
 ) -> tuple[Table, NDArray[np.bool_]]:
-    """Return what descent is asked of each tensor, and which candidates hold its gradients and moments."""
+    """Return the descent asked of each tensor, and which candidates hold its gradients and moments."""
     needed = {pair for item in plan.strategies for pair in _formats(item).items()}
     descent = np.zeros(len(samples))
     there = {pair: np.zeros((2, len(samples))) for pair in needed}

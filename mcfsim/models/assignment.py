@@ -1,4 +1,4 @@
-"""Which tensor is stored in which way, under a budget of bytes: by sensitivity, or by size."""
+"""Solvers that choose how to store each tensor under a budget of bytes: by sensitivity, or by size."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from numpy.typing import NDArray
 
 from mcfsim.optim.strategies import Strategy
 
-#: Assignments a hair above the budget that the solver may find before it is given up.
+#: How many assignments a hair above the budget the solver may find before the search is given up.
 _CUTS = 100
-#: To what the largest loss is scaled: the solver tells objectives apart that differ by 1e-6.
+#: The largest loss is scaled to this: the solver distinguishes objectives that differ by 1e-6.
 _SCALE = 1e4
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What may be chosen for each tensor, what it takes and what it loses.
+    """The candidates for each tensor, with the bytes that they take and the losses that they cause.
 
     Parameters
     ----------
     names : tuple of str
-        Of the tensors.
+        Names of the tensors.
     sizes : tuple of int
-        Their elements.
+        Their numbers of elements.
     candidates : tuple of Strategy
-        Each with its format put in.
+        The strategies, each with its format filled in.
     bytes : tuple of Fraction
-        What each of them takes for a parameter.
+        Bytes per parameter of each candidate.
     losses : array, shape (tensors, candidates)
-        What is lost of each tensor under each of them, not negative; infinite where one is out of the
-        question.
+        Loss of each tensor under each candidate, not negative; infinite where a candidate is ruled out.
 
     Raises
     ------
     ValueError
         If lengths do not fit, a size or a number of bytes is not positive, or a loss is NaN or negative; or
-        if every candidate is out of the question for some tensor.
+        if every candidate is ruled out for some tensor.
     """
 
     names: tuple[str, ...]
@@ -70,32 +69,32 @@ class Choices:
 
     @property
     def size(self) -> int:
-        """Parameters in all."""
+        """Number of parameters in all."""
         return sum(self.sizes)
 
     def allowed(self, tensor: int) -> list[int]:
-        """Return the candidates that a tensor may have."""
+        """Return the places of the candidates that are allowed for a tensor."""
         return np.flatnonzero(np.isfinite(self.losses[tensor])).tolist()
 
     def bytes_of(self, chosen: Sequence[int]) -> Fraction:
-        """Return what an assignment takes in all."""
+        """Return the bytes that an assignment takes in all."""
         return sum(
             (self.bytes[item] * size for item, size in zip(chosen, self.sizes, strict=True)), Fraction(0)
         )
 
     def loss_of(self, chosen: Sequence[int]) -> float:
-        """Return what an assignment loses in all, correctly rounded."""
+        """Return the total loss of an assignment, correctly rounded."""
         return math.fsum(row[item] for row, item in zip(self.losses, chosen, strict=True))
 
     def least(self) -> list[int]:
-        """Return the assignment of the fewest bytes; of several the one that loses least."""
+        """Return the assignment of fewest bytes and, among several, the one of least loss."""
         return [
             min(self.allowed(tensor), key=lambda item: (self.bytes[item], row[item]))
             for tensor, row in enumerate(self.losses)
         ]
 
     def check_budget(self, budget: Fraction) -> None:
-        """Raise ValueError if no assignment is within so many bytes a parameter."""
+        """Raise ValueError if no assignment stays within a budget of bytes per parameter."""
         needed = self.bytes_of(self.least()) / self.size
         if budget < needed:
             raise ValueError(
@@ -105,21 +104,21 @@ class Choices:
 
 
 def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) -> list[int]:
-    """Return the candidate of each tensor so that the least is lost within a budget.
+    """Return the assignment of least total loss within a budget.
 
-    Minimise the sum of losses subject to the sum of bytes, one candidate a tensor: an integer program, solved
-    by branch and bound (HiGHS). Candidates that take as much as another one of the same tensor, and lose as
-    much, are left out before. What the solver finds is added up exactly; an assignment that is over the
-    budget by less than its tolerance is forbidden, and the next one looked for.
+    Minimise the sum of losses subject to the sum of bytes, with one candidate per tensor. This integer
+    program is solved by branch and bound (HiGHS). A candidate that takes and loses at least as much as
+    another one of the same tensor is removed first. The solver's result is added up exactly. If
+    it exceeds the budget by less than the solver's tolerance, it is forbidden, and the next one is sought.
 
     Parameters
     ----------
     choices : Choices
         Tensors and candidates.
     budget : Fraction
-        Bytes a parameter, in the mean of all parameters.
+        Bytes per parameter, in the mean of all parameters.
     seconds : float, optional
-        After which the best assignment found so far is taken.
+        Time limit; after it the best assignment found so far is taken.
 
     Returns
     -------
@@ -136,7 +135,7 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     References
     ----------
     Kundu et al., BMPQ, arXiv 2112.13843: an integer program over sensitivities that are measured in training.
-    Their widths become strategies here, and their bits' gradients what arrives of each update.
+    Strategies here replace their widths, and the share of each update that arrives their bits' gradients.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -174,18 +173,18 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
 def by_demotion(
     choices: Choices, budget: Fraction, groups: Sequence[str], high: int = 0, low: int = 1
 ) -> list[int]:
-    """Return the candidate of each tensor when the largest groups are demoted until the rest fits.
+    """Return the assignment that demotes the largest groups until the budget is kept.
 
-    All tensors begin high. Groups are demoted whole, those of the most elements first and of equal ones the
-    first, until the budget is kept. A tensor that cannot be low, because it overflows there, is promoted:
-    it stays high, and more groups are demoted for it.
+    All tensors begin high. Whole groups are demoted in order of their elements, most first, and among equal
+    ones in the given order. A tensor that cannot be low, because it overflows there, is promoted: it stays
+    high, and more groups are demoted instead.
 
     Parameters
     ----------
     choices : Choices
         Tensors and candidates.
     budget : Fraction
-        Bytes a parameter, in the mean of all parameters.
+        Bytes per parameter, in the mean of all parameters.
     groups : sequence of str
         The group of each tensor.
     high, low : int, optional
@@ -199,13 +198,13 @@ def by_demotion(
     Raises
     ------
     ValueError
-        If the groups do not fit, high takes no more than low, a tensor that cannot be low cannot be high
-        either, or the budget is not kept when all that can be low is.
+        If the groups do not fit, high takes no more than low, a tensor can be neither high nor low, or the
+        budget is exceeded even when all tensors that can be low are.
 
     References
     ----------
-    Lee, Sharma, Aiken, arXiv 2301.13464. There tensors are promoted while the network is trained; here
-    before, by the forecast.
+    Lee, Sharma, Aiken, arXiv 2301.13464. They promote tensors while the network is trained; here promotion
+    follows from the forecast, before training.
     """
     if len(groups) != len(choices.names):
         raise ValueError(f"{len(groups)} groups do not fit {len(choices.names)} tensors")
@@ -236,12 +235,12 @@ def by_demotion(
 
 
 def group_of(name: str) -> str:
-    """Return the group of a tensor: its name up to the last dot, as of a layer's weight and bias."""
+    """Return the group of a tensor: its name up to the last dot, which a layer's weight and bias share."""
     return name.rpartition(".")[0] or name
 
 
 def _front(choices: Choices, tensor: int) -> list[int]:
-    """Return a tensor's candidates that no other one beats, or equals before it: the fewest bytes first."""
+    """Return a tensor's candidates without dominated ones, fewest bytes first; keep the first of equals."""
     row = choices.losses[tensor]
     kept: list[int] = []
     for item in sorted(choices.allowed(tensor), key=lambda item: (choices.bytes[item], row[item], item)):

@@ -1,4 +1,4 @@
-"""What an audit found: of each tensor under each strategy, of all together, and what follows from it."""
+"""The audit of a model: findings for each tensor under each strategy, totals, and a recommendation."""
 
 from __future__ import annotations
 
@@ -9,45 +9,43 @@ from operator import gt
 
 import numpy as np
 
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor
 from mcfsim.codec import ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.assignment import Choices
-from mcfsim.models.directions import Steady, Table, rms_of
-from mcfsim.models.forecast import Course, TensorRows, forecast, points_of
-from mcfsim.models.freezes import frozen_share
+from mcfsim.models.forecast import Course, TensorRows, forecast, frozen_share, points_of
 from mcfsim.models.memory import footprint
-from mcfsim.models.plan import Plan
+from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
 from mcfsim.optim.strategies import Strategy
 from mcfsim.training.schedule import Schedule
 
-#: So many strategies are all looked at.
+#: Up to this many strategies are all shown.
 _FEW = 6
 
 
 @dataclass(frozen=True)
 class TensorFinding:
-    """What was found of one tensor under one strategy.
+    """The findings for one tensor under one strategy.
 
     Parameters
     ----------
     lost : float
-        Share of its elements whose updates do nothing, over the run, each step weighted by its rate; NaN if
-        nothing is asked.
+        Share of its elements whose updates do nothing, averaged over the run with each step weighted by its
+        rate; NaN if nothing is asked.
     edq : float
-        Normalised effective descent quality <D, E> / <D, D> in the same mean: 1 if all arrives.
+        Normalised effective descent quality <D, E> / <D, D>, averaged in the same way: 1 if all arrives.
     stops : int or None
-        The step from which to the end less than `Plan.stopped` of each update arrives.
+        The first step from which less than `Plan.stopped` of each update arrives until the end.
     idle : float or None
         Share of its weights that decay alone does not move at the largest rate; None without decay.
     beyond : int or None
-        The first step at which its weights are out of the format's range; there is no EDQ from there on.
+        The first step at which its weights are out of the format's range; later steps have no EDQ.
     bytes : float
-        What is stored for it.
+        Bytes stored for it.
     lost_by_step, edq_by_step : tuple of float
-        At `Audit.steps`.
+        The same at each of `Audit.steps`.
     """
 
     lost: float
@@ -62,22 +60,22 @@ class TensorFinding:
 
 @dataclass(frozen=True)
 class AuditedTensor:
-    """One tensor, and what was found of it.
+    """One tensor and the findings for it.
 
     Parameters
     ----------
     name, shape, format
-        Of the tensor, as its file has it.
+        Name, shape and format of the tensor in its file.
     decayed : bool
         Whether weight decay applies.
     rms, zeros : float
-        Of its weights.
+        Root mean square of its weights, and the share that is zero.
     direction_rms : float
-        Of what a step asks, in units of the learning rate, without decay.
+        Root mean square of a step's directions, in units of the learning rate, without decay.
     histogram : tuple of float
-        Shares of |update| / ulp(weight) in the low format at the largest rate, by `EDGES`.
+        Shares of |update| / ulp(weight) in the low format at the largest rate, in the bins of `EDGES`.
     found : mapping of str to TensorFinding
-        By strategy.
+        The findings, by strategy.
     """
 
     name: str
@@ -92,31 +90,31 @@ class AuditedTensor:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Total:
-    """What was found of all tensors under one strategy.
+    """The findings for all tensors together under one strategy.
 
     Parameters
     ----------
     strategy : Strategy
-        Which one.
+        The strategy.
     lost, edq : float
         Means over all weights.
     worst : str
         The tensor of the smallest EDQ.
     of_worst : TensorFinding
-        What was found of it.
+        The findings for it.
     stopped : int
         How many tensors stop.
     frozen, beside : float
-        Share of numbers of its second moment that beta2 does not move, and the same where those that share a
-        scale lie beside a larger one that stays; see `freezes.frozen_share`.
+        Share of the second moment's numbers that beta2 does not move, and the same if numbers that share a
+        scale lie beside a larger one that stays; see `forecast.frozen_share`.
     bytes : float
-        Stored for all parameters.
+        Bytes stored for all parameters.
     sufficient : bool
         Whether each tensor's EDQ reaches the threshold within the format's range, and the second moment can
         decay.
@@ -141,9 +139,9 @@ class Mix:
     Parameters
     ----------
     strategies : mapping of str to Strategy
-        By tensor.
+        The strategies, by tensor.
     bytes : float
-        Stored for all parameters.
+        Bytes stored for all parameters.
     """
 
     strategies: Mapping[str, Strategy]
@@ -152,18 +150,18 @@ class Mix:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What `audit` found.
+    """The result of `audit`.
 
     Parameters
     ----------
     plan : Plan
-        What was asked.
+        The plan that was audited.
     low : Format
-        In which updates are compared with weights' ulp.
+        The format in which updates are compared with the ulp of weights.
     steps : tuple of int
-        Of the schedule, that were tried.
+        The steps of the schedule that were tried.
     tensors : tuple of AuditedTensor
-        In the order of the files.
+        The tensors, in the order of the files.
     """
 
     plan: Plan
@@ -173,15 +171,15 @@ class Audit:
 
     @property
     def size(self) -> int:
-        """Parameters in all."""
+        """Number of parameters in all."""
         return sum(item.size for item in self.tensors)
 
     def worst_first(self, strategy: str) -> list[AuditedTensor]:
-        """Return the tensors, those of the smallest EDQ under a strategy first."""
+        """Return the tensors, smallest EDQ under a strategy first."""
         return sorted(self.tensors, key=lambda item: _rank(item.found[strategy]))
 
     def total(self, strategy: Strategy) -> Total:
-        """Return what was found of all tensors together."""
+        """Return the findings for all tensors together under a strategy."""
         name = strategy.name
         sizes = np.array([item.size for item in self.tensors], float)
         lost, edq = (
@@ -208,13 +206,13 @@ class Audit:
         )
 
     def _reached(self, found: TensorFinding) -> bool:
-        """Whether enough of a tensor's updates arrives, or nothing is asked, within the format's range."""
+        """Return whether enough of a tensor's updates arrives, or none is asked, in the format's range."""
         return found.beyond is None and not found.edq < self.plan.threshold
 
     def shown(self) -> list[Total]:
-        """Return what is worth looking at: of more than a few strategies those that none beats for less.
+        """Return the totals to show: all of a few strategies, otherwise those that no cheaper one matches.
 
-        One beats another if its smallest EDQ, to four places, and its second moment are no worse.
+        One matches another if its smallest EDQ, to four places, and its second moment are no worse.
         """
         totals, (chosen, _) = self.totals(), self.recommended()
         if len(totals) <= _FEW:
@@ -227,7 +225,7 @@ class Audit:
         return kept
 
     def mixed(self) -> Mix | None:
-        """Return each tensor's cheapest strategy, if that takes less than one for all; else None."""
+        """Return the cheapest strategy of each tensor; None unless this takes less than one for all."""
         names, sizes = zip(*((item.name, item.size) for item in self.tensors), strict=True)
         totals = self.totals()
         losses = np.array(
@@ -252,11 +250,11 @@ class Audit:
         return mix if alone is None or mix.bytes < alone.bytes else None
 
     def totals(self) -> list[Total]:
-        """Return what was found under each strategy, the cheapest first."""
+        """Return the total of each strategy, the cheapest first."""
         return sorted(map(self.total, self.plan.strategies), key=lambda item: item.bytes)
 
     def recommended(self) -> tuple[Total | None, str]:
-        """Return the cheapest strategy that suffices, and why it is this one."""
+        """Return the cheapest strategy that suffices, or None, and the reason."""
         totals = self.totals()
         chosen = next((item for item in totals if item.sufficient), None)
         reasons = [self._against(item) for item in totals[: totals.index(chosen) if chosen else None]]
@@ -285,7 +283,7 @@ class Audit:
 
 
 def _merit(total: Total) -> tuple[float, float]:
-    """Return how good a strategy is: its smallest EDQ, to four places and at most 1, and what of v decays."""
+    """Return a strategy's merit: its smallest EDQ, to four places and at most 1, and minus `frozen`."""
     return round(min(_rank(total.of_worst), 1.0), 4), -total.frozen
 
 
@@ -294,28 +292,28 @@ def _tried(count: int) -> str:
 
 
 def _rank(found: TensorFinding) -> float:
-    """Return an EDQ; of a tensor that is beyond less than any, of one of which nothing is asked 1."""
+    """Return an EDQ to sort by: -inf for a tensor beyond the range, 1 if nothing is asked of it."""
     if found.beyond is not None:
         return -math.inf
     return 1.0 if math.isnan(found.edq) else found.edq
 
 
-# -- made ----------------------------------------------------------------------------------------------------
+# -- the audit -----------------------------------------------------------------------------------------------
 #: Edges of the histogram of |update| / ulp(weight), as binary logarithms.
 EDGES = np.arange(-16.0, 9.0)
 
 
 def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
-    """Try a plan of training on samples of a model's tensors.
+    """Audit a plan of training on samples of a model's tensors.
 
     Parameters
     ----------
     samples : iterable of TensorSample
-        From `mcfsim.models.scan.scan`.
+        From `mcfsim.models.samples.scan`.
     plan : Plan
         How the model is to be trained.
     low : Format
-        For the histograms; usually that of the strategies.
+        Format of the histograms; usually that of the strategies.
 
     Returns
     -------
@@ -325,7 +323,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     Raises
     ------
     ValueError
-        If the updates that are known do not fit the tensors.
+        If the known updates do not fit the tensors.
     """
     check_processor()
     kept = list(samples)
@@ -359,7 +357,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
 
 
 def _found(course: Course, idle: Table, sizes: Sequence[float], stopped: float) -> Iterator[TensorFinding]:
-    """Yield what was found of each tensor under one strategy."""
+    """Yield the findings for each tensor under one strategy."""
     lost, edq = course.over_run(course.lost), course.over_run(course.edq)
     stops = course.stops(stopped)
     for row, beyond in enumerate(course.beyond):
@@ -378,7 +376,7 @@ def _found(course: Course, idle: Table, sizes: Sequence[float], stopped: float) 
 def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:
     """Return shares of updates by the binary logarithm of |update| / ulp(weight), in bins with these edges.
 
-    What is below the first edge counts for the first bin, what is above the last for the last one.
+    Numbers below the first edge count in the first bin, numbers above the last edge in the last bin.
     """
     asked = np.abs(directions)
     with np.errstate(divide="ignore", over="ignore"):

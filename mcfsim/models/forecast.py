@@ -1,44 +1,143 @@
-"""How much of its updates each tensor takes over a schedule: one strategy's addition, tried on a sample.
-
-A step asks a weight for ``-lr (d + lambda theta)``; `mcfsim.models.directions` says what is known of d. From
-step to step weights walk by what arrives.
-"""
+"""Forecasts: how much of its updates each tensor takes over a schedule, and which averages cannot decay."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
-from mcfsim.models.directions import Directions, Table, normal_directions
+from mcfsim.formats import Format
+from mcfsim.models.plan import Directions, Table, normal_directions
+from mcfsim.multiword import expansion
+from mcfsim.multiword.expansion import expand
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.optimizer import block_roles
-from mcfsim.optim.state import State, along, move, of_master
+from mcfsim.optim.state import State, decayed_update, move, split_master
 from mcfsim.optim.strategies import Addition, Roles, Strategy
+from mcfsim.optim.vectors import requantize
+from mcfsim.rounding import Mode
+from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.training.metrics import effective_update
 from mcfsim.training.schedule import Schedule
 
-#: Times that a step is made which rounds at random.
+# -- averages that cannot decay ---------------------------------------------------------------------------
+#: Formats of up to so many bits are tried with all significands, others with 2 to this power, spread evenly.
+_MOST_BITS = 14
+#: How many numbers are tried if a whole tensor shares a scale.
+_GROUP = 128
+
+
+def significands(fmt: Format) -> NDArray[np.float64]:
+    """Return the numbers of a format from 1 up to 2, which represent all normal numbers.
+
+    Formats of more than 14 bits give 2**14 of them, spread evenly, with both ends.
+    """
+    bits = fmt.precision - 1
+    if bits < _MOST_BITS:
+        return 1.0 + np.arange(1 << bits) / (1 << bits)
+    spread = np.linspace(0, (1 << bits) - 1, 1 << _MOST_BITS).astype(np.int64)
+    return 1.0 + spread / (1 << bits)
+
+
+@lru_cache
+def frozen_share(strategy: Strategy, slot: str, beta: float, *, beside: bool = False) -> float:
+    """Return the share of a moving average's significands that multiplication by beta does not change.
+
+    If the share is 1, the average never decays: `RN(beta x) = x` for every normal number x. This is so for a
+    bfloat16 second moment at beta2 = .999.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The strategy, with its low format filled in.
+    slot : {"m", "v"}
+        Which average.
+    beta : float
+        The decay rate, in [0, 1).
+    beside : bool, optional
+        For numbers that share a scale: whether the largest of them stays, and the scale with it. By default
+        all of them decay together, and the scale follows them if it can.
+
+    Returns
+    -------
+    float
+        For a single component, the share in its format; if it is rounded at random, the share that no draw
+        moves. For an expansion whose components after the first start at zero, the share of its sums. For
+        numbers that share a scale, as steps store them, the share of a group spread over five octaves. 0 for
+        exact numbers.
+
+    References
+    ----------
+    Yu et al., Collage, ICML 2024, on beta2 = .999 in bfloat16.
+    """
+    stored = strategy.tensors[slot]
+    fmt = stored.format
+    if fmt is None:
+        return 0.0
+    if stored.draws:  # truncation moves a product as far as any draw can
+        stored = replace(stored, rounding=Mode.TOWARD_ZERO, random_bits=None, rule=None)
+    roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
+    ar: Any = roles.moments if slot == "m" else roles.second_moment
+    if stored.scaled is not None:
+        return _frozen_in_group(ar, stored.scaled, fmt, beta, beside=beside)
+    x = ar.round(_within(fmt))
+    zero = np.zeros_like(x)
+    components = (x, *([zero] * (stored.components - 1)))
+    by_expansion = slot == "v" and strategy.beta2_components > 1
+    if by_expansion:
+        decayed = expansion.mul(ar, expand(ar, beta, strategy.beta2_components), components)
+    else:
+        decayed = expansion.scale(ar, components, beta)
+    before = np.sum([item.astype(np.float64) for item in components], axis=0)
+    after = np.sum([item.astype(np.float64) for item in decayed], axis=0)
+    return float(np.mean(before == after))
+
+
+def _frozen_in_group(
+    ar: Any, kept: ScaledFormat | Quantiser, fmt: Format, beta: float, *, beside: bool
+) -> float:
+    """Return the share of a group's numbers that stay; `beside` holds the largest and does not count it."""
+    size = kept.block if isinstance(kept.block, int) and kept.block > 1 else _GROUP
+    before = np.array(ar.round(np.geomspace(1 / 32, 1, size)))
+    requantize(before, [slice(0, size)], kept, fmt)
+    after = np.array(ar.mul(before, beta))
+    if beside:
+        after[-1] = before[-1]
+    requantize(after, [slice(0, size)], kept, fmt)
+    stays = after == before
+    return float(np.mean(stays[:-1] if beside else stays))
+
+
+def _within(fmt: Format) -> NDArray[np.float64]:
+    """Return all significands, at an exponent in the middle of the format's range."""
+    middle = (fmt.emin + fmt.emax) // 2
+    return np.ldexp(significands(fmt), middle)
+
+
+# -- forecasts --------------------------------------------------------------------------------------------
+#: How often a step that rounds at random is made.
 _DRAWS = 16
-#: Steps of a schedule that are tried, but for its ends and the end of its warm-up.
+#: How many steps of a schedule are tried, besides its ends and the end of its warm-up.
 _POINTS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class TensorRows:
-    """What is tried: weights and directions, one row a tensor.
+    """The input of a forecast: weights and directions, one row per tensor.
 
     Parameters
     ----------
     weights : array, shape (tensors, samples)
-        Elements.
+        Elements of the tensors.
     directions : Directions
-        What steps ask of each.
+        What steps ask of each element.
     decayed : array of bool, shape (tensors,)
         Whether weight decay applies.
     """
@@ -50,7 +149,7 @@ class TensorRows:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What comes of the updates under one strategy, at some steps of a schedule.
+    """Measures of the updates that arrive under one strategy, at some steps of a schedule.
 
     Parameters
     ----------
@@ -60,7 +159,7 @@ class Course:
         Their learning rates.
     lost, edq : array, shape (tensors, points)
         Share of elements that were to change and did not; normalised EDQ. NaN where nothing is asked, or
-        weights are beyond.
+        weights are beyond the range.
     beyond : array of bool, shape (tensors, points)
         Whether weights have left the format's range, or a step takes them out of it.
     """
@@ -74,8 +173,8 @@ class Course:
     def over_run(self, measure: Table) -> Table:
         """Return a measure's mean over the schedule, each step weighted by its learning rate.
 
-        So it is the share of the way: what arrives of all that is asked. NaN for a tensor of which nothing
-        is asked.
+        So it is the share of the whole way: what arrives of all that is asked. It is NaN if nothing is asked
+        of a tensor.
         """
         weight = self.rates * lengths(self.steps)
         there = ~np.isnan(measure)
@@ -85,15 +184,15 @@ class Course:
         return mean
 
     def stops(self, least: float) -> list[int | None]:
-        """Return for each tensor the step from which to the end its EDQ stays below a limit; None if none is.
+        """Return for each tensor the step after which its EDQ stays below a limit; None if there is none.
 
-        Between two steps that were tried it is interpolated.
+        The step is interpolated between two steps that were tried.
         """
         return [stop_of(self.steps, row, least) for row in self.edq]
 
 
 def stop_of(steps: Sequence[int] | NDArray[Any], edq: Sequence[float] | Table, least: float) -> int | None:
-    """Return the step from which on a series of EDQ stays below a limit; None if its end does not."""
+    """Return the step at which a series of EDQ falls below a limit for good; None if its end is not below."""
     below = np.asarray(edq) < least
     if not below[-1]:
         return None
@@ -107,23 +206,23 @@ def stop_of(steps: Sequence[int] | NDArray[Any], edq: Sequence[float] | Table, l
 
 
 def points_of(schedule: Schedule, steps: int) -> NDArray[np.int64]:
-    """Return the steps of a schedule that are tried: first, last, where it turns, and some between."""
+    """Return the steps of a schedule to try: the first, the last, where it turns, and some between."""
     spread = np.linspace(1, steps, min(steps, _POINTS)).astype(np.int64)
     turns = [step for step in (schedule.warmup, schedule.warmup + 1) if 1 <= step <= steps]
     return np.unique(np.concatenate([spread, turns, [1, steps]]).astype(np.int64))
 
 
 def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Schedule, steps: int) -> Course:
-    """Try a strategy's addition on a sample, at steps of a schedule.
+    """Forecast how a strategy's addition treats the updates of a sample, at steps of a schedule.
 
     Parameters
     ----------
-    trial : Trial
+    trial : TensorRows
         The sample.
     hyper : AdamW
         Its weight decay is part of the update.
     strategy : Strategy
-        With its low format put in. Weights start as its parameter stores them.
+        The strategy, with its low format filled in. Weights start as its parameter stores them.
     schedule : Schedule
         The learning rates.
     steps : int
@@ -132,8 +231,8 @@ def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Sche
     Returns
     -------
     Course
-        D is ``-lr (d + lambda theta)`` in binary64, E the exact change of the represented weight, made by
-        the optimizer's own text, each operation rounded.
+        D is ``-lr (d + lambda theta)`` in binary64. E is the exact change of the represented weight, made by
+        the optimizer's own algorithm with each operation rounded.
     """
     roles, points = strategy.roles(), points_of(schedule, steps)
     rates = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)])
@@ -160,7 +259,7 @@ def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Sche
 def _tried(
     trial: TensorRows, weights: Table, hyper: AdamW, strategy: Strategy, roles: Roles, step: int, rate: float
 ) -> tuple[Table, Table, NDArray[np.bool_]]:
-    """Return the lost share and EDQ of each tensor in one step, and which ones are beyond."""
+    """Return the lost share and EDQ of each tensor in one step, and which tensors leave the range."""
     directions = trial.directions.at(step)
     lost, edq = np.empty((2, len(weights)))
     beyond = np.zeros(len(weights), np.bool_)
@@ -191,7 +290,7 @@ def _tried(
 def _moved(
     strategy: Strategy, roles: Roles, state: State, directions: Table, scalars: Any, step: int
 ) -> Table:
-    """Return the change of each weight in one step, and whether there is none: means over draws."""
+    """Return the change of each weight in one step, and 1 if there is none, as means over draws."""
     draws = _DRAWS if any(role.rounding and role.rounding.stochastic for role in roles) else 1
     before = state.represented(strategy)
     moved, still = found = np.zeros((2, directions.size))
@@ -199,7 +298,7 @@ def _moved(
         drawn = roles if draws == 1 else block_roles(roles, step * draws + draw, 0)
         with np.errstate(all="ignore"):
             direction: Any = drawn.update.round(directions)
-            update = along(drawn.update, strategy, state, direction, scalars)
+            update = decayed_update(drawn.update, strategy, state, direction, scalars)
             parameter, extra = move(drawn, strategy, state, update)
         after = State(parameter, (), (), extra).represented(strategy)
         change = effective_update(before, after)
@@ -209,7 +308,7 @@ def _moved(
 
 
 def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:
-    """Return weights as a strategy stores them: what one component cannot hold, the next ones take."""
+    """Return weights as a strategy stores them: each component takes what the ones before cannot hold."""
 
     def components(ar: Any, count: int) -> tuple[Any, ...]:
         rest, made = weights, []
@@ -219,7 +318,7 @@ def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:
         return tuple(made)
 
     if strategy.addition is Addition.MASTER:
-        parameter, extra = of_master(roles, strategy, components(roles.parameter, 1)[0])
+        parameter, extra = split_master(roles, strategy, components(roles.parameter, 1)[0])
         return State(tuple(map(np.asarray, parameter)), (), (), tuple(map(np.asarray, extra)))
     if strategy.addition is Addition.KAHAN:
         theta, rest = components(roles.parameter, 2)
@@ -228,6 +327,6 @@ def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:
 
 
 def lengths(steps: NDArray[np.int64]) -> Table:
-    """Return how many steps each of those that were tried stands for: up to halfway to its neighbours."""
+    """Return how many steps each tried step represents: those up to halfway to its neighbours."""
     edges = np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
     return np.diff(edges)

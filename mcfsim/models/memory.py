@@ -1,36 +1,152 @@
-"""What a model takes in memory while it is trained, by storage strategy and by tensor."""
+"""Memory that training a model takes, by strategy and tensor; published models by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint, whole_number
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.models.shapes import SHAPES
 from mcfsim.models.weights import open_weights
 from mcfsim.optim.strategies import STRATEGIES, Addition, Strategy, strategy
 
-#: What the other strategies are compared with.
+# -- published models -------------------------------------------------------------------------------------
+Extent = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder-only transformer by its dimensions.
+
+    Parameters
+    ----------
+    name : str
+        Its name on the command line.
+    layers, width, vocabulary : int
+        Number of blocks, numbers per token, and number of tokens.
+    context : int
+        Number of learned positions; 0 for rotary ones, which have no parameters.
+    inner : int
+        Inner width of the feed-forward part.
+    gated : bool
+        False, as in GPT: biases, layer norms, an inner layer of two matrices, the output tied to the
+        embedding. True, as in LLaMA: no biases, root-mean-square norms, three matrices, an output of its own.
+
+    Raises
+    ------
+    TypeError
+        If a dimension is not an int.
+    ValueError
+        If one is less than 1, or the context negative.
+    """
+
+    name: str
+    layers: int
+    width: int
+    vocabulary: int
+    context: int
+    inner: int
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        for label in ("layers", "width", "vocabulary", "context", "inner"):
+            whole_number(f"{self.name}: {label}", getattr(self, label), least=0 if label == "context" else 1)
+
+    @property
+    def tensors(self) -> dict[str, Extent]:
+        """The extents of all tensors, by name, in the order of the forward pass."""
+        found: dict[str, Extent] = {"embedding": (self.vocabulary, self.width)}
+        if self.context:
+            found["positions"] = (self.context, self.width)
+        for layer in range(self.layers):
+            found |= {f"layer{layer}.{name}": extent for name, extent in self._layer().items()}
+        found |= self._norm("norm")
+        if self.gated:
+            found["output"] = (self.vocabulary, self.width)
+        return found
+
+    @property
+    def size(self) -> int:
+        """Number of parameters in all."""
+        return sum(map(math.prod, self.tensors.values()))
+
+    def _layer(self) -> dict[str, Extent]:
+        """Return the extents of one layer's tensors."""
+        d, inner = self.width, self.inner
+        found = self._norm("attention.norm")
+        for name in ("query", "key", "value", "output"):
+            found |= self._linear(f"attention.{name}", d, d)
+        found |= self._norm("inner.norm")
+        for name in ("up", "gate") if self.gated else ("up",):
+            found |= self._linear(f"inner.{name}", inner, d)
+        return found | self._linear("inner.down", d, inner)
+
+    def _linear(self, name: str, rows: int, columns: int) -> dict[str, Extent]:
+        weight: dict[str, Extent] = {f"{name}.weight": (rows, columns)}
+        return weight if self.gated else weight | {f"{name}.bias": (rows,)}
+
+    def _norm(self, name: str) -> dict[str, Extent]:
+        gain: dict[str, Extent] = {f"{name}.gain": (self.width,)}
+        return gain if self.gated else gain | {f"{name}.bias": (self.width,)}
+
+
+def _gpt(name: str, layers: int, width: int) -> Shape:
+    """Return a GPT-3 shape: GPT-2's vocabulary, and an inner width of four times the outer."""
+    return Shape(name, layers, width, vocabulary=50257, context=2048, inner=4 * width)
+
+
+#: The models of Yu et al., ICML 2024, by name. GPT: Brown et al., NeurIPS 2020, Table 2.1. OpenLLaMA: Geng
+#: and Liu, 2023, of the shape of LLaMA, Touvron et al., 2023, Table 2.
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {
+        shape.name: shape
+        for shape in (
+            _gpt("gpt-125m", 12, 768),
+            _gpt("gpt-1.3b", 24, 2048),
+            _gpt("gpt-2.7b", 32, 2560),
+            _gpt("gpt-6.7b", 32, 4096),
+            Shape("openllama-7b", 32, 4096, vocabulary=32000, context=0, inner=11008, gated=True),
+        )
+    }
+)
+
+
+def get_shape(name: str) -> Shape:
+    """Return a shape by its name.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown; the message lists the known ones.
+    """
+    if name not in SHAPES:
+        raise ValueError(f"unknown shape {name!r}{hint(name, SHAPES)}; known shapes: {', '.join(SHAPES)}")
+    return SHAPES[name]
+
+
+# -- memory -----------------------------------------------------------------------------------------------
+#: The strategy that the others are compared with.
 REFERENCE = "fp32-master"
-#: More parameters than any number given is meant to be.
+#: The largest number of parameters that is accepted.
 _MOST = 10**18
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes for each parameter, tensor by tensor.
+    """The bytes that a strategy stores per parameter, tensor by tensor.
 
     Parameters
     ----------
     parameter, gradient, m, v : Fraction
         The first components.
     components : Fraction
-        Those after the first, and a compensation.
+        Components after the first, and a compensation.
     master : Fraction
         The master copy.
     """
@@ -44,16 +160,16 @@ class Footprint:
 
     @property
     def total(self) -> Fraction:
-        """Of all tensors."""
+        """Bytes per parameter of all tensors."""
         return sum((getattr(self, item.name) for item in fields(self)), Fraction(0))
 
     def saving(self, reference: Footprint) -> Fraction:
-        """Return the share of another's bytes that are saved; negative if there are more."""
+        """Return the share of a reference's bytes that is saved; negative if more are needed."""
         return 1 - self.total / reference.total
 
 
 def footprint(chosen: Strategy) -> Footprint:
-    """Return what a strategy stores for each parameter.
+    """Return the bytes that a strategy stores per parameter.
 
     Raises
     ------
@@ -74,19 +190,19 @@ def footprint(chosen: Strategy) -> Footprint:
 
 
 def footprints(low: Format | str, names: Sequence[str] = ()) -> dict[str, Footprint]:
-    """Return what strategies store for each parameter, by name.
+    """Return the bytes that strategies store per parameter, by name.
 
     Parameters
     ----------
     low : Format or str
         The low format.
     names : sequence of str, optional
-        The strategies; by default all but ``exact``, less those of which the format allows none.
+        The strategies; by default all but ``exact`` and those that the format does not allow.
 
     Raises
     ------
     ValueError
-        If a name or the format is unknown, or a strategy that is named cannot be had in the format.
+        If a name or the format is unknown, or a named strategy is not possible in the format.
     """
     found = {}
     for name in names or STRATEGIES:
@@ -103,14 +219,14 @@ def footprints(low: Format | str, names: Sequence[str] = ()) -> dict[str, Footpr
 
 @dataclass(frozen=True)
 class Model:
-    """A model by the number of its parameters.
+    """A model by its number of parameters.
 
     Parameters
     ----------
     name : str
-        What it is called.
+        Its name.
     size : int
-        How many it has.
+        Its number of parameters.
     """
 
     name: str
@@ -123,17 +239,17 @@ def get_model(text: str) -> Model:
     Parameters
     ----------
     text : str
-        A number of parameters, as ``7e9``; a name of `SHAPES`; or the path of weights, see `open_weights`,
-        of which the floating numbers count.
+        A number of parameters, as ``7e9``; a name of `SHAPES`; or the path of weights, see `open_weights`;
+        their floating numbers count.
 
     Raises
     ------
     FileOfTensorsError
-        If there is a file, and it is damaged, or no file of weights; a `ValueError`.
+        If the file exists but is damaged, or is not a file of weights; a `ValueError`.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     ValueError
-        If it is a number of no parameters, or nothing that is known.
+        If it is a number but not a valid number of parameters, or if it is unknown.
     """
     try:
         number = Decimal(text)
@@ -157,7 +273,7 @@ def get_models(texts: Iterable[str]) -> list[Model]:
 
 
 def _whole(text: str, number: Decimal) -> int:
-    """Return a number of parameters as an int; raise unless it is one."""
+    """Return a number of parameters as an int; raise ValueError unless it is valid."""
     # The comparisons come first: the integer of 1e999999 would have a million digits.
     if not (number.is_finite() and 1 <= number <= _MOST) or number != int(number):
         raise ValueError(f"{text} parameters: it must be a whole number from 1 to {_MOST:.0e}")

@@ -1,24 +1,185 @@
-"""How a model is to be trained: what an audit is a function of, beside the weights."""
+"""The inputs of an audit: how a model is to be trained, and what is known of its updates."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from mcfsim.checks.arguments import finite_number, whole_number
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks import finite_number, whole_number
 from mcfsim.formats import Format
-from mcfsim.models.updates import NoiseModel, Updates
+from mcfsim.models.samples import TensorSample
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.training.schedule import Schedule
 
+# -- directions: updates in units of the learning rate ----------------------------------------------------
+Table = NDArray[np.float64]
 
+
+class Directions(ABC):
+    """The directions of a sample's updates, one row per tensor, without weight decay."""
+
+    @abstractmethod
+    def at(self, step: int) -> Table:
+        """Return the directions of a step, counted from 1: shape (tensors, samples)."""
+
+    @abstractmethod
+    def walk(self, first: int, rates: Table) -> tuple[Table, Table]:
+        """Return how far a stretch of steps moves weights.
+
+        Parameters
+        ----------
+        first : int
+            The first of the steps.
+        rates : array
+            Their learning rates.
+
+        Returns
+        -------
+        straight : array, shape (tensors, samples)
+            The known part of the sum of ``rate * direction``.
+        square : array, shape (tensors,)
+            The variance of the unknown part.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Steady(Directions):
+    """Directions that are the same at every step.
+
+    Directions as short as Adam's on pure noise are treated as noise: the variance of their sum is that of as
+    many independent directions of length 1. The excess of longer directions is assumed to keep its sign.
+
+    Parameters
+    ----------
+    table : array, shape (tensors, samples)
+        The directions.
+    beta1 : float
+        Decay rate of the first moment.
+    """
+
+    table: Table
+    beta1: float
+
+    def at(self, step: int) -> Table:
+        """Return the table."""
+        return self.table
+
+    def walk(self, first: int, rates: Table) -> tuple[Table, Table]:
+        """Return the part that keeps its sign, times the sum of the rates, and the variance of the noise."""
+        noise, size = noise_rms(self.beta1), rms_of(self.table)
+        # With beta1 = 0 noise has length 1, and only longer directions can keep their sign.
+        longer, room = size**2 - noise**2, 1.0 - noise**2
+        kept = np.sqrt(np.clip(longer / room if room > 0 else longer, 0.0, 1.0))
+        signs = np.divide(self.table, size[:, None], out=np.zeros_like(self.table), where=size[:, None] > 0)
+        square = np.square(np.minimum(size, noise) / noise) * np.square(rates).sum()
+        return (kept * rates.sum())[:, None] * signs, square
+
+
+def noise_rms(beta1: float) -> float:
+    """Return the root mean square of Adam's directions if gradients are noise of mean zero.
+
+    The moving average by beta1 of independent numbers of variance 1 has variance (1 - beta1) / (1 + beta1).
+    """
+    return math.sqrt((1.0 - beta1) / (1.0 + beta1))
+
+
+def rms_of(table: Table) -> Table:
+    """Return the root mean square of each row."""
+    size: Table = np.sqrt(np.mean(np.square(table), axis=1))
+    return size
+
+
+@lru_cache(maxsize=4)
+def normal_directions(tensors: int, samples: int) -> tuple[Table, Table]:
+    """Return two tables of normal numbers; each row holds the normal quantiles in its own random order."""
+    from scipy.special import ndtri
+
+    generator = np.random.default_rng(0)
+    quantiles = ndtri((np.arange(samples) + 0.5) / samples)
+    made = [np.tile(quantiles, (tensors, 1)) for _ in range(2)]
+    first, second = (generator.permuted(table, axis=1) for table in made)
+    for table in (first, second):
+        table.flags.writeable = False
+    return first, second
+
+
+# -- updates ----------------------------------------------------------------------------------------------
+class Updates(ABC):
+    """A model of the updates that steps ask for, in units of the learning rate and without decay."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The source of the directions, in words for a report."""
+
+    @abstractmethod
+    def directions(
+        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
+    ) -> Directions:
+        """Return the directions of samples, one row per tensor, in a run of `steps` steps.
+
+        Raises
+        ------
+        ValueError
+            If what is known does not fit the model's tensors, or is not finite.
+        """
+
+
+@dataclass(frozen=True)
+class NoiseModel(Updates):
+    """Normally distributed directions, of one size in all tensors and independent of the weights.
+
+    Parameters
+    ----------
+    rms : float, optional
+        Their root mean square. By default that of Adam with its beta1 if gradients are noise.
+
+    Raises
+    ------
+    TypeError
+        If it is not a number.
+    ValueError
+        If it is not positive and finite.
+    """
+
+    rms: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rms is not None and not finite_number("update_rms", self.rms) > 0:
+            raise ValueError(f"update_rms = {self.rms} must be positive")
+
+    @property
+    def words(self) -> str:
+        """The assumption, in words for a report."""
+        size = (
+            "sqrt((1 - beta1) / (1 + beta1)), as of Adam where gradients are noise"
+            if self.rms is None
+            else f"{self.rms:g}, as given"
+        )
+        return f"normally distributed directions, whatever the weight; their root mean square is {size}"
+
+    def directions(
+        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
+    ) -> Directions:
+        """Return normal numbers of the assumed size."""
+        found, _ = normal_directions(len(samples), samples[0].values.size)
+        return Steady(found * (noise_rms(hyper.beta1) if self.rms is None else self.rms), hyper.beta1)
+
+
+# -- the plan ---------------------------------------------------------------------------------------------
 def forecast_in(low: Format) -> tuple[Strategy, ...]:
-    """Return the strategies that are tried unless others are named: all whose losses are forecast.
+    """Return the strategies tried by default in a low format: all whose losses can be forecast.
 
-    What is rounded at random walks about its mean, and moments in a scaled format lose bits themselves: what
-    that costs no forecast says. Left out are those, too, that cannot be had in the low format.
+    Numbers rounded at random wander about their mean, and moments in a scaled format lose bits themselves; no
+    forecast says what that costs. Strategies that the low format does not allow are left out, too.
     """
     found = []
     for name, item in STRATEGIES.items():
@@ -33,31 +194,31 @@ def forecast_in(low: Format) -> tuple[Strategy, ...]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is to be trained.
+    """A plan for training a model.
 
     Parameters
     ----------
     hyper : AdamW
-        Of the optimizer, with its own rounding points: no `TorchAdamW`, which adds updates in another way.
+        The optimizer, with its own rounding points. `TorchAdamW` is refused: it adds updates in another way.
         Weight decay applies to tensors of two dimensions and more.
     schedule : Schedule
         Learning rates.
     steps : int
         Length of the run.
     strategies : tuple of Strategy
-        To compare, with their low format put in.
+        Strategies to compare, with their low format filled in.
     updates : Updates
         What is known of the updates.
     threshold : float
-        Least share of its updates that must reach each tensor for a strategy to be recommended.
+        The least share of updates that must arrive in each tensor for a strategy to be recommended.
     stopped : float
         A tensor has stopped where its EDQ stays below this to the end.
 
     Raises
     ------
     TypeError, ValueError
-        If one is of the wrong type, or out of range, or a strategy named twice or exact, or one
-        whose weights lie on a grid.
+        If an argument is of the wrong type or out of range; or if a strategy is named twice, is exact, or
+        keeps its weights on a grid.
     """
 
     hyper: AdamW
@@ -85,9 +246,10 @@ class Plan:
                 )
             if item.parameter.grid is not None:
                 raise ValueError(
-                    f"strategy {item.name!r} keeps its weights on a grid, of which an audit forecasts nothing"
+                    f"strategy {item.name!r} keeps its weights on a grid, and an audit forecasts nothing "
+                    "about these"
                 )
 
     def decays(self, shape: Sequence[int]) -> bool:
-        """Whether weight decay applies to a tensor: to matrices, not to gains and biases."""
+        """Return whether weight decay applies to a tensor: to matrices, but not to gains and biases."""
         return len(shape) > 1

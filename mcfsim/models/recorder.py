@@ -1,4 +1,4 @@
-"""The gradients of a training loop, written as it goes."""
+"""A recorder that writes the gradients of a training loop, step by step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import as_array, finite_number, whole_number
-from mcfsim.codec.views import codes_of
+from mcfsim.checks import as_array, finite_number, whole_number
+from mcfsim.codec import codes_of
 from mcfsim.formats import FORMATS
-from mcfsim.models.recorded_file import check_tensor, metadata, read_step, read_weights
 from mcfsim.models.recording import (
     WEIGHTS,
     check_dtypes,
     check_shapes,
+    check_tensor,
+    metadata,
+    read_step,
+    read_weights,
     step_files,
     step_name,
     write_count,
@@ -27,19 +30,19 @@ from mcfsim.storage.sealed import digest
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS
 
-#: A dtype as files call it, and elements as they lie there.
+#: For each tensor the dtype by the name that files use, and the elements as files store them.
 _Stored = dict[str, tuple[str, NDArray[Any]]]
 
 
 class Recorder:
-    """Writes gradients, one file a step, see `record`.
+    """A recorder of gradients that writes one file per step, see `record`.
 
     Attributes
     ----------
     directory : Path
-        Where they go.
+        The directory of the files.
     count : int
-        Steps recorded.
+        Number of steps recorded.
     """
 
     def __init__(
@@ -68,15 +71,15 @@ class Recorder:
         Parameters
         ----------
         gradients : mapping of str to array
-            Of the weights' names and shapes, in a floating dtype of NumPy or ml_dtypes that files have a name
-            for; in every step the same.
+            They have the weights' names and shapes, and a floating dtype of NumPy or ml_dtypes that files
+            have a name for, the same in every step.
         rate : float, optional
             The learning rate of the step.
 
         Raises
         ------
         TypeError
-            If a gradient is no array of such a dtype, or the rate no number.
+            If a gradient is not an array of such a dtype, or the rate is not a number.
         ValueError
             If a name, shape or dtype is not that of the step before, a number is NaN or infinite, or the rate
             is out of range.
@@ -100,7 +103,7 @@ class Recorder:
         self.count, self._dtypes = number, dtypes
 
     def _go_on(self, start: Path, after: int) -> int:
-        """Remove the steps after one, of a recording of the same tensors; return its number."""
+        """Remove all steps after step `after` from a recording of the same tensors; return `after`."""
         check_shapes(start, self._shapes, read_weights(start).shapes, "the model")
         files = step_files(self.directory)
         if after > len(files):
@@ -119,36 +122,36 @@ def record(weights: Mapping[str, NDArray[Any]], directory: Pathlike, *, after: i
     Parameters
     ----------
     weights : mapping of str to array
-        Those that the first step starts from, by tensor; in a floating dtype of NumPy or ml_dtypes.
+        The weights that the first step starts from, by tensor, in a floating dtype of NumPy or ml_dtypes.
     directory : path
-        For the files; made if it is not there.
+        The directory for the files; made if it is missing.
     after : int, optional
-        Go on with a recording after so many of its steps, for a loop that goes on from a checkpoint: later
-        steps are removed, and of the weights names and shapes alone are looked at. By default a recording
-        begins, where there is none.
+        Continue a recording after so many of its steps, for a loop that continues from a checkpoint. Later
+        steps are removed, and only names and shapes of the weights are checked. By default a new recording
+        begins, in a directory that has none.
 
     Returns
     -------
     Recorder
-        Whose ``step(gradients, rate)`` is called once a step, before the weights move.
+        Call its ``step(gradients, rate)`` once per step, before the weights move.
 
     Raises
     ------
     TypeError
-        If a weight is no array of such a dtype.
+        If a weight is not an array of such a dtype.
     ValueError
-        If there are no weights, or a weight is NaN or infinite, or has no elements; or if the recording to go
-        on with has other tensors, or fewer steps.
+        If there are no weights, or a weight is NaN or infinite, or has no elements; or if the recording to
+        continue has other tensors, or fewer steps.
     OutputError
         If the directory has a recording already, or cannot be written, or the disk has no room.
     OSError
-        If there is no recording to go on with.
+        If there is no recording to continue.
     """
     return Recorder(weights, directory, after=after)
 
 
 def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
-    """Return tensors as they lie in a file; refuse what no file has a dtype for, and what is not finite."""
+    """Return tensors as files store them; refuse dtypes that files lack, and numbers that are not finite."""
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors must be a mapping of names to arrays, not {type(tensors).__name__}")
     if not tensors:
@@ -172,7 +175,7 @@ def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
 
 
 def _dtype(x: Any) -> str | None:
-    """Return what files call the dtype of an array of floating numbers; None of what is none."""
+    """Return the name that files use for an array's floating dtype; None for anything else."""
     if not isinstance(x, np.ndarray) or x.dtype.name not in FORMATS:
         return None
     return DTYPE_OF.get(FORMATS[x.dtype.name])

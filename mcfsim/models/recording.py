@@ -1,25 +1,213 @@
-"""Recorded gradients: a directory with the weights at the start and one safetensors file a step."""
+"""Recordings of gradients: a folder with the starting weights and one safetensors file per step."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from mcfsim.checks.arguments import whole_number
-from mcfsim.models.recorded_file import TensorFile, read_other_weights, read_step, read_weights
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks import whole_number
+from mcfsim.codec import decode
+from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_weights, refuse_not_finite
 from mcfsim.storage import shards
 from mcfsim.storage.files import Pathlike, read_text, write_text
-from mcfsim.storage.schema import build, parse
-from mcfsim.storage.sealed import RECORDING
+from mcfsim.storage.sealed import (
+    RECORDING,
+    Forms,
+    build,
+    check_digest,
+    check_weights,
+    digest,
+    digest_of,
+    parse,
+    sealed,
+    unsealed,
+)
 from mcfsim.storage.tensors import FileOfTensorsError
 
+# -- one file ---------------------------------------------------------------------------------------------
+#: Names that are possible for a tensor in a safetensors file and for its series in the record of a run.
+_NAME = re.compile(r"(?!__metadata__\Z)[^\0\ud800-\udfff]{1,1000}(?<!\.npy)")
+#: Characters of a header's text that an error repeats.
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """One file of a recording; its tensors are read on request.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    tensors : mapping of str to Weight
+        All tensors, in the order that they were given in.
+    digests : mapping of str to str
+        SHA-256 of each tensor's bytes, in hexadecimal.
+    rate : float or None
+        The step's learning rate, if the file has it.
+    """
+
+    path: Path
+    tensors: Mapping[str, Weight]
+    digests: Mapping[str, str]
+    rate: float | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the tensors, by name."""
+        return {name: weight.shape for name, weight in self.tensors.items()}
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The dtypes of the tensors, by name, as files call them."""
+        return {name: weight.stored.dtype for name, weight in self.tensors.items()}
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        """Return all tensors as numbers in the carriers of their formats.
+
+        Raises
+        ------
+        FileOfTensorsError
+            If a tensor cannot be read, differs from what the header says, or has a NaN or infinity.
+        """
+        numbers = {}
+        for name, weight in self.tensors.items():
+            elements = weight.stored.read()
+            check_digest(self.path, name, digest(elements), self.digests[name])
+            numbers[name] = _numbers(elements, weight).reshape(weight.shape)
+        refuse_not_finite(self.path, {name: not_finite(x) for name, x in numbers.items()})
+        return numbers
+
+
+def read_step(path: Path, number: int) -> TensorFile:
+    """Open the gradients of a step: read the header, or the whole file if no recorder wrote it.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If the file is damaged, is another step's, or has a tensor without elements, of whole numbers, or
+        with a name that no series can have; in a file without digests, if a number is NaN or infinite.
+    OSError
+        If it is missing or cannot be read.
+    """
+    step, about = _opened(path)
+    if about and about.get("step") != str(number):
+        kind = f"step {about['step']}" if "step" in about else "weights"
+        raise FileOfTensorsError(path, f"is {kind} by its header, and step {number} by its name")
+    return step
+
+
+def read_weights(path: Path) -> TensorFile:
+    """Open the weights that a recording begins with, as `read_step` does; refuse the file of a step."""
+    weights, about = _opened(path)
+    check_weights(path, about)
+    return weights
+
+
+def read_other_weights(path: Pathlike, names: Collection[str]) -> TensorFile:
+    """Return the weights of these names that a model's file or folder has.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If one of them has whole numbers or no elements, or a number is NaN or infinite; see also
+        `mcfsim.models.weights.open_weights`.
+    OSError
+        If a file is missing or cannot be read.
+    """
+    found = open_weights(path)
+    for name in names:
+        if name in found.left_out:
+            raise FileOfTensorsError(found.path, f"tensor {name!r} has {found.left_out[name]}")
+    tensors = {name: found[name] for name in names if name in found}
+    return TensorFile(found.path, tensors, _digests(found.path, tensors))
+
+
+def metadata(
+    forms: Forms, digests: Mapping[str, str], step: int | None = None, rate: float | None = None
+) -> dict[str, str]:
+    """Return the metadata that a recorder puts in the header of a file, beside the tensors.
+
+    Parameters
+    ----------
+    forms, digests
+        As for `mcfsim.storage.sealed.sealed`.
+    step, rate : int and float, optional
+        Number of the step, and its learning rate.
+    """
+    about = {} if step is None else {"step": str(step)}
+    return sealed(RECORDING, forms, digests, about if rate is None else {**about, "rate": repr(rate)})
+
+
+def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
+    """Raise FileOfTensorsError if a tensor has no elements, or a name that no series can have."""
+    if not _NAME.fullmatch(name):
+        raise FileOfTensorsError(
+            path,
+            f"tensor {name[:_SHOWN]!r}: a name has 1 to 1000 characters, no NUL, no surrogate, and another "
+            "end than .npy, and is not __metadata__",
+        )
+    if not math.prod(shape):
+        raise FileOfTensorsError(path, f"tensor {name!r} of shape {list(shape)} has no elements")
+
+
+def _opened(path: Path) -> tuple[TensorFile, dict[str, str]]:
+    """Return a file and the metadata of its header, which is empty if no recorder wrote the file."""
+    tensors, about = shards.read_file(path), shards.read_metadata(path)
+    if not tensors:
+        raise FileOfTensorsError(path, "has no tensor")
+    for name, tensor in tensors.items():
+        check_tensor(path, name, tensor.shape)
+        if tensor.dtype not in FORMAT_OF:
+            raise FileOfTensorsError(
+                path, f"tensor {name!r} is of dtype {tensor.dtype}, which has no floating numbers"
+            )
+    weights = {name: Weight(tensor) for name, tensor in tensors.items()}
+    if about.get("format") != RECORDING:
+        check_weights(path, about)
+        return TensorFile(path, weights, _digests(path, weights)), {}
+    digests, said = unsealed(path, tensors, about)
+    try:
+        rate = float(said["rate"]) if "rate" in said else None
+    except ValueError as problem:
+        raise FileOfTensorsError(path, f"has a header that no recorder wrote: {problem}") from problem
+    if rate is not None and not 0 <= rate < math.inf:
+        raise FileOfTensorsError(path, "has a header that no recorder wrote")
+    # The library sorts tensors; the recorder lists their digests in the order of the training loop.
+    return TensorFile(path, {name: weights[name] for name in digests}, digests, rate), said
+
+
+def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:
+    """Return the SHA-256 of each tensor's bytes; raise FileOfTensorsError if a number is not finite."""
+    made, found = {}, {}
+    for name, weight in tensors.items():
+        counts = np.zeros(2, np.int64)
+
+        def look(elements: NDArray[Any], weight: Weight = weight, counts: Any = counts) -> None:
+            counts += not_finite(_numbers(elements, weight))
+
+        made[name] = digest_of(weight.stored, look)
+        found[name] = int(counts[0]), int(counts[1])
+    refuse_not_finite(path, found)
+    return made
+
+
+def _numbers(elements: NDArray[Any], weight: Weight) -> NDArray[Any]:
+    return elements if elements.dtype.kind == "f" else decode(elements, weight.format)
+
+
+# -- the folder -------------------------------------------------------------------------------------------
 WEIGHTS = "weights.safetensors"
-#: Says how many steps were recorded, so that one that is missing at the end is missed.
+#: This file has the number of recorded steps, so that a missing last step is noticed.
 COUNT = "steps.json"
 _LONGEST_COUNT = 1000
 _PREFIX = "step-"
@@ -34,7 +222,7 @@ class _Count:
 
 @dataclass(frozen=True)
 class Recording:
-    """Weights, and the gradients of steps that were made from them, in files.
+    """A recording in files: the weights at the start, and the gradients of the steps made from them.
 
     Parameters
     ----------
@@ -52,7 +240,7 @@ class Recording:
 
     @property
     def size(self) -> int:
-        """Elements of all tensors of a step."""
+        """Number of elements of all tensors of a step."""
         return sum(weight.size for weight in self.weights.tensors.values())
 
     def rates(self) -> tuple[float, ...]:
@@ -61,7 +249,7 @@ class Recording:
         Raises
         ------
         FileOfTensorsError
-            If a step has none.
+            If a step has no learning rate.
         """
         rates = []
         for step in self.steps:
@@ -71,7 +259,7 @@ class Recording:
         return tuple(rates)
 
     def digest(self) -> str:
-        """Return a SHA-256 of all tensors: names, dtypes, shapes and bits, in order."""
+        """Return the SHA-256 of all tensors: names, dtypes, shapes and bits, in order."""
         whole = hashlib.sha256()
         for part in (self.weights, *self.steps):
             dtypes, shapes = part.dtypes, part.shapes
@@ -83,9 +271,9 @@ class Recording:
 def open_recording(
     directory: Pathlike, weights: Pathlike | None = None, steps: int | None = None
 ) -> Recording:
-    """Open a recording: the headers of all its files are read and compared.
+    """Open a recording: read and compare the headers of all its files.
 
-    Of files that a recorder wrote no more is read. Others, whose headers have no digests, are read once.
+    Nothing more is read of files that a recorder wrote. Other files, without digests, are read once.
 
     Parameters
     ----------
@@ -95,7 +283,7 @@ def open_recording(
     weights : path, optional
         Another start, see `mcfsim.models.weights.open_weights`; tensors without gradients are left out.
     steps : int, optional
-        How many of the steps are meant, from the first on; by default all.
+        How many steps to use, from the first on; by default all.
 
     Returns
     -------
@@ -105,14 +293,14 @@ def open_recording(
     Raises
     ------
     FileOfTensorsError
-        If there is no step, or one is missing or there twice; if `steps` is not given and there are others
-        than were recorded; if a file is damaged; if a tensor is missing, or of another shape or dtype than
-        before, or holds no floating numbers; of files without digests, if a number is NaN or infinite. It is
-        a ValueError.
+        If there is no step, or one is missing or there twice; if `steps` is not given and the number of files
+        is not that of recorded steps; if a file is damaged; if a tensor is missing, has another shape or
+        dtype than before, or has no floating numbers; in files without digests, if a number is NaN or
+        infinite. It is a ValueError.
     ValueError
-        If the recording has fewer steps than are meant.
+        If the recording has fewer than `steps` steps.
     OSError
-        If a file is not there or cannot be read.
+        If a file is missing or cannot be read.
     """
     folder = Path(directory)
     files = step_files(folder)
@@ -133,12 +321,12 @@ def open_recording(
 
 
 def write_count(folder: Path, steps: int) -> None:
-    """Write how many steps a recording has."""
+    """Write the number of steps of a recording."""
     write_text(folder / COUNT, json.dumps({"format": RECORDING, "steps": steps}) + "\n")
 
 
 def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
-    """Raise FileOfTensorsError unless there are as many steps as were recorded; only recorders say so."""
+    """Raise FileOfTensorsError unless the files are as many as a recorder counted; others do not count."""
     if not (folder / COUNT).exists():
         if shards.read_metadata(files[1]).get("format") != RECORDING:
             return
@@ -149,7 +337,7 @@ def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
         recorded = build(_Count, parse(read_text(folder / COUNT, _LONGEST_COUNT)), "").steps
     except ValueError as problem:
         raise FileOfTensorsError(folder / COUNT, f"says no number of steps: {problem}") from problem
-    # A recorder that was killed has written its last step, and not yet counted it.
+    # A recorder that was killed may have written its last step without counting it.
     if len(files) not in (recorded, recorded + 1):
         raise FileOfTensorsError(
             folder,
@@ -168,7 +356,7 @@ def step_files(folder: Path) -> dict[int, Path]:
     Raises
     ------
     FileOfTensorsError
-        If a step is missing or there twice, or a file has nearly the name of a step.
+        If a step is missing or there twice, or a file's name is almost that of a step.
     OSError
         If there is no such folder.
     """
@@ -198,7 +386,7 @@ def check_shapes(
     found: Mapping[str, tuple[int, ...]],
     other: Pathlike,
 ) -> None:
-    """Raise FileOfTensorsError unless a file has tensors of the names and shapes of another one."""
+    """Raise FileOfTensorsError unless two files have tensors of the same names and shapes."""
     if missing := expected.keys() - found.keys():
         raise FileOfTensorsError(path, f"lacks the tensor {min(missing)!r}, which {other} has")
     if stray := found.keys() - expected.keys():
@@ -213,7 +401,7 @@ def check_shapes(
 def check_dtypes(
     path: Pathlike, expected: Mapping[str, str], found: Mapping[str, str], other: Pathlike
 ) -> None:
-    """Raise FileOfTensorsError unless a file's tensors have the dtypes that they have in another one."""
+    """Raise FileOfTensorsError unless the tensors of two files have the same dtypes."""
     for name, dtype in expected.items():
         if found[name] != dtype:
             raise FileOfTensorsError(

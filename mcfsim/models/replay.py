@@ -1,4 +1,4 @@
-"""Strategies over recorded gradients, side by side, and what each of them loses."""
+"""Replay of recorded gradients under several strategies side by side, and what each strategy loses."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from mcfsim.formats import Format
 from mcfsim.models.recording import Recording, open_recording
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.strategies import Strategy
-from mcfsim.problems.base import Tensors
 from mcfsim.rounding import Rounding
-from mcfsim.storage.apart import check_apart
-from mcfsim.training.loop import carry_out
+from mcfsim.storage.shards import check_apart
+from mcfsim.training.problems.base import Tensors
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import RecordedRates, Schedule
 from mcfsim.training.setup import Setup
-from mcfsim.training.simulate import DEFAULT_STRATEGIES
+from mcfsim.training.simulate import DEFAULT_STRATEGIES, carry_out
 
 
 class RecordedGradients:
-    """A recording as the source of a run's gradients, which are the same whatever the weights are.
+    """A source of gradients that come from a recording and do not depend on the weights.
 
     Parameters
     ----------
     recording : Recording
         The files.
     decayed : collection of str, optional
-        The tensors that weight decay applies to; by default those with at least two indices.
+        The tensors that weight decay applies to; by default those of at least two dimensions.
     """
 
     has_losses = False
@@ -47,7 +46,7 @@ class RecordedGradients:
         self._read: tuple[int, Tensors] | None = None
 
     def check_exact(self) -> None:
-        """Do nothing: recorded numbers are exact ones, too."""
+        """Do nothing: exact arithmetic takes recorded numbers, too."""
 
     def settings(self) -> dict[str, Any]:
         """Return the recording's size and digest, and which of its tensors decay."""
@@ -60,18 +59,18 @@ class RecordedGradients:
         }
 
     def start(self, seed: int) -> Tensors:
-        """Return the weights, whatever the seed is."""
+        """Return the recorded weights; the seed is ignored."""
         return self.recording.weights.read()
 
     def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[None, Tensors]:
-        """Return the recorded gradient of a step, which stays in memory until another step is asked for."""
+        """Return the recorded gradient of a step; keep it in memory until another step is asked for."""
         if self._read is None or self._read[0] != step:
             self._read = None
             self._read = step, self.recording.steps[step - 1].read()
         return None, self._read[1]
 
     def results(self, weights: Tensors) -> dict[str, float]:
-        """Return nothing: there is no objective."""
+        """Return an empty dict: there is no objective."""
         return {}
 
     def fingerprint(self, seed: int) -> str:
@@ -103,32 +102,32 @@ def replay(
 ) -> Run:
     """Feed recorded gradients to several strategies, each from the same start.
 
-    The loop is open: a gradient is that of the weights which the recorded training had, and not of those
-    that a strategy has reached. So a difference between strategies is one of their arithmetic alone, and how
-    the losses of trainings would differ is not said. The start is rounded to the low format for all.
+    The loop is open: a gradient belongs to the weights of the recorded training, not to those that a strategy
+    has reached. So strategies differ by their arithmetic alone. A replay does not say how the losses of
+    separate trainings would differ. The start is rounded to the low format for all.
 
     Parameters
     ----------
     directory : path
         A recording, see `mcfsim.record` and `mcfsim.torch.record`.
     optimizer, strategies
-        As of `mcfsim.simulate`.
+        As for `mcfsim.simulate`.
     schedule : Schedule, optional
         Learning rates; by default those recorded.
     weights : path, optional
         Another start: a model's safetensors file or folder, or ``.npz`` file.
     steps : int, optional
-        How many of the steps are made, from the first on; by default all.
+        How many steps to make, from the first on; by default all.
     decayed : collection of str, optional
-        The tensors that weight decay applies to; by default those with at least two indices.
+        The tensors that weight decay applies to; by default those of at least two dimensions.
     seed : int, optional
-        Of stochastic rounding and of the sample.
+        Seed of stochastic rounding and of the sample.
     clip : float or None, optional
         Largest norm of the gradient, if it was not clipped before it was recorded.
     low, rounding, scalars, record_every, truth_sample, precision
-        As of `mcfsim.simulate`; the exact update from the same state is computed unless `truth_sample` is 0.
+        As for `mcfsim.simulate`; the exact update from the same state is computed unless `truth_sample` is 0.
     checkpoint, checkpoint_every, output, progress
-        As of `mcfsim.simulate`.
+        As for `mcfsim.simulate`.
 
     Returns
     -------
@@ -142,10 +141,10 @@ def replay(
     ValueError
         If an argument is out of range; if the recording cannot be used, see
         `mcfsim.models.recording.open_recording`, or has no learning rates and no schedule is given; if a
-        tensor is damaged, or holds NaN or infinity; if the checkpoint or the output would take the place of
-        what is read; or for the checkpoint, as `mcfsim.simulate` says.
+        tensor is damaged, or holds NaN or infinity; if the checkpoint or the output would overwrite an input;
+        or for the checkpoint, as `mcfsim.simulate` says.
     OSError
-        If a file is not there or cannot be read.
+        If a file is missing or cannot be read.
 
     Warns
     -----

@@ -1,34 +1,37 @@
-"""What an audit reads of a model: every element once, to see that all are finite, and a sample to try on."""
+"""Scans of a model for an audit: a sample of each tensor, from one reading that can be interrupted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.models.weights import Weight, not_finite
+from mcfsim.models.weights import Weight, Weights, not_finite, refuse_not_finite
+from mcfsim.storage.archive import Forms, read_archive, write_archive
+from mcfsim.storage.files import Pathlike
 
 #: Elements read at a time.
 _BLOCK = 1 << 20
-#: The golden ratio's fractional part: its multiples spread evenly, whatever the number of them.
+#: The golden ratio's fractional part: its multiples spread evenly, however many there are.
 _GOLDEN = 0.5 * (5**0.5 - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class TensorSample:
-    """One tensor as it was read.
+    """A sample of one tensor, with statistics of all its elements.
 
     Parameters
     ----------
     name : str
-        Of the tensor.
+        Name of the tensor.
     shape : tuple of int
-        Of the tensor.
+        Shape of the tensor.
     format : str
-        In which the file has it.
+        The format in which the file stores it.
     values : array of float64, shape (samples,)
         Elements at `places_of`.
     rms : float
@@ -46,15 +49,15 @@ class TensorSample:
 
     @property
     def size(self) -> int:
-        """Elements of the tensor."""
+        """Number of elements of the tensor."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 def places_of(size: int, samples: int) -> NDArray[np.int64]:
-    """Return where a sample lies: in each of so many equal parts of a tensor one element, in order.
+    """Return the places of a sample, in order: one element of each of `samples` equal parts of a tensor.
 
-    Where in its part is not the same each time, so that no column of a matrix is met alone. Of a tensor with
-    fewer elements some are there several times.
+    The place within the part varies, so that no column of a matrix is sampled alone. If the tensor has fewer
+    elements, some are taken several times.
     """
     part = np.arange(samples)
     inside = part * _GOLDEN % 1.0
@@ -62,7 +65,7 @@ def places_of(size: int, samples: int) -> NDArray[np.int64]:
 
 
 def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tuple[int, int]]:
-    """Return a tensor's elements at `places_of`, and how many of all its elements are NaN and infinite."""
+    """Return a tensor's elements at `places_of`, and how many of all elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     for x in _taken(weight, values):
         counts += not_finite(x)
@@ -72,7 +75,7 @@ def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tupl
 def read_sample(
     weight: Weight, samples: int, told: Callable[[int], None] | None = None
 ) -> tuple[TensorSample, tuple[int, int]]:
-    """Return the sample of one tensor, and how many elements are NaN and infinite."""
+    """Return the sample of one tensor, and how many of all elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     squares = zeros = 0.0
     for x in _taken(weight, values):
@@ -90,7 +93,7 @@ def read_sample(
 
 
 def _taken(weight: Weight, values: NDArray[np.float64]) -> Iterator[NDArray[Any]]:
-    """Yield all elements of a tensor, a block at a time, and take a sample of them on the way."""
+    """Yield all elements of a tensor, a block at a time, and store its sample in `values`."""
     places, start = places_of(weight.size, values.size), 0
     for x in weight.blocks(_BLOCK):
         first, last = np.searchsorted(places, (start, start + x.size))
@@ -100,9 +103,121 @@ def _taken(weight: Weight, values: NDArray[np.float64]) -> Iterator[NDArray[Any]
 
 
 def _sum_of_squares(x: NDArray[Any]) -> float:
-    """Return a sum of squares in binary64, a cache's worth at a time."""
+    """Return a sum of squares in binary64, computed in blocks that fit the cache."""
     total = 0.0
     for start in range(0, x.size, 1 << 15):
         block = x[start : start + (1 << 15)].astype(np.float64)
         total += float(np.dot(block, block))
     return total
+
+
+# -- scans that can be interrupted ------------------------------------------------------------------------
+_KIND = "samples of weights"
+
+
+def scan(
+    weights: Weights,
+    samples: int,
+    kept: Pathlike | None = None,
+    told: Callable[[str, int, bool], None] | None = None,
+) -> list[TensorSample]:
+    """Read all tensors of a model, each element once, and return their samples.
+
+    Parameters
+    ----------
+    weights : Weights
+        The model.
+    samples : int
+        How many elements to take from each tensor.
+    kept : path, optional
+        A file for the samples. It is saved at the end, and when KeyboardInterrupt (Ctrl-C) or an error of a
+        file ends the scan. If it exists, the tensors in it are not read again.
+    told : callable, optional
+        Is called with a tensor's name, the number of its elements read since the last call, and whether they
+        were read earlier.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If a tensor cannot be read; or, after all were read, if there are NaNs or infinities. The message
+        counts them by tensor.
+    ValueError
+        If the file is of other weights, or of other samples, or damaged.
+    """
+    found: dict[str, TensorSample] = {}
+    bad: dict[str, tuple[int, int]] = {}
+    if kept is not None and Path(kept).exists():
+        found, bad = _load(kept, weights, samples)
+    try:
+        for name, weight in weights.items():
+            if name in found:
+                if told is not None:
+                    told(name, weight.size, True)
+                continue
+            sample, counts = read_sample(weight, samples, lambda n, name=name: told and told(name, n, False))  # type: ignore[misc]
+            found[name], bad[name] = sample, counts
+    finally:
+        if kept is not None:
+            _save(kept, weights, samples, found, bad)
+    refuse_not_finite(weights.path, bad)
+    return [found[name] for name in weights]
+
+
+def _about(weights: Weights, samples: int) -> dict[str, Any]:
+    """Return what determines the samples: their number, and the files with their sizes and times."""
+    files = sorted({weight.stored.path for weight in weights.values()})
+    stats = [(file.name, file.stat()) for file in files]
+    return {
+        "kind": _KIND,
+        "samples": samples,
+        "files": [[name, about.st_size, about.st_mtime_ns] for name, about in stats],
+        "tensors": [[name, list(weight.shape), str(weight.format)] for name, weight in weights.items()],
+    }
+
+
+def _save(
+    path: Pathlike,
+    weights: Weights,
+    samples: int,
+    found: Mapping[str, TensorSample],
+    bad: Mapping[str, tuple[int, int]],
+) -> None:
+    arrays = {
+        "values": np.array([found[name].values for name in found]).reshape(len(found), samples),
+        "rms": np.array([found[name].rms for name in found], dtype=np.float64),
+        "zeros": np.array([found[name].zeros for name in found], dtype=np.float64),
+        "bad": np.array([bad[name] for name in found], dtype=np.int64).reshape(len(found), 2),
+    }
+    write_archive(path, {**_about(weights, samples), "read": list(found)}, arrays)
+
+
+def _load(
+    path: Pathlike, weights: Weights, samples: int
+) -> tuple[dict[str, TensorSample], dict[str, tuple[int, int]]]:
+    """Return the saved samples; raise ValueError if they are of other files."""
+    wanted = _about(weights, samples)
+
+    def check(about: dict[str, Any], forms: Forms) -> None:
+        if about.get("kind") != _KIND:
+            raise ValueError("holds no samples of weights")
+        for label, said in wanted.items():
+            if about.get(label) != said:
+                raise ValueError(
+                    f"is of other weights or samples: {label} differ; name another file, or remove it"
+                )
+        read = about.get("read")
+        if not isinstance(read, list) or not set(map(str, read)) <= set(weights):
+            raise ValueError("has read other tensors than there are")
+        count = len(read)
+        shapes = {"values": (count, samples), "rms": (count,), "zeros": (count,), "bad": (count, 2)}
+        if {name: form.shape for name, form in forms.items()} != shapes:
+            raise ValueError("holds other arrays than samples of weights")
+
+    about, arrays = read_archive(path, check)
+    found, bad = {}, {}
+    for row, name in enumerate(about["read"]):
+        weight = weights[name]
+        numbers = float(arrays["rms"][row]), float(arrays["zeros"][row])
+        found[name] = TensorSample(name, weight.shape, str(weight.format), arrays["values"][row], *numbers)
+        bad[name] = int(arrays["bad"][row, 0]), int(arrays["bad"][row, 1])
+    return found, bad

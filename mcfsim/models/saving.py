@@ -1,8 +1,9 @@
-"""An optimizer's weights and state as safetensors files, and a state put back from them."""
+"""Saving of an optimizer's weights and state as safetensors files, and loading of a state."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,33 +13,88 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.codec.codes import check_codes, decode, encode
+from mcfsim.codec import check_codes, decode, encode
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.models.plan import Table
 from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, open_tensors
-from mcfsim.optim.groups import Groups
+from mcfsim.optim.groups import GroupBoundaries, Groups
 from mcfsim.optim.optimizer import Optimizer
+from mcfsim.optim.stored import Reach
+from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.optim.vectors import Split, is_packed, read, write
-from mcfsim.optim.weight_grid import Reach
 from mcfsim.storage.files import OutputError, Pathlike, write_text
 from mcfsim.storage.sealed import AT_ONCE, STATE, check_digest, digest, digest_of, sealed, unsealed
 from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, read_metadata, write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, Tensor
 
+
+# -- moments as codes and scales --------------------------------------------------------------------------
+def decoded(
+    path: Path,
+    label: str,
+    strategy: str | None,
+    slot: str,
+    codes: NDArray[Any],
+    scales: NDArray[Any],
+    shape: tuple[int, ...],
+) -> Table:
+    """Decode a moment stored as codes and scales; return a vector in binary64.
+
+    Parameters
+    ----------
+    path, label
+        For error messages: the file, and its name for the moment.
+    strategy : str or None
+        Name of the strategy that stored the moment.
+    slot : {"m", "v"}
+        Which moment it is.
+    codes, scales : array
+        As `mcfsim.optim.groups.Groups` stores them.
+    shape : tuple of int
+        Shape of the weight.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If the strategy is unknown, or stores no codes; or if codes or scales are not as it stores them.
+    """
+    known = None if strategy is None else STRATEGIES.get(strategy)
+    kept = None if known is None else known.tensors[slot]
+    if kept is None or kept.scaled is None or kept.format is None:
+        raise FileOfTensorsError(
+            path, f"has {label} as codes and scales of strategy {strategy!r}, which has none that are known"
+        )
+    count = math.prod(shape)
+    size = kept.scaled.block if isinstance(kept.scaled.block, int) else count
+    edges = GroupBoundaries([slice(0, count)], size)
+    forms, shared = Groups.forms(kept.scaled), Groups.shared(kept.scaled)
+    rows = (edges.count,) if shared == 1 else (edges.count, shared)
+    if codes.shape != shape or scales.shape != rows or (codes.dtype, scales.dtype) != forms:
+        raise FileOfTensorsError(
+            path,
+            f"{label} has codes of shape {codes.shape} and scales of shape {scales.shape}, and its weight "
+            f"shape {shape}, where {size} elements share a scale",
+        )
+    whole = Groups.whole(codes.reshape(-1), scales, kept.scaled, kept.format, edges)
+    return whole.numbers().astype(np.float64)
+
+
+# -- files ------------------------------------------------------------------------------------------------
 Array = NDArray[Any]
-#: A tensor to be written: its dtype, as files call it, and its elements as they lie there.
+#: A tensor to be written: its dtype by the name that files use, and its elements as files store them.
 _Elements = tuple[str, Array]
 
-#: What first components of moments are called, as torch calls them; other vectors are called by their field
-#: of `State` and a number.
+#: Torch's names of the moments' first components. Other vectors are named by their field of `State` and a
+#: number.
 _NAMES = {"m0": "exp_avg", "v0": "exp_avg_sq"}
-#: The tensor that says how many steps were made.
+#: Name of the tensor that holds the number of steps made.
 _STEP = "step"
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a vector that is a tensor of a file; of scales, which are not negative, if it says so."""
+    """A part of a vector that a file stores as one tensor; `scales` says that it has scales, not negative."""
 
     vector: Array | Split
     part: slice
@@ -47,7 +103,7 @@ class _Part:
     scales: bool = False
 
     def elements(self, part: slice | None = None) -> _Elements:
-        """Return all of it, or some, as a file has it: as codes if there is a dtype for them."""
+        """Return all elements, or a range, as files store them: as codes if there is a dtype for them."""
         x, fmt = self.vector[self.part if part is None else part], self.format
         if isinstance(x, Split):
             return f"U{8 * x.itemsize}", x.rest
@@ -60,7 +116,7 @@ class _Part:
 
     @property
     def dtype(self) -> str:
-        """Of its elements in a file."""
+        """The dtype of the elements in a file."""
         return self.elements(slice(0, 0))[0]
 
 
@@ -72,19 +128,19 @@ def save_weights(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | N
     optimizer : Optimizer
         In memory or in files, packed or not.
     path : path
-        A file that ends in ``.safetensors``; or with `shard_bytes` a folder, which is made if need be, and
-        gets ``model-00001-of-00004.safetensors`` and so on and their index.
+        A file that ends in ``.safetensors``. With `shard_bytes` it is a folder, made if need be, for the
+        files ``model-00001-of-00004.safetensors`` and so on and their index.
     shard_bytes : float, optional
-        Bytes of tensors a file, at most, but for a tensor that is larger.
+        The most bytes of tensors in a file; a larger tensor has a file of its own.
 
     Raises
     ------
     ValueError
         If the strategy stores exact numbers, or `shard_bytes` is not positive.
     OutputError
-        If the place cannot be written or has no room, or the folder has tensors already.
+        If the path cannot be written or has no room, or the folder has tensors already.
     SpoiltStateError
-        If a step or a loading was broken off half-way.
+        If a step or a loading was interrupted half-way.
     """
     fmt = _checked(optimizer)
     optimizer.whole.check()
@@ -95,23 +151,23 @@ def save_weights(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | N
 
 
 def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | None = None) -> None:
-    """Write all that an optimizer goes on from: its vectors, tensor by tensor, and the number of steps.
+    """Write the state from which an optimizer continues: its vectors by tensor, and the number of steps.
 
     Tensors are ``NAME.parameter0``, ``NAME.exp_avg``, ``NAME.exp_avg_sq``, ``NAME.parameter1``, ``NAME.v1``,
-    ``NAME.extra0`` and so on, as many as the strategy stores, and ``step``: as `mcfsim audit --state` has it.
-    Of packed moments that share scales they are ``NAME.exp_avg.codes``, ``NAME.exp_avg.scales`` and so on; of
-    a moment that is kept as rows and columns, ``NAME.exp_avg_sq.rows`` and ``NAME.exp_avg_sq.columns``. The
-    header, of shards their index, says of which optimizer and strategy they are, and the SHA-256 of each.
+    ``NAME.extra0`` and so on, as many as are stored, and ``step``; `mcfsim audit --state` reads these.
+    Packed moments that share scales are ``NAME.exp_avg.codes``, ``NAME.exp_avg.scales`` and so on; a moment
+    stored as rows and columns is ``NAME.exp_avg_sq.rows`` and ``NAME.exp_avg_sq.columns``. The header (for
+    shards their index) names the optimizer and the strategy, and has the SHA-256 of each tensor.
 
     Parameters
     ----------
     optimizer, path, shard_bytes
-        As of `save_weights`.
+        As for `save_weights`.
 
     Raises
     ------
     ValueError, OutputError, SpoiltStateError
-        As `save_weights` does; and if weights lie on a grid of a fixed scale, which follows from the start.
+        As `save_weights` does; and if weights lie on a grid with a fixed scale, which depends on the start.
     """
     _check_state(optimizer)
     optimizer.whole.check()
@@ -119,27 +175,27 @@ def save_state(optimizer: Optimizer, path: Pathlike, *, shard_bytes: float | Non
 
 
 def load_state(optimizer: Optimizer, path: Pathlike) -> None:
-    """Put a state in an optimizer, which then goes on from there, to the same bits.
+    """Load a saved state into an optimizer, which then continues from there, to the same bits.
 
-    All of the file is read and checked before anything is changed. If the writing that follows is broken off,
-    by KeyboardInterrupt say, the optimizer is spoilt until a state is loaded.
+    The whole file is read and checked before anything is changed. If the writing that follows is interrupted,
+    for example by KeyboardInterrupt, the optimizer is spoilt until a state is loaded.
 
     Parameters
     ----------
     optimizer : Optimizer
-        Of the same kind, tensors and strategy, and packed or not as that was if numbers share scales or bits;
-        what it holds is overwritten.
+        It has the same kind, tensors and strategy as the saved one. If numbers share scales or bits, it is
+        packed if that one was. Its contents are overwritten.
     path : path
-        From `save_state`.
+        What `save_state` wrote.
 
     Raises
     ------
     FileOfTensorsError
-        If the file is no state, or was altered since it was written, or is of another optimizer or strategy;
-        or if it lacks a tensor, or has one too many or of another shape or dtype, or a number that is none of
-        the format, or a scale that is negative or infinite. It is a ValueError.
+        If the file is not a state, was altered since it was written, or is of another optimizer or strategy;
+        if a tensor is missing, superfluous, or of another shape or dtype; or if a number is not a value of
+        the format, or a scale is negative or infinite. It is a ValueError.
     ValueError
-        As of `save_state`.
+        As for `save_state`.
     """
     _check_state(optimizer)
     tensors, about = open_tensors(path), read_metadata(path) if Path(path).suffix != ".npz" else {}
@@ -172,7 +228,7 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
 
 
 def _described(optimizer: Optimizer) -> dict[str, str]:
-    """Return what a state says that it is of."""
+    """Return the names of the optimizer and the strategy, as a state records them."""
     return {"optimizer": type(optimizer.hyper).__name__, "strategy": optimizer.strategy.name}
 
 
@@ -184,7 +240,7 @@ def _checked(optimizer: Optimizer) -> Format:
 
 
 def _check_state(optimizer: Optimizer) -> None:
-    """Raise unless vectors and steps are all that an optimizer goes on from."""
+    """Raise unless an optimizer continues from its vectors and the number of steps alone."""
     _checked(optimizer)
     grid = optimizer.strategy.parameter.grid
     if grid is not None and grid.reach is Reach.FIXED:
@@ -195,7 +251,7 @@ def _check_state(optimizer: Optimizer) -> None:
 
 
 def _parts(optimizer: Optimizer) -> Iterator[tuple[str, _Part]]:
-    """Yield all that an optimizer goes on from, tensor by tensor, and what each is called."""
+    """Yield the names and parts of an optimizer's state, tensor by tensor."""
     shapes, slices = optimizer.layout.shapes, optimizer.layout.slices
     for (label, vectors), fmt in zip(optimizer.state._asdict().items(), optimizer.formats, strict=True):
         for place, vector in enumerate(vectors):
@@ -213,7 +269,7 @@ def _parts(optimizer: Optimizer) -> Iterator[tuple[str, _Part]]:
 def _tensors(
     name: str, vector: Any, part: slice, fmt: Format | None, shape: tuple[int, ...]
 ) -> Iterator[tuple[str, _Part]]:
-    """Yield a range of a vector as what it is stored as: one tensor, or codes and their scales."""
+    """Yield a range of a vector as files store it: as one tensor, or as codes and their scales."""
     if not isinstance(vector, Groups):
         assert fmt is not None
         yield name, _Part(vector, part, fmt, shape)
@@ -225,7 +281,7 @@ def _tensors(
 
 
 def _good(part: _Part, stored: Tensor, x: Array) -> Array:
-    """Return elements of a stored tensor as its vector takes them; raise if they cannot be there."""
+    """Return elements of a stored tensor as its vector takes them; raise if they are not valid."""
     vector, fmt = part.vector, part.format
     if part.scales:
         numbers = read(x, fmt)
@@ -244,7 +300,7 @@ def _good(part: _Part, stored: Tensor, x: Array) -> Array:
 
 
 def _put(part: _Part, stored: Tensor, start: int, stop: int) -> None:
-    """Put some of a stored tensor in its place in a vector."""
+    """Copy a range of a stored tensor to its place in a vector."""
     block = slice(part.part.start + start, part.part.start + stop)
     x = _good(part, stored, stored.read(start, stop))
     if isinstance(part.vector, Split):
@@ -267,7 +323,7 @@ def _write(
     shard_bytes: float | None,
     of: Optimizer | None,
 ) -> None:
-    """Write parts of vectors as tensors, to one file or to several; the state of an optimizer is sealed."""
+    """Write parts of vectors as tensors, to one file or to several; seal the state of an optimizer."""
     extra = {} if of is None else {_STEP: ("I64", np.array(of.count, ELEMENTS["I64"]))}
     forms, digests = dict[str, tuple[str, tuple[int, ...]]](), dict[str, str]()
 
@@ -304,14 +360,14 @@ def _write(
         some = counted({**{name: elements(name) for name in names}, **more})
         write_file(folder / place, some, {} if of is None else {"format": STATE}, exclusive=True)
         index |= dict.fromkeys([*names, *more], place)
-    # Last, so that a folder without it is seen to be not finished.
+    # The index is written last, so that a folder without it is known to be unfinished.
     write_text(
         folder / f"model{INDEX_SUFFIX}", json.dumps({"metadata": about(), "weight_map": index}, indent=1)
     )
 
 
 def _shards(parts: Mapping[str, _Part], most: float) -> list[list[str]]:
-    """Return which tensors go to which file, in their order."""
+    """Return the names of the tensors of each file, in order."""
     shards: list[list[str]] = [[]]
     room = most
     for name, item in parts.items():

@@ -1,4 +1,4 @@
-"""What torch has saved of an optimizer's state, looked at entry by entry: anyone may have written it."""
+"""Reading of an optimizer's state that torch saved; every entry is checked, as anyone may have written it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
-from mcfsim.models.coded import decoded
-from mcfsim.models.directions import Table
+from mcfsim.models.plan import Table
 from mcfsim.models.samples import TensorSample, places_of
+from mcfsim.models.saving import decoded
 from mcfsim.models.weights import not_finite, refuse_not_finite
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import open_regular
@@ -20,14 +20,14 @@ from mcfsim.storage.tensors import FileOfTensorsError
 
 _Kind = TypeVar("_Kind")
 
-#: What torch calls the moments.
+#: Torch's names of the moments.
 MOMENTS = ("exp_avg", "exp_avg_sq")
-#: Elements that are looked at together, and characters of others' text that an error repeats.
+#: How many elements are checked together, and how many characters of a file's text an error repeats.
 _BLOCK, _SHOWN = 1 << 20, 120
 
 
 class _State(NamedTuple):
-    """What is saved of one parameter, its place among all, its group, and the strategy that this names."""
+    """One parameter's saved entries, its place among all, its group, and the strategy its group names."""
 
     entries: Mapping[Any, Any]
     place: int
@@ -36,21 +36,21 @@ class _State(NamedTuple):
 
 
 def torch_moments(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table, Table, float]]:
-    """Return the moments of a saved ``state_dict()`` at the places of samples, and how many steps were made.
+    """Return the moments in a saved ``state_dict()`` at the places of samples, and the number of steps made.
 
-    It is one of torch's optimizers, or of AdamW of `mcfsim.torch`, whose moments may have several components,
-    or lie as codes and scales.
+    It belongs to one of torch's optimizers, or to AdamW of `mcfsim.torch`. The moments of the latter may have
+    several components, or be stored as codes and scales.
 
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, is damaged, or holds anything but plain data; if it lacks the state of a
-        tensor, or does not tell which is whose; or if a moment is not of the tensor's shape, or has a number
-        that is NaN or infinite.
+        If it is not such a file, is damaged, or holds anything but plain data; if it lacks a tensor's state,
+        or does not tell which state belongs to which tensor; or if a moment does not have the tensor's shape,
+        or has a number that is NaN or infinite.
     ImportError
         If torch is not installed.
     OSError
-        If it is not there or cannot be read.
+        If it is missing or cannot be read.
     """
     saved = _loaded(path)
     try:
@@ -63,14 +63,14 @@ def torch_moments(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Tab
             found.append((m, v, _step(path, state.entries, sample.name)))
     except FileOfTensorsError:
         raise
-    except Exception as problem:  # whatever torch makes of tensors that anyone may have written
+    except Exception as problem:  # torch may raise anything for tensors that anyone may have written
         raise FileOfTensorsError(path, f"is damaged: {_said(problem)}") from problem
     refuse_not_finite(path, bad)
     return found
 
 
 def _loaded(path: Path) -> Any:
-    """Return what torch finds in a file, whose checksums are right: torch does not look at them."""
+    """Return what torch loads from a file; check its checksums first, since torch does not."""
     try:
         import torch
     except ImportError as problem:
@@ -83,14 +83,14 @@ def _loaded(path: Path) -> Any:
                 damaged = archive.testzip()
             if damaged is None:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as problem:  # whatever zipfile and torch make of bytes that anyone may write
+        except Exception as problem:  # zipfile and torch may raise anything for such bytes
             what = f"is no file of torch's that holds tensors alone: {_said(problem)}"
             raise FileOfTensorsError(path, what) from problem
     raise FileOfTensorsError(path, f"is damaged: {damaged} has not its checksum, or was saved without")
 
 
 def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[Any, _State]:
-    """Return the state of each tensor, by name; without names by shape and order, if these tell."""
+    """Return the state of each tensor by its name; without names, match by shape and order if possible."""
     registered = _registered(saved)
     for key in ("optimizer", "optimizer_state_dict"):
         if isinstance(saved, dict) and key in saved and "state" not in saved:
@@ -120,12 +120,12 @@ def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[
 
 
 def _kinds(state: _State) -> tuple[str, ...]:
-    """Return what the moments are called: as torch has them, or as `mcfsim.torch` does."""
+    """Return the names of the moments: torch's, or those of `mcfsim.torch`."""
     return SLOTS if SLOTS[0] in state.entries else MOMENTS
 
 
 def _registered(saved: Any) -> list[str]:
-    """Return the names of a model's tensors that lie beside the state, in the order of the model."""
+    """Return the names of a model's tensors, if saved beside the state, in the order of the model."""
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(saved, dict) and isinstance(model := saved.get(key), dict):
             return [name for name in model if isinstance(name, str)]
@@ -133,7 +133,7 @@ def _registered(saved: Any) -> list[str]:
 
 
 def _groups(groups: Any) -> dict[Any, tuple[int, int, str | None]]:
-    """Return for each parameter its place among all, its group, and the strategy that this names."""
+    """Return for each parameter its place among all, its group, and the strategy that the group names."""
     found: dict[Any, tuple[int, int, str | None]] = {}
     for group, item in enumerate(groups):
         strategy, numbers = item.get("strategy"), item.get("params", ())
@@ -144,7 +144,7 @@ def _groups(groups: Any) -> dict[Any, tuple[int, int, str | None]]:
 
 
 def _names(path: Path, groups: Any) -> dict[Any, Any]:
-    """Return the names of the parameters that groups number."""
+    """Return the names of numbered parameters, from the groups that name them."""
     named: dict[Any, Any] = {}
     for place, item in enumerate(_as(path, list, groups, "'param_groups'")):
         group = _as(path, dict, item, f"group {place}")
@@ -169,9 +169,9 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
 def _moment(
     path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
 ) -> Table:
-    """Return a moment at the places of a sample in binary64, and note how many numbers are not finite.
+    """Return a moment at the places of a sample in binary64, and note in `bad` how many are not finite.
 
-    It is the sum of its components, if it has several, or what codes and scales stand for.
+    Several components are added up; codes and scales are decoded.
     """
     if f"{kind}_scales" in state.entries:
         codes, scales = (
@@ -210,7 +210,7 @@ def _component(
 
 
 def _step(path: Path, state: Mapping[Any, Any], name: str) -> float:
-    """Return how many steps were made, which must be a whole number."""
+    """Return the number of steps made; raise unless it is a whole number."""
     import torch
 
     step = state.get("step")
@@ -222,7 +222,7 @@ def _step(path: Path, state: Mapping[Any, Any], name: str) -> float:
 
 
 def check_steps(path: Path, step: float) -> float:
-    """Return a number of steps; raise FileOfTensorsError unless it is one from 1 on that binary64 holds."""
+    """Return a number of steps; raise FileOfTensorsError unless it is whole, from 1 to below 2**53."""
     if not 1 <= step < 2**53 or step != int(step):
         raise FileOfTensorsError(
             path,
@@ -239,7 +239,7 @@ def _numbers(x: Any) -> Table:
 
 
 def _as(path: Path, kind: type[_Kind], item: Any, label: str) -> _Kind:
-    """Return an entry that must be of a type."""
+    """Return an entry; raise FileOfTensorsError unless it is of the given type."""
     if not isinstance(item, kind):
         raise FileOfTensorsError(
             path, f"holds no optimizer's state_dict(): {label} is no {kind.__name__}: {_shown(item)}"
@@ -248,7 +248,7 @@ def _as(path: Path, kind: type[_Kind], item: Any, label: str) -> _Kind:
 
 
 def _shown(item: Any) -> str:
-    """Return what an entry looks like, in short and on one line."""
+    """Return a short description of an entry on one line."""
     text = repr(item) if isinstance(item, str | int | float | bool | tuple | None) else type(item).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -264,7 +264,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 class Numbered(NamedTuple):
-    """A state as its optimizer numbers it.
+    """A state with the number that its optimizer gave it.
 
     Attributes
     ----------
@@ -273,7 +273,7 @@ class Numbered(NamedTuple):
     group : int
         The group that its parameter is in.
     shape : tuple of int
-        Of the parameter.
+        Shape of the parameter.
     """
 
     key: Hashable
@@ -284,17 +284,17 @@ class Numbered(NamedTuple):
 def by_order(
     path: Path, states: Sequence[Numbered], samples: Sequence[TensorSample], registered: Sequence[str] = ()
 ) -> dict[str, Hashable]:
-    """Return the number of each tensor's state, by the shapes, and by an order of tensors of one shape.
+    """Return the number of each tensor's state: match by shape, and tensors of one shape by their order.
 
-    An optimizer numbers parameters in the order that the model has them in. That is the order of
-    `registered`, if the file of the state holds the model, too. Else it is that of the weights' file, unless
-    this lists them by name, as safetensors does; and of names that differ in numbers alone that of the
+    An optimizer numbers parameters in the order of the model. That is the order of `registered`, if the
+    state's file holds the model, too. Otherwise it is the order of the weights' file, unless that file lists
+    tensors by name, as safetensors does. For names that differ in numbers alone it is also the order of the
     numbers.
 
     Parameters
     ----------
     path : Path
-        Of the states, for errors.
+        The file of the states, for error messages.
     states : sequence of Numbered
         In their order, group by group.
     samples : sequence of TensorSample
@@ -306,7 +306,7 @@ def by_order(
     ------
     FileOfTensorsError
         If a shape has more states than tensors or fewer; or if tensors of one shape have no such order, or
-        two, or their states are in several groups.
+        two different ones, or their states are in several groups.
     """
     found: dict[str, Hashable] = {}
     alike: dict[Shape, list[str]] = {}
@@ -336,7 +336,7 @@ def by_order(
 
 
 def _orders(names: list[str], registered: Sequence[str], *, telling: bool) -> list[list[str]]:
-    """Return the orders that tensors of one shape may have in their model, each once."""
+    """Return the possible orders of tensors of one shape in their model, each once."""
     places: Mapping[str, int] = {name: place for place, name in enumerate(registered)}
     if all(name in places for name in names):
         return [sorted(names, key=places.__getitem__)]
@@ -348,7 +348,7 @@ def _orders(names: list[str], registered: Sequence[str], *, telling: bool) -> li
 
 
 def _why(orders: list[list[str]]) -> str:
-    """Say why not one order is left."""
+    """Say why there is not exactly one order."""
     if not orders:
         return "no order of them is known"
     by_file, by_number = next(pair for pair in zip(*orders, strict=True) if pair[0] != pair[1])
@@ -356,9 +356,9 @@ def _why(orders: list[list[str]]) -> str:
 
 
 def _tells(states: Sequence[Numbered], samples: Sequence[TensorSample]) -> bool:
-    """Whether the order of a file may be that of the model: not one by name, and one that fits the states.
+    """Return whether a file's order may be the model's: it is not sorted by name, and it fits the states.
 
-    It fits if in each group shapes that no other group has follow each other as they do in the file.
+    It fits if, in each group, the shapes that no other group has come in the same order as in the file.
     """
     seen: dict[str, list[str]] = {}
     for sample in samples:

@@ -1,4 +1,4 @@
-"""A model's weights as they lie in files, tensor by tensor, as numbers of their formats."""
+"""Reading of a model's weights from files, tensor by tensor, as numbers of their formats."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.codec.codes import decode
+from mcfsim.codec import decode
 from mcfsim.formats import FORMATS, Format
-from mcfsim.storage import npz, shards
+from mcfsim.storage import shards, tensors
 from mcfsim.storage.files import Pathlike
 from mcfsim.storage.sealed import check_weights
 from mcfsim.storage.tensors import FileOfTensorsError, Tensor
 
-#: The format of each dtype of floating numbers, as files call it.
+#: The format of each floating-point dtype, by the name that files use.
 FORMAT_OF: Mapping[str, Format] = MappingProxyType(
     {
         "F64": FORMATS["float64"],
@@ -41,33 +41,33 @@ class Weight:
     Parameters
     ----------
     stored : Tensor
-        As it lies in its file.
+        The tensor in its file.
     """
 
     stored: Tensor
 
     @property
     def name(self) -> str:
-        """As the file has it."""
+        """The name in the file."""
         return self.stored.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor."""
+        """The shape of the tensor."""
         return self.stored.shape
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.stored.size
 
     @property
     def format(self) -> Format:
-        """In which the elements are stored."""
+        """The format in which the elements are stored."""
         return FORMAT_OF[self.stored.dtype]
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return elements as numbers in the format's carrier, in one new vector; NaN and infinity stay.
+        """Return elements as a new vector of numbers in the format's carrier; NaN and infinity stay.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Weight:
         return elements if elements.dtype.kind == "f" else decode(elements, self.format)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield all elements in order, so many at a time."""
+        """Yield all elements in order, `size` at a time."""
         for start in range(0, self.size, size):
             yield self.read(start, start + size)
 
@@ -90,11 +90,11 @@ class Weights(Mapping[str, Weight]):
     Parameters
     ----------
     path : Path
-        What was opened.
+        The file or folder that was opened.
     tensors : mapping of str to Weight
-        Those of floating numbers.
+        The tensors of floating numbers.
     left_out : mapping of str to str
-        The others, and why.
+        The other tensors, and why they are left out.
     """
 
     path: Path
@@ -112,19 +112,19 @@ class Weights(Mapping[str, Weight]):
 
     @property
     def size(self) -> int:
-        """Elements of all tensors."""
+        """Number of elements of all tensors."""
         return sum(weight.size for weight in self.values())
 
 
 def not_finite(x: NDArray[Any]) -> tuple[int, int]:
-    """Return how many numbers are NaN, and how many infinite."""
+    """Return how many numbers are NaN, and how many are infinite."""
     if np.isfinite(x).all():
         return 0, 0
     return int(np.count_nonzero(np.isnan(x))), int(np.count_nonzero(np.isinf(x)))
 
 
 def refuse_not_finite(path: Pathlike, found: Mapping[str, tuple[int, int]]) -> None:
-    """Raise FileOfTensorsError if there is a NaN or an infinity, by tensor and count."""
+    """Raise FileOfTensorsError if there is a NaN or an infinity; the message counts them by tensor."""
     told = [f"{name}: {nans} NaN, {inf} infinite" for name, (nans, inf) in found.items() if nans or inf]
     if told:
         more = f"; and {len(told) - 10} more tensors" if len(told) > 10 else ""
@@ -132,7 +132,7 @@ def refuse_not_finite(path: Pathlike, found: Mapping[str, tuple[int, int]]) -> N
 
 
 def open_weights(path: Pathlike) -> Weights:
-    """Open the weights of a model: no more than names and shapes is read.
+    """Open the weights of a model; read only names and shapes.
 
     Parameters
     ----------
@@ -143,15 +143,15 @@ def open_weights(path: Pathlike) -> Weights:
     Returns
     -------
     Weights
-        A mapping of names to tensors that are read a stretch at a time.
+        A mapping of names to tensors that are read piece by piece.
 
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, or damaged, or has a dtype that is not known, or no tensor of floating
-        numbers, or says that it is a recorded step or an optimizer's state; a `ValueError`.
+        If it is not such a file, is damaged, has an unknown dtype, has no tensor of floating numbers, or
+        says that it is a recorded step or an optimizer's state; a `ValueError`.
     OSError
-        If it is not there or cannot be read.
+        If it is missing or cannot be read.
     """
     path = Path(path)
     tensors = open_tensors(path)
@@ -169,7 +169,7 @@ def open_tensors(path: Pathlike) -> dict[str, Tensor]:
     if path.name.endswith(".json"):
         return shards.read_index(path)
     if path.suffix.lower() == ".npz":
-        return npz.read_archive_of_tensors(path)
+        return tensors.read_archive_of_tensors(path)
     if path.suffix.lower() == shards.SUFFIX:
         return shards.read_file(path)
     if not path.exists():

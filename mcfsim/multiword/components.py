@@ -1,4 +1,4 @@
-"""A real number as the sum of values of one format, and which formats have such sums."""
+"""Functions that split a real number into values of one format, and check whether a format allows it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from mcfsim.checks.arguments import check_int
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_int, check_processor
 from mcfsim.codec import encode, ulp
 from mcfsim.formats import Format, Parity, digits
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -18,13 +17,13 @@ from mcfsim.rounding import Rounding
 
 
 def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
-    """Return the real number ``value`` as n components: each is the rest, rounded to nearest even.
+    """Split the real number ``value`` into n components: each is the remainder, rounded to nearest even.
 
     Parameters
     ----------
     ar : Arithmetic
-        Its format takes the components, whatever its own rounding. An arithmetic without a format gives the
-        number and n - 1 zeros.
+        The components are values of its format; its own rounding is ignored. An arithmetic without a format
+        gives the number and n - 1 zeros.
     value : float, int, Fraction, Decimal or mpf
         A finite real number, taken exactly: ``0.999`` is the binary64 number, ``Decimal("0.999")`` is not.
         A zero loses its sign.
@@ -39,24 +38,25 @@ def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
     Raises
     ------
     TypeError
-        If `value` is no real number, or n no int.
+        If `value` is not a real number, or n is not an int.
     ValueError
-        If n < 1, the value is not finite, or such a rounding is no value of the format; see below.
+        If n < 1, the value is not finite, or one of these roundings is not a value of the format; see below.
 
     Notes
     -----
-    What the components leave of the number is what they do not say, and how much that is depends on the
-    kind of format. Refused is in each of them a number beyond the maximum or the least value by more than
-    rounding takes back, half the last step (or by just that, if the tie goes outward).
+    The final remainder depends on the kind of format. Every format refuses a number that lies beyond its
+    maximum or its least value by more than rounding takes back: by more than half the last step, or by
+    exactly half if the tie goes outward.
 
-    *Floats with sign and zero.* Each component is at most half an ulp of the one before it. What is left is
-    at most that of the last one, and at most half the smallest subnormal number where a component is zero.
-    *Floats without sign.* The same, but a rest that rounds to less than zero is refused.
-    *Floats without zero.* A rest of zero is refused, and so is a negative one without sign. A smaller rest
-    than the smallest number is rounded to that, since it is the nearest there is.
-    *Grids.* The components after the first are zero: it is off by at most half a step, or that beyond an end.
-    *Posits.* They round by their codes, and never to zero: where the steps are large, or below the smallest
-    number, a component may leave as much as there was, or more.
+    *Floats with sign and zero.* Each component is at most half an ulp of the one before it. The remainder is
+    at most half an ulp of the last one, and at most half the smallest subnormal number if a component is
+    zero.
+    *Floats without sign.* The same, but a remainder that rounds to less than zero is refused.
+    *Floats without zero.* A zero remainder is refused, and so is a negative one if there is no sign. A
+    remainder below the smallest number is rounded to that number, the nearest one.
+    *Grids.* Components after the first are zero. The error is at most half a step, also beyond an end.
+    *Posits.* They round by their codes and never to zero. Where the steps are large, or below the smallest
+    number, a component may leave a remainder as large as the one before, or larger.
     """
     check_processor()
     check_int("n", n)
@@ -76,29 +76,29 @@ def _of_real(value: Any, fmt: Format, n: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def _of_float(value: float, fmt: Format, n: int) -> tuple[float, ...]:
-    """Return the same, remembered: every step of an optimizer asks for its beta2."""
+    """Split a float as `_of_real` does, with a cache: every step of an optimizer asks for its beta2."""
     return _of_real(value, fmt, n)
 
 
 def components(value: Any, fmt: Format, n: int, rounded: Callable[[Fraction], float]) -> tuple[float, ...]:
-    """Return n values of a format, each of them what remains of a number after the ones before it, rounded.
+    """Split a number into n values of a format: each is the remainder after the ones before it, rounded.
 
     Parameters
     ----------
     value : float, int, Fraction, Decimal or mpf
         The number, taken exactly.
     fmt : Format
-        Of the components. See `mcfsim.expand` for what they are in each kind of format.
+        Format of the components. `mcfsim.expand` describes them for each kind of format.
     n : int
-        How many, at least 1.
+        Number of components, at least 1.
     rounded : callable
         Rounds a rational number to nearest even in this format.
 
     Raises
     ------
     ValueError
-        If the number is not finite, or one of the roundings is no value of the format: beyond its ends,
-        negative without a sign, zero without a zero. The message says which.
+        If the number is not finite, or a rounding is not a value of the format: it lies beyond the ends, or
+        is negative or zero in a format without such numbers. The message says which.
     """
     rest = to_fraction(value)
     if rest is None:
@@ -114,12 +114,12 @@ def components(value: Any, fmt: Format, n: int, rounded: Callable[[Fraction], fl
 
 
 def check_components(fmt: Format | None) -> None:
-    """Refuse a format whose rounding errors are not its own values: sums of several components need that.
+    """Raise unless rounding errors are values of the format, as sums of several components require.
 
     Raises
     ------
     UnsupportedFormatError
-        If it is a posit format or a grid, or has no sign or no zero.
+        If the format is a posit format or a grid, or has no sign or no zero.
     """
     if fmt is None or (type(fmt) is Format and fmt.signed and fmt.zero):
         return
@@ -133,7 +133,7 @@ def check_components(fmt: Format | None) -> None:
 
 
 def _why_no_value(exact: Fraction, fmt: Format) -> str:
-    """Return why the rounding of a number to nearest even is no value of the format; "" if it is one."""
+    """Say why a number rounded to nearest even is not a value of the format; "" if it is one."""
     if exact == 0:
         return "" if fmt.zero else "is zero, which the format has not"
     if exact < 0 and not fmt.signed:
@@ -143,7 +143,7 @@ def _why_no_value(exact: Fraction, fmt: Format) -> str:
     excess = abs(exact) - abs(end)
     if excess <= 0:
         return ""
-    # Rounding goes on past the end in steps of the last one before it.
+    # Beyond the end rounding continues with the last step before it.
     half = Fraction(float(ulp([float(end)], fmt)[0])) / 2
     if excess < half or (excess == half and _is_even(end, fmt)):
         return ""
@@ -151,15 +151,15 @@ def _why_no_value(exact: Fraction, fmt: Format) -> str:
 
 
 def _is_even(value: Fraction, fmt: Format) -> bool:
-    """Whether a tie between a value and the next one outward goes to the value."""
+    """Return whether a tie between a value and its outward neighbour goes to the value."""
     if type(fmt) is Format and fmt.precision == 1 and fmt.parity is Parity.SIGNIFICAND:
-        return False  # it goes to the larger one
+        return False  # the tie goes to the larger one
     return int(encode([float(value)], fmt)[0]) % 2 == 0
 
 
 def _short(value: Any) -> str:
-    """Write a number of any size down."""
+    """Return a number of any size as text."""
     try:
         return repr(value)
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python writes
         return f"a number of some {digits(Fraction(value), 6)}"

@@ -1,12 +1,12 @@
-"""Multi-component floats: a number as the unevaluated sum of n values of one format.
+"""Multi-component floats: each number is the unevaluated sum of n values of one format.
 
-A component of an expansion is what remains after the ones before it, rounded: ``x[0] = RN(x[0] + x[1])``
-and so on. So two components of precision p hold about 2 p bits, three about 3 p, as far as the smallest
-subnormal number allows. Every function takes the arithmetic first; expansions are tuples, most significant
-component first; two components are a double word. Bounds are relative errors, with u = 2**-p, for rounding
-to nearest even, without overflow, and without underflow of products and quotients. They rest on rounding
-errors being numbers of the format: arithmetic on two components or more runs in binary floating point with
-sign and zero, or exactly, and refuses posits, grids and the rest with `UnsupportedFormatError`.
+Each component of an expansion is the remainder after the ones before it, rounded:
+``x[0] = RN(x[0] + x[1])`` and so on. So two components of precision p hold about 2 p bits and three about
+3 p, as far as the smallest subnormal number allows. Every function takes the arithmetic first. Expansions
+are tuples, most significant component first; two components form a double word. Bounds are relative errors,
+with u = 2**-p, for rounding to nearest even without overflow, and without underflow of products and
+quotients. They require rounding errors to be values of the format. So arithmetic on two or more components
+runs in binary floating point with sign and zero, or exactly; others raise `UnsupportedFormatError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def value(x: Expansion) -> Fraction:
 
 @straight_line
 def renormalize(ar: Arithmetic, x: Expansion) -> Expansion:
-    """Return the same sum, normalised: each component is its sum with the next one, rounded.
+    """Return the same sum as a normalised expansion y: ``y[i] = RN(y[i] + y[i + 1])`` for every i.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ def renormalize(ar: Arithmetic, x: Expansion) -> Expansion:
     Returns
     -------
     expansion
-        As many components, with exactly the same sum.
+        The same number n of components, with exactly the same sum.
 
     Notes
     -----
-    Sweeps of 2Sum from the last component up, each one component shorter than the one before, and then
-    n - 2 sweeps down, for what cancelled. For n <= 2 that is 2Sum itself. For larger n that the result is
-    normalised is measured, not proved: no exception is known for n = 3, 4, 5. The sum is exact regardless.
+    Sweeps of 2Sum run from the last component up, each one component shorter than the one before. Then n - 2
+    sweeps run down, to repair cancellation. For n <= 2 this is 2Sum itself. For larger n normalisation is
+    measured, not proved: no exception is known for n = 3, 4, 5. The sum is always exact.
 
     References
     ----------
@@ -67,7 +67,7 @@ def renormalize(ar: Arithmetic, x: Expansion) -> Expansion:
 
 @straight_line
 def grow(ar: Arithmetic, x: Expansion, a: Value, *, ordered: bool = False) -> Expansion:
-    """Add the number ``a`` to an expansion. For two components 10 operations, or 7 if ordered.
+    """Add the number ``a`` to an expansion. Two components take 10 operations, or 7 if ordered.
 
     Parameters
     ----------
@@ -78,18 +78,18 @@ def grow(ar: Arithmetic, x: Expansion, a: Value, *, ordered: bool = False) -> Ex
     a : value
         A number of the format.
     ordered : bool, optional
-        Whether the first step is Fast2Sum, as in Collage's Grow, and not 2Sum. That is right only where
+        Whether the first step is Fast2Sum, as in Collage's Grow, instead of 2Sum. This is correct only where
         ``|x[0]| >= |a|``; elsewhere the compensation is lost, see `dw_plus_fp`.
 
     Returns
     -------
     expansion
-        Of n components. For n = 2 the relative error is at most 2 u**2; for n = 1 it is plain addition.
+        Of n components. For n = 2 the relative error is at most 2 u**2; for n = 1 this is plain addition.
 
     References
     ----------
-    For n = 2 see `dw_plus_fp`. The first sweep for larger n: Shewchuk, Discrete Comput. Geom. 18, 1997,
-    Theorem 10, from the other end.
+    For n = 2 see `dw_plus_fp`. For larger n the first sweep is Shewchuk, Discrete Comput. Geom. 18, 1997,
+    Theorem 10, run from the other end.
     """
     _check_format(ar, x)
     if len(x) == 1:
@@ -152,7 +152,7 @@ def scale(ar: Arithmetic, x: Expansion, a: Value) -> Expansion:
     Returns
     -------
     expansion
-        Of n components. For n = 2 the relative error is at most 2 u**2, in 6 operations: see `dw_times_fp3`.
+        Of n components. For n = 2 `dw_times_fp3` has a relative error of at most 2 u**2, in 6 operations.
     """
     _check_format(ar, x)
     if len(x) == 1:
@@ -176,10 +176,10 @@ def mul(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     Returns
     -------
     expansion
-        Of n components. For n = 2 the relative error is below 5 u**2, in 8 operations: Collage's Mul, which
-        is `dw_times_dw2` with its factors exchanged and leaves the product of the second components out. For
-        larger n the products ``x[i] y[j]`` with i + j < n are summed with their errors, but for the errors
-        of the last diagonal, largest first.
+        Of n components. For n = 2 the relative error is below 5 u**2, in 8 operations. This is Collage's Mul:
+        `dw_times_dw2` with its factors exchanged, without the product of the second components. For larger n
+        the products ``x[i] y[j]`` with i + j < n are summed, largest first, with their errors except those of
+        the last diagonal.
 
     Raises
     ------
@@ -214,12 +214,12 @@ def div(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     ar : Arithmetic
         Rounds to nearest and, for n = 2, has a fused multiply-add.
     x, y : expansion
-        Of n components each, 1 or 2, normalised. Of two components y = 0 gives NaN.
+        Of n components each, n = 1 or 2, normalised. With two components y = 0 gives NaN.
 
     Returns
     -------
     expansion
-        Of n components, for n = 2 by `dw_div_dw2` off by at most 15 u**2 + 56 u**3, in 18 operations.
+        Of n components. For n = 2 `dw_div_dw2` is off by at most 15 u**2 + 56 u**3, in 18 operations.
 
     Raises
     ------
@@ -242,12 +242,12 @@ def sqrt(ar: Arithmetic, x: Expansion) -> Expansion:
     ar : Arithmetic
         Rounds to nearest and, for n = 2, has a fused multiply-add.
     x : expansion
-        Of n components, 1 or 2, normalised. Of two components x = 0 gives NaN.
+        Of n components, n = 1 or 2, normalised. With two components x = 0 gives NaN.
 
     Returns
     -------
     expansion
-        Of n components, for n = 2 by `sqrt_dw` off by at most 25/8 u**2, in 8 operations.
+        Of n components. For n = 2 `sqrt_dw` is off by at most 25/8 u**2, in 8 operations.
 
     Raises
     ------

@@ -1,14 +1,14 @@
-"""Exact sums as expansions: nothing is rounded away, and each number added makes them a component longer.
+"""Exact sums as expansions: no bit is rounded away, and each added number makes them one component longer.
 
-An expansion here is a tuple of values, the *smallest* first, as in Shewchuk's paper; those of
-`mcfsim.multiword.expansion` are of fixed length, normalised, and begin with the largest. It stands for the
-exact sum of its components, any of which may be zero. It is *nonoverlapping* if each nonzero component is
-less in magnitude than the lowest set bit of the next one; *nonadjacent* if so is twice each component;
-*strongly nonoverlapping* if it is nonoverlapping, and two components that are adjacent are both powers of
-two, and neither is adjacent to a third one.
+An expansion here is a tuple of values, *smallest* first, as in Shewchuk's paper. Those of
+`mcfsim.multiword.expansion` have a fixed length, are normalised, and begin with the largest. An expansion
+stands for the exact sum of its components; some may be zero. It is *nonoverlapping* if each nonzero component
+is less in magnitude than the lowest set bit of the next one. It is *nonadjacent* if twice each component is
+so, too. It is *strongly nonoverlapping* if it is nonoverlapping, any two adjacent components are both powers
+of two, and neither is adjacent to a third one.
 
-All sums below are exact where the arithmetic rounds to nearest, with any tie rule, underflow is gradual and
-nothing overflows; of an infinite or NaN operand, or after an overflow, components are NaN.
+All sums below are exact if the arithmetic rounds to nearest (with any tie rule), underflow is gradual and
+nothing overflows. An infinite or NaN operand, or an overflow, makes components NaN.
 
 References
 ----------
@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.checks.arguments import is_tensor
-from mcfsim.codec.views import on_host
+from mcfsim.checks import is_tensor
+from mcfsim.codec import on_host
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
@@ -31,12 +31,12 @@ Components = tuple[Value, ...]
 
 
 def check_parts(x: Any, name: str, *, least: int = 1) -> None:
-    """Refuse what is no tuple of so many values.
+    """Raise unless x is a tuple of at least `least` values.
 
     Raises
     ------
     TypeError
-        If x is no tuple, or one of tuples.
+        If x is not a tuple, or is a tuple of tuples.
     ValueError
         If it has fewer than `least` values.
     """
@@ -57,18 +57,18 @@ def vec_sum(ar: Arithmetic, x: Components) -> Components:
     ar : Arithmetic
         Rounds to nearest.
     x : tuple of n values
-        In any order; they are added from the first to the last.
+        In any order. They are added from the first to the last.
 
     Returns
     -------
     tuple of n values
-        The errors in the order of the additions, and last the sum that recursive summation gives. The exact
-        sum of all is that of x.
+        The errors in the order of the additions, then the sum that recursive summation gives. Their exact
+        sum equals that of x.
 
     Raises
     ------
     TypeError, ValueError
-        If x is no tuple of values, or empty.
+        If x is not a tuple of values, or is empty.
 
     References
     ----------
@@ -94,7 +94,7 @@ def grow_expansion(ar: Arithmetic, e: Components, b: Value) -> Components:
     e : tuple of m values
         Nonoverlapping, smallest first.
     b : value
-        A number of the format, of whatever magnitude.
+        A number of the format, of any magnitude.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def grow_expansion(ar: Arithmetic, e: Components, b: Value) -> Components:
     Raises
     ------
     TypeError
-        If e is no tuple of values.
+        If e is not a tuple of values.
 
     References
     ----------
@@ -133,7 +133,7 @@ def expansion_sum(ar: Arithmetic, e: Components, f: Components) -> Components:
     Raises
     ------
     TypeError
-        If e or f is no tuple of values.
+        If e or f is not a tuple of values.
 
     References
     ----------
@@ -142,7 +142,7 @@ def expansion_sum(ar: Arithmetic, e: Components, f: Components) -> Components:
     check_parts(e, "e", least=0)
     check_parts(f, "f", least=0)
     final: list[Value] = []
-    for b in f:  # the next components of f are larger, and leave the smallest component alone
+    for b in f:  # the next components of f are larger: they do not change the smallest component
         smallest, *others = grow_expansion(ar, e, b)
         final, e = [*final, smallest], tuple(others)
     return (*final, *e)
@@ -150,15 +150,15 @@ def expansion_sum(ar: Arithmetic, e: Components, f: Components) -> Components:
 
 @straight_line
 def fast_expansion_sum(ar: Arithmetic, g: Components) -> Components:
-    """Add two expansions whose components are merged already, exactly. 6 (m + n) - 9 operations.
+    """Add two expansions, exactly, given their merged components. 6 (m + n) - 9 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest, ties to even; precision at least 4.
     g : tuple of m + n values
-        The components of two strongly nonoverlapping expansions, together in order of their magnitude: see
-        `merge`. At least two.
+        The components of two strongly nonoverlapping expansions, sorted by magnitude as `merge` does. At
+        least two.
 
     Returns
     -------
@@ -168,15 +168,15 @@ def fast_expansion_sum(ar: Arithmetic, g: Components) -> Components:
     Raises
     ------
     TypeError, ValueError
-        If g is no tuple of values, or of fewer than two.
+        If g is not a tuple of values, or has fewer than two.
 
     Notes
     -----
-    The theorem calls the result strongly nonoverlapping. In the sense above it need not be, whatever the
-    precision: ``(2**(p + 1) + 4,)`` and ``(-2**(p - 1) - 6, -2**(p + 1))`` are, and their sum comes out as
-    ``(2, 0, -2**(p - 1) - 4)``, which is not. That it is nonoverlapping is known of all expansions of two
-    components in six binades with p = 3 and 4. If the operands are nonoverlapping only, the result may
-    overlap; that of `expansion_sum` does not.
+    The theorem calls the result strongly nonoverlapping. In the sense above it need not be, at any precision:
+    ``(2**(p + 1) + 4,)`` and ``(-2**(p - 1) - 6, -2**(p + 1))`` are strongly nonoverlapping, but their sum
+    comes out as ``(2, 0, -2**(p - 1) - 4)``, which is not. The result is known to be nonoverlapping for all
+    expansions of two components in six binades with p = 3 and 4. If the operands are only nonoverlapping, the
+    result may overlap; the result of `expansion_sum` does not.
 
     References
     ----------
@@ -188,26 +188,27 @@ def fast_expansion_sum(ar: Arithmetic, g: Components) -> Components:
 
 
 def merge(e: Components, f: Components) -> Components:
-    """Return the components of two expansions in order of magnitude: zeros first, NaN last, none changed.
+    """Sort the components of two expansions by magnitude: zeros first, NaN last, values unchanged.
 
-    It is no arithmetic, and where a component goes depends on the operands: so it is no part of a straight
-    line, but of what is done before.
+    Merging is not arithmetic, and the place of a component depends on the operands. So it is not part of a
+    straight-line algorithm; do it beforehand.
 
     Parameters
     ----------
     e, f : tuples of m and n values
-        NumPy arrays that broadcast, or numbers; or tensors of one device, as carriers hold their numbers:
-        float32, float64 or shorter floats. They are put in order in the host's memory.
+        Numbers, or NumPy arrays that broadcast; or tensors of one device in the carriers' dtypes: float32,
+        float64 or shorter floats. Tensors are sorted in the host's memory.
 
     Returns
     -------
     tuple of m + n arrays
-        Equal magnitudes stay in the order of e, then f. If some are tensors, all are, of their device.
+        Equal magnitudes keep their order, e before f. If some operands are tensors, all results are tensors
+        on their device.
 
     Raises
     ------
     TypeError, ValueError
-        If e or f is no tuple of values, or empty; or if there are tensors of several devices.
+        If e or f is not a tuple of values, or is empty; or if there are tensors of several devices.
     """
     check_parts(e, "e")
     check_parts(f, "f")
@@ -226,6 +227,6 @@ def merge(e: Components, f: Components) -> Components:
 
 
 def _array(x: Value) -> Any:
-    """Return a component as NumPy takes it; of tensors of short floats the numbers in float32."""
+    """Return a component as a NumPy array; tensors of short floats become float32."""
     array = on_host(x)
     return array.astype(np.promote_types(array.dtype, np.float32)) if is_tensor(x) else array

@@ -1,18 +1,18 @@
-"""Sums of many numbers, and dot products: recursive, compensated, and in two words.
+"""Sums of many numbers and dot products: recursive, compensated, and in double words.
 
-Terms are a tuple of values, which are added elementwise: arrays that broadcast, or numbers. An array is
-summed along its first axis as ``tuple(x)``. Each function takes the arithmetic first and runs on any of them.
+Terms are a tuple of values, added elementwise: numbers, or arrays that broadcast. Pass an array as
+``tuple(x)`` to sum it along its first axis. Each function takes the arithmetic first and runs on any.
 
-In the bounds, s is the exact sum of the n terms, S that of their magnitudes, ``u = 2**-p``, and
-``gamma(n) = n u / (1 - n u)``. They suppose rounding to nearest, and that no partial sum overflows; sums may
-underflow gradually. The smaller the precision, the sooner n u exceeds 1, and the bounds of `neumaier_sum`,
-`sum_k` and `dot2` say nothing any more: in bfloat16 from 256 terms on. Nor are these sums accurate then, for
-the errors are themselves summed recursively. `kahan_sum` and `dw_sum` are.
+In the bounds, s is the exact sum of the n terms, S the sum of their magnitudes, ``u = 2**-p``, and
+``gamma(n) = n u / (1 - n u)``. The bounds assume rounding to nearest and no overflow of a partial sum; sums
+may underflow gradually. At low precision n u soon exceeds 1, in bfloat16 from 256 terms on. Then the bounds
+of `neumaier_sum`, `sum_k` and `dot2` say nothing, and these sums are not accurate: they sum the errors
+recursively. `kahan_sum` and `dw_sum` remain accurate.
 """
 
 from __future__ import annotations
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.eft import two_prod_fma, two_sum
 from mcfsim.multiword.double_word import dw_plus_fp
 from mcfsim.multiword.shewchuk import check_parts, vec_sum
@@ -28,9 +28,9 @@ def recursive_sum(ar: Arithmetic, x: Terms) -> Value:
     Parameters
     ----------
     ar : Arithmetic
-        Any; it may round stochastically.
+        Any arithmetic; it may round stochastically.
     x : tuple of n values
-        NaN, infinities and overflow have the consequences of the additions.
+        NaN, infinities and overflow propagate as in the additions.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def recursive_sum(ar: Arithmetic, x: Terms) -> Value:
     Raises
     ------
     TypeError, ValueError
-        If x is no tuple of values, or empty.
+        If x is not a tuple of values, or is empty.
 
     References
     ----------
@@ -55,25 +55,25 @@ def recursive_sum(ar: Arithmetic, x: Terms) -> Value:
 
 @straight_line
 def kahan_sum(ar: Arithmetic, x: Terms) -> tuple[Value, Value]:
-    """Add terms, each corrected by what the last addition got wrong. 4 (n - 1) operations.
+    """Add terms, each corrected by the rounding error of the last addition. 4 (n - 1) operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest.
     x : tuple of n values
-        An infinity, NaN or overflow makes c NaN, and so s with the next term.
+        An infinity, NaN or overflow makes c NaN, and the next term then makes s NaN.
 
     Returns
     -------
     s, c : value
-        The sum s is off by at most ``(2 u + O(n u**2)) S``; c is what the last addition put into s too much,
-        exactly if the sum so far was the larger one. Of one term c is 0.0.
+        The sum s is off by at most ``(2 u + O(n u**2)) S``. The correction c is the excess that the last
+        addition put into s, exactly if the sum so far was the larger operand. For one term c is 0.0.
 
     Raises
     ------
     TypeError, ValueError
-        If x is no tuple of values, or empty.
+        If x is not a tuple of values, or is empty.
 
     References
     ----------
@@ -92,7 +92,7 @@ def kahan_sum(ar: Arithmetic, x: Terms) -> tuple[Value, Value]:
 
 @straight_line
 def dw_sum(ar: Arithmetic, x: Terms, *, ordered: bool = False) -> tuple[Value, Value]:
-    """Add terms to a double word. 10 (n - 1) operations, or 7 (n - 1) if ordered.
+    """Accumulate terms in a double word. 10 (n - 1) operations, or 7 (n - 1) if ordered.
 
     Parameters
     ----------
@@ -101,19 +101,19 @@ def dw_sum(ar: Arithmetic, x: Terms, *, ordered: bool = False) -> tuple[Value, V
     x : tuple of n values
         An infinity, NaN or overflow makes both words NaN.
     ordered : bool, optional
-        Whether each addition begins with Fast2Sum, as Collage's Grow does. It gives the same bits as long as
+        Whether each addition begins with Fast2Sum, as Collage's Grow does. The bits are the same as long as
         no term exceeds the sum so far in magnitude; elsewhere the bound does not hold, see `dw_plus_fp`.
 
     Returns
     -------
     high, low : value
-        A double word, off by at most ``((1 + 2 u**2)**(n - 1) - 1) S``, that is about ``2 n u**2 S``. Of one
-        term low is 0.0.
+        A double word, off by at most ``((1 + 2 u**2)**(n - 1) - 1) S``, about ``2 n u**2 S``. For one term
+        low is 0.0.
 
     Raises
     ------
     TypeError, ValueError
-        If x is no tuple of values, or empty.
+        If x is not a tuple of values, or is empty.
 
     References
     ----------
@@ -127,10 +127,10 @@ def dw_sum(ar: Arithmetic, x: Terms, *, ordered: bool = False) -> tuple[Value, V
 
 
 def neumaier_sum(ar: Arithmetic, x: Terms) -> Value:
-    """Add terms, and the errors of these additions, and then both. 7 (n - 1) operations.
+    """Sum the terms, sum the rounding errors separately, and add both sums. 7 (n - 1) operations.
 
-    Neumaier's comparison of magnitudes only finds the order that Fast2Sum needs: with 2Sum it is Sum2 of
-    Ogita, Rump and Oishi, which is `sum_k` for k = 2.
+    Neumaier compares magnitudes only to find the order that Fast2Sum needs. With 2Sum his algorithm is Sum2
+    of Ogita, Rump and Oishi, which is `sum_k` for k = 2.
 
     Parameters
     ----------
@@ -142,13 +142,13 @@ def neumaier_sum(ar: Arithmetic, x: Terms) -> Value:
     Returns
     -------
     value
-        For n u < 1 off by at most ``u |s| + gamma(n - 1)**2 S``. For more terms the sum of the errors stops
+        Off by at most ``u |s| + gamma(n - 1)**2 S`` for n u < 1. With more terms the sum of the errors stops
         growing, and the result can be as bad as that of `recursive_sum`.
 
     Raises
     ------
     TypeError, ValueError
-        If x is no tuple of values, or empty.
+        If x is not a tuple of values, or is empty.
 
     References
     ----------
@@ -159,7 +159,7 @@ def neumaier_sum(ar: Arithmetic, x: Terms) -> Value:
 
 
 def sum_k(ar: Arithmetic, x: Terms, k: int) -> Value:
-    """Add terms after k - 1 passes that replace them by a sum and its errors. (6 k - 5) (n - 1) operations.
+    """Sum terms recursively after k - 1 passes of `vec_sum` over them. (6 k - 5) (n - 1) operations.
 
     Parameters
     ----------
@@ -168,17 +168,17 @@ def sum_k(ar: Arithmetic, x: Terms, k: int) -> Value:
     x : tuple of n values
         An infinity, NaN or overflow gives NaN, unless n = 1 or k = 1.
     k : int
-        At least 1; with 1 it is `recursive_sum`, with 2 `neumaier_sum`.
+        At least 1. With k = 1 this is `recursive_sum`, with k = 2 `neumaier_sum`.
 
     Returns
     -------
     value
-        For k >= 3 and 4 n u <= 1 off by at most ``(u + 3 gamma(n - 1)**2) |s| + gamma(2 n - 2)**k S``.
+        Off by at most ``(u + 3 gamma(n - 1)**2) |s| + gamma(2 n - 2)**k S`` for k >= 3 and 4 n u <= 1.
 
     Raises
     ------
     TypeError, ValueError
-        If x is no tuple of values, or empty, or k is no int, or less than 1.
+        If x is not a tuple of values or is empty, or if k is not an int or is less than 1.
 
     References
     ----------
@@ -196,7 +196,7 @@ def _sum_k(ar: Arithmetic, x: Terms, *, k: int) -> Value:
 
 @straight_line
 def dot2(ar: Arithmetic, x: Terms, y: Terms) -> Value:
-    """Add products, and the errors of products and additions, and then both. 10 n - 7 operations.
+    """Return a dot product: sum the products, sum all rounding errors, add both. 10 n - 7 operations.
 
     Parameters
     ----------
@@ -208,18 +208,18 @@ def dot2(ar: Arithmetic, x: Terms, y: Terms) -> Value:
     Returns
     -------
     value
-        Let s be the exact dot product and S that of the magnitudes. For n u < 1, and if each product is a
-        multiple of the smallest subnormal number, it is off by at most ``u |s| + gamma(n)**2 S``.
+        Let s be the exact dot product and S that of the magnitudes. The result is off by at most
+        ``u |s| + gamma(n)**2 S`` if n u < 1 and each product is a multiple of the smallest subnormal number.
 
     Raises
     ------
     TypeError, ValueError
-        If x or y is no tuple of values, or empty, or they differ in length.
+        If x or y is not a tuple of values or is empty, or if they differ in length.
 
     References
     ----------
-    Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005, Algorithm 5.3, Proposition 5.5; here the products'
-    errors come from a fused multiply-add.
+    Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005, Algorithm 5.3, Proposition 5.5. Here a fused
+    multiply-add gives the errors of the products.
     """
     check_parts(x, "x")
     check_parts(y, "y")

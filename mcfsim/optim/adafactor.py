@@ -1,4 +1,4 @@
-"""Adafactor: its stages as plain functions of arithmetics, and the means between them."""
+"""Adafactor, with and without a first moment: its hyperparameters and the stages of its step."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.multiword.expansion import expand
-from mcfsim.optim.declaration import Interval, Slot
-from mcfsim.optim.over import Over
+from mcfsim.optim.declaration import Granularity, Interval, Slot
 from mcfsim.optim.staged import Known, Mean, Stage, Staged
-from mcfsim.optim.state import State, average, crossed, move
+from mcfsim.optim.state import State, average, converted, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator
 from mcfsim.protocol import Arithmetic, Value
 
 
 class AdafactorScalars(NamedTuple):
-    """The real scalars of one step, as Python floats, or a float expansion for `beta2`."""
+    """The real scalars of one step, as Python floats; `beta2` may be an expansion of floats."""
 
     beta2: Any
     gain2: float
@@ -36,29 +35,30 @@ class Adafactor(Staged):
     Parameters
     ----------
     beta2_power : float
-        The second moment decays by ``1 - t**-beta2_power`` in step t; positive.
+        The second moment decays by the factor ``1 - t**-beta2_power`` in step t; positive.
     epsilon : float
         Added to the gradient's square; positive. An optimizer warns if it is zero in the format of the second
-        moment, as 1e-30 is in fp16 and fp8: where v is zero, 0 / 0 follows.
+        moment, as 1e-30 is in fp16 and fp8: a step is then 0 / 0 where v is zero.
     threshold : float
-        Root mean square of a tensor's direction from which on it is made shorter; positive.
+        If the root mean square of a tensor's direction exceeds it, the direction is shortened; positive.
     least_scale : float
-        A tensor's step is the rate times its root mean square, or times this if that is less; not negative.
+        The size of a tensor's step is the rate times the tensor's root mean square, or times `least_scale` if
+        that is larger; not negative.
     weight_decay : float
-        Decoupled decay, in units of a tensor's step; not negative.
+        Decoupled decay, in units of the size of a tensor's step; not negative.
     accumulator : Accumulator, optional
-        By which means are summed; by default exactly.
+        Sums the numbers of a mean; by default sums are exact.
 
     Raises
     ------
     TypeError
-        If one is no number, or the accumulator none.
+        If a hyperparameter is no number, or `accumulator` no Accumulator.
     ValueError
-        If one is out of range, or not finite.
+        If a hyperparameter is out of range, or not finite.
 
     Notes
     -----
-    The rate of step t is that of the schedule, and ``t**-0.5`` at most: with 1e-2 it is the paper's.
+    The rate of step t is that of the schedule, and at most ``t**-0.5``; a rate of 1e-2 gives the paper's.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = (Slot("v"),)
@@ -100,54 +100,54 @@ class Adafactor(Staged):
             rate=min(rate, step**-0.5),
         )
 
-    def entering(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by what they are called in the guide."""
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by their names in the guide."""
         update = {"threshold": self.threshold, "least_scale": self.least_scale}
         return {"v": {"epsilon": self.epsilon}, "update": {**update, "weight_decay": self.weight_decay}}
 
-    def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Over]:
-        """Return rows and columns for the second moment of a tensor of two indices or more."""
+    def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Granularity]:
+        """Return what a slot keeps: rows and columns for v of two indices or more, otherwise elements."""
         if slot == "v" and len(shape) >= 2:
-            return {"rows": Over.ROW, "columns": Over.COLUMN}
-        return {slot: Over.ELEMENT}
+            return {"rows": Granularity.ROW, "columns": Granularity.COLUMN}
+        return {slot: Granularity.ELEMENT}
 
     def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Mean, ...]:
-        """Return the step of a tensor; see `direction`, `sizes` and `moved` for its rounding points."""
+        """Return a tensor's step; see `direction`, `sizes` and `moved` for its rounding points."""
         by = self.accumulator
         if len(shape) < 2:
-            second: tuple[Stage | Mean, ...] = (Stage(full, Over.ELEMENT, ("square", "v")),)
+            second: tuple[Stage | Mean, ...] = (Stage(full, Granularity.ELEMENT, ("square", "v")),)
         else:
             second = (
-                Mean("row_mean", "square", Over.ROW, "v", by),
-                Mean("column_mean", "square", Over.COLUMN, "v", by),
-                Stage(rows, Over.ROW, ("rows", "row_mean")),
-                Stage(columns, Over.COLUMN, ("columns", "column_mean")),
-                Mean("all_rows", "rows", Over.MATRIX, "v", by),
-                Stage(shares, Over.ROW, ("rows", "all_rows")),
-                Stage(factored, Over.ELEMENT, ("share", "columns")),
+                Mean("row_mean", "square", Granularity.ROW, "v", by),
+                Mean("column_mean", "square", Granularity.COLUMN, "v", by),
+                Stage(rows, Granularity.ROW, ("rows", "row_mean")),
+                Stage(columns, Granularity.COLUMN, ("columns", "column_mean")),
+                Mean("all_rows", "rows", Granularity.MATRIX, "v", by),
+                Stage(shares, Granularity.ROW, ("rows", "all_rows")),
+                Stage(factored, Granularity.ELEMENT, ("share", "columns")),
             )
         return (
-            Stage(squares, Over.ELEMENT, ("gradient",)),
+            Stage(squares, Granularity.ELEMENT, ("gradient",)),
             *second,
-            Stage(direction, Over.ELEMENT, ("g", "variance", "parameter", "extra")),
-            Mean("direction_mean", "direction_square", Over.TENSOR, "update", by),
-            Mean("weight_mean", "weight_square", Over.TENSOR, "update", by),
-            Stage(sizes, Over.TENSOR, ("direction_mean", "weight_mean")),
+            Stage(direction, Granularity.ELEMENT, ("g", "variance", "parameter", "extra")),
+            Mean("direction_mean", "direction_square", Granularity.TENSOR, "update", by),
+            Mean("weight_mean", "weight_square", Granularity.TENSOR, "update", by),
+            Stage(sizes, Granularity.TENSOR, ("direction_mean", "weight_mean")),
             self._last(),
         )
 
     def _last(self) -> Stage:
-        return Stage(moved, Over.ELEMENT, ("direction", "clip", "size", "parameter", "extra"))
+        return Stage(moved, Granularity.ELEMENT, ("direction", "clip", "size", "parameter", "extra"))
 
 
 @dataclass(frozen=True)
 class MomentumAdafactor(Adafactor):
-    """Hyperparameters of Adafactor with a first moment: an average of updates.
+    """Hyperparameters of Adafactor with a first moment, an average of updates.
 
     Parameters
     ----------
     beta2_power, epsilon, threshold, least_scale, weight_decay, accumulator
-        As of `Adafactor`.
+        As for `Adafactor`.
     beta1 : float
         Decay of the first moment, in [0, 1).
     """
@@ -164,61 +164,61 @@ class MomentumAdafactor(Adafactor):
         found = super().scalars(roles, strategy, step, rate, decayed=decayed)
         return found._replace(beta1=self.beta1, gain1=1.0 - self.beta1)
 
-    def entering(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by what they are called in the guide."""
-        return {**super().entering(), "m": {"1 - beta1": 1.0 - self.beta1}}
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by their names in the guide."""
+        return {**super().rounded_hyperparameters(), "m": {"1 - beta1": 1.0 - self.beta1}}
 
     def _last(self) -> Stage:
-        return Stage(averaged, Over.ELEMENT, ("direction", "clip", "size", "m", "parameter", "extra"))
+        return Stage(averaged, Granularity.ELEMENT, ("direction", "clip", "size", "m", "parameter", "extra"))
 
 
 def squares(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return the gradient, rounded into the format of m, and ``RN(RN(g g) + epsilon)`` in that of v."""
+    """Return g, the gradient in the format of m, and ``RN(RN(g g) + epsilon)`` in the format of v."""
     ar, second = roles.moments, roles.second_moment
     g = ar.round(known["gradient"])
-    taken = crossed(second, g, ar)
+    taken = converted(second, g, ar)
     return {"g": g, "square": second.add(second.mul(taken, taken), scalars.epsilon)}
 
 
 def full(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return the second moment of each element of a vector, moved by its square."""
+    """Return the new second moment of each element of a vector, from the gradient's square."""
     v = average(roles.second_moment, known["v"], scalars.beta2, known["square"], scalars.gain2)
     return {"v": v, "variance": v[0]}
 
 
 def rows(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return the second moment of each row, moved by the mean of its squares."""
+    """Return the new second moment of each row, from the mean of its gradients' squares."""
     moved = average(roles.second_moment, known["rows"], scalars.beta2, known["row_mean"], scalars.gain2)
     return {"rows": moved}
 
 
 def columns(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return the second moment of each column, moved by the mean of its squares."""
+    """Return the new second moment of each column, from the mean of its gradients' squares."""
     ar = roles.second_moment
     return {"columns": average(ar, known["columns"], scalars.beta2, known["column_mean"], scalars.gain2)}
 
 
 def shares(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return each row's second moment by the mean of all: ``RN(R / mean R)``, of leading components."""
+    """Return each row's second moment R divided by the mean: ``RN(R / mean R)``, of leading components."""
     return {"share": roles.second_moment.div(known["rows"][0], known["all_rows"])}
 
 
 def factored(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return the second moment of each element of a matrix: ``RN(RN(R / mean R) C)``."""
+    """Return the second moment of each matrix element: ``RN(RN(R / mean R) C)``, C that of its column."""
     return {"variance": roles.second_moment.mul(known["share"], known["columns"][0])}
 
 
 def direction(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return the direction ``U = RN(g / RN(sqrt(variance)))``, its square and that of the parameter."""
+    """Return the direction ``U = RN(g / RN(sqrt(variance)))``, its square, and the parameter's square."""
     up = roles.update
-    root = up.sqrt(crossed(up, known["variance"], roles.second_moment))
-    u = up.div(crossed(up, known["g"], roles.moments), root)
+    root = up.sqrt(converted(up, known["variance"], roles.second_moment))
+    u = up.div(converted(up, known["g"], roles.moments), root)
     theta = up.round(_leading(strategy, known))
     return {"direction": u, "direction_square": up.mul(u, u), "weight_square": up.mul(theta, theta)}
 
 
 def sizes(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Return by what a tensor's direction is divided, and the negative size of its step.
+    """Return the divisor that clips a tensor's direction, and the negative size of its step.
 
     They are ``max(1, RN(RMS(U) / threshold))`` and ``RN(-rate max(RMS(theta), least_scale))``, where RMS is
     ``RN(sqrt(mean))``.
@@ -239,14 +239,14 @@ def moved(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScal
 
 
 def averaged(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
-    """Average the updates without decay, ``RN(size RN(U / clip))``, and move the parameter by the average.
+    """Average the updates ``RN(size RN(U / clip))`` in m, and move the parameter by the average and decay.
 
-    ``D = RN(m + RN(size RN(lambda theta)))``, without decay m. Of m the leading component.
+    The update is ``D = RN(m + RN(size RN(lambda theta)))``, or m without decay, with m's leading component.
     """
     ar, up = roles.moments, roles.update
     new = up.mul(up.div(known["direction"], known["clip"]), known["size"])
-    m = average(ar, known["m"], scalars.beta1, crossed(ar, new, up), scalars.gain1)
-    update = crossed(up, m[0], ar)
+    m = average(ar, known["m"], scalars.beta1, converted(ar, new, up), scalars.gain1)
+    update = converted(up, m[0], ar)
     if scalars.decay:
         theta = up.round(_leading(strategy, known))
         update = up.add(update, up.mul(up.mul(theta, scalars.decay), known["size"]))
@@ -254,30 +254,29 @@ def averaged(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorS
 
 
 def _leading(strategy: Strategy, known: Known) -> Value:
-    """Return the leading component of the parameter that the optimizer means."""
+    """Return the leading component of the parameter that the state represents."""
     return State(known["parameter"], (), (), known["extra"]).represented(strategy)[0]
 
 
 def _by(roles: Roles, strategy: Strategy, known: Known, update: Value) -> dict[str, Any]:
-    """Add the update to the parameter in the strategy's way."""
+    """Add the update to the parameter by the strategy's addition."""
     parameter, extra = move(roles, strategy, State(known["parameter"], (), (), known["extra"]), update)
     return {"parameter": parameter, "extra": extra, "update": update}
 
 
 def _at_least(ar: Arithmetic, x: Value, least: float) -> Value:
-    """Return the larger one of a value that is not negative and a real scalar, which is rounded.
+    """Return the maximum of a nonnegative value and a real scalar, which is rounded.
 
-    Nothing else is: the difference has the right sign, and 2, 1 and 0 are numbers of the format. Where the
-    difference is less than the smallest number, and rounds to zero, it is the scalar.
+    Nothing else is rounded: the difference has the right sign, and 2, 1 and 0 are numbers of the format. If
+    the difference is below the smallest number and rounds to zero, the result is the scalar.
     """
     sign = ar.sign(ar.sub(x, least))
     above = ar.mul(ar.add(sign, ar.abs(sign)), 0.5)  # 1, or 0
     return ar.fma(x, above, ar.mul(ar.sub(1.0, above), least))
 
 
-#: The rounding points of a step of a matrix, with decay and without a first moment, before the strategy's
-#: addition: the stage or mean that has each, and its operation. Those left out round nothing: by them `sizes`
-#: finds the larger one of two numbers.
+#: The rounding points of a matrix's step with decay, without first moment and addition: stage or mean, name,
+#: operation. The operations left out round nothing; `sizes` finds maxima by them.
 ROUNDING_POINTS: tuple[tuple[str, str, str], ...] = (
     ("squares", "gradient", "round"),
     ("squares", "gradient squared", "mul"),

@@ -1,4 +1,4 @@
-"""AdamW: one step, as a plain function of the arithmetics that it is handed."""
+"""AdamW: its hyperparameters and one step, a plain function of arithmetics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.multiword.expansion import expand
 from mcfsim.optim.declaration import Average, Declaration, Interval, Slot
-from mcfsim.optim.state import State, Step, along, average, crossed, error_weight, fed_back, move, with_error
+from mcfsim.optim.state import (
+    State,
+    Step,
+    add_error,
+    average,
+    converted,
+    decayed_update,
+    error_feedback,
+    error_weight,
+    move,
+)
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
 
 class AdamWScalars(NamedTuple):
-    """The real scalars of one step, as Python floats, or a float expansion for `beta2`."""
+    """The real scalars of one step, as Python floats; `beta2` may be an expansion of floats."""
 
     beta1: float
     gain1: float
@@ -30,27 +40,27 @@ class AdamWScalars(NamedTuple):
 def first_moment(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: AdamWScalars
 ) -> tuple[Value, ...]:
-    """Return m moved by a gradient."""
+    """Return the new first moment m for a gradient."""
     return average(ar, m, scalars.beta1, gradient, scalars.gain1)
 
 
 def second_moment(
     ar: Arithmetic, v: tuple[Value, ...], gradient: Value, scalars: AdamWScalars
 ) -> tuple[Value, ...]:
-    """Return v moved by a gradient's square."""
+    """Return the new second moment v for a gradient, which is squared."""
     return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
 
 
 def quotient(
     roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: AdamWScalars
 ) -> tuple[Value, Value]:
-    """Return the corrected m by the root of the corrected v, and that denominator.
+    """Return the corrected m divided by the root of the corrected v, and this denominator.
 
-    The quotient is what decay and rate then act on.
+    The denominator includes epsilon. Weight decay and learning rate are applied to the quotient later.
     """
     up = roles.update
     mhat = up.div(m[0], scalars.correction1)
-    vhat = up.div(crossed(up, v[0], roles.second_moment), scalars.correction2)
+    vhat = up.div(converted(up, v[0], roles.second_moment), scalars.correction2)
     below = up.add(up.sqrt(vhat), scalars.epsilon)
     return up.div(mhat, below), below
 
@@ -64,18 +74,18 @@ class AdamW(Declaration):
     beta1, beta2 : float
         Decay of the first and of the second moment, in [0, 1).
     epsilon : float
-        Added to the root of the second moment, not negative. Where v is zero, 0 / 0 follows from zero, which
-        is asked for, and from what is zero in the format of the moments, as 1e-8 is in fp16 and fp8; of that
-        an optimizer warns.
+        Added to the root of the second moment; not negative. If it is zero, a step is 0 / 0 where v is zero.
+        An optimizer warns if a positive epsilon is zero in the format of the moments, as 1e-8 is in fp16 and
+        fp8.
     weight_decay : float
         Decoupled decay, not negative.
 
     Raises
     ------
     TypeError
-        If one is no number.
+        If a hyperparameter is no number.
     ValueError
-        If one is out of range, or not finite.
+        If a hyperparameter is out of range, or not finite.
     """
 
     slots = (Slot("m", first_moment), Slot("v", second_moment))
@@ -114,8 +124,8 @@ class AdamW(Declaration):
             feedback=error_weight(strategy, fed, rate),
         )
 
-    def entering(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by what they are called in the guide."""
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by their names in the guide."""
         return {
             "m": {"1 - beta1": 1.0 - self.beta1},
             "v": {"1 - beta2": 1.0 - self.beta2},
@@ -138,22 +148,22 @@ def adamw(
     *,
     second_moment: Average = second_moment,
 ) -> Step:
-    """Make one AdamW step: each line is a rounding point or several, and there are no others.
+    """Make one AdamW step; every operation is a rounding point, and nothing else rounds.
 
     Parameters
     ----------
     roles : Roles
         The arithmetics, of any backend.
     strategy : Strategy
-        How many components, and how the update is added.
+        Says how many components the tensors have, and how the update is added.
     state : State
-        Starts with the parameter and zeros.
+        The state so far. At the start it has the parameter and zeros.
     gradient : value
-        Is rounded into the format of m on entry, which is exact if it is a value of a lower one.
+        It is first rounded into the format of m; this is exact for a value of a lower format.
     scalars : AdamWScalars
-        Enter by the arithmetics' scalar policy.
+        The real scalars; they enter by the arithmetics' scalar policy.
     second_moment : callable, optional
-        What becomes of v; another text for an optimizer that differs in this alone.
+        Computes the new v; replace it for an optimizer that differs only in this.
 
     Returns
     -------
@@ -170,20 +180,20 @@ def adamw(
             with mhat = RN(m / (1 - beta1^t)) and vhat = RN(v / (1 - beta2^t)) of the leading components
         theta = theta + D by the strategy's addition
 
-    If v has another format than m, g is rounded into it before it is squared, v is computed in it, and its
-    leading component is rounded into the format of m, in which D is computed.
+    If v has another format than m, g is rounded into the format of v before it is squared, v is computed in
+    that format, and its leading component is rounded into the format of m, in which D is computed.
 
-    The addition `feedback` rounds the parameter, and puts what that has lost, e, back into m::
+    The addition `feedback` rounds the parameter and feeds the rounding error e back into m::
 
         m = RN(m + RN(w RN(e RN(RN(sqrt(vhat)) + eps))))
             with w = (1 - beta1^t) (1 - 1 / beta1) (1 - lr lambda) / lr
 
-    It lets m make up for e in the steps to come, if it is lost in each of them alike. With beta1 = 0, or at a
+    Through it, m makes up for e in later steps, if each of them loses the same e. With beta1 = 0, or at a
     learning rate of 0, nothing is fed back.
 
-    The decay is part of D, so that it is compensated as the rest. Without decay its two operations fall away.
+    The decay is part of D, so it is compensated like the rest. Without decay, its operations are left out.
 
-    PyTorch rounds at other points: those are `mcfsim.optim.torchadamw`'s.
+    PyTorch rounds at other points; see `mcfsim.optim.torchadamw`.
 
     References
     ----------
@@ -193,18 +203,18 @@ def adamw(
     ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
     m = first_moment(ar, state.m, g, scalars)
-    v = second_moment(second, state.v, crossed(second, g, ar), scalars)
+    v = second_moment(second, state.v, converted(second, g, ar), scalars)
     direction, below = quotient(roles, m, v, scalars)
-    update = along(up, strategy, state, direction, scalars)
+    update = decayed_update(up, strategy, state, direction, scalars)
     if strategy.addition is Addition.FEEDBACK:
-        rounded, error = fed_back(roles, state, update)
-        m = with_error(roles, m, up.mul(error, below), scalars.feedback)
+        rounded, error = error_feedback(roles, state, update)
+        m = add_error(roles, m, up.mul(error, below), scalars.feedback)
         return Step(State((rounded,), m, v, ()), update)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, v, extra), update)
 
 
-#: The rounding points of a step with one-component moments and decay, before the strategy's addition.
+#: The rounding points of a step with one-component moments and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("first moment decayed", "mul"),

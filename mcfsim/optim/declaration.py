@@ -1,4 +1,4 @@
-"""What an optimizer declares: hyperparameters, the state that it keeps, and its step."""
+"""Declarations of optimizers: hyperparameters, the state that is kept, and the step."""
 
 from __future__ import annotations
 
@@ -14,34 +14,76 @@ from pkgutil import iter_modules
 from types import FunctionType, MappingProxyType
 from typing import Any, ClassVar
 
-from mcfsim.checks.arguments import finite_number
-from mcfsim.optim.over import Over
+from mcfsim.checks import finite_number
 from mcfsim.optim.state import State, Step
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.strategy import SLOTS, SlotName
 from mcfsim.protocol import Arithmetic, Value
 
-#: An average of gradients so far, moved by a new one: ``(ar, average, gradient, scalars)``.
+# -- granularity of numbers in a tensor -------------------------------------------------------------------
+#: A tensor as a stack of matrices: number of matrices, rows, columns.
+Shape = tuple[int, int, int]
+
+
+class Granularity(Enum):
+    """The parts of a tensor that have one number each: elements, rows, columns, matrices or the tensor.
+
+    The last two indices of a tensor are its rows and columns; the indices before them count matrices. Shared
+    numbers form an array of three indices. Indices that do not matter have length 1, so NumPy broadcasts it.
+    """
+
+    ELEMENT = (True, True, True)
+    ROW = (True, True, False)
+    COLUMN = (True, False, True)
+    MATRIX = (True, False, False)
+    TENSOR = (False, False, False)
+
+    @property
+    def place(self) -> int:
+        """The place of the granularity in the order of the enumeration."""
+        return list(Granularity).index(self)
+
+    def shape(self, whole: Shape) -> Shape:
+        """Return the shape of the array of numbers for a tensor of shape `whole`."""
+        stack, rows, columns = (
+            size if matters else 1 for size, matters in zip(whole, self.value, strict=True)
+        )
+        return stack, rows, columns
+
+    def count(self, shape: tuple[int, ...]) -> int:
+        """Return how many numbers a tensor of a shape has; an empty tensor has none."""
+        whole = stacked(shape)
+        return math.prod(self.shape(whole)) if math.prod(whole) else 0
+
+
+def stacked(shape: tuple[int, ...]) -> Shape:
+    """Return a tensor's shape as a stack of matrices; a scalar or a vector is one row."""
+    *stack, rows, columns = (1, 1, *shape)[-max(2, len(shape)) :]
+    return math.prod(stack), rows, columns
+
+
+# -- declarations -----------------------------------------------------------------------------------------
+#: A function ``(ar, average, gradient, scalars)`` that returns the new average of gradients.
 Average = Callable[[Arithmetic, tuple[Value, ...], Value, Any], tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What an optimizer keeps of each tensor, an average that starts from zero.
+    """An average that an optimizer keeps for each tensor, and that starts from zero.
 
     Parameters
     ----------
     name : {"m", "v"}
-        Its place in a `State`, and its storage in a `Strategy`.
+        The field of `State` that holds it, and the field of `Strategy` that says how it is stored.
     average : callable, optional
-        What a step makes of it, ``(ar, average, gradient, scalars)``: part of the step's text, which the
-        simulation also runs in binary64, to see what the stored average has lost. A step in stages
-        (`mcfsim.optim.staged`) is run there as a whole, and alone goes without.
+        ``(ar, average, gradient, scalars)``: the part of the step that computes the new average. The
+        simulation also runs it in binary64, to see what the stored average has lost. Only a step in stages
+        (`mcfsim.optim.staged`) has none; the simulation runs it as a whole.
 
     Raises
     ------
     ValueError
-        If the name is another: no strategy stores more than two averages.
+        If the name is another one: no strategy stores more than two averages.
     """
 
     name: SlotName
@@ -56,33 +98,33 @@ class Slot:
 
 
 class Interval(Enum):
-    """Where a hyperparameter must lie, as an error says it."""
+    """An interval in which a hyperparameter must lie; its value is the end of the error message."""
 
     SHARE = "must lie in [0, 1)"
     POSITIVE = "must be positive"
     NOT_NEGATIVE = "must not be negative"
 
     def admits(self, x: float) -> bool:
-        """Whether a finite number lies there."""
+        """Return whether a finite number lies in the interval."""
         return x > 0 if self is Interval.POSITIVE else 0 <= x < (1 if self is Interval.SHARE else math.inf)
 
 
 class Declaration(ABC):
-    """Hyperparameters of an optimizer, as a frozen dataclass, and what is to be known of it.
+    """An optimizer: its hyperparameters, as a frozen dataclass, its state, and its step.
 
-    A subclass in a module of `mcfsim.optim` is known by its name to `simulate`, the command line and
-    `mcfsim.torch`; one from elsewhere is handed to them.
+    `simulate`, the command line and `mcfsim.torch` know a subclass in a module of `mcfsim.optim` by its name;
+    a subclass from elsewhere is handed to them.
 
     Attributes
     ----------
     slots : tuple of Slot
-        The state that it keeps, beside the parameter and what the strategy adds to it; each name once.
+        The state that it keeps, besides the parameter and the strategy's `extra`; each name once.
     feeds_back : bool
-        Whether its step feeds back what rounding the parameter loses, as the addition ``feedback`` asks.
-    ranges : mapping of str to Range
-        The hyperparameters that are numbers, each checked when one is made.
+        Whether its step feeds back the rounding error of the parameter, as the addition ``feedback`` asks.
+    ranges : mapping of str to Interval
+        The numeric hyperparameters and their intervals, checked when an instance is made.
     staged : bool
-        Whether its step has means in it, and is no straight line; see `mcfsim.optim.staged.Staged`.
+        Whether its step contains means, so that it is no straight line; see `mcfsim.optim.staged.Staged`.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = ()
@@ -120,20 +162,20 @@ class Declaration(ABC):
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
 
     @abstractmethod
-    def entering(self) -> Mapping[str, Mapping[str, float]]:
-        """Return the scalars that enter every step: by the role of their arithmetic, and by name."""
+    def rounded_hyperparameters(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the scalars that enter every step, by the role of their arithmetic and by name."""
 
     @abstractmethod
     def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
-        """Make one step: a branch-free text of the arithmetics that it is handed."""
+        """Make one step: a branch-free algorithm of the given arithmetics."""
 
-    def parts(self, slot: str, shape: tuple[int, ...]) -> Mapping[str, Over]:
-        """Return what a slot keeps of a tensor of a shape: numbers for what, by name, in this order."""
-        return {slot: Over.ELEMENT}
+    def parts(self, slot: str, shape: tuple[int, ...]) -> Mapping[str, Granularity]:
+        """Return the parts that a slot keeps of a tensor of a shape: granularities by name, in order."""
+        return {slot: Granularity.ELEMENT}
 
     @classmethod
     def keeps(cls, slot: str) -> bool:
-        """Whether it has a slot of a name."""
+        """Return whether the optimizer has a slot of this name."""
         return any(item.name == slot for item in cls.slots)
 
 
@@ -141,31 +183,31 @@ def _is_method(item: Any) -> bool:
     return isinstance(item, FunctionType | classmethod | property)
 
 
+def declared(package: str, is_meant: Callable[[type], bool]) -> dict[str, type]:
+    """Return the classes that a package's files define and `is_meant` accepts, by name, in file order."""
+    found = {}
+    for name in sorted(module.name for module in iter_modules(import_module(package).__path__)):
+        module = import_module(f"{package}.{name}")
+        for label, item in vars(module).items():
+            if isinstance(item, type) and item.__module__ == module.__name__ and is_meant(item):
+                found[label] = item
+    return found
+
+
 @lru_cache(maxsize=1)
 def optimizers() -> Mapping[str, type[Declaration]]:
-    """Return the optimizers that the modules of `mcfsim.optim` declare, by name in small letters."""
-    package = import_module("mcfsim.optim")
-    found = {}
-    for name in sorted(module.name for module in iter_modules(package.__path__)):
-        module = import_module(f"{package.__name__}.{name}")
-        for label, item in vars(module).items():
-            if (
-                isinstance(item, type)
-                and issubclass(item, Declaration)
-                and item.__module__ == module.__name__
-                and not isabstract(item)
-            ):
-                found[label.lower()] = item
-    return MappingProxyType(found)
+    """Return the optimizers that the modules of `mcfsim.optim` declare, by name in lower case."""
+    found = declared("mcfsim.optim", lambda kind: issubclass(kind, Declaration) and not isabstract(kind))
+    return MappingProxyType({label.lower(): item for label, item in found.items()})
 
 
 def straight_optimizers() -> Mapping[str, type[Declaration]]:
-    """Return those of `optimizers` whose step is one straight line for each element."""
+    """Return the optimizers whose step is one straight line per element, by name in lower case."""
     return MappingProxyType({label: item for label, item in optimizers().items() if not item.staged})
 
 
 def check_addition(declaration: type[Declaration], strategy: Strategy) -> None:
-    """Raise ValueError if a strategy asks an optimizer for a feedback that its step does not have."""
+    """Raise ValueError if a strategy asks for feedback and the optimizer's step has none."""
     if strategy.addition is Addition.FEEDBACK and not declaration.feeds_back:
         able = ", ".join(item.__name__ for item in optimizers().values() if item.feeds_back)
         raise ValueError(
@@ -175,14 +217,14 @@ def check_addition(declaration: type[Declaration], strategy: Strategy) -> None:
 
 
 def check_hyperparameters(given: Any, label: str) -> None:
-    """Raise TypeError unless something is hyperparameters, and not the class or the name of some."""
+    """Raise TypeError unless `given` is a `Declaration`, and not a class or a name."""
     if not isinstance(given, Declaration):
         what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
         raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
 
 
 def learning_rate(label: str, rate: Any) -> float:
-    """Return a learning rate as a float; raise unless it is finite and not negative."""
+    """Return a learning rate as a float; raise an error unless it is finite and not negative."""
     if (number := finite_number(label, rate)) < 0:
         raise ValueError(f"{label} = {rate} must not be negative")
     return number

@@ -1,9 +1,9 @@
-"""Vectors of numbers that are kept in groups with a scale each, as codes and scales."""
+"""Vectors stored in groups that share a scale, as codes and scales, and the boundaries of groups."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,62 +11,129 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_loops import group_loops
+from mcfsim.compile.group_loops import group_loops, uniform
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import MOST_BITS
-from mcfsim.optim.edges import Edges
 from mcfsim.optim.stored import FLOAT32 as SINGLE
 from mcfsim.optim.vectors import packed_dtype, read, write
 from mcfsim.scaled import ScaledFormat, ScaleRule, quantize
-from mcfsim.scaled.by_text import LargestMagnitude
 from mcfsim.scaled.quantisers import Quantiser
+from mcfsim.scaled.quantization import LargestMagnitude
 
+
+# -- where groups begin -----------------------------------------------------------------------------------
+class GroupBoundaries:
+    """The boundaries (edges) of groups in a vector: each tensor begins a group; its last one may be shorter.
+
+    Parameters
+    ----------
+    tensors : sequence of slice
+        Where each tensor lies, in order and without gaps; some may be empty.
+    group : int
+        Number of elements in a group.
+
+    Attributes
+    ----------
+    group : int
+        Number of elements in a group, at most the number of all elements.
+    size, count : int
+        Numbers of all elements and of all groups.
+    """
+
+    def __init__(self, tensors: Sequence[slice], group: int) -> None:
+        stops = np.array([0, *(part.stop for part in tensors)], np.int64)
+        self.size = int(stops[-1])
+        self.group = min(group, max(self.size, 1))
+        groups = -(-np.diff(stops) // self.group)
+        self._tensors = stops
+        self._before = np.concatenate([np.zeros(1, np.int64), np.cumsum(groups)])
+        self.count = int(self._before[-1])
+
+    def last(self, place: int) -> int:
+        """Return the last edge at or before element number `place`."""
+        start = int(self._tensors[self._tensor(place)])
+        return start + (place - start) // self.group * self.group
+
+    def groups(self, part: slice) -> slice:
+        """Return the range of groups in a range of elements that begins and ends at edges."""
+        return slice(self._groups_before(part.start), self._groups_before(part.stop))
+
+    def lengths(self, part: slice) -> NDArray[Any]:
+        """Return how many elements each group has, in a range of elements that begins and ends at edges."""
+        first, last = self._tensor(part.start), self._tensor(part.stop)
+        inside = np.clip(self._tensors[first : last + 2], part.start, part.stop)
+        sizes = np.diff(inside)
+        counts = -(-sizes // self.group)
+        lengths = np.full(counts.sum(), self.group)
+        some = counts > 0
+        lengths[np.cumsum(counts[some]) - 1] = sizes[some] - (counts[some] - 1) * self.group
+        return lengths
+
+    def bounds(self, part: slice) -> NDArray[np.int64]:
+        """Return where each group of a range begins, counted from its start, and where the last one ends."""
+        if self._tensor(part.start) == self._tensor(max(part.start, part.stop - 1)):
+            return uniform(part.stop - part.start, self.group)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths(part))])
+
+    def _tensor(self, place: int) -> int:
+        """Return the number of the tensor that an element lies in; at the end, the number of tensors."""
+        return int(np.searchsorted(self._tensors, place, "right")) - 1
+
+    def _groups_before(self, edge: int) -> int:
+        tensor = self._tensor(edge)
+        groups, rest = divmod(edge - int(self._tensors[tensor]), self.group)
+        if rest:
+            raise ValueError(f"element {edge} lies inside a group of {self.group} that share a scale")
+        return int(self._before[tensor]) + groups
+
+
+# -- codes and scales -------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """A vector of numbers, or a range of it, as codes of elements and a scale for each group of them.
+    """A vector of numbers, or a range of it, stored as codes of elements and a scale per group.
 
     Parameters
     ----------
     codes : array, shape (elements,)
-        Of the element format; its numbers where codes are longer than 16 bits.
+        Codes of the element format; its numbers if codes are longer than 16 bits.
     scales : array, shape (groups,) or (groups, shared)
-        Of the scale format: codes, or its numbers where it has no short ones; or what a quantiser has of each
-        group.
+        Codes of the scale format, or its numbers if it has no short codes; or the numbers that a quantiser
+        keeps for each group.
     kept : ScaledFormat or Quantiser
-        The format of both.
+        The format of codes and scales.
     format : Format
-        In which the numbers are computed: what elements and scales stand for is rounded into it, to nearest
+        The format of computation: the numbers that codes and scales stand for are rounded into it, to nearest
         even.
-    edges : Edges
-        Of the groups.
+    edges : GroupBoundaries
+        The boundaries of the groups.
     part : slice
-        Which range of the vector it is.
+        The range of the vector.
     """
 
     codes: Array
     scales: Array
     kept: ScaledFormat | Quantiser
     format: Format
-    edges: Edges
+    edges: GroupBoundaries
     part: slice
 
     @classmethod
     def whole(
-        cls, codes: Array, scales: Array, kept: ScaledFormat | Quantiser, fmt: Format, edges: Edges
+        cls, codes: Array, scales: Array, kept: ScaledFormat | Quantiser, fmt: Format, edges: GroupBoundaries
     ) -> Groups:
-        """Return a vector of all elements."""
+        """Return the whole vector that codes and scales make up."""
         return cls(codes, scales, kept, fmt, edges, slice(0, edges.size))
 
     @staticmethod
     def forms(kept: ScaledFormat | Quantiser) -> tuple[np.dtype[Any], np.dtype[Any]]:
-        """Return the dtypes of codes and scales. A code of less than 8 bits takes a byte."""
+        """Return the dtypes of codes and scales; a code of fewer than 8 bits takes a byte."""
         if isinstance(kept, Quantiser):
             return np.dtype(np.uint8), np.dtype(np.float32)
         element = kept.element
@@ -75,22 +142,22 @@ class Groups:
 
     @staticmethod
     def shared(kept: ScaledFormat | Quantiser) -> int:
-        """Return how many numbers a group has."""
+        """Return how many numbers the elements of a group share."""
         return kept.shared if isinstance(kept, Quantiser) else 1
 
     @property
     def scaled(self) -> ScaledFormat:
-        """The format of codes and scales, which it is that numbers are packed in."""
+        """The scaled format of packed numbers; `kept` must be one."""
         assert isinstance(self.kept, ScaledFormat)
         return self.kept
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and scales."""
+        """Number of bytes of codes and scales."""
         return self.codes.nbytes + self.scales.nbytes
 
     def __getitem__(self, block: slice) -> Groups:
-        """Return a range that begins and ends where groups do; ValueError if it cuts one."""
+        """Return a range of the vector; raise ValueError if it cuts a group."""
         start, stop, _ = block.indices(self.part.stop - self.part.start)
         part = slice(self.part.start + start, self.part.start + max(start, stop))
         first = self.edges.groups(self.part).start
@@ -100,7 +167,7 @@ class Groups:
         return Groups(codes, scales, self.kept, self.format, self.edges, part)
 
     def numbers(self) -> Array:
-        """Return the numbers in the carrier of their format."""
+        """Return the numbers as an array in the carrier of their format."""
         if (text := text_of(self.kept, self.format)) is not None:
             found = np.empty(self.codes.size, np.float32)
             group_loops(text).decode(self.codes, self.scales, self.edges.bounds(self.part), found)
@@ -112,7 +179,7 @@ class Groups:
         return np.asarray(round_to(exact, self.format), carrier_of(self.format))
 
     def keep(self, numbers: Array) -> None:
-        """Quantise numbers: elements are rounded to nearest even, and saturate."""
+        """Quantise numbers and store them; elements are rounded to nearest even, and saturate."""
         if (text := text_of(self.kept, self.format)) is not None:
             group_loops(text).encode(numbers, self.edges.bounds(self.part), self.codes, self.scales)
             return
@@ -121,7 +188,7 @@ class Groups:
         write(self.scales, scales, self.scaled.scale)
 
     def _quantized(self, numbers: Array, kept: ScaledFormat) -> tuple[Array, Array]:
-        """Return elements, and the scales of their groups."""
+        """Return the elements of numbers and the scales of their groups."""
         lengths = self.edges.lengths(self.part)
         if (lengths[:-1] == self.edges.group).all():
             found = quantize(numbers, kept)
@@ -129,7 +196,7 @@ class Groups:
         elements = np.empty(numbers.size, carrier_of(kept.element))
         scales = np.empty(lengths.size, carrier_of(kept.scale))
         starts = np.cumsum(lengths) - lengths
-        for length in np.unique(lengths):  # groups of one length at once, however many tensors there are
+        for length in np.unique(lengths):  # all groups of one length at once, over all tensors
             chosen = np.flatnonzero(lengths == length)
             places = starts[chosen, np.newaxis] + np.arange(length)
             found = quantize(numbers[places], kept)
@@ -139,7 +206,7 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def text_of(kept: ScaledFormat | Quantiser, fmt: Format) -> GroupText | None:
-    """Return the text by which groups of numbers of a format are kept, if there is one."""
+    """Return the algorithm that stores groups of numbers of a format, or None if there is none."""
     if carrier_of(fmt) != FLOAT32:
         return None
     if isinstance(kept, Quantiser):
@@ -148,14 +215,14 @@ def text_of(kept: ScaledFormat | Quantiser, fmt: Format) -> GroupText | None:
 
 
 def check_groups(name: str, slot: str, kept: ScaledFormat | Quantiser) -> None:
-    """Raise ValueError unless groups of a moment are quantised one by one, and hold any of its numbers.
+    """Raise ValueError unless a moment's groups can be packed: quantised one by one, whatever its numbers.
 
     Parameters
     ----------
     name, slot : str
-        Of the strategy and the moment, for the error.
+        Names of the strategy and the moment, for the error message.
     kept : ScaledFormat or Quantiser
-        The moment's.
+        The format of the moment.
     """
     if why := why_not_packed(kept):
         raise ValueError(
@@ -164,7 +231,7 @@ def check_groups(name: str, slot: str, kept: ScaledFormat | Quantiser) -> None:
 
 
 def why_not_packed(kept: ScaledFormat | Quantiser) -> str | None:
-    """Return why groups are not quantised one by one, or do not hold any numbers of a moment; None if so."""
+    """Return the reason why a moment's groups cannot be packed (see `check_groups`); None if they can."""
     if isinstance(kept, Quantiser):
         return "its codes are of no format"
     if not isinstance(kept.block, int) or kept.tensor_scale is not None:
@@ -176,7 +243,7 @@ def why_not_packed(kept: ScaledFormat | Quantiser) -> str | None:
     return None
 
 
-def common_edges(vectors: Iterable[Any], tensors: Iterable[slice]) -> Edges | None:
-    """Return the edges that all vectors of groups have, or None if there is no such vector."""
+def common_edges(vectors: Iterable[Any], tensors: Iterable[slice]) -> GroupBoundaries | None:
+    """Return the edges that all vectors in groups have in common, or None if there is no such vector."""
     sizes = [x.edges.group for x in vectors if isinstance(x, Groups)]
-    return Edges(list(tensors), math.lcm(*sizes)) if sizes else None
+    return GroupBoundaries(list(tensors), math.lcm(*sizes)) if sizes else None

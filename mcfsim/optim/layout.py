@@ -1,62 +1,69 @@
-"""Named tensors as one vector: the decayed ones first, each a contiguous slice."""
+"""The layout of named tensors, and of their state, in vectors, and the division of work among threads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import as_array, lacks
+from mcfsim.checks import as_array, check_processor, lacks
+from mcfsim.optim.declaration import Declaration, Granularity
+from mcfsim.optim.groups import GroupBoundaries
+from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.strategy import SLOTS
 
 Array = NDArray[Any]
 
 
 class StoredTensor(Protocol):
-    """A tensor that is read a stretch at a time, as a weight of `mcfsim.models.weights.open_weights`."""
+    """A tensor that is read piece by piece, like a weight of `mcfsim.models.weights.open_weights`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor."""
+        """Shape of the tensor."""
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
 
     def read(self, start: int, stop: int) -> Array:
-        """Return elements, in row-major order, as a vector of real numbers, all of one dtype."""
+        """Return elements `start` to `stop`, in row-major order, as a vector of real numbers of one dtype."""
 
 
-#: What a tensor may be given as.
+#: Tensors by name, each an array or a stored tensor.
 Tensors = Mapping[str, Array | StoredTensor]
 
 
 class Layout:
-    """Where each tensor lies in the vector of all parameters.
+    """The places of tensors in the vector of all parameters.
 
     Parameters
     ----------
     parameters : mapping of str to array or StoredTensor
         The tensors, by name.
     decayed : collection of str
-        Those that weight decay applies to; they come first.
+        The names of tensors with weight decay; these tensors come first.
 
     Raises
     ------
     TypeError
-        If the parameters are no mapping, or the decayed names no collection but a string.
+        If the parameters are no mapping, or the decayed names are a string or no collection.
     ValueError
-        If there is no tensor, or a decayed name is none of them.
+        If there is no tensor, or a decayed name is not the name of a tensor.
 
     Attributes
     ----------
     slices : dict of str to slice
-        In the order of the vector.
+        The place of each tensor, in the order of the vector.
     size : int
-        Elements in all.
+        Number of all elements.
     decayed_size : int
-        Elements of the decayed tensors.
+        Number of elements of the decayed tensors.
     """
 
     def __init__(self, parameters: Tensors, decayed: Collection[str] = ()) -> None:
@@ -85,27 +92,27 @@ class Layout:
                 self.decayed_size = self.size
 
     def blocks(self, tensors: Tensors, size: int) -> Iterator[tuple[slice, Array]]:
-        """Yield all elements in the order of the vector, so many at a time, and where they lie in it.
+        """Yield the elements of tensors in blocks of `size`, with their places, in the order of the vector.
 
-        A block goes on across the borders of tensors. All are of one dtype, and may be views.
+        A block may span several tensors. All blocks have one dtype, and may be views.
 
         Raises
         ------
         TypeError
             If a tensor is a masked array.
         ValueError
-            If names or shapes are not those of the layout, which is seen at once; or later if a stored tensor
-            cannot be read, or has fewer elements than its shape says.
+            At once, if names or shapes are not those of the layout; later, if a stored tensor cannot be read,
+            or has fewer elements than its shape says.
         """
         sources = self._sources(tensors)
         return self._blocks(sources, _dtype(sources), size)
 
     def dtype(self, tensors: Tensors) -> np.dtype[Any]:
-        """Return the dtype that `blocks` has, and refuse what it refuses at once."""
+        """Return the dtype of `blocks`; raise the errors that `blocks` raises at once."""
         return _dtype(self._sources(tensors))
 
     def join(self, tensors: Tensors) -> Array:
-        """Return the tensors as one new vector, see `blocks`."""
+        """Return the tensors as one new vector; errors are those of `blocks`."""
         sources = self._sources(tensors)
         dtype = _dtype(sources)
         vector = np.empty(self.size, dtype)
@@ -114,11 +121,11 @@ class Layout:
         return vector
 
     def split(self, vector: Array) -> dict[str, Array]:
-        """Return the tensors as views of the vector."""
+        """Return the tensors as views of a vector, by name."""
         return {name: vector[self.slices[name]].reshape(shape) for name, shape in self.shapes.items()}
 
     def _sources(self, tensors: Tensors) -> dict[str, Array | StoredTensor]:
-        """Return what tensors are read from: arrays, and stored tensors."""
+        """Return the checked tensors, by name: arrays and stored tensors."""
         if tensors.keys() != self.shapes.keys():
             raise ValueError(f"expected the tensors {sorted(self.shapes)}, not {sorted(tensors)}")
         for name, shape in self.shapes.items():
@@ -145,7 +152,7 @@ class Layout:
 
 
 def _dtype(sources: dict[str, Array | StoredTensor]) -> np.dtype[Any]:
-    """Return the dtype that holds the numbers of all tensors."""
+    """Return a dtype that holds the numbers of all tensors."""
     dtypes = dict.fromkeys(_stretch(name, source, 0, 0).dtype for name, source in sources.items())
     return np.result_type(*dtypes)
 
@@ -153,7 +160,7 @@ def _dtype(sources: dict[str, Array | StoredTensor]) -> np.dtype[Any]:
 def _stretch(
     name: str, source: Array | StoredTensor, start: int, stop: int, dtype: np.dtype[Any] | None = None
 ) -> Array:
-    """Return elements of a tensor as a vector, of a dtype that holds them; a view where that is possible."""
+    """Return elements of a tensor as a vector, converted to a dtype that holds them; a view if possible."""
     if isinstance(source, np.ndarray):
         part = source.reshape(-1)[start:stop] if source.flags.c_contiguous else source.flat[start:stop]
         return part if dtype is None else part.astype(dtype, copy=False)
@@ -171,3 +178,134 @@ def _stretch(
     if not np.can_cast(elements.dtype, dtype):
         raise ValueError(f"tensor {name!r} gives {elements.dtype} from element {start} on, before {dtype}")
     return elements.astype(dtype, copy=False)
+
+
+# -- each tensor's state ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class StateSlices:
+    """The places of a slot's numbers in its vector, in the order of the tensors.
+
+    Attributes
+    ----------
+    slices : mapping of str to mapping of str to slice
+        The places, by tensor and by the name of the part that is kept of it.
+    size : int
+        Number of numbers in the vector.
+    """
+
+    slices: Mapping[str, Mapping[str, slice]]
+    size: int
+
+    @classmethod
+    def of(cls, hyper: Declaration, slot: str, layout: Layout) -> StateSlices:
+        """Return the places of an optimizer's slot for the tensors of a layout."""
+        size, found = 0, dict[str, dict[str, slice]]()
+        for tensor, shape in layout.shapes.items():
+            found[tensor] = {}
+            for name, over in hyper.parts(slot, shape).items():
+                count = over.count(shape)
+                found[tensor][name] = slice(size, size + count)
+                size += count
+        return cls(found, size)
+
+    def tensor(self, name: str) -> slice:
+        """Return the place of all parts of a tensor."""
+        parts = list(self.slices[name].values())
+        return slice(parts[0].start, parts[-1].stop)
+
+    def every(self) -> list[slice]:
+        """Return the places of all parts of all tensors; numbers share scales only within a part."""
+        return [part for parts in self.slices.values() for part in parts.values()]
+
+
+def parts_of(hyper: Declaration, layout: Layout) -> dict[str, StateSlices]:
+    """Return the places of an optimizer's slots, by the slot's name."""
+    return {slot.name: StateSlices.of(hyper, slot.name, layout) for slot in hyper.slots}
+
+
+def offsets(layout: Layout) -> dict[str, dict[Granularity, int]]:
+    """Return for each tensor and granularity how many numbers the tensors before it have."""
+    found, before = {}, dict.fromkeys(Granularity, 0)
+    for tensor, shape in layout.shapes.items():
+        found[tensor] = dict(before)
+        for over in Granularity:
+            before[over] += over.count(shape)
+    return found
+
+
+def bytes_per_parameter(hyper: Declaration, strategy: Strategy, layout: Layout) -> float | None:
+    """Return the bytes that an optimizer stores per parameter of a layout; None for exact numbers.
+
+    For an empty layout they are the bytes per parameter of vectors.
+    """
+    slots = parts_of(hyper, layout)
+    if not layout.size:
+        return strategy.stored_bytes(slots)
+    total = Fraction(0)
+    for label in strategy.tensors:
+        size = strategy.size_of(label)
+        if size is None:
+            return None
+        count = layout.size if label not in SLOTS else slots[label].size if label in slots else 0
+        total += size * count / layout.size
+    return int(total) if total.denominator == 1 else float(total)
+
+
+# -- stripes ----------------------------------------------------------------------------------------------
+#: Number of elements in a stripe: large enough that each thread reads files and memory in order for long,
+#: and small enough that all threads end at about the same time.
+_STRIPE = 1 << 22
+
+
+def in_stripes(
+    work: Callable[[slice], object],
+    part: slice,
+    block: int,
+    threads: int,
+    edges: GroupBoundaries | None = None,
+) -> None:
+    """Call a function on each block of a range: in order on one thread, else in order within each stripe.
+
+    Parameters
+    ----------
+    work : callable
+        Takes a block; calls for different blocks must not interfere.
+    part : slice
+        The range, from a start to a stop.
+    block, threads : int
+        Number of elements in a block, and number of threads.
+    edges : GroupBoundaries, optional
+        The edges at which blocks must begin and end, and the range too.
+    """
+
+    def along(stripe: slice) -> None:
+        check_processor()  # a setting of each thread
+        for one in blocks(stripe, block, edges):
+            work(one)
+
+    size = part.stop - part.start
+    if threads == 1 or size <= block:
+        along(part)
+        return
+    share = -(-size // threads)
+    stripe = -(-min(share, _STRIPE) // block) * block
+    pool = ThreadPoolExecutor(threads)
+    try:
+        list(pool.map(along, blocks(part, stripe, edges)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def blocks(part: slice, size: int, edges: GroupBoundaries | None = None) -> Iterator[slice]:
+    """Yield a range in blocks of `size` elements; the last one may be shorter.
+
+    With edges, a block ends at the last edge within `size` elements, and has at least one whole group.
+    """
+    if edges is not None:
+        size = max(size, edges.group)
+    start = part.start
+    while start < part.stop:
+        stop = min(start + size, part.stop)
+        stop = stop if edges is None else edges.last(stop)
+        yield slice(start, stop)
+        start = stop

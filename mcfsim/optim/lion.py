@@ -1,4 +1,4 @@
-"""Lion: the sign of an interpolated momentum; one step, as a plain function of its arithmetics."""
+"""Lion, which moves by the sign of an interpolated momentum: its hyperparameters and one step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from mcfsim.optim.declaration import Declaration, Interval, Slot
-from mcfsim.optim.state import State, Step, along, average, move
+from mcfsim.optim.state import State, Step, average, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -44,9 +44,9 @@ class Lion(Declaration):
     Raises
     ------
     TypeError
-        If one is no number.
+        If a hyperparameter is no number.
     ValueError
-        If one is out of range, or not finite.
+        If a hyperparameter is out of range, or not finite.
     """
 
     slots = (Slot("m", _momentum),)
@@ -63,12 +63,12 @@ class Lion(Declaration):
     def scalars(
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
     ) -> LionScalars:
-        """Return the scalars at learning rate `rate`; no other depends on the step."""
+        """Return the scalars at learning rate `rate`; they depend on the step only through the rate."""
         decay = self.weight_decay if decayed else 0.0
         return LionScalars(self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, decay, rate)
 
-    def entering(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and name."""
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by name."""
         moment = {"1 - beta1": 1.0 - self.beta1, "1 - beta2": 1.0 - self.beta2}
         return {"m": moment, "update": {"weight_decay": self.weight_decay}}
 
@@ -87,7 +87,7 @@ def lion(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalar
     roles, strategy, state, gradient
         As in `mcfsim.optim.adamw.adamw`; ``state.v`` is empty.
     scalars : LionScalars
-        Enter by the arithmetics' scalar policy.
+        The real scalars; they enter by the arithmetics' scalar policy.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def lion(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalar
         m = RN(RN(beta2 m) + (1 - beta2) g)
         theta = theta + D by the strategy's addition
 
-    The sign of a zero is zero, so that nothing moves where there was no gradient yet.
+    The sign of zero is zero, so an element without any gradient yet does not move.
 
     References
     ----------
@@ -112,13 +112,13 @@ def lion(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalar
     ar, up = roles.moments, roles.update
     g = ar.round(gradient)
     direction = up.sign(average(ar, state.m, scalars.beta1, g, scalars.gain1)[0])
-    update = along(up, strategy, state, direction, scalars)
+    update = decayed_update(up, strategy, state, direction, scalars)
     m = _momentum(ar, state.m, g, scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)
 
 
-#: The rounding points of a step with a one-component moment and decay, before the strategy's addition.
+#: The rounding points of a step with a one-component moment and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("momentum weighted", "mul"),

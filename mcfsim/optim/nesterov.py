@@ -1,18 +1,18 @@
-"""Gradient descent with Nesterov's momentum: one step, as a plain function of its arithmetics."""
+"""Stochastic gradient descent with Nesterov's momentum: its hyperparameters and one step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from mcfsim.optim.sgd import SGD, SGDScalars, next_momentum
-from mcfsim.optim.state import State, Step, along, move
+from mcfsim.optim.state import State, Step, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Value
 
 
 @dataclass(frozen=True)
 class Nesterov(SGD):
-    """Hyperparameters of SGD with Nesterov's momentum: those of `SGD`, which it differs from in its step."""
+    """Hyperparameters of SGD with Nesterov's momentum, the same as those of `SGD`."""
 
     feeds_back = False
 
@@ -24,7 +24,7 @@ class Nesterov(SGD):
 
 
 def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
-    """Make one step of SGD with Nesterov's momentum, which looks one step of the momentum ahead.
+    """Make one step of SGD with Nesterov's momentum: its direction looks one momentum step ahead.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
         D = RN(-lr RN(RN(mu m + g) + RN(lambda theta)))
         theta = theta + D by the strategy's addition
 
-    Of an m of several components, the leading one looks ahead.
+    If m has several components, the leading one looks ahead.
 
     References
     ----------
@@ -55,12 +55,12 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
     g = ar.round(gradient)
     m = next_momentum(ar, state.m, g, scalars)
     direction = up.fma(m[0], scalars.momentum, g)
-    update = along(up, strategy, state, direction, scalars)
+    update = decayed_update(up, strategy, state, direction, scalars)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)
 
 
-#: The rounding points of a step with a one-component moment and decay, before the strategy's addition.
+#: The rounding points of a step with a one-component moment and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("first moment decayed", "mul"),

@@ -1,4 +1,4 @@
-"""Weights that are put on a grid after each step, tensor by tensor."""
+"""Parameters on grids: each tensor's weights are rounded onto a grid after each step."""
 
 from __future__ import annotations
 
@@ -14,49 +14,48 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.optim.weight_grid import Reach, WeightGrid
+from mcfsim.optim.stored import Reach, WeightGrid
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
-from mcfsim.scaled.mean import sum_of_magnitudes
-from mcfsim.scaled.rules import LEAST_MEAN
+from mcfsim.scaled.rules import LEAST_MEAN, sum_of_magnitudes
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 
-#: Where the words of grids begin, beyond those of all operations of a step.
+#: The operation number of the random words for grids, beyond the numbers of all operations of a step.
 _OPERATION = 1 << 24
 _NEAREST = Rounding()
 
 
 class OnGrid:
-    """The grids of an optimizer's tensors: each has the same integers, and a scale of its own.
+    """The grids of an optimizer's tensors: the same integers for all, and a scale for each tensor.
 
     Parameters
     ----------
     grid : WeightGrid
-        The integers, and how scales follow.
+        The integers, and the rule for scales.
     fmt : Format
-        Of the parameter: scales are numbers of it, and every operation is rounded into it, to nearest even.
+        The format of the parameter and of scales. Every operation rounds into it, to nearest even.
     tensors : mapping of str to slice
-        Where each tensor lies in the vector of all parameters.
+        The place of each tensor in the vector of all parameters.
     random : RandomWords
         A word depends on the step and on the element's index among all elements.
 
     Attributes
     ----------
     scales : array, shape (tensors,)
-        Those by which weights were last put on their grids.
+        The scales with which weights were last put on their grids.
     clipped : int
-        How many weights of the start lay beyond the ends of their grid.
+        How many weights at the start lay beyond the ends of their grid.
 
     Notes
     -----
-    Nothing is refused in a step: it goes as IEEE arithmetic does, and as in the code of Zhao et al. A NaN
-    stays, and makes its tensor NaN as soon as the scale is made of it; so does an infinity. A weight that
-    became infinite in the step is clipped, if the scale is made of others. Where no weight is positive, and
-    the grid reaches up to the largest one: the grid is turned around if that is negative, so that no weight
-    lies below it; and if it is zero, s is infinite, all weights become zero, and one that is exactly zero
-    NaN. Zero has no sign on a grid but that of s, where the code's may be negative.
+    A step raises no errors: it follows IEEE arithmetic, like the code of Zhao et al. A NaN stays, and makes
+    its tensor NaN once the scale is computed from it; so does an infinity. A weight that became infinite in
+    the step is clipped, if the scale is computed from others. With the reach ``max``, suppose that no weight
+    is positive. If the largest is negative, so is s: the grid is turned around, and no number of it lies
+    below that weight. If the largest is zero, s is infinite: all weights become zero, but exact zeros become
+    NaN. A zero on a grid has the sign of s; in the published code it may be negative.
     """
 
     def __init__(
@@ -71,19 +70,19 @@ class OnGrid:
         self.clipped = 0
 
     def begin(self, weights: Array) -> None:
-        """Put the start on its grids, in place."""
+        """Put the weights at the start on their grids, in place."""
         self._scale(weights, self.grid.start)
         self._first = self.scales.copy()
         for part, scale in self._scaled():
             self.clipped += _put(weights[part], scale, self._arithmetic, self.grid, None)
 
     def before(self, weights: Array) -> None:
-        """Look at the weights before a step, from which some scales follow."""
+        """Compute the scales that depend on the weights before a step."""
         if self.grid.reach in (Reach.MAX, Reach.ABSMAX):
             self._scale(weights, self.grid.reach)
 
     def after(self, weights: Array, step: int) -> None:
-        """Put the weights that a step left on their grids, in place."""
+        """Put the weights on their grids after a step, in place."""
         if self.grid.reach is Reach.ABSMEAN:
             self._scale(weights, self.grid.reach)
         for part, scale in self._scaled():
@@ -91,22 +90,22 @@ class OnGrid:
             _put(weights[part], scale, self._arithmetic, self.grid, words, part.start)
 
     def measures(self, before: Array, after: Array, part: slice) -> dict[str, float]:
-        """Return what a step did to the grids of the tensors in a range of the vector.
+        """Return measures of how a step changed the grids of the tensors in a range of the vector.
 
         Parameters
         ----------
         before, after : array
-            All weights before the step, and those that it put on their grids.
+            All weights before the step, and after it on their grids.
         part : slice
-            From the beginning of a tensor to the end of one.
+            A range from the beginning of a tensor to the end of one.
 
         Returns
         -------
         dict of str to float
-            ``changed``, the share of weights whose integer is another than the one that the weight before is
-            nearest to, by the scale of the step; ``at_ends``, the share at the ends of their grid;
-            ``grid_size``, the distance of neighbours relative to that at the start, in the mean over weights.
-            NaN of no weights.
+            ``changed``, the share of weights whose integer differs from the one nearest to the weight before,
+            by the scale of the step; ``at_ends``, the share at the ends of their grid; ``grid_size``, the
+            distance of neighbours relative to that at the start, averaged over weights. NaN if there are no
+            weights.
         """
         changed, ends, size, total = 0, 0, 0.0, part.stop - part.start
         integers = self.grid.integers
@@ -122,7 +121,7 @@ class OnGrid:
         return {name: count / total if total else math.nan for name, count in counts.items()}
 
     def _integers(self, weights: Array, scale: Any) -> Array:
-        """Return the integers that weights are nearest to, beyond the ends too."""
+        """Return the integers nearest to weights, even beyond the ends of the grid."""
         whole = np.ascontiguousarray(weights)
         near: Array = np.rint(self._arithmetic.mul(whole, np.full_like(whole, scale)))
         return near
@@ -136,16 +135,16 @@ class OnGrid:
 
 
 def on_grid(weights: Array, grid: WeightGrid | str, fmt: Format) -> Array:
-    """Return a tensor on the grid of its start, rounded to nearest even: as for inference by fewer bits.
+    """Return a tensor rounded to nearest even onto its grid at the start, as for inference in fewer bits.
 
     Parameters
     ----------
     weights : array
         Numbers of the format, of any shape.
     grid : WeightGrid or str
-        Or the name of its integers, as ``"ternary"``.
+        The grid, or the name of its integers, such as ``"ternary"``.
     fmt : Format
-        In which this is computed.
+        The format of computation.
     """
     grid = grid if isinstance(grid, WeightGrid) else WeightGrid(grid)  # type: ignore[arg-type]
     grid.check_in(fmt)
@@ -157,7 +156,7 @@ def on_grid(weights: Array, grid: WeightGrid | str, fmt: Format) -> Array:
 def scale_of(weights: Array, grid: WeightGrid, reach: Reach, fmt: Format) -> Any:
     """Return the scale of a tensor, ``RN(Q / RN(reach))``: a number of the format in its carrier.
 
-    NaN if a weight is, zero if what it follows from is infinite, infinite if that is zero; 1 for no weights.
+    It is NaN if a weight is, zero if the reach is infinite, infinite if that is zero, and 1 for no weights.
 
     Parameters
     ----------
@@ -165,7 +164,7 @@ def scale_of(weights: Array, grid: WeightGrid, reach: Reach, fmt: Format) -> Any
         Numbers of the format.
     grid : WeightGrid
     reach : Reach
-        But not ``fixed``.
+        Any but ``fixed``.
     fmt : Format
     """
     carrier = carrier_of(fmt)
@@ -179,10 +178,10 @@ def scale_of(weights: Array, grid: WeightGrid, reach: Reach, fmt: Format) -> Any
 def _reached(weights: Array, reach: Reach, fmt: Format) -> Any:
     largest = weights.max()
     if reach is Reach.MAX:
-        return largest + 0.0  # of zeros of both signs NumPy may return either
+        return largest + 0.0  # from zeros of both signs, NumPy may return either
     largest = np.maximum(np.abs(largest), np.abs(weights.min()))
     if reach is Reach.ABSMAX or (total := sum_of_magnitudes(weights)) is None:
-        return largest  # of numbers that are not all finite the mean is what the largest is
+        return largest  # unless all numbers are finite, the mean equals the largest
     return round_to(max(total / weights.size, LEAST_MEAN), fmt)
 
 
@@ -191,8 +190,8 @@ def _put(
 ) -> int:
     """Put weights on a grid in place, a block at a time; return how many lay beyond its ends.
 
-    They are rounded to nearest even, or if there are random words as the grid says; then the first of them
-    is the element of this index.
+    They are rounded to nearest even, or with random words by the grid's rounding; `first` is then the index
+    of the first weight.
     """
     rounding = _NEAREST if random is None else grid.rounding
     integers, clipped = on_blocks(grid.integers, rounding), 0

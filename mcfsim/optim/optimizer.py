@@ -1,4 +1,4 @@
-"""An optimizer with its state: a step function run over all parameters, a block at a time."""
+"""The class `Optimizer`: a step function with its state, run over all parameters a block at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks.arguments import whole_number
-from mcfsim.checks.processor import check_processor
-from mcfsim.checks.whole import Whole
-from mcfsim.codec.codes import check_codes
-from mcfsim.compile.loops import Filler
-from mcfsim.optim.compiled_step import CompiledStep, fill_block
+from mcfsim.checks import Whole, check_processor, whole_number
+from mcfsim.codec import check_codes
+from mcfsim.compile.loops import BoundLoop
 from mcfsim.optim.declaration import Declaration, check_addition, check_hyperparameters, learning_rate
 from mcfsim.optim.groups import common_edges
-from mcfsim.optim.layout import Layout, Tensors
+from mcfsim.optim.layout import Layout, Tensors, in_stripes, parts_of
 from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged import Staged
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
-from mcfsim.optim.state_slices import parts_of
+from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.strategies import DEFAULT_WORDS, Roles, Strategy
-from mcfsim.optim.stripes import in_stripes
-from mcfsim.optim.vanishing import warn_of_vanishing
+from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.optim.vectors import (
     Formats,
     form,
@@ -44,50 +40,50 @@ from mcfsim.storage.files import Pathlike
 
 
 class Optimizer:
-    """A step function, a storage strategy and the state of all parameters.
+    """An optimizer with the state of all its parameters, stored by a strategy.
 
     Parameters
     ----------
     hyper : AdamW, SGD or another Declaration
-        The hyperparameters, which bring the step.
+        The hyperparameters, which provide the step.
     strategy : Strategy
-        With its low format put in, as by `mcfsim.strategy`.
+        The storage strategy, with its low format put in, as by `mcfsim.strategy`.
     parameters : mapping of str to array or stored tensor
-        The start. It is rounded to nearest even into the parameter's format; a master copy starts from
-        its own rounding. A stored tensor (`mcfsim.optim.layout.StoredTensor`), as a weight of
-        `mcfsim.models.weights.open_weights`, is read a stretch at a time.
+        The parameters at the start, rounded to nearest even into the parameter's format, and into its own
+        format for a master copy. A stored tensor (`mcfsim.optim.layout.StoredTensor`), like a weight of
+        `mcfsim.models.weights.open_weights`, is read piece by piece.
     decayed : collection of str, optional
-        The tensors that weight decay applies to.
+        The tensors with weight decay.
     rounding : str or Rounding, optional
-        Of every operation.
+        The rounding of every operation.
     steps : int, optional
-        How many will be made in all, if that is known: whether compiling them pays is settled by that.
+        The number of all steps that will be made, if known; it decides whether compiling them pays.
     packed : bool, optional
-        Whether vectors hold codes, as `mcfsim.codec` has them, in place of carrier numbers: of formats with
-        codes of at most 16 bits, and one for NaN. Moments that share scales are kept as codes and scales
-        (`mcfsim.optim.groups.Groups`). The bits are the same, in half the memory or less.
+        Whether vectors hold codes, as defined by `mcfsim.codec`, in place of carrier numbers, for formats
+        with NaN and codes of at most 16 bits. Moments that share scales are kept as codes and scales
+        (`mcfsim.optim.groups.Groups`). The results are the same bits, in half the memory or less.
     folder : path, optional
-        Where vectors lie in files that are mapped into memory, for a state near memory's size or beyond it:
+        A folder for vectors in memory-mapped files, for a state near memory's size or beyond it:
         ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, ``m0_scales.npy`` beside codes
-        that share scales, and ``gradient.npy``. It is made if it is not there, and has none of these files.
-        They are working memory, which stays when the process ends, and is no checkpoint. The bits are the
-        same.
+        that share scales, and ``gradient.npy``. The folder is made if needed, and must have none of these
+        files. They are working memory: they stay when the process ends, but are no checkpoint. The results
+        are the same bits.
     **options
-        Passed to `Strategy.roles`, as ``scalars="rounded"``, or ``threads``, which share a step.
+        Passed to `Strategy.roles`: for example ``scalars="rounded"``, or ``threads``, which share a step.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, as a class or a name in place of hyperparameters, or the backend
-        computes on something else than NumPy arrays.
+        If an argument is of the wrong type, such as a class or a name in place of hyperparameters, or if the
+        backend does not compute on NumPy arrays.
     ValueError
-        If the strategy's low format is still open, there are no parameters, an option is refused, or exact
-        numbers are to be packed or to lie in a folder, or moments to be packed whose groups do not stand
-        each for itself (`mcfsim.optim.groups.check_groups`), or weights on a grid; or if a stored tensor
-        cannot be read.
+        If the strategy's low format is still open, there are no parameters, an option is refused, or a stored
+        tensor cannot be read; if exact numbers are to be packed or to lie in a folder; or if weights on a
+        grid, or moments whose groups depend on each other (`mcfsim.optim.groups.check_groups`), are to be
+        packed.
     OutputError
-        If the folder cannot be made, or has one of the files, or its disk too little room for all of them.
-        Nothing is left there then, nor if anything else is refused.
+        If the folder cannot be made, or has one of the files, or its disk has too little room for all of
+        them. After this or any other error, no new files are left there.
 
     Warns
     -----
@@ -97,19 +93,19 @@ class Optimizer:
     Attributes
     ----------
     layout : Layout
-        Where each tensor lies in the vectors below.
+        The places of tensors in the vectors below.
     state : State
-        Vectors of carrier numbers, or of codes, or of what `mcfsim.optim.vectors.Packed` is; changed in place
-        by `step` and `advance`.
+        Vectors of carrier numbers or of codes, or `mcfsim.optim.vectors.Packed` vectors; `step` and `advance`
+        change them in place.
     formats : tuple of Format or None
-        Of the vectors, in the state's order; None for exact numbers.
+        The formats of the vectors, in the state's order; None for exact numbers.
     grid : OnGrid or None
-        Of a parameter that lies on one.
+        The grids of the parameter, if it lies on grids.
     count : int
-        Steps made.
+        Number of steps made.
     whole : Whole
-        Whether the last change of the state came to its end. A step that is broken off half-way, by
-        KeyboardInterrupt say, spoils the state: then nothing but loading another one is allowed.
+        Whether the last change of the state was completed. A step that is interrupted, for example by
+        KeyboardInterrupt, spoils the state; then only loading another state is allowed.
     """
 
     def __init__(
@@ -158,8 +154,8 @@ class Optimizer:
         self._staged = (
             StagedSteps(hyper, strategy, self.roles, self.layout) if isinstance(hyper, Staged) else None
         )
-        for role, entering in hyper.entering().items():
-            warn_of_vanishing(self.roles.of(role), entering)
+        for role, scalars in hyper.rounded_hyperparameters().items():
+            warn_of_vanishing(self.roles.of(role), scalars)
         kept = self.roles.model, *self.roles[:2], self.roles.parameter
         self.formats: Formats = tuple(role.format for role in kept)
         self.state, self._gradient = start(
@@ -171,19 +167,19 @@ class Optimizer:
             placed = strategy.parameter.grid, strategy.parameter.format, self.layout.slices
             self.grid = OnGrid(*placed, words)
             self.grid.begin(self._weights())
-        #: Where the numbers of each tensor lie in the vectors of a slot of state.
+        #: The places of each tensor's numbers in the vectors of a slot.
         self.parts = parts_of(hyper, self.layout)
         self._edges = common_edges((*self.state.m, *self.state.v), self.layout.slices.values())
 
     def receive(self, gradients: Tensors, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the gradient as the optimizer gets it: one vector, rounded into the strategy's format.
+        """Return gradients as one vector, rounded into the strategy's format.
 
         Parameters
         ----------
         gradients : mapping of str to array or stored tensor
-            With the names and shapes of the parameters.
+            Gradients with the names and shapes of the parameters.
         out : array, shape (size,), optional
-            Where it goes: of the strategy's gradients as vectors hold them, in codes or in the carrier. By
+            The array to fill, with codes or carrier numbers, as vectors hold the strategy's gradients. By
             default it is new, or ``gradient.npy`` in the folder, which the next call overwrites.
 
         Raises
@@ -191,8 +187,8 @@ class Optimizer:
         TypeError
             If `out` is no array, or of another dtype, or a gradient holds no real numbers.
         ValueError
-            If names or shapes are others, or `out` has another shape or is read-only, before anything is
-            written; or if a stored tensor cannot be read.
+            Before anything is written, if names or shapes differ, or `out` has another shape or is read-only;
+            or if a stored tensor cannot be read.
         """
         fmt = self.strategy.gradient.format
         if fmt is None:
@@ -210,24 +206,24 @@ class Optimizer:
         Parameters
         ----------
         gradient : array, shape (size,)
-            From `receive`; or any floating numbers, which the step rounds.
+            The result of `receive`, or any floating-point numbers, which the step rounds.
         rate : float
-            The learning rate: finite, and not negative.
+            The learning rate, finite and not negative.
 
         Returns
         -------
         array, shape (size,)
-            The update D that was asked for, before its addition to the parameter; codes if vectors hold them.
+            The update D before its addition to the parameter; codes if vectors hold codes.
 
         Raises
         ------
         TypeError
-            If the rate is no number, or the gradient no array, or codes of another kind than vectors hold.
+            If the rate is no number, or the gradient no array, or an array of other codes than vectors hold.
         ValueError
-            If the rate is out of range, or the gradient of another shape, or an element no code. Nothing has
+            If the rate is out of range, the gradient has another shape, or an element is no code. Nothing has
             changed then.
         SpoiltStateError
-            If an earlier step, or a loading, was broken off when part of the state had changed.
+            If an earlier step, or a loading, was interrupted when part of the state had changed.
         """
         rate = self._checked(gradient, rate)
         update = np.empty(self.layout.size, form(self.roles.update.format, packed=self.packed))
@@ -235,22 +231,22 @@ class Optimizer:
         return update
 
     def advance(self, gradient: NDArray[Any], rate: float) -> None:
-        """Make one step in place, as `step` does, and keep of the update no more than a block at a time."""
+        """Make one step in place, as `step` does, but keep only one block of the update at a time."""
         self._advance(gradient, self._checked(gradient, rate), None)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Return the tensors that the model sees: the leading components, as views, or decoded."""
+        """Return the tensors that the model sees, by name: the leading components, as views or decoded."""
         self.whole.check()
         return self.layout.split(read(self.state.parameter[0], self.formats[0]))
 
     def represented(self) -> tuple[NDArray[Any], ...]:
-        """Return copies of the components whose sum is the parameter that the optimizer means."""
+        """Return copies of the components whose exact sum is the parameter that the state represents."""
         self.whole.check()
         values = read_block(self.state._replace(m=(), v=()), self.formats, slice(None))
         return tuple(np.array(item) for item in values.represented(self.strategy))
 
     def _checked(self, gradient: NDArray[Any], rate: float) -> float:
-        """Return the rate as a float; raise as `step` does."""
+        """Return the rate as a float; raise the errors of `step`."""
         rate = learning_rate("rate", rate)
         if not isinstance(gradient, np.ndarray):
             raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
@@ -264,9 +260,9 @@ class Optimizer:
         return rate
 
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
-        """Make a step, and put the update in a vector if there is one."""
+        """Make a step, and write the update to a vector if there is one."""
         count, threads = self.count + 1, self._threads()
-        # Whole before anything is changed: a compiled step may be refused.
+        # Plan the whole step before anything is changed: compiling it may raise an error.
         if self._staged is None:
             move = self._planned(gradient, rate, update, count, threads)
         else:
@@ -293,20 +289,20 @@ class Optimizer:
     def _planned(
         self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None, count: int, threads: int
     ) -> Callable[[], None]:
-        """Return what makes a step that is a straight line, a block of all tensors at a time."""
+        """Return a function that makes a straight-line step, one block of the vectors at a time."""
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
         for part, decayed in self._parts():
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
             elements = part.stop - part.start
             ahead = elements * max(0, self._steps - count)
-            filler = self._compiled.filler(self.roles, scalars, gradient, elements, count, ahead)
-            if filler is None:
+            bound_loop = self._compiled.bound_loop(self.roles, scalars, gradient, elements, count, ahead)
+            if bound_loop is None:
                 planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
             else:
-                filler = filler.on_threads(threads)
-                # Numbers that share scales are read and written by calls, of which fewer on more are faster.
-                size = filler.block if self._edges is None else BLOCK
-                planned.append((part, size, partial(self._fill, filler, gradient, update)))
+                bound_loop = bound_loop.on_threads(threads)
+                # Numbers that share scales are read and written by calls: fewer and larger ones are faster.
+                size = bound_loop.block if self._edges is None else BLOCK
+                planned.append((part, size, partial(self._fill, bound_loop, gradient, update)))
 
         def move() -> None:
             for part, block, work in planned:
@@ -315,14 +311,14 @@ class Optimizer:
         return move
 
     def _weights(self) -> NDArray[Any]:
-        """Return the vector of weights that lie on a grid, as numbers."""
+        """Return the vector of weights that lie on grids, as numbers."""
         weights: NDArray[Any] = self.state.parameter[0]
         return weights
 
     def _eager(
         self, scalars: Any, count: int, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
     ) -> None:
-        """Make a step of a block by operations on arrays."""
+        """Make the step of one block by operations on arrays."""
         given = np.ascontiguousarray(gradient[block])
         if self.packed:
             given = read(given, self.strategy.gradient.format)
@@ -335,20 +331,20 @@ class Optimizer:
             write_block(self.state, new, self.formats, block)
 
     def _fill(
-        self, filler: Filler, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
+        self, bound_loop: BoundLoop, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
     ) -> None:
-        """Make a step of a block by a compiled loop."""
+        """Make the step of one block by a compiled loop."""
         vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         given = [*vectors, (gradient, self.strategy.gradient.format)]
-        fill_block(filler, block, given, [*vectors, (update, self.roles.update.format)])
+        fill_block(bound_loop, block, given, [*vectors, (update, self.roles.update.format)])
 
     def _threads(self) -> int:
-        """Return how many threads share a step: one if an arithmetic is not the emulator, or is watched."""
+        """Return how many threads share a step: one if an arithmetic is watched, or is not the emulator."""
         found = {ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles}
         return min(found)
 
     def _check_codes(self, gradient: NDArray[Any]) -> None:
-        """Raise unless a gradient of codes holds those of the strategy's format."""
+        """Raise an error unless a gradient of codes holds codes of the strategy's format."""
         fmt = self.strategy.gradient.format
         assert fmt is not None
         if gradient.dtype != packed_dtype(fmt):
@@ -356,7 +352,7 @@ class Optimizer:
         check_codes(gradient, fmt)
 
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
-        """Raise unless a gradient can be received into an array."""
+        """Raise an error unless `out` is an array that can receive a gradient."""
         if not isinstance(out, np.ndarray) or out.dtype != dtype:
             raise TypeError(f"out must be an array of {dtype}, not {getattr(out, 'dtype', type(out))}")
         if out.shape != (self.layout.size,) or not out.flags.writeable:
@@ -365,7 +361,7 @@ class Optimizer:
             )
 
     def _parts(self) -> Iterator[tuple[slice, bool]]:
-        """Yield the elements that weight decay applies to, and the others."""
+        """Yield the range of elements with weight decay, then the range of the others, if not empty."""
         edge, size = self.layout.decayed_size, self.layout.size
         for begin, end, decayed in ((0, edge, True), (edge, size, False)):
             if begin < end:
@@ -373,9 +369,9 @@ class Optimizer:
 
 
 def block_roles(roles: Roles, step: int, start: int) -> Roles:
-    """Return the arithmetics that work on one block, cut here so that all of a step work on the same.
+    """Return the arithmetics of a step for one block; all of them get the same block.
 
-    For stochastic rounding the words are those of the step and of each element's index, from `start` on.
+    For stochastic rounding, words depend on the step and on each element's index, which starts at `start`.
     """
-    made = {id(ar): ar.on_block(step, start) for ar in roles}  # one for each, if several roles share it
+    made = {id(ar): ar.on_block(step, start) for ar in roles}  # roles still share arithmetics
     return Roles(*(made[id(ar)] for ar in roles))

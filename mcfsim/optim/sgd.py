@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum: one step, as a plain function of its arithmetics."""
+"""Stochastic gradient descent with momentum: its hyperparameters and one step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from mcfsim.optim.declaration import Declaration, Interval, Slot
-from mcfsim.optim.state import State, Step, along, average, error_weight, fed_back, move, with_error
+from mcfsim.optim.state import (
+    State,
+    Step,
+    add_error,
+    average,
+    decayed_update,
+    error_feedback,
+    error_weight,
+    move,
+)
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -23,7 +32,7 @@ class SGDScalars(NamedTuple):
 def next_momentum(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: SGDScalars
 ) -> tuple[Value, ...]:
-    """Return the momentum moved by a gradient: ``RN(RN(mu m) + g)``."""
+    """Return the new momentum for a gradient g: ``RN(RN(mu m) + g)``."""
     return average(ar, m, scalars.momentum, gradient, 1.0)
 
 
@@ -34,16 +43,16 @@ class SGD(Declaration):
     Parameters
     ----------
     momentum : float
-        In [0, 1).
+        Decay mu of the momentum, in [0, 1).
     weight_decay : float
         Decoupled decay, not negative.
 
     Raises
     ------
     TypeError
-        If one is no number.
+        If a hyperparameter is no number.
     ValueError
-        If one is out of range, or not finite.
+        If a hyperparameter is out of range, or not finite.
     """
 
     slots = (Slot("m", next_momentum),)
@@ -59,13 +68,13 @@ class SGD(Declaration):
     def scalars(
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
     ) -> SGDScalars:
-        """Return the scalars at learning rate `rate`; no other depends on the step."""
+        """Return the scalars at learning rate `rate`; they depend on the step only through the rate."""
         decay = self.weight_decay if decayed else 0.0
         fed = (1.0 - 1.0 / self.momentum) * (1.0 - rate * decay) if self.momentum else 0.0
         return SGDScalars(self.momentum, decay, rate, error_weight(strategy, fed, rate))
 
-    def entering(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and name."""
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by name."""
         return {"m": {"momentum": self.momentum}, "update": {"weight_decay": self.weight_decay}}
 
     def step(
@@ -83,7 +92,7 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
     roles, strategy, state, gradient
         As in `mcfsim.optim.adamw.adamw`; ``state.v`` is empty.
     scalars : SGDScalars
-        Enter by the arithmetics' scalar policy.
+        The real scalars; they enter by the arithmetics' scalar policy.
 
     Returns
     -------
@@ -98,7 +107,7 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
         D = RN(-lr RN(m + RN(lambda theta)))
         theta = theta + D by the strategy's addition
 
-    The addition `feedback` rounds the parameter, and puts what that has lost, e, back into m::
+    The addition `feedback` rounds the parameter and feeds the rounding error e back into m::
 
         m = RN(m + RN(w e)) with w = (1 - 1 / mu) (1 - lr lambda) / lr
 
@@ -112,15 +121,15 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
     ar, up = roles.moments, roles.update
     m = next_momentum(ar, state.m, ar.round(gradient), scalars)
     direction = m[0]
-    update = along(up, strategy, state, direction, scalars)
+    update = decayed_update(up, strategy, state, direction, scalars)
     if strategy.addition is Addition.FEEDBACK:
-        rounded, error = fed_back(roles, state, update)
-        return Step(State((rounded,), with_error(roles, m, error, scalars.feedback), (), ()), update)
+        rounded, error = error_feedback(roles, state, update)
+        return Step(State((rounded,), add_error(roles, m, error, scalars.feedback), (), ()), update)
     parameter, extra = move(roles, strategy, state, update)
     return Step(State(parameter, m, (), extra), update)
 
 
-#: The rounding points of a step with a one-component moment and decay, before the strategy's addition.
+#: The rounding points of a step with a one-component moment and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("first moment decayed", "mul"),

@@ -1,101 +1,108 @@
-"""Steps in stages, with means between them: what an optimizer declares that is no straight line."""
+"""Declarations of optimizers whose step has stages with means between them, and the means."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.over import Over, Shape, stacked
+from mcfsim.kernels import native
+from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, dot_to_odd
+from mcfsim.kernels.native import NativeArithmetic
+from mcfsim.optim.declaration import Declaration, Granularity, Shape, stacked
 from mcfsim.optim.strategies import Roles, Strategy
-from mcfsim.products import Accumulator
+from mcfsim.products import Accumulator, matmul
+from mcfsim.protocol import Arithmetic
+from mcfsim.rounding import Mode
+from mcfsim.scaled.rules import sum_of_magnitudes
 
-#: What a step knows so far, by name: a value, or a tuple of components.
+#: The intermediate results of a step, by name: each a value, or a tuple of components.
 Known = Mapping[str, Any]
-#: What becomes of it: ``(roles, strategy, known, scalars)``, a straight line that gives values by name.
+#: A straight line ``(roles, strategy, known, scalars)`` that returns new results by name.
 Text = Callable[[Roles, Strategy, Known, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A straight line of a step, for each element, row, column, matrix or tensor.
+    """A straight line of a step, run for each element, row, column, matrix or tensor.
 
     Parameters
     ----------
     text : callable
-        ``(roles, strategy, known, scalars)``, which returns what it makes by name. A name of the state, as
-        ``"parameter"``, is what becomes of that.
-    over : Over
-        Of what each number is. What is taken of more is the same for all of it, as a row's for its elements.
+        ``(roles, strategy, known, scalars)``, which returns its results by name. A result named like a part
+        of the state, such as ``"parameter"``, is the new value of that part.
+    over : Granularity
+        What each number belongs to. A number of a coarser granularity is shared: a row's by its elements.
     takes : tuple of str
-        What it may know: ``"gradient"``; ``"parameter"``, ``"extra"`` and parts of slots, tuples of
-        components; what earlier stages and means have made.
+        The names that it may read: ``"gradient"``; ``"parameter"``, ``"extra"`` and parts of slots, which
+        are tuples of components; and results of earlier stages and means.
     """
 
     text: Text
-    over: Over
+    over: Granularity
     takes: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """Of its text."""
+        """Name of the stage's function."""
         return self.text.__name__
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean of numbers that an earlier stage has made, which later ones take for a number.
+    """A mean of numbers that an earlier stage has computed, which later stages can read.
 
     Parameters
     ----------
     name : str
-        What it is called.
+        The name of the mean.
     of : str
-        The numbers; of components, the first.
-    over : Over
-        Over all of what each mean is.
+        The name of the numbers; of several components, the first is used.
+    over : Granularity
+        The part of a tensor over which each mean is taken.
     role : {"v", "update"}
-        Whose arithmetic rounds it: once, from the exact sum, or from that of the accumulator.
+        The role whose arithmetic rounds the mean, once, from the exact sum or the accumulator's sum.
     accumulator : Accumulator, optional
-        By which the numbers are summed, in row-major order; by default exactly.
+        Sums the numbers, in row-major order; by default the sum is exact.
     """
 
     name: str
     of: str
-    over: Over
+    over: Granularity
     role: Literal["v", "update"]
     accumulator: Accumulator | None = None
 
 
 class Staged(Declaration):
-    """Hyperparameters of an optimizer whose step has means in it, over rows, columns or whole tensors.
+    """Hyperparameters of an optimizer whose step contains means over rows, columns or whole tensors.
 
-    A subclass in a module of `mcfsim.optim` is known by its name to `simulate` and the command line, and so
-    is one from elsewhere that is handed to them. `mcfsim.torch` has no such optimizers.
+    `simulate` and the command line know a subclass in a module of `mcfsim.optim` by its name, and also one
+    from elsewhere that is handed to them. `mcfsim.torch` has no such optimizers.
     """
 
     staged: ClassVar[bool] = True
 
     @abstractmethod
     def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Mean, ...]:
-        """Return a tensor's step, which makes "parameter", "extra", "update" and the parts of slots."""
+        """Return a tensor's step; it computes "parameter", "extra", "update" and the parts of slots."""
 
     def step(self, *given: Any) -> NoReturn:
-        """Raise TypeError: it is no straight line."""
+        """Raise TypeError: the step is no straight line."""
         raise TypeError(
             f"a step of {type(self).__name__} is no straight line: between its stages there are means over "
             "whole rows, columns or tensors"
         )
 
 
-#: Carries out a stage on what it takes, arrays of one shape, and a mean of an array; both know the place of
-#: that in the step.
+#: Functions that run a stage on arrays of one shape by name, and take a mean of an array; the first argument
+#: is the place in the step.
 CarryOut = Callable[[int, Stage, dict[str, Any]], dict[str, Any]]
 TakeMean = Callable[[int, Mean, NDArray[Any], Shape], NDArray[Any]]
 
@@ -103,28 +110,28 @@ TakeMean = Callable[[int, Mean, NDArray[Any], Shape], NDArray[Any]]
 def in_stages(
     hyper: Staged, shape: tuple[int, ...], known: Known, carry_out: CarryOut, take_mean: TakeMean
 ) -> dict[str, Any]:
-    """Make the step of one tensor, and return all that is known then.
+    """Make the step of one tensor, and return all of its results by name.
 
     Parameters
     ----------
     hyper : Staged
         The optimizer.
     shape : tuple of int
-        Of the tensor, which is not empty.
+        The shape of the tensor, which is not empty.
     known : mapping of str to array, or tuple of arrays
-        Vectors: the gradient, and the state.
+        The gradient and the state, as vectors.
     carry_out, take_mean : callable
-        What is done: with arrays of three indices, see `Over`.
+        Functions that run stages and take means, on arrays of three indices (see `Granularity`).
 
     Returns
     -------
     dict of str to array, or tuple of arrays
-        Of three indices.
+        Arrays of three indices.
     """
     whole = stacked(shape)
     places = {name: over for slot in hyper.slots for name, over in hyper.parts(slot.name, shape).items()}
     found = {
-        name: mapped(value, partial(_laid, shape=places.get(name, Over.ELEMENT).shape(whole)))
+        name: mapped(value, partial(_laid, shape=places.get(name, Granularity.ELEMENT).shape(whole)))
         for name, value in known.items()
     }
     for place, item in enumerate(hyper.stages(shape)):
@@ -140,9 +147,118 @@ def in_stages(
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to a value, or to each component of one."""
+    """Apply a function to a value, or to each component of a tuple."""
     return tuple(map(function, value)) if isinstance(value, tuple) else function(value)
 
 
 def _laid(x: NDArray[Any], shape: Shape) -> NDArray[Any]:
     return x.reshape(shape)
+
+
+# -- means with a specified summation ---------------------------------------------------------------------
+Array = NDArray[Any]
+
+
+def check_mean(ar: Arithmetic, accumulator: Accumulator | None) -> None:
+    """Raise an error unless an arithmetic can round means once.
+
+    Raises
+    ------
+    ValueError
+        If operands are to be flushed, or the accumulator rounds at random.
+    UnsupportedFormatError
+        If the significands of the arithmetic's format are too long, or its range too wide, for exact sums.
+    """
+    if accumulator is not None and accumulator.rounding.stochastic:
+        raise ValueError(
+            "the sums of a mean are not rounded at random: an accumulator has no words of its own; the mean "
+            "is, where its arithmetic rounds so"
+        )
+    fmt, rounding = ar.format, ar.rounding
+    if fmt is not None and rounding is not None and not isinstance(ar, NativeArithmetic):
+        Accumulator(fmt, rounding, block=None)  # refuses formats whose sums are not exact
+
+
+def mean(ar: Arithmetic, x: Array, target: Shape, accumulator: Accumulator | None = None) -> Array:
+    """Return means of numbers over the indices that have length 1 in the result.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        The arithmetic of one block. It rounds each quotient of sum and count once, correctly, for the
+        specified sum. In mpmath, sums are mpmath's; in binary64, by `NativeArithmetic`, they are NumPy's.
+    x : array
+        Array of three indices, not empty, with values of a format that `check_mean` accepts.
+    target : tuple of three int
+        Shape of the result.
+    accumulator : Accumulator, optional
+        Sums the numbers, in row-major order; by default the sum is exact.
+
+    Returns
+    -------
+    array
+        NaN where a number is NaN, or infinities of both signs are among them; otherwise infinite where a
+        number is. A count enters exactly, whatever the policy for real scalars.
+
+    Notes
+    -----
+    Let the exact sum S be rounded to odd in 52 bits. The result lies on the same side of every 52-bit number
+    as S. The rounding of S / n changes at numbers B of p bits plus guard bits, and S / n lies above B if and
+    only if S lies above n B. So the rounded quotient is correct if n B has at most 52 bits. Otherwise the
+    mean is computed with fractions.
+    """
+    rest = tuple(axis for axis in range(3) if target[axis] != x.shape[axis])
+    count = x.size // math.prod(target)
+    if ar.format is None or isinstance(ar, NativeArithmetic):
+        total = x.sum(axis=rest, keepdims=True)
+        return np.asarray(ar.div(total, float(count)))
+    kept = tuple(axis for axis in range(3) if axis not in rest)
+    numbers = x.transpose(*kept, *rest).reshape(-1, count)
+    if accumulator is None:
+        assert ar.rounding is not None
+        total = _exact(numbers, down=ar.rounding.mode is Mode.DOWN)
+    else:
+        total = matmul(numbers, np.ones(count, np.float32), accumulator).astype(np.float64)
+    with np.errstate(all="ignore"):
+        quotients = native.make_odd(*native.div(total, np.float64(count)))
+    if accumulator is None and _bits(ar) + count.bit_length() > ODD_BITS:
+        finite = np.flatnonzero(np.isfinite(quotients) & (quotients != 0))
+        quotients[finite] = _by_fractions(numbers[finite])
+    return np.asarray(ar.round(quotients)).reshape(target)
+
+
+def _exact(numbers: Array, *, down: bool) -> NDArray[np.float64]:
+    """Return the exact sums of rows, rounded to odd in 52 bits."""
+    rows, count = numbers.shape
+    sums = np.empty(rows)
+    step = max(1, PIECE // count)
+    for first in range(0, rows, step):
+        part = numbers[first : first + step]
+
+        def operands(start: int, stop: int, part: Array = part) -> tuple[Array, Array]:
+            left = part[np.newaxis, :, start:stop].astype(np.float64)
+            return left, np.ones((1, stop - start, 1))
+
+        shape = (1, len(part), 1)
+        with np.errstate(all="ignore"):
+            found = dot_to_odd(operands, (0, count), shape, None, narrow=True, down=down)
+        sums[first : first + step] = found[0, :, 0]
+    return sums
+
+
+def _bits(ar: Arithmetic) -> int:
+    """Return how many bits the numbers have at which an arithmetic's rounding changes its result."""
+    assert ar.format is not None
+    assert ar.rounding is not None
+    return ar.format.precision + ar.rounding.guard_bits
+
+
+def _by_fractions(numbers: Array) -> NDArray[np.float64]:
+    """Return the means of rows of finite numbers, rounded to odd in binary64."""
+    found = np.empty((2, len(numbers)))
+    for place, row in enumerate(numbers):
+        above, below = (sum_of_magnitudes(row[chosen]) or 0 for chosen in (row > 0, row < 0))
+        exact = Fraction(above - below) / row.size
+        nearest = float(exact)
+        found[:, place] = nearest, (exact > nearest) - (exact < nearest)
+    return native.make_odd(*found)

@@ -1,8 +1,9 @@
-"""Steps in stages: each stage a block at a time, by Numba or NumPy, and the means between them."""
+"""Steps in stages: stages recorded as programs and run a block at a time, and the means between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,45 +12,164 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.factory import how_compiled
 from mcfsim.compile.choice import loops
-from mcfsim.compile.loops import Filler
-from mcfsim.compile.program import Program, flat
+from mcfsim.compile.loops import BoundLoop
+from mcfsim.compile.program import Program, Register, Scalar, flat
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, get_format
-from mcfsim.optim.layout import Layout
-from mcfsim.optim.means import check_mean, mean
-from mcfsim.optim.over import Over, Shape
-from mcfsim.optim.stage_programs import StagePrograms
-from mcfsim.optim.staged import Mean, Stage, Staged, in_stages
+from mcfsim.optim.declaration import Granularity, Shape
+from mcfsim.optim.layout import Layout, in_stripes, offsets, parts_of
+from mcfsim.optim.staged import Mean, Stage, Staged, check_mean, in_stages, mapped, mean
 from mcfsim.optim.state import State
-from mcfsim.optim.state_slices import offsets, parts_of
-from mcfsim.optim.step_programs import numbers, words_of
+from mcfsim.optim.step_programs import numbers, recorders, symbols, words_of
 from mcfsim.optim.strategies import Roles, Strategy
-from mcfsim.optim.stripes import in_stripes
 from mcfsim.optim.vectors import Formats, is_packed, read, write
+from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK
 
+# -- programs ---------------------------------------------------------------------------------------------
+#: Formats of the intermediate results of a step, by name; a tuple for several components.
+_Formats = dict[str, Any]
+#: A stage, its program, and the program's results by name.
+Recorded = tuple[Stage, Program, dict[str, Any]]
+
+
+def record_stages(
+    hyper: Staged,
+    strategy: Strategy,
+    roles: Roles,
+    scalars: Any,
+    shape: tuple[int, ...],
+    *,
+    gradient: Format | None = None,
+    lines: bool = False,
+) -> dict[int, Recorded]:
+    """Record the stages of one tensor's step.
+
+    Parameters
+    ----------
+    hyper, strategy, roles
+        The optimizer's hyperparameters, strategy and arithmetics.
+    scalars
+        The step's scalars, as `Declaration.scalars` returns them: Python numbers, or symbols for them.
+    shape : tuple of int
+        The shape of the tensor.
+    gradient : Format, optional
+        The format of the gradient; by default the format in which the strategy stores it.
+    lines : bool, optional
+        Whether to record the source lines of the stages.
+
+    Returns
+    -------
+    dict of int to tuple
+        Stage, program, and registers of its results by name; keyed by the place in `Staged.stages`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a stage is no straight line, or computes with exact numbers.
+    """
+    if any(role.format is None or role.rounding is None for role in roles):
+        raise ValueError("a step in exact numbers is no program")
+    formats: _Formats = {"gradient": gradient or strategy.gradient.format or roles.moments.format}
+    of = {"parameter": roles.model.format, "extra": roles.parameter.format}
+    for label in of:
+        stored = strategy.tensors.get(label)
+        formats[label] = (of[label],) * (stored.components if stored else 0)
+    for slot in hyper.slots:
+        kept = strategy.tensors[slot.name]
+        formats |= {
+            name: (roles.of(slot.name).format,) * kept.components for name in hyper.parts(slot.name, shape)
+        }
+    found = {}
+    for place, item in enumerate(hyper.stages(shape)):
+        if isinstance(item, Mean):
+            formats[item.name] = roles.of(item.role).format
+        else:
+            program, results = _record(item, strategy, roles, scalars, formats, lines=lines)
+            name = f"{type(hyper).__name__.lower()}.{item.name}, {strategy.name}"
+            found[place] = item, replace(program, name=name), results
+            formats |= {label: mapped(made, lambda x: x.format) for label, made in results.items()}
+    return found
+
+
+def _record(
+    stage: Stage, strategy: Strategy, roles: Roles, scalars: Any, formats: _Formats, *, lines: bool
+) -> tuple[Program, dict[str, Any]]:
+    names: list[str] = []
+
+    def text(ar: Arithmetic, *given: Any) -> Any:
+        known = dict(zip(stage.takes, given, strict=True))
+        made = stage.text(recorders(ar, roles), strategy, known, scalars)
+        names[:] = made
+        return tuple(made.values())
+
+    def register(name: str) -> Any:
+        fmt = formats[name]
+        if not isinstance(fmt, tuple):
+            return Register(name, fmt)
+        return tuple(Register(f"{name}{place}", one) for place, one in enumerate(fmt))
+
+    assert roles.moments.format is not None
+    # The first arithmetic of the recording runs nothing and is no source of random words.
+    program = trace(text, roles.moments.format, operands=tuple(map(register, stage.takes)), lines=lines)
+    operands = (x for step in program.steps for x in step.operands)
+    named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
+    return replace(program, scalars=tuple(named)), dict(zip(names, program.results, strict=True))
+
+
+class StagePrograms:
+    """The stages of an optimizer as programs, recorded once for all values of the scalars.
+
+    Parameters
+    ----------
+    hyper, strategy
+        The optimizer's hyperparameters and strategy.
+    """
+
+    def __init__(self, hyper: Staged, strategy: Strategy) -> None:
+        self._given = hyper, strategy
+        self._programs: dict[Any, dict[int, Recorded]] = {}
+
+    def of(self, roles: Roles, scalars: Any, shape: tuple[int, ...], gradient: Format) -> dict[int, Recorded]:
+        """Return the stages of a tensor's step for a gradient of a format, with its scalars as symbols.
+
+        If a stage computes with scalars, all are recorded anew each time, with the scalars as numbers.
+        """
+        symbolic = symbols(scalars)
+        numbers = ("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
+        key = self._given[0].stages(shape), gradient, *numbers
+        if key not in self._programs:
+            try:
+                self._programs[key] = record_stages(*self._given, roles, symbolic, shape, gradient=gradient)
+            except TypeError:
+                return record_stages(*self._given, roles, scalars, shape, gradient=gradient)
+        return self._programs[key]
+
+
+# -- steps ------------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
-#: Fewer elements are not worth looking whether compiling pays.
+#: With fewer elements, it is not worth asking whether compiling pays.
 _LEAST_COMPILED = 1 << 12
-#: Random words are those of an element's index, in an area of so many indices for each part of a step.
+#: Number of indices of random words for each part of a step; elements take words by their index in it.
 _AREA = 1 << 40
 
 
 class StagedSteps:
-    """The steps of an optimizer in stages, tensor by tensor.
+    """The steps of an optimizer in stages, made tensor by tensor.
 
-    What stages make is kept for the whole of one tensor, in carriers, and no more.
+    The results of stages are kept, in carriers, for one whole tensor at a time.
 
     Parameters
     ----------
     hyper, strategy, roles, layout
-        Of the optimizer.
+        The optimizer's hyperparameters, strategy, arithmetics and layout.
 
     Raises
     ------
     ValueError, UnsupportedFormatError
-        If a mean cannot be rounded once, see `mcfsim.optim.means.check_mean`.
+        If a mean cannot be rounded once, see `mcfsim.optim.staged.check_mean`.
     """
 
     def __init__(self, hyper: Staged, strategy: Strategy, roles: Roles, layout: Layout) -> None:
@@ -75,18 +195,18 @@ class StagedSteps:
         threads: int,
         ahead: int,
     ) -> Callable[[], None]:
-        """Return what makes a step in place, and puts the update in a vector if there is one.
+        """Return a function that makes a step in place, and writes the update to a vector if there is one.
 
         Parameters
         ----------
         roles, state, formats, gradient, update
-            As of `mcfsim.optim.optimizer.Optimizer`.
+            As in `mcfsim.optim.optimizer.Optimizer`.
         count : int
-            Which step it is, from 1.
+            The number of the step, counted from 1.
         rate : float
             The learning rate.
         threads, ahead : int
-            Threads that share a stage, and steps that are sure to follow.
+            The number of threads that share a stage, and of steps that are sure to follow.
         """
         scalars = {
             decayed: self.hyper.scalars(roles, self.strategy, count, rate, decayed=decayed)
@@ -113,7 +233,7 @@ class StagedSteps:
         return move
 
     def _known(self, name: str, part: slice, state: State, formats: Formats) -> dict[str, Any]:
-        """Return a tensor's state, by the names that stages have for it."""
+        """Return a tensor's state by the names that stages use."""
         return {
             label: tuple(read(x[place], fmt) for x in vectors)
             for vectors, fmt, places in self._places(name, part, state, formats)
@@ -121,14 +241,14 @@ class StagedSteps:
         }
 
     def _keep(self, name: str, part: slice, state: State, formats: Formats, found: Mapping[str, Any]) -> None:
-        """Put a tensor's new state in its place."""
+        """Write a tensor's new state to the vectors."""
         for vectors, fmt, places in self._places(name, part, state, formats):
             for label, place in places.items():
                 for x, made in zip(vectors, found[label], strict=True):
                     write(x[place], made.reshape(-1), fmt)
 
     def _places(self, name: str, part: slice, state: State, formats: Formats) -> list[Any]:
-        """Return vectors, their format, and where a tensor's numbers lie in them, by name."""
+        """Return vectors, their format, and the places of a tensor's numbers in them by name."""
         where: dict[str, Mapping[str, slice]] = {"parameter": {"parameter": part}, "extra": {"extra": part}}
         where |= {slot: parts.slices[name] for slot, parts in self.parts.items()}
         return [
@@ -141,14 +261,14 @@ class StagedSteps:
         return bool(part.stop <= self.layout.decayed_size)
 
     def _format_of(self, gradient: Array) -> Format | None:
-        """Return what the gradient's numbers are values of; None of those that NumPy has no name for here."""
+        """Return the format of the gradient's numbers; None unless they are codes, float32 or float64."""
         if is_packed(gradient):
             return self.strategy.gradient.format
         return get_format(str(gradient.dtype)) if gradient.dtype in (np.float32, np.float64) else None
 
 
 class _Tensor:
-    """What carries out the stages of one tensor's step."""
+    """A runner of the stages and means of one tensor's step."""
 
     def __init__(
         self,
@@ -166,7 +286,7 @@ class _Tensor:
         self._offsets = steps.offsets[name]
         shape = steps.layout.shapes[name]
         compiled = how_compiled(roles)
-        self._fillers: dict[int, tuple[Filler, Any]] = {}
+        self._bound_loops: dict[int, tuple[BoundLoop, Any]] = {}
         if compiled is False or received is None:
             return
         kept = loops(roles.moments.scalars, apart=True)  # type: ignore[attr-defined]
@@ -178,36 +298,36 @@ class _Tensor:
             elements = stage.over.count(shape)
             if compiled is None and elements < _LEAST_COMPILED:
                 continue
-            filler = kept.filler(
+            bound_loop = kept.bound_loop(
                 *(partial(_itself, program), elements, compiled, numbers(scalars), words, elements * ahead),
                 by_numpy=True,
             )
-            if filler is not None:
-                self._fillers[place] = filler.on_threads(threads), results
+            if bound_loop is not None:
+                self._bound_loops[place] = bound_loop.on_threads(threads), results
 
     def carry_out(self, place: int, stage: Stage, given: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a stage, a block at a time."""
-        leaves = list(flat(tuple(given.values())))
+        """Run a stage, a block at a time, and return its results by name."""
+        leaves = flat(tuple(given.values()))
         shape = leaves[0].shape
         size, first = leaves[0].size, self._first(place, stage.over)
-        filler, named = self._fillers.get(place, (None, None))
+        bound_loop, named = self._bound_loops.get(place, (None, None))
         pieces: dict[int, list[Array]] = {}
 
         def work(block: slice) -> None:
             nonlocal named
             operands = [_flat(x, block) for x in leaves]
-            if filler is not None:
-                made = [np.empty(block.stop - block.start, dtype) for dtype in filler.results]
-                filler(operands, made, first + block.start)
+            if bound_loop is not None:
+                made = [np.empty(block.stop - block.start, dtype) for dtype in bound_loop.results]
+                bound_loop(operands, made, first + block.start)
             else:
                 roles = Roles(*_on_block(self.roles, self.count, first + block.start))
                 known = dict(zip(given, _nested(tuple(given.values()), iter(operands)), strict=True))
                 with np.errstate(all="ignore"):
                     results = stage.text(roles, self.strategy, known, self.scalars)
-                named, made = results, list(flat(tuple(results.values())))
+                named, made = results, flat(tuple(results.values()))
             pieces[block.start] = made
 
-        in_stripes(work, slice(0, size), BLOCK if filler is None else filler.block, self.threads)
+        in_stripes(work, slice(0, size), BLOCK if bound_loop is None else bound_loop.block, self.threads)
         joined = (
             np.concatenate(parts).reshape(shape)
             for parts in zip(*(pieces[start] for start in sorted(pieces)), strict=True)
@@ -216,17 +336,17 @@ class _Tensor:
         return dict(zip(named, _nested(tuple(named.values()), joined), strict=True))
 
     def take_mean(self, place: int, item: Mean, x: Array, target: Shape) -> Array:
-        """Take a mean."""
+        """Return the means that `item` describes of an array."""
         ar = self.roles.of(item.role).on_block(self.count, self._first(place, item.over))
         return mean(ar, x, target, item.accumulator)
 
-    def _first(self, place: int, over: Over) -> int:
-        """Return the index of the first random word of a part of the step."""
-        return (place * len(Over) + over.place) * _AREA + self._offsets[over]
+    def _first(self, place: int, over: Granularity) -> int:
+        """Return the index of the first random word for a part of the step."""
+        return (place * len(Granularity) + over.place) * _AREA + self._offsets[over]
 
 
 def _on_block(roles: Roles, count: int, first: int) -> list[Any]:
-    made = {id(ar): ar.on_block(count, first) for ar in roles}  # one for each, if several roles share it
+    made = {id(ar): ar.on_block(count, first) for ar in roles}  # roles still share arithmetics
     return [made[id(ar)] for ar in roles]
 
 
@@ -235,10 +355,10 @@ def _itself(program: Program) -> Program:
 
 
 def _flat(x: Array, block: slice) -> Array:
-    """Return numbers of an array in row-major order as a vector, a view where that is possible."""
+    """Return a block of an array in row-major order as a vector; a view if possible."""
     return x.reshape(-1)[block] if x.flags.c_contiguous else np.ascontiguousarray(x.flat[block])
 
 
 def _nested(like: Any, leaves: Any) -> Any:
-    """Return leaves in the form of nested tuples."""
+    """Return leaves in the nested tuples of `like`."""
     return tuple(_nested(item, leaves) for item in like) if isinstance(like, tuple) else next(leaves)

@@ -1,8 +1,14 @@
-"""An optimizer's vectors at the start: made in memory or in files, and filled a block at a time."""
+"""The start of an optimizer: its vectors are made in memory or in files, and filled a block at a time."""
 
 from __future__ import annotations
 
-from typing import Any
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,32 +16,121 @@ from numpy.typing import NDArray
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.edges import Edges
-from mcfsim.optim.groups import Groups, check_groups
-from mcfsim.optim.layout import Layout, Tensors
-from mcfsim.optim.remainder import remaining
-from mcfsim.optim.state import State
-from mcfsim.optim.state_slices import StateSlices, parts_of
+from mcfsim.optim.groups import GroupBoundaries, Groups, check_groups
+from mcfsim.optim.layout import Layout, StateSlices, Tensors, parts_of
+from mcfsim.optim.state import State, remaining
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.vectors import Split, Vector, form, write
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
-from mcfsim.storage.files import Pathlike
-from mcfsim.storage.maps import new_maps
+from mcfsim.storage.files import OutputError, Pathlike, telling
 
+# -- vectors in files, mapped into memory -----------------------------------------------------------------
+SUFFIX = ".npy"
+#: Number of bytes that are written at once if the space of a file cannot be reserved.
+_AT_ONCE = 1 << 24
+#: Largest size of a file's header, in bytes.
+_HEADER = 1 << 12
+#: Errors of file systems that cannot reserve space.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def new_maps(
+    folder: Pathlike, forms: Mapping[str, tuple[int, np.dtype[Any]]]
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Make a file of zeros for each vector, and map all into memory; if the block fails, remove them.
+
+    Parameters
+    ----------
+    folder : path
+        The folder for the files. It is made if needed; its parent folder must exist.
+    forms : mapping of str to (int, dtype)
+        The number of elements of each vector, and their dtype. Its file is ``NAME.npy``, for `numpy.load`.
+
+    Yields
+    ------
+    dict of str to array
+        The vectors, which keep their files open. The system decides when it writes changes to the files.
+
+    Raises
+    ------
+    OutputError
+        If the parent folder does not exist, the disk has too little room, or a file cannot be made; or if
+        the folder is no folder, or already has one of the files. No new files are left then.
+    """
+    place = Path(os.path.realpath(folder))
+    paths = {name: place / f"{name}{SUFFIX}" for name in forms}
+    made_folder = _check(place, paths)
+    needed = sum(size * dtype.itemsize + _HEADER for size, dtype in forms.values())
+    if (free := shutil.disk_usage(place.parent if made_folder else place).free) < needed:
+        raise OutputError(f"{place}: {needed} bytes are needed, and {free} are free on this disk")
+    made: list[Path] = []
+    try:
+        if made_folder:
+            with telling(place):
+                place.mkdir()
+        for name, (size, dtype) in forms.items():
+            with telling(paths[name]), open(paths[name], "xb") as file:
+                made.append(paths[name])
+                _fill_file(file, size, dtype)
+        yield {name: np.asarray(np.lib.format.open_memmap(path, "r+")) for name, path in paths.items()}
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        if made_folder:
+            with suppress(OSError):  # somebody else has put something there
+                place.rmdir()
+        raise
+
+
+def _check(place: Path, paths: Mapping[str, Path]) -> bool:
+    """Return whether the folder is yet to be made; raise OutputError if the files cannot be made in it."""
+    if not place.exists():
+        if not place.parent.is_dir():
+            raise OutputError(f"cannot make the folder {place}: there is no folder {place.parent}")
+        return True
+    if not place.is_dir():
+        raise OutputError(f"{place} is no folder")
+    if found := [path.name for path in paths.values() if path.exists() or path.is_symlink()]:
+        raise OutputError(f"the folder {place} has {', '.join(found)}: name a new one, or remove them")
+    return False
+
+
+def _fill_file(file: IO[bytes], size: int, dtype: np.dtype[Any]) -> None:
+    """Write a header, and reserve or write zeros for the vector, so that the disk has room for it."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    file.flush()
+    start, count = file.tell(), size * dtype.itemsize
+    if count and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), start, count)
+        except OSError as problem:
+            if problem.errno not in _UNSUPPORTED:
+                raise
+        else:
+            return
+    zeros = bytes(_AT_ONCE)
+    for done in range(0, count, _AT_ONCE):
+        file.write(zeros[: count - done])
+
+
+# -- the first numbers ------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
-#: Elements that are read and rounded at once.
+#: Number of elements that are read and rounded at once.
 AT_ONCE = 1 << 18
-#: What the gradient's vector is called, in a folder.
+#: Name of the gradient's vector in a folder.
 _GRADIENT = "gradient"
-#: What follows a vector's name in that of its scales.
+#: Suffix of a vector's name in the name of its scales.
 _SCALES = "_scales"
 
-#: The vectors whose numbers share scales, by name.
-_Grouped = dict[str, tuple[ScaledFormat, Edges]]
+#: Formats and groups of the vectors whose numbers share scales, by the vector's name.
+_Grouped = dict[str, tuple[ScaledFormat, GroupBoundaries]]
 
 
 def start(
@@ -48,12 +143,12 @@ def start(
     packed: bool,
     folder: Pathlike | None,
 ) -> tuple[State, Array | None]:
-    """Return the state before the first step, and, if that lies in a folder, a vector for gradients there.
+    """Return the state before the first step and, if it lies in a folder, a vector for gradients there.
 
-    The parameter is rounded to nearest even, whatever the rounding of steps, and so is a master copy; all
-    else starts from zero. A parameter that shares bits with its master copy is made from that, as in steps.
+    The parameter and a master copy are rounded to nearest even, whatever the rounding of steps; all else
+    starts from zero. A parameter that shares bits with its master copy is rounded from it, as in a step.
     """
-    layout.dtype(parameters)  # refuses what it does not take before anything is made
+    layout.dtype(parameters)  # raises its errors before anything is made
     vectors = _vectors(hyper, strategy, roles)
     parts = parts_of(hyper, layout)
     sizes = {name: parts[name[0]].size if name[0] in parts else layout.size for name in vectors}
@@ -78,7 +173,7 @@ def start(
 
 
 def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *, packed: bool) -> Array:
-    """Return tensors as one vector, rounded to nearest even into a format; in `out` if that is given."""
+    """Return tensors as one vector, rounded to nearest even into a format; in `out` if it is given."""
     taken = layout.dtype(tensors)
     if out is None:
         out = np.empty(
@@ -90,7 +185,7 @@ def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *,
 
 
 def _vectors(hyper: Declaration, strategy: Strategy, roles: Roles) -> dict[str, Arithmetic]:
-    """Return the arithmetic of each vector, by its name: its field of `State`, and a number."""
+    """Return the arithmetic of each vector, by name: the field of `State` and the number of the component."""
     of = {"parameter": roles.model, "m": roles.moments, "v": roles.second_moment, "extra": roles.parameter}
     kept = {
         label: stored.components
@@ -106,14 +201,14 @@ def _shares(strategy: Strategy) -> bool:
 
 
 def _grouped(strategy: Strategy, vectors: dict[str, Any], parts: dict[str, StateSlices]) -> _Grouped:
-    """Return which vectors hold numbers that share scales, in which format, and where their groups lie."""
+    """Return format and groups of each vector whose numbers share scales, by the vector's name."""
     found: _Grouped = {}
     for label, stored in strategy.tensors.items():
         if stored.scaled is not None and f"{label}0" in vectors:
             check_groups(strategy.name, label, stored.scaled)
             assert isinstance(stored.scaled, ScaledFormat)
             assert isinstance(stored.scaled.block, int)
-            edges = Edges(parts[label].every(), stored.scaled.block)
+            edges = GroupBoundaries(parts[label].every(), stored.scaled.block)
             found[f"{label}0"] = stored.scaled, edges
     return found
 
@@ -121,9 +216,9 @@ def _grouped(strategy: Strategy, vectors: dict[str, Any], parts: dict[str, State
 def _whole(
     made: dict[str, Array], vectors: dict[str, Any], split: bool, grouped: _Grouped
 ) -> dict[str, Vector]:
-    """Return the vectors, of those that were made some in place of the codes that they are kept as.
+    """Return the vectors by name; some wrap the arrays in which their numbers are stored.
 
-    A master copy takes the place of the bits that follow the parameter's codes, and a moment that of its
+    A `Split` master copy wraps the bits that follow the parameter's codes, and a `Groups` moment wraps its
     codes and scales.
     """
     whole: dict[str, Vector] = {name: made[name] for name in vectors}
@@ -153,12 +248,12 @@ def _fill(
     layout: Layout,
     parameters: Tensors,
 ) -> None:
-    """Put the start in vectors of zero bytes."""
+    """Write the numbers at the start to vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
     low = vectors["parameter0"].format
     for name, role in vectors.items():
         vector = made[name]
-        if isinstance(vector, Groups):  # whatever their scales are
+        if isinstance(vector, Groups):  # any scale will do
             element = vector.scaled.element
             _put_zero(vector.codes, round_to(np.zeros(1), element), element)
         elif name not in given:
@@ -167,7 +262,7 @@ def _fill(
         for name in given:
             role = vectors[name]
             numbers = _nearest(role, x)
-            if name == "parameter0" and _shares(strategy):  # as a step makes it of the master copy
+            if name == "parameter0" and _shares(strategy):  # rounded from the master copy, as in a step
                 numbers = round_to(_nearest(vectors["extra0"], x), role.format, role.rounding)
             if name == "extra0" and strategy.extra and strategy.extra.remainder and low is not None:
                 near = round_to(numbers, low).astype(role.carrier)
@@ -176,7 +271,7 @@ def _fill(
 
 
 def _put_zero(vector: Any, zero: Array, fmt: Format | None) -> None:
-    """Put what zero is in a format in a vector of zero bytes, which in most it is already."""
+    """Fill a vector of zero bytes with a format's zero; for most formats, it already holds zeros."""
     one = np.empty(1, vector.dtype)
     write(one, zero, fmt)
     if fmt is None or any(one.tobytes()):

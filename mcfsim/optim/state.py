@@ -1,18 +1,20 @@
-"""What an optimizer carries from step to step, and what every optimizer does with it."""
+"""The state that an optimizer carries from step to step, and the operations that optimizers share."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
 
+from mcfsim.formats import Format, Grid, Specials
 from mcfsim.multiword import expansion
-from mcfsim.optim.remainder import remaining, steps_of, with_steps
+from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
+from mcfsim.rounding import Mode, Overflow, Rounding
 
 
 class State(NamedTuple):
-    """The stored tensors of one step, each as a tuple of components.
+    """The stored tensors that a step reads and returns, each as a tuple of components.
 
     Attributes
     ----------
@@ -21,7 +23,7 @@ class State(NamedTuple):
     m, v : tuple of value
         The moments; `v` is empty for an optimizer without one.
     extra : tuple of value
-        Kahan's compensation or the master copy; else empty.
+        Kahan's compensation or the master copy; otherwise empty.
     """
 
     parameter: tuple[Value, ...]
@@ -30,9 +32,9 @@ class State(NamedTuple):
     extra: tuple[Value, ...]
 
     def represented(self, strategy: Strategy) -> tuple[Value, ...]:
-        """Return the components whose exact sum is the parameter that the optimizer means.
+        """Return the components whose exact sum is the parameter that the state represents.
 
-        It is the expansion, the parameter with Kahan's compensation, or the master copy.
+        They are the expansion, the parameter with Kahan's compensation, or the master copy.
         """
         if strategy.addition is Addition.MASTER:
             return self.extra
@@ -40,36 +42,36 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The outcome of a step: the new state, and the update that was asked for, before its addition."""
+    """The result of a step: the new state, and the update before its addition to the parameter."""
 
     state: State
     update: Value
 
 
-def crossed(ar: Arithmetic, x: Value, source: Arithmetic) -> Value:
-    """Return a value of another arithmetic in this one: rounded if the formats differ, else as it is."""
+def converted(ar: Arithmetic, x: Value, source: Arithmetic) -> Value:
+    """Return a value of arithmetic `source` in `ar`: rounded if the formats differ, otherwise unchanged."""
     return x if ar.format == source.format else ar.round(x)
 
 
 def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: float) -> tuple[Value, ...]:
     """Return the moving average ``beta x + gain new``.
 
-    In one component it is ``RN(RN(beta x) + gain new)``, the last product unrounded, as in torch's ``mul_``
-    followed by ``addcmul_``, by which its AdamW makes v (and m by another, see `mcfsim.optim.torchadamw`). As
-    an expansion it is ``Grow(Mul(beta, x), RN(gain new))``.
+    With one component it is ``RN(RN(beta x) + gain new)``, the last product unrounded, as in torch's ``mul_``
+    followed by ``addcmul_``, which torch's AdamW uses for v (but not for m, see `mcfsim.optim.torchadamw`).
+    For an expansion it is ``Grow(Mul(beta, x), RN(gain new))``.
 
     Parameters
     ----------
     ar : Arithmetic
-        Of the moments.
+        The arithmetic of the moment.
     x : tuple of value
         The average so far, as an expansion of n components.
     beta : float or tuple of float
-        A real scalar, or an expansion; an expansion of n components multiplies one of n.
+        A real scalar, or an expansion with as many components as x.
     new : value
-        What is averaged.
+        The number that enters the average.
     gain : float
-        A real scalar, as ``1 - beta``.
+        A real scalar, such as ``1 - beta``.
     """
     decayed = expansion.mul(ar, beta, x) if isinstance(beta, tuple) else expansion.scale(ar, x, beta)
     if len(decayed) == 1:
@@ -77,15 +79,15 @@ def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: f
     return expansion.grow(ar, decayed, ar.mul(new, gain))
 
 
-def along(up: Arithmetic, strategy: Strategy, state: State, direction: Value, scalars: Any) -> Value:
-    """Return the update D: ``RN(-lr RN(direction + RN(lambda theta)))``, without decay ``RN(-lr direction)``.
+def decayed_update(up: Arithmetic, strategy: Strategy, state: State, direction: Value, scalars: Any) -> Value:
+    """Return the update ``RN(-lr RN(direction + RN(lambda theta)))``, or ``RN(-lr direction)`` without decay.
 
     Parameters
     ----------
     up : Arithmetic
-        Of the update.
+        The arithmetic of the update.
     scalars
-        Of the step, with its ``decay`` and ``rate``.
+        The scalars of the step, with ``decay`` and ``rate``.
     """
     if scalars.decay:
         theta = up.round(state.represented(strategy)[0])
@@ -93,8 +95,10 @@ def along(up: Arithmetic, strategy: Strategy, state: State, direction: Value, sc
     return up.mul(direction, -scalars.rate)
 
 
-def of_master(roles: Roles, strategy: Strategy, master: Value) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return the parameter that a master copy gives, and what is kept of the master copy."""
+def split_master(
+    roles: Roles, strategy: Strategy, master: Value
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Return the parameter, rounded from a master copy, and the part of the master copy that is kept."""
     theta, low = roles.model.round(master), roles.model.format
     bits = strategy.extra.remainder if strategy.extra else None
     if bits is not None and low is not None:
@@ -103,21 +107,21 @@ def of_master(roles: Roles, strategy: Strategy, master: Value) -> tuple[tuple[Va
 
 
 def opened(roles: Roles, bits: int, state: State) -> State:
-    """Return a state with the master copy itself in place of its remainder."""
+    """Return a state with the master copy in place of its remainder."""
     low = roles.model.format
     assert low is not None
     return state._replace(extra=(with_steps(roles.parameter, low, bits, state.parameter[0], state.extra[0]),))
 
 
 def closed(roles: Roles, bits: int, state: State) -> State:
-    """Return a state with a remainder in place of the master copy."""
+    """Return a state with the remainder in place of the master copy."""
     low = roles.model.format
     assert low is not None
     return state._replace(extra=(steps_of(roles.parameter, low, bits, state.parameter[0], state.extra[0]),))
 
 
-def fed_back(roles: Roles, state: State, update: Value) -> tuple[Value, Value]:
-    """Return the parameter moved by an update, and what its rounding has lost.
+def error_feedback(roles: Roles, state: State, update: Value) -> tuple[Value, Value]:
+    """Return the parameter moved by an update, and the rounding error of the parameter.
 
     Returns
     -------
@@ -129,26 +133,26 @@ def fed_back(roles: Roles, state: State, update: Value) -> tuple[Value, Value]:
     ECO, arXiv 2601.22101.
     """
     up = roles.update
-    target = up.add(crossed(up, state.parameter[0], roles.model), update)
-    parameter = crossed(roles.model, target, up)
-    return parameter, up.sub(target, crossed(up, parameter, roles.model))
+    target = up.add(converted(up, state.parameter[0], roles.model), update)
+    parameter = converted(roles.model, target, up)
+    return parameter, up.sub(target, converted(up, parameter, roles.model))
 
 
-def with_error(roles: Roles, m: tuple[Value, ...], error: Value, weight: float) -> tuple[Value, ...]:
-    """Return an m of one component with an error in it: ``RN(m + RN(weight error))``."""
+def add_error(roles: Roles, m: tuple[Value, ...], error: Value, weight: float) -> tuple[Value, ...]:
+    """Return a one-component m with an error added: ``RN(m + RN(weight error))``."""
     ar = roles.moments
-    return (ar.add(m[0], ar.mul(crossed(ar, error, roles.update), weight)),)
+    return (ar.add(m[0], ar.mul(converted(ar, error, roles.update), weight)),)
 
 
 def error_weight(strategy: Strategy, factor: float, rate: float) -> float:
-    """Return by what a lost part of the parameter enters the momentum: ``factor / rate``.
+    """Return the weight with which a parameter's rounding error enters the momentum: ``factor / rate``.
 
-    It is 0 under other strategies, and where nothing can be lost, at a rate of 0.
+    It is 0 for strategies without feedback, and at a rate of 0, where nothing can be lost.
 
     Raises
     ------
     ValueError
-        If it is beyond binary64.
+        If it is beyond the range of binary64.
     """
     if strategy.addition is not Addition.FEEDBACK or not rate:
         return 0.0
@@ -163,12 +167,12 @@ def error_weight(strategy: Strategy, factor: float, rate: float) -> float:
 def move(
     roles: Roles, strategy: Strategy, state: State, update: Value
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Add the update to the parameter in the strategy's way.
+    """Add the update to the parameter by the strategy's addition.
 
     Returns
     -------
     parameter, extra : tuple of value
-        The new ones.
+        The new parameter and extra.
 
     References
     ----------
@@ -178,13 +182,89 @@ def move(
     ar = roles.parameter
     theta = state.parameter
     if strategy.addition is Addition.FEEDBACK:
-        return (fed_back(roles, state, update)[0],), ()
+        return (error_feedback(roles, state, update)[0],), ()
     step = ar.round(update)
     if strategy.addition is Addition.MASTER:
-        return of_master(roles, strategy, ar.add(state.extra[0], step))
+        return split_master(roles, strategy, ar.add(state.extra[0], step))
     if strategy.addition is Addition.KAHAN:
         (compensation,) = state.extra
         step = ar.add(step, compensation)
         moved = ar.add(theta[0], step)
         return (moved,), (ar.sub(step, ar.sub(moved, theta[0])),)
     return expansion.grow(ar, theta, step), ()
+
+
+# -- a master copy of few bits beside the parameter -------------------------------------------------------
+#: A number below every spacing of a low format; it is added to a parameter because zero has no exponent.
+_LEAST = float(FLOAT32.smallest_subnormal)
+
+
+def _powers(low: Format) -> Format:
+    """Return the format whose numbers are the powers of two among the normal numbers of `low`."""
+    return Format(
+        f"powers of {low}",
+        precision=1,
+        emin=low.emin,
+        emax=low.emax,
+        specials=Specials.FN,
+        signed=False,
+        zero=False,
+    )
+
+
+def grid_of(bits: int) -> Grid:
+    """Return the grid of integers that a remainder of `bits` bits can hold."""
+    most = 2 ** (bits - 1) - 1
+    return Grid(f"int{bits}_symmetric", low=-most, high=most)
+
+
+def _half(ar: Arithmetic, low: Format, theta: Value) -> Value:
+    """Return half an ulp in a parameter's binade; in the lowest one for zero and subnormal numbers."""
+    # The power of two at or below a number; for zeros and subnormal numbers, the smallest normal number.
+    binade = ar.like(_powers(low), Rounding(Mode.TOWARD_ZERO)).round(ar.add(ar.abs(theta), _LEAST))
+    return ar.mul(ar.round(binade), 2.0**-low.precision)
+
+
+def steps_of(ar: Arithmetic, low: Format, bits: int, theta: Value, master: Value) -> Value:
+    """Return the remainder of a master copy beside its parameter: the integer rho of `remaining`."""
+    ar = ar.like(FLOAT32, Rounding())
+    theta, grid = ar.round(theta), grid_of(bits)
+    share = ar.mul(ar.div(ar.sub(master, theta), _half(ar, low, theta)), float(grid.high))
+    return ar.like(grid, Rounding(Mode.NEAREST_AWAY, Overflow.SATURATE)).round(share)
+
+
+def with_steps(ar: Arithmetic, low: Format, bits: int, theta: Value, rho: Value) -> Value:
+    """Return the master copy that a parameter and a remainder represent."""
+    ar = ar.like(FLOAT32, Rounding())
+    theta = ar.round(theta)
+    share = ar.div(ar.round(rho), float(grid_of(bits).high))
+    return ar.add(theta, ar.mul(share, _half(ar, low, theta)))
+
+
+def remaining(ar: Arithmetic, low: Format, bits: int, master: Value, theta: Value) -> Value:
+    """Return the master copy as far as a parameter and a remainder of `bits` bits represent it.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Only its kind matters: everything is computed in float32 and rounded to nearest even.
+    low : Format
+        The format of the parameter.
+    bits : int
+        The size of the remainder in bits.
+    master, theta : value
+        The master copy, and the parameter, which is the master copy rounded into `low`.
+
+    Returns
+    -------
+    value
+        ``theta + RN(RN(rho / L) h)``, rounded, with ``L = 2**(bits - 1) - 1`` and h half an ulp in theta's
+        binade. The integer rho is the nearest to ``RN((master - theta) / h L)``, ties away from zero, and
+        at most L in magnitude. NaN where the master copy has left the range of `low`.
+
+    References
+    ----------
+    FlashOptim, arXiv 2602.23349: ``_compute_ecc_bits`` and ``_apply_error_correction`` of its code, with 8
+    and 16 bits. (It multiplies by powers of two in two parts; the first part is exact.)
+    """
+    return with_steps(ar, low, bits, theta, steps_of(ar, low, bits, theta, master))

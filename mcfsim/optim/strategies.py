@@ -1,4 +1,4 @@
-"""The storage strategies by name."""
+"""The named storage strategies."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint
 from mcfsim.formats import Format, get_format
 from mcfsim.formats.grids import grid
-from mcfsim.optim.roles import DEFAULT_WORDS, Roles
 from mcfsim.optim.stored import (
     DYNAMIC,
     DYNAMIC_UNSIGNED,
@@ -18,11 +17,12 @@ from mcfsim.optim.stored import (
     FLOAT32,
     LOW,
     ONE_LOW,
+    Reach,
     Stored,
+    WeightGrid,
     is_open,
 )
-from mcfsim.optim.strategy import Addition, Strategy
-from mcfsim.optim.weight_grid import Reach, WeightGrid
+from mcfsim.optim.strategy import DEFAULT_WORDS, Addition, Roles, Strategy
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
@@ -47,7 +47,7 @@ def _declared(*items: Strategy) -> Mapping[str, Strategy]:
 
 
 def _components(count: int) -> Strategy:
-    """Return the strategy that keeps everything but gradients in so many components of the low format."""
+    """Return the strategy that keeps everything but gradients in `count` components of the low format."""
     several = Stored(LOW, components=count)
     return Strategy(
         f"mcf-{count}",
@@ -60,24 +60,24 @@ def _components(count: int) -> Strategy:
 
 
 def _beside_master(name: str, parameter: Stored = ONE_LOW, **changes: Any) -> Strategy:
-    """Return `fp32-master` but for some tensors."""
+    """Return `fp32-master` with some tensors changed."""
     tensors = {"m": Stored(FLOAT32), "v": Stored(FLOAT32), "extra": Stored(FLOAT32), **changes}
     return Strategy(name, parameter=parameter, **tensors, addition=Addition.MASTER)
 
 
 def _moments(name: str, m: ScaledFormat | Quantiser, v: ScaledFormat | Quantiser) -> Strategy:
-    """Return `fp32-master` with moments that are kept in other ways."""
+    """Return `fp32-master` with moments stored in scaled formats or by quantisers."""
     return _beside_master(name, m=Stored(FLOAT32, scaled=m), v=Stored(FLOAT32, scaled=v))
 
 
-#: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and what to compare them with.
+#: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and others to compare them with.
 #: Everything in two or three components, for formats of 8 bits. Stochastic rounding: Gupta et al., ICML 2015;
 #: Zamirai et al., arXiv 2010.06192. A master copy whose upper half is the parameter: rounded, NVIDIA Apex,
-#: DistributedFusedAdam(store_param_remainders=True); cut off, imoneoi/bf16_fused_adam and modded-nanogpt. A
+#: DistributedFusedAdam(store_param_remainders=True); truncated, imoneoi/bf16_fused_adam and modded-nanogpt. A
 #: master copy as 8 or 16 bits beside the rounded parameter: FlashOptim, arXiv 2602.23349. Errors fed back
 #: into the momentum: ECO, arXiv 2601.22101. Moments in 8 bits by a table, with a scale for each block:
-#: Dettmers et al., ICLR 2022, as torchao has them; in groups of 128 float8 numbers: Xi et al., ICLR 2025
-#: (COAT), without its expansion of their range and with it.
+#: Dettmers et al., ICLR 2022, as in torchao; in groups of 128 float8 numbers: Xi et al., ICLR 2025 (COAT),
+#: without and with its expansion of the range.
 STRATEGIES: Mapping[str, Strategy] = _declared(
     Strategy("plain"),
     Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
@@ -119,8 +119,8 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
 )
 
 
-#: Strategies whose parameter lies on a grid of integers, by name. ``dqt-int8`` and so on: Zhao et al., arXiv
-#: 2412.04787, with states in binary32. ``bitnet``: Ma et al., arXiv 2402.17764, with all tensors ternary.
+#: The strategies whose parameter lies on a grid of integers, by name. ``dqt-int8`` and so on: Zhao et al.,
+#: arXiv 2412.04787, with state in binary32. ``bitnet``: Ma et al., arXiv 2402.17764, all tensors ternary.
 GRID_STRATEGIES: Mapping[str, Strategy] = _declared(
     *(
         Strategy(
@@ -143,7 +143,7 @@ GRID_STRATEGIES: Mapping[str, Strategy] = _declared(
 
 
 def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
-    """Return a strategy with its low format put in.
+    """Return a strategy, by name or as declared, with its low format put in.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     Raises
     ------
     TypeError
-        If it is neither a name nor a `Strategy`.
+        If `name` is neither a name nor a `Strategy`.
     ValueError
         If a name is unknown; the message lists the known ones.
 

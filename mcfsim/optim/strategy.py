@@ -1,34 +1,116 @@
-"""A storage strategy as data: what is kept in which format, and how the update is added."""
+"""Storage strategies as data: how each tensor is stored, how the update is added, and the arithmetics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from mcfsim.checks.arguments import whole_number
+import numpy as np
+
+from mcfsim.backends.factory import arithmetic
+from mcfsim.checks import whole_number
+from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.multiword.components import check_components
-from mcfsim.optim.roles import Roles, arithmetics
 from mcfsim.optim.stored import ONE_LOW, Stored, check_remainder, check_shared, is_open
+from mcfsim.protocol import Arithmetic
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 
-#: The slots of state that a strategy stores, and an optimizer may have.
+# -- the arithmetics of a step ----------------------------------------------------------------------------
+#: The random words of a strategy that rounds at random, unless it is given others.
+DEFAULT_WORDS = RandomWords(0)
+
+
+class Roles(NamedTuple):
+    """The arithmetics of a step, by role.
+
+    Attributes
+    ----------
+    moments : Arithmetic
+        For the first moment, and for the numbers that enter it.
+    second_moment : Arithmetic
+        For the second moment; the same as `moments`, unless format or rounding differ.
+    update : Arithmetic
+        For the update computed from the moments: in the format of the first moment, with the run's rounding.
+    parameter : Arithmetic
+        For the addition of the update: in the master copy's format, if there is a master copy.
+    model : Arithmetic
+        Rounds the parameter that the model sees.
+    """
+
+    moments: Arithmetic
+    second_moment: Arithmetic
+    update: Arithmetic
+    parameter: Arithmetic
+    model: Arithmetic
+
+    def of(self, role: str) -> Arithmetic:
+        """Return the arithmetic of a slot, ``m`` or ``v``, or of a role by its name."""
+        named = {"m": self.moments, "v": self.second_moment}
+        found: Arithmetic = named[role] if role in named else getattr(self, role)
+        return found
+
+
+def arithmetics(
+    tensors: Sequence[Stored],
+    policy: Rounding,
+    *,
+    random: RandomWords | None = None,
+    precision: int = 400,
+    **options: Any,
+) -> list[Arithmetic]:
+    """Return the arithmetic of each tensor; tensors of the same format and rounding share one.
+
+    Parameters
+    ----------
+    tensors : sequence of Stored
+        The tensors; one without a rounding of its own has that of the policy.
+    policy : Rounding
+        The rounding of the run.
+    random : RandomWords, optional
+        The random words; by default `DEFAULT_WORDS` if a tensor asks for stochastic rounding by itself.
+    precision : int, optional
+        Number of bits of exact numbers.
+    **options
+        Passed to `mcfsim.arithmetic`.
+    """
+    if random is None and any(item.draws for item in tensors):
+        random = DEFAULT_WORDS
+
+    def make(item: Stored, words: RandomWords | None) -> Arithmetic:
+        if item.format is None:
+            return arithmetic(None, backend="exact", precision=precision)
+        return arithmetic(item.format, item.rounded(policy), random=words, **options)
+
+    kinds = [(item.format, item.rounding, item.random_bits, item.rule) for item in tensors]
+    # Each arithmetic has its own range of operation numbers, larger than the number of operations of a step.
+    made = {
+        kind: make(item, random.of(index << 16) if isinstance(random, RandomWords) else random)
+        for index, (kind, item) in enumerate(dict(zip(kinds, tensors, strict=True)).items())
+    }
+    return [made[kind] for kind in kinds]
+
+
+# -- strategies -------------------------------------------------------------------------------------------
+#: Names of the slots that a strategy stores and an optimizer may have.
 SlotName = Literal["m", "v"]
 SLOTS: tuple[SlotName, ...] = get_args(SlotName)
-#: All that a strategy stores, by field.
+#: The fields of all tensors that a strategy stores.
 _LABELS = ("parameter", "gradient", *SLOTS, "extra")
 
 
 class Addition(StrEnum):
-    """How the update D is added to the parameter theta (RN rounds to the parameter's format).
+    """A way to add the update D to the parameter theta (RN rounds to the parameter's format).
 
-    ``plain``: ``theta = RN(theta + RN(D))``. ``kahan``: with a compensation c that remembers what the last
-    addition lost. ``grow``: to an expansion. ``master``: to a master copy in its own format, of which
-    theta is the rounding. ``feedback``: ``t = RN(theta + D)`` in the update's format, ``theta = RN(t)``, and
-    what that has lost is fed back into the momentum, by the optimizers that feed back.
+    ``plain``: ``theta = RN(theta + RN(D))``. ``kahan``: with a compensation c, which keeps what the last
+    addition lost. ``grow``: to an expansion. ``master``: to a master copy in its own format; theta is its
+    rounding. ``feedback``: ``t = RN(theta + D)`` in the update's format, ``theta = RN(t)``, and the error of
+    RN(t) is fed back into the momentum, by the optimizers that support it.
     """
 
     PLAIN = "plain"
@@ -40,7 +122,7 @@ class Addition(StrEnum):
 
 @dataclass(frozen=True)
 class Strategy:
-    """What an optimizer stores in which format, and how it adds its update.
+    """A storage strategy: how an optimizer stores each tensor, and how it adds its update.
 
     Parameters
     ----------
@@ -52,10 +134,10 @@ class Strategy:
     extra : Stored, optional
         The master copy (addition ``master``) or the compensation (``kahan``).
     addition : Addition
-        See `Addition`.
+        How the update is added, see `Addition`.
     beta2_components : int
-        1: beta2 enters as a real scalar by the arithmetic's scalar policy. More: as an expansion of so
-        many components in the format of `v`.
+        If 1, beta2 enters as a real scalar, by the arithmetic's scalar policy. If larger, it is an expansion
+        with this number of components in the format of `v`.
 
     Raises
     ------
@@ -145,16 +227,16 @@ class Strategy:
 
     @property
     def tensors(self) -> dict[str, Stored]:
-        """All that is stored for each parameter, by the field's name."""
+        """The tensors that are stored, by the name of their field."""
         return {label: item for label in _LABELS if (item := getattr(self, label)) is not None}
 
     @property
     def bytes_per_parameter(self) -> float | None:
-        """Bytes of parameter, gradient, both moments and extra for each parameter; None for exact numbers."""
+        """Bytes per parameter of parameter, gradient, both moments and extra; None for exact numbers."""
         return self.stored_bytes()
 
     def stored_bytes(self, slots: Collection[str] = SLOTS) -> float | None:
-        """Return the bytes stored for each parameter with these slots of state; None for exact numbers."""
+        """Return the bytes stored per parameter with the given slots; None for exact numbers."""
         sizes = [self.size_of(label) for label in self.tensors if label in slots or label not in SLOTS]
         if None in sizes:
             return None
@@ -162,7 +244,7 @@ class Strategy:
         return int(total) if total.denominator == 1 else float(total)
 
     def size_of(self, label: str) -> Fraction | None:
-        """Return the bytes that a tensor of `tensors` takes for each parameter; None for exact numbers."""
+        """Return the bytes per parameter of a tensor of `tensors`; None for exact numbers."""
         item = self.tensors[label]
         if item.bits is None:
             return None
@@ -177,12 +259,12 @@ class Strategy:
 
     @property
     def draws(self) -> bool:
-        """Whether some of its operations round at random, whatever those of the run do."""
+        """Whether a tensor rounds at random, whatever the run's rounding."""
         return any(item.draws for item in self.tensors.values())
 
     @property
     def unshared(self) -> Strategy:
-        """The strategy with a whole master copy, where this one keeps a remainder of it."""
+        """The strategy with a whole master copy in place of a remainder, if it keeps one."""
         if self.extra is None or self.extra.remainder is None:
             return self
         return replace(self, extra=replace(self.extra, remainder=None))
@@ -208,10 +290,10 @@ class Strategy:
         Parameters
         ----------
         rounding : str or Rounding, optional
-            For all of them; a tensor with a rounding of its own takes only the policies.
+            The rounding of all; a tensor with a rounding of its own takes only the policies from it.
         **options
             Passed to `mcfsim.arithmetic`: ``scalars``, ``overflow``, ``random``; ``precision`` for exact
-            numbers. A strategy that rounds at random by itself draws `DEFAULT_WORDS` if it is given none.
+            numbers. A strategy that rounds at random by itself uses `DEFAULT_WORDS` if ``random`` is missing.
 
         Raises
         ------
@@ -240,3 +322,43 @@ class Strategy:
             [self.m, self.parameter, master, self.v, Stored(self.m.format)], policy, **options
         )
         return Roles(moments, second, update, parameter, model)
+
+
+# -- hyperparameters that become zero ---------------------------------------------------------------------
+class VanishingScalarWarning(UserWarning):
+    """A warning: a positive hyperparameter rounds to zero in the format in which it is used."""
+
+
+def warn_of_vanishing(ar: Arithmetic, scalars: Mapping[str, float]) -> bool:
+    """Warn of each number that rounds to zero in an arithmetic's format; return whether one does.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        The arithmetic of the operations that use the numbers.
+    scalars : mapping of str to float
+        The numbers by name; `epsilon` is added to the root of the second moment, the others are factors.
+    """
+    if ar.format is None:
+        return False  # nothing is rounded
+    found = {name: scalar for name, scalar in scalars.items() if _vanishes(ar, scalar)}
+    for name, scalar in found.items():
+        effect = (
+            "where v is zero, a step is 0 / 0" if name == "epsilon" else "its products with 1 and less are 0"
+        )
+        warnings.warn(
+            f"{name} = {scalar:.6g} is zero in {ar.format}, whose smallest positive number is "
+            f"{float(ar.format.smallest_subnormal):.6g}: {effect}",
+            VanishingScalarWarning,
+            stacklevel=3,
+        )
+    return bool(found)
+
+
+def _vanishes(ar: Any, scalar: float) -> bool:
+    """Return whether a number is positive and rounds to zero in an arithmetic's format on every draw."""
+    if not 0 < scalar < ar.format.smallest_normal:
+        return False
+    highest = np.full(1, 2**32 - 1, np.uint32)
+    words = highest if ar.rounding.stochastic else None
+    return bool(round_to(np.array([scalar]), ar.format, ar.rounding, random=words)[0] == 0)

@@ -1,4 +1,4 @@
-"""AdamW with the rounding points of PyTorch: one step, as a plain function of its arithmetics."""
+"""AdamW with the rounding points of PyTorch: its hyperparameters and one step."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.declaration import Slot
-from mcfsim.optim.state import State, Step, average, crossed, move, of_master
+from mcfsim.optim.state import State, Step, average, converted, move, split_master
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode
 
 
 class TorchAdamWScalars(NamedTuple):
-    """The real scalars of one step: each rounded as PyTorch lets it in, or a float expansion for `beta2`.
+    """The real scalars of one step, rounded as in PyTorch; `beta2` may be an expansion of floats.
 
     Attributes
     ----------
     beta1, gain1 : float
-        For an m of several components alone.
+        Used only if m has several components.
     near, far : float
-        What `lerp_` multiplies g - m with: w = 1 - beta1 to go from m if w < 1/2, else w - 1 to go from g.
-        The other one is zero.
+        The factors of g - m in `lerp_`. If w = 1 - beta1 < 1/2, it starts from m with near = w; otherwise it
+        starts from g with far = w - 1. The other factor is zero.
     beta2 : float or tuple of float
     gain2 : float
         ``1 - beta2``.
@@ -34,9 +34,9 @@ class TorchAdamWScalars(NamedTuple):
         The root of ``1 - beta2^t``.
     epsilon : float
     kept : float
-        ``1 - lr lambda``: what decay leaves of the parameter.
+        ``1 - lr lambda``, the factor by which decay multiplies the parameter.
     decay : float
-        ``lr lambda``; zero where nothing decays.
+        ``lr lambda``; zero without decay.
     size : float
         ``lr / (1 - beta1^t)``.
     """
@@ -55,10 +55,10 @@ class TorchAdamWScalars(NamedTuple):
 
 
 def inner(ar: Arithmetic) -> Arithmetic:
-    """Return the arithmetic that PyTorch computes in on numbers of a format: the carrier's, to nearest even.
+    """Return the arithmetic in which PyTorch computes on a format: the carrier's, to nearest even.
 
-    That is binary32 for a format that it holds, and else binary64. An arithmetic of the very format, or of
-    exact numbers, is returned as it is.
+    It is binary32 for a format that binary32 holds, and otherwise binary64. If `ar` already has that format,
+    or exact numbers, it is returned unchanged.
     """
     if ar.format is None or ar.rounding is None:
         return ar
@@ -67,7 +67,7 @@ def inner(ar: Arithmetic) -> Arithmetic:
 
 
 def _let_in(ar: Arithmetic) -> Callable[[float], float]:
-    """Return how a real scalar enters operations of an arithmetic: rounded to nearest even."""
+    """Return a function that rounds a real scalar to nearest even in an arithmetic's format."""
     fmt = ar.format
     return float if fmt is None else lambda x: float(round_to(x, fmt))
 
@@ -75,34 +75,34 @@ def _let_in(ar: Arithmetic) -> Callable[[float], float]:
 def first_moment(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: TorchAdamWScalars
 ) -> tuple[Value, ...]:
-    """Return m by ``lerp_``; an expansion as in `mcfsim.optim.adamw`."""
+    """Return the new first moment by ``lerp_``; an expansion as in `mcfsim.optim.adamw`."""
     if len(m) > 1:
         return average(ar, m, scalars.beta1, gradient, scalars.gain1)
     wide = inner(ar)
-    old, g = crossed(wide, m[0], ar), crossed(wide, gradient, ar)
+    old, g = converted(wide, m[0], ar), converted(wide, gradient, ar)
     apart = wide.sub(g, old)
     moved = wide.fma(apart, scalars.near, old) if scalars.near else wide.fma(apart, scalars.far, g)
-    return (crossed(ar, moved, wide),)
+    return (converted(ar, moved, wide),)
 
 
 def second_moment(
     ar: Arithmetic, v: tuple[Value, ...], gradient: Value, scalars: TorchAdamWScalars
 ) -> tuple[Value, ...]:
-    """Return v by ``mul_`` and ``addcmul_``; an expansion as in `mcfsim.optim.adamw`."""
+    """Return the new second moment by ``mul_`` and ``addcmul_``; an expansion as in `mcfsim.optim.adamw`."""
     if len(v) > 1:
         return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
     wide = inner(ar)
-    g = crossed(wide, gradient, ar)
-    shrunk = crossed(ar, wide.mul(crossed(wide, v[0], ar), scalars.beta2), wide)
-    moved = wide.fma(wide.mul(g, scalars.gain2), g, crossed(wide, shrunk, ar))
-    return (crossed(ar, moved, wide),)
+    g = converted(wide, gradient, ar)
+    shrunk = converted(ar, wide.mul(converted(wide, v[0], ar), scalars.beta2), wide)
+    moved = wide.fma(wide.mul(g, scalars.gain2), g, converted(wide, shrunk, ar))
+    return (converted(ar, moved, wide),)
 
 
 @dataclass(frozen=True)
 class TorchAdamW(AdamW):
-    """Hyperparameters of AdamW, whose step rounds where that of `torch.optim.AdamW` does.
+    """Hyperparameters of AdamW with the rounding points of `torch.optim.AdamW`.
 
-    They are those of `AdamW`. PyTorch's `amsgrad` is not here.
+    They are the same as those of `AdamW`. PyTorch's `amsgrad` is not supported.
     """
 
     slots = (Slot("m", first_moment), Slot("v", second_moment))
@@ -129,10 +129,10 @@ class TorchAdamW(AdamW):
             size=of_update(rate / given.correction1),
         )
 
-    def entering(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by what they are called in the guide."""
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by their names in the guide."""
         of_v = {"1 - beta2": 1.0 - self.beta2, "epsilon": self.epsilon}
-        return {**super().entering(), "v": of_v, "update": {"weight_decay": self.weight_decay}}
+        return {**super().rounded_hyperparameters(), "v": of_v, "update": {"weight_decay": self.weight_decay}}
 
     def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
         """Make one step; see `torchadamw`."""
@@ -149,7 +149,7 @@ def torchadamw(
     roles, strategy, state, gradient
         As in `mcfsim.optim.adamw.adamw`.
     scalars : TorchAdamWScalars
-        Rounded before.
+        The real scalars, already rounded.
 
     Returns
     -------
@@ -158,8 +158,9 @@ def torchadamw(
 
     Notes
     -----
-    An operation of PyTorch on a low format computes in binary32, to nearest even (R32), and stores (RN): a
-    tensor of binary32 stores what is computed, as it is. The rounding points, named in `ROUNDING_POINTS`::
+    An operation of PyTorch on a low format computes in binary32, to nearest even (R32), and rounds the stored
+    result (RN). For a tensor of binary32, RN changes nothing. The rounding points, named in
+    `ROUNDING_POINTS`::
 
         m = RN(R32(m + w R32(g - m)))                       lerp_, w = R32(1 - beta1) < 1/2; else
             RN(R32(g + (w - 1) R32(g - m)))
@@ -170,15 +171,15 @@ def torchadamw(
         theta = RN(R32(theta' + q)),                        theta' = RN(R32(R32(1 - lr lambda) theta))
         D = RN(R32(q - R32(lr lambda) theta))
 
-    This theta is that of additions `plain` and `master`, where D is no more than what was asked for.
-    Additions `kahan` and `grow`, which PyTorch has not, compensate D with the decay in it. A moment of
-    several components moves as in `mcfsim.optim.adamw`. Of formats that binary32 does not hold R32 is that of
+    This theta is for the additions `plain` and `master`; there, D is only reported. The additions `kahan` and
+    `grow`, which PyTorch does not have, add and compensate D, which includes the decay. A moment of several
+    components is computed as in `mcfsim.optim.adamw`. For formats that binary32 does not hold, R32 rounds to
     binary64.
 
     R32(sqrt(v)) is the correctly rounded root. PyTorch on x86 takes roots of float32 and float64 from Intel
-    MKL, which gives another float in a sixth of cases; those of bfloat16 and float16 it rounds correctly.
-    For beta1 = 0 the text is that of PyTorch's vectors of numbers: at the end of a tensor, where too few are
-    left for one, its m of a gradient of -0 is 0 there, and -0 here.
+    MKL, which gives another float in a sixth of cases; it rounds roots of bfloat16 and float16 correctly.
+    For beta1 = 0 the step follows PyTorch's vector code. At the end of a tensor, where too few numbers are
+    left for a vector, PyTorch's m for a gradient of -0 is 0; here it is -0.
 
     References
     ----------
@@ -188,9 +189,9 @@ def torchadamw(
     ar, second, up = roles.moments, roles.second_moment, roles.update
     g = ar.round(gradient)
     m = first_moment(ar, state.m, g, scalars)
-    v = second_moment(second, state.v, crossed(second, g, ar), scalars)
+    v = second_moment(second, state.v, converted(second, g, ar), scalars)
     asked = quotient(roles, m, v, scalars)
-    update = crossed(up, decayed(roles, strategy, state, asked, scalars), inner(up))
+    update = converted(up, decayed(roles, strategy, state, asked, scalars), inner(up))
     if strategy.addition in (Addition.KAHAN, Addition.GROW):
         parameter, extra = move(roles, strategy, state, update)
     else:
@@ -199,48 +200,48 @@ def torchadamw(
 
 
 def quotient(roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: TorchAdamWScalars) -> Value:
-    """Return q, the update without decay, as `addcdiv_` has it: in the inner arithmetic of the update."""
+    """Return q, the update without decay, as in `addcdiv_`: in the inner arithmetic of the update."""
     second, up = roles.second_moment, roles.update
     wide, asking = inner(second), inner(up)
 
     def stored(x: Value) -> Value:
-        """Round a number into the format of v, and bring it back."""
-        return crossed(wide, crossed(second, x, wide), second)
+        """Return a number rounded into the format of v, as a number of the inner arithmetic."""
+        return converted(wide, converted(second, x, wide), second)
 
-    root = stored(wide.sqrt(crossed(wide, v[0], second)))
+    root = stored(wide.sqrt(converted(wide, v[0], second)))
     denominator = stored(wide.add(stored(wide.div(root, scalars.root2)), scalars.epsilon))
-    scaled = asking.mul(crossed(asking, m[0], up), -scalars.size)
-    return asking.div(scaled, crossed(asking, denominator, wide))
+    scaled = asking.mul(converted(asking, m[0], up), -scalars.size)
+    return asking.div(scaled, converted(asking, denominator, wide))
 
 
 def decayed(
     roles: Roles, strategy: Strategy, state: State, asked: Value, scalars: TorchAdamWScalars
 ) -> Value:
-    """Return q and the decay as one update, in the inner arithmetic of the update."""
+    """Return q with the decay included, in the inner arithmetic of the update."""
     if not scalars.decay:
         return asked
     wide = inner(roles.update)
-    theta = crossed(wide, state.represented(strategy)[0], roles.parameter)
+    theta = converted(wide, state.represented(strategy)[0], roles.parameter)
     return wide.fma(theta, -scalars.decay, asked)
 
 
 def added(
     roles: Roles, strategy: Strategy, state: State, asked: Value, scalars: TorchAdamWScalars
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return parameter and extra: the decayed parameter, or master copy, plus q."""
+    """Return the new parameter and extra: q is added to the decayed parameter, or master copy."""
     ar = roles.parameter
     wide = inner(ar)
-    theta = crossed(wide, state.represented(strategy)[0], ar)
+    theta = converted(wide, state.represented(strategy)[0], ar)
     if scalars.decay:
-        theta = crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)
-    moved = crossed(ar, wide.add(theta, crossed(wide, asked, inner(roles.update))), wide)
+        theta = converted(wide, converted(ar, wide.mul(theta, scalars.kept), wide), ar)
+    moved = converted(ar, wide.add(theta, converted(wide, asked, inner(roles.update))), wide)
     if strategy.addition is Addition.MASTER:
-        return of_master(roles, strategy, moved)
+        return split_master(roles, strategy, moved)
     return (moved,), ()
 
 
-#: The rounding points of a step with one-component moments in a low format and decay: "round" stores, all
-#: others are operations of binary32. Where that is the format, nothing is stored apart.
+#: The rounding points of a step with one-component moments in a low format and decay. "round" stores; all
+#: others are operations of binary32. In binary32 itself, storing rounds nothing.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("gradient apart", "sub"),

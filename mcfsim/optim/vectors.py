@@ -1,49 +1,50 @@
-"""How an optimizer's vectors lie in memory: as carrier numbers, or packed, as codes."""
+"""The vectors of an optimizer in memory: carrier numbers, packed codes, split numbers or remainders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.codec.codes import values_of
+from mcfsim.backends.factory import arithmetic
+from mcfsim.codec import values_of
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded
-from mcfsim.kernels.element.on_numpy import run
 from mcfsim.kernels.element.split import joined_element, rest_element
-from mcfsim.optim.state import State
+from mcfsim.kernels.element.verbs import run
+from mcfsim.optim.state import State, steps_of, with_steps
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize
 from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
-#: Those of a `State`'s vectors, in its order.
+#: The formats of a `State`'s vectors, in its order.
 Formats = tuple[Format | None, ...]
 
 
 class Packed(Protocol):
-    """A vector that is no array of its numbers, nor of their codes alone."""
+    """A vector that is stored neither as an array of its numbers nor as an array of their codes."""
 
     def __getitem__(self, block: slice) -> Packed:
-        """Return a block of it, which shares its memory."""
+        """Return a block of the vector, which shares its memory."""
 
     def numbers(self) -> Array:
         """Return the carrier numbers."""
 
     def keep(self, numbers: Array) -> None:
-        """Put numbers in the place of those that it has."""
+        """Store numbers in place of the old ones."""
 
 
-#: What a `State` holds.
+#: A vector of a `State`.
 Vector = Array | Packed
 
 
@@ -54,14 +55,14 @@ class Split:
     Parameters
     ----------
     leading : array of unsigned integers
-        Codes of a format with float32's exponents and less precision: these numbers, rounded.
+        Codes of the rounded numbers, in a format with float32's exponents and less precision.
     rest : array of unsigned integers
-        The bits that follow.
+        The bits that follow the leading bits.
     following : int
-        How many these are.
+        Number of bits that follow.
     rounded : bool
-        Whether the codes are rounded to nearest, ties away from zero: then they are one more than the leading
-        bits where the first bit that follows is set. Otherwise they are the leading bits.
+        Whether the codes are rounded to nearest, ties away from zero. If so, they exceed the leading bits by
+        one where the first bit that follows is set. Otherwise they are the leading bits.
     """
 
     leading: Array
@@ -71,29 +72,29 @@ class Split:
 
     @classmethod
     def beside(cls, leading: Array, rest: Array, fmt: Format, *, rounded: bool) -> Split:
-        """Return the vector whose leading bits are codes of a format, and whose others are the rest."""
+        """Return the vector with codes of a format as leading bits, and `rest` as the other bits."""
         return cls(leading, rest, FLOAT32.precision - fmt.precision, rounded)
 
     @staticmethod
     def form(fmt: Format) -> np.dtype[Any]:
-        """Return the dtype of what follows the codes of a format."""
+        """Return the dtype of the bits that follow the codes of a format."""
         return np.min_scalar_type(2 ** (FLOAT32.precision - fmt.precision) - 1)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the bits that follow."""
+        """The dtype of the bits that follow."""
         return self.rest.dtype
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element, those of the codes not counted."""
+        """Bytes per element, without the codes."""
         return self.rest.itemsize
 
     def __getitem__(self, block: slice) -> Split:
         return Split(self.leading[block], self.rest[block], self.following, self.rounded)
 
     def numbers(self) -> Array:
-        """Return the numbers."""
+        """Return the numbers as float32."""
         line, results = _joined(self.following, rounded=self.rounded)
         (numbers,) = run(
             line, results, leading=self.leading.astype(np.int32), rest=self.rest.astype(np.int32)
@@ -101,7 +102,7 @@ class Split:
         return numbers
 
     def keep(self, numbers: Array) -> None:
-        """Keep what follows the codes of numbers, which are kept by themselves. All NaN become one."""
+        """Store the bits that follow the codes of numbers, but not the codes; all NaN become one."""
         line, results = _rest(self.following)
         (self.rest[...],) = run(line, results, x=np.ascontiguousarray(numbers, np.float32))
 
@@ -118,28 +119,25 @@ def _rest(following: int) -> tuple[Line, tuple[Value, ...]]:
 
 
 def packed_dtype(fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of a packed vector: of codes that have 16 bits or less, one of them for NaN.
-
-    Other formats lie in their carriers.
-    """
+    """Return the dtype of a packed vector: codes of a format with NaN and at most 16 bits, or its carrier."""
     short = fmt.bits <= MOST_BITS and fmt.has_nan
     return code_dtype(fmt) if short else carrier_of(fmt)
 
 
 def form(fmt: Format | None, *, packed: bool) -> np.dtype[Any]:
-    """Return the dtype of a vector of a format, packed or not, or of one of exact numbers."""
+    """Return the dtype of a vector of a format, packed or not; object for exact numbers."""
     if fmt is None:
         return np.dtype(object)
     return packed_dtype(fmt) if packed else carrier_of(fmt)
 
 
 def is_packed(x: Array | Split) -> bool:
-    """Return whether an array holds codes, or bits that follow them."""
+    """Return whether an array holds codes, or bits that follow codes."""
     return x.dtype.kind == "u"
 
 
 def read(x: Vector, fmt: Format | None) -> Array:
-    """Return the carrier numbers of a vector, as it is if it holds them."""
+    """Return the carrier numbers of a vector; the vector itself if it holds them."""
     if not isinstance(x, np.ndarray):
         return x.numbers()
     if not is_packed(x):
@@ -155,7 +153,7 @@ def read(x: Vector, fmt: Format | None) -> Array:
 
 
 def write(x: Vector, values: Array, fmt: Format | None) -> None:
-    """Put values of a format in a vector, or codes, if it holds codes or is packed otherwise."""
+    """Write values of a format, or their codes, to a vector in the form that the vector holds."""
     if not isinstance(x, np.ndarray):
         x.keep(read(values, fmt))
         return
@@ -166,20 +164,20 @@ def write(x: Vector, values: Array, fmt: Format | None) -> None:
 
 
 def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat | Quantiser, fmt: Format) -> None:
-    """Put in place of a vector's numbers what is left of them as they are kept, rounded into their format.
+    """Quantise a vector's numbers in place, and round the quantised numbers into their format.
 
     Parameters
     ----------
     x : array
         Numbers of `fmt` in its carrier.
     tensors : iterable of slice
-        Where each tensor lies: blocks begin with it.
+        The place of each tensor; blocks begin at its start.
     kept : ScaledFormat or Quantiser
-        Elements of a scaled format are rounded to nearest even, and saturate.
+        How numbers are quantised; elements of a scaled format are rounded to nearest even, and saturate.
     fmt : Format
-        What comes of them is rounded into it, to nearest even.
+        The format into which the quantised numbers are rounded, to nearest even.
     """
-    # Of whole blocks, where these do not depend on the rest of the tensor.
+    # Work on some whole blocks at a time, unless they depend on the rest of the tensor.
     size = max(1, len(x))
     if isinstance(kept.block, int) and (isinstance(kept, Quantiser) or kept.tensor_scale is None):
         size = max(1, BLOCK // kept.block) * kept.block
@@ -193,13 +191,56 @@ def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat | Quantise
 
 
 def read_block(state: State, formats: Formats, block: slice) -> State:
-    """Return the carrier numbers of a block of all vectors."""
+    """Return the carrier numbers of one block of all vectors."""
     pairs = zip(state, formats, strict=True)
     return State(*(tuple(read(x[block], fmt) for x in vectors) for vectors, fmt in pairs))
 
 
 def write_block(state: State, new: State, formats: Formats, block: slice) -> None:
-    """Put new values in a block of all vectors."""
+    """Write new values to one block of all vectors."""
     for vectors, values, fmt in zip(state, new, formats, strict=True):
         for x, made in zip(vectors, values, strict=True):
             write(x[block], made, fmt)
+
+
+# -- remainders -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Remainder:
+    """A vector of float32 numbers that lie within half an ulp of the values of another vector.
+
+    Parameters
+    ----------
+    leading : array
+        The values, as codes or numbers of a format.
+    rest : array of uint8 or uint16
+        Remainders, in two's complement.
+    low : Format
+        The format of the values.
+    bits : int
+        The size of a remainder in bits.
+    """
+
+    leading: Array
+    rest: Array
+    low: Format
+    bits: int
+
+    def __getitem__(self, block: slice) -> Remainder:
+        return replace(self, leading=self.leading[block], rest=self.rest[block])
+
+    def numbers(self) -> Array:
+        """Return the numbers; NaN where the leading value is not finite."""
+        steps = self.rest.view(f"i{self.rest.itemsize}").astype(np.float32)
+        return self._made(with_steps, steps)
+
+    def keep(self, numbers: Array) -> None:
+        """Store the remainders of numbers whose rounded values `leading` has; zero for NaN."""
+        steps = self._made(steps_of, np.asarray(numbers, np.float32))
+        np.copyto(steps, 0.0, where=np.isnan(steps))
+        self.rest[...] = steps.astype(f"i{self.rest.itemsize}").view(self.rest.dtype)
+
+    def _made(self, text: Any, beside: Array) -> Array:
+        """Return the result of `with_steps` or `steps_of` for the leading values and numbers beside them."""
+        ar, leading = arithmetic("float32", compiled=False), read(self.leading, self.low)
+        with np.errstate(all="ignore"):
+            return np.array(text(ar, self.low, self.bits, leading, beside), np.float32)

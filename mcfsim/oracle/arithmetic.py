@@ -1,4 +1,4 @@
-"""The oracle as an arithmetic: algorithms run on single numbers, each operation rounded by the definition."""
+"""The oracle as an arithmetic: it runs algorithms on single numbers, each operation rounded by definition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from fractions import Fraction
 from typing import Any
 
 from mcfsim.formats import Format, Posit
-from mcfsim.oracle.definition import NEAREST_EVEN, NO_ONE_RESULT, Number, operate, round_float, round_fraction
+from mcfsim.oracle.definition import (
+    NEAREST_EVEN,
+    NO_ONE_RESULT,
+    Number,
+    floor_log2,
+    operate,
+    round_float,
+    round_fraction,
+    round_integer,
+)
 from mcfsim.rounding import Rounding, Underflow
 
 #: A real number: float, int, Fraction, Decimal or mpf.
@@ -18,7 +27,7 @@ Real = Any
 
 
 class _Result(float):
-    """What an operation made: a value of its format, which is rounded no more."""
+    """The result of an operation: a value of its format, not rounded again."""
 
     __slots__ = ()
 
@@ -26,31 +35,30 @@ class _Result(float):
 class OracleArithmetic:
     """Operations on Python floats that round each exact result once, by the definition.
 
-    It offers what `mcfsim.protocol.Arithmetic` asks for, so that any algorithm written against that runs on
-    the oracle. NaN, infinities, signed zeros, overflow and underflow are those of `operate`.
+    It implements `mcfsim.protocol.Arithmetic`, so that every algorithm runs on the oracle. `operate` defines
+    NaN, infinities, signed zeros, overflow and underflow.
 
     Parameters
     ----------
     fmt : Format
-        Where every result is rounded. Its numbers must be binary64 numbers.
+        Format of every result. Binary64 must hold its numbers.
     rounding : Rounding, optional
         Mode and policies; by default to nearest, ties to even.
 
     Notes
     -----
-    An operand is a Python float, an int of any size, a Fraction, a Decimal or an mpf. One that is no value of
-    the format is a real number, which enters exactly.
+    An operand is a Python float, an int of any size, a Fraction, a Decimal or an mpf. An operand that is no
+    value of the format enters exactly, as a real number.
 
     Raises
     ------
     TypeError
-        If the format is no Format or the rounding no Rounding; in an operation, if an operand is no Python
-        number.
+        If `fmt` is no Format or `rounding` no Rounding; in an operation, if an operand is no Python number.
     ValueError
         If the mode is stochastic, or binary64 does not hold the format.
     """
 
-    #: What its numbers are.
+    #: The type of its numbers.
     carrier = float
 
     def __init__(self, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> None:
@@ -71,7 +79,7 @@ class OracleArithmetic:
         return OracleArithmetic(fmt, rounding)
 
     def on_block(self, step: int, start: int) -> OracleArithmetic:
-        """Return itself: elements of a block are as any."""
+        """Return itself: a block is not treated specially."""
         return self
 
     def add(self, a: Real, b: Real) -> float:
@@ -87,11 +95,11 @@ class OracleArithmetic:
         return self._operate("mul", a, b)
 
     def div(self, a: Real, b: Real) -> float:
-        """Return ``a / b``; x / 0 is an infinity (NaN in a format without), 0 / 0 is NaN."""
+        """Return ``a / b``; x / 0 is an infinity (NaN in a format without one), 0 / 0 is NaN."""
         return self._operate("div", a, b)
 
     def sqrt(self, a: Real) -> float:
-        """Return the square root; NaN below zero, and -0 of -0."""
+        """Return the square root: NaN below zero, and -0 for -0."""
         return self._operate("sqrt", a)
 
     def fma(self, a: Real, b: Real, c: Real) -> float:
@@ -99,16 +107,16 @@ class OracleArithmetic:
         return self._operate("fma", a, b, c)
 
     def neg(self, a: Real) -> float:
-        """Return ``-a``; where that is no value of the format, what the rounding makes of it."""
+        """Return ``-a``, rounded if it is no value of the format."""
         return _Result(self._settled(-_number(a)))
 
     def abs(self, a: Real) -> float:
-        """Return ``|a|``; where that is no value of the format, what the rounding makes of it."""
+        """Return ``|a|``, rounded if it is no value of the format."""
         number: Any = _number(a)
         return _Result(self._settled(abs(number)))
 
     def sign(self, a: Real) -> float:
-        """Return 1 or -1 by the sign; where that is no value of the format, what the rounding makes of it."""
+        """Return the sign of `a`: 1, -1, or a zero or NaN; rounded if it is no value of the format."""
         number: Any = _number(a)
         if isinstance(self.format, Posit) and abs(number) == math.inf:
             return _Result(math.nan)  # an infinity stands for NaR
@@ -116,13 +124,13 @@ class OracleArithmetic:
         return _Result(self._settled(unit))
 
     def round(self, x: Real) -> float:
-        """Round a real number into the format."""
+        """Return a real number rounded to the format."""
         return _Result(self._round(_number(x), self.rounding))
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``.
 
-        A number that is no value of the format leaves rounded, but for what an operation made.
+        A number that is no value of the format is rounded, unless it is the result of an operation.
         """
         return self._leave(function(self, *operands, **options))
 
@@ -138,7 +146,7 @@ class OracleArithmetic:
         return _Result(operate(name, numbers, self.format, self.rounding))
 
     def _settled(self, exact: Number) -> float:
-        """Return a value of the format as it is, subnormal or not, and another number rounded."""
+        """Return a value of the format, subnormal or not, as it is; round any other number."""
         value = self._round(exact, replace(self.rounding, underflow=Underflow.GRADUAL))
         if value == exact or self.rounding.underflow is Underflow.FLUSH_INPUTS:
             return value
@@ -171,3 +179,112 @@ def _number(x: Any) -> Number:
     mantissa, exponent = map(int, x.man_exp)
     magnitude = abs(mantissa) * Fraction(2) ** exponent
     return -magnitude if x < 0 else magnitude
+
+
+# -- unbounded exponents and any precision ----------------------------------------------------------------
+
+
+class FractionArithmetic:
+    """Operations on fractions that round each exact result once to `precision` bits, by the definition.
+
+    There is no format: nothing overflows or underflows, there are no infinities, no NaN and one zero.
+
+    Parameters
+    ----------
+    precision : int
+        Significand bits, at least 1.
+    rounding : Rounding, optional
+        Only its mode is used.
+
+    Raises
+    ------
+    ValueError
+        If the precision is below 1 or the mode stochastic; in an operation, for the square root of a negative
+        number, an infinity or NaN.
+    ZeroDivisionError
+        In a division by zero.
+    """
+
+    scalars = "exact"
+    format = None
+    carrier = object
+
+    def __init__(self, precision: int, rounding: Rounding = NEAREST_EVEN) -> None:
+        if precision < 1:
+            raise ValueError(f"precision = {precision}: a number has at least one bit")
+        if rounding.stochastic:
+            raise ValueError(NO_ONE_RESULT)
+        self.precision, self.rounding = precision, rounding
+
+    def __repr__(self) -> str:
+        return f"FractionArithmetic({self.precision}, {self.rounding.mode})"
+
+    def like(self, fmt: Any, rounding: Rounding) -> FractionArithmetic:
+        """Return the arithmetic of a format's precision in another rounding."""
+        return FractionArithmetic(fmt.precision, rounding)
+
+    def on_block(self, step: int, start: int) -> FractionArithmetic:
+        """Return itself: a block is not treated specially."""
+        return self
+
+    def add(self, a: Real, b: Real) -> Fraction:
+        """Return ``a + b``."""
+        return self.round(Fraction(a) + Fraction(b))
+
+    def sub(self, a: Real, b: Real) -> Fraction:
+        """Return ``a - b``."""
+        return self.round(Fraction(a) - Fraction(b))
+
+    def mul(self, a: Real, b: Real) -> Fraction:
+        """Return ``a * b``."""
+        return self.round(Fraction(a) * Fraction(b))
+
+    def fma(self, a: Real, b: Real, c: Real) -> Fraction:
+        """Return ``a * b + c``, rounded once."""
+        return self.round(Fraction(a) * Fraction(b) + Fraction(c))
+
+    def div(self, a: Real, b: Real) -> Fraction:
+        """Return ``a / b``."""
+        return self.round(Fraction(a) / Fraction(b))
+
+    def sqrt(self, a: Real) -> Fraction:
+        """Return the square root."""
+        x = Fraction(a)
+        if x < 0:
+            raise ValueError(f"square root of the negative number {x}")
+        if x == 0:
+            return x
+        # The unit is far below half an ulp of the root. Every mode therefore rounds a root between two
+        # consecutive integers of this unit like their midpoint.
+        scale = self.precision + 2 - floor_log2(x) // 2
+        square = x * Fraction(4) ** scale
+        root = math.isqrt(math.floor(square))
+        twice = 2 * root + (root * root != square)
+        return self.round(Fraction(twice) / Fraction(2) ** (scale + 1))
+
+    def neg(self, a: Real) -> Fraction:
+        """Return ``-a``."""
+        return self.round(-Fraction(a))
+
+    def abs(self, a: Real) -> Fraction:
+        """Return ``|a|``."""
+        return self.round(abs(Fraction(a)))
+
+    def sign(self, a: Real) -> Fraction:
+        """Return the sign of `a`: 1, -1 or 0."""
+        return Fraction((a > 0) - (a < 0))
+
+    def round(self, x: Real) -> Fraction:
+        """Return a rational number rounded to `precision` bits."""
+        exact = Fraction(x)
+        if exact == 0:
+            return exact
+        quantum = Fraction(2) ** (floor_log2(abs(exact)) - self.precision + 1)
+        return round_integer(exact / quantum, self.rounding.mode) * quantum
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``, with Python numbers rounded."""
+        return self._leave(function(self, *operands, **options))
+
+    def _leave(self, results: Any) -> Any:
+        return tuple(map(self._leave, results)) if isinstance(results, tuple) else self.round(results)

@@ -26,24 +26,24 @@ Number = float | Fraction
 def round_fraction(
     value: Fraction, fmt: Format, rounding: Rounding = NEAREST_EVEN, *, negative_zero: bool = False
 ) -> float:
-    """Round a rational number to a format.
+    """Return a rational number rounded to a format.
 
     Parameters
     ----------
     value : Fraction
         The exact number.
     fmt : Format
-        The target. Its numbers must be binary64 numbers, for these are returned.
+        The target. Binary64 must hold its numbers, because the result is a float.
     rounding : Rounding, optional
-        Mode and policies. With ``flush_inputs`` the number is an operand.
+        Mode and policies. With ``flush_inputs`` the number is treated as an operand.
     negative_zero : bool, optional
         Whether a `value` of zero stands for negative zero. A nonzero `value` that rounds to zero keeps its
-        own sign. Either is positive in a format without negative zero.
+        own sign. Either zero is positive in a format without negative zero.
 
     Returns
     -------
     float
-        A number of the format, an infinity if it has them, or NaN, be there a code for it or not.
+        A number of the format, an infinity if the format has them, or NaN, whether it has a code or not.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def round_fraction(
     elif tiny and not fmt.zero:
         rounded = fmt.smallest_normal if value > 0 else -fmt.smallest_normal
     else:
-        # The exponent is bounded below only: a number past the maximum is rounded first, and judged then.
+        # The exponent is bounded below only: a number past the maximum is first rounded, then tested.
         exponent = max(exponent, fmt.emin)
         rounded = _round_at(value, exponent - fmt.precision + 1, exponent, fmt, rounding.mode)
     if rounded == 0:
@@ -87,7 +87,7 @@ def round_fraction(
 
 
 def round_float(value: float, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
-    """Round a float to a format: `round_fraction`, and NaN, infinities and the sign of zero besides."""
+    """Return a float rounded to a format: `round_fraction` extended to NaN, infinities and signed zeros."""
     if math.isnan(value):
         return math.nan
     if math.isinf(value):
@@ -98,29 +98,29 @@ def round_float(value: float, fmt: Format, rounding: Rounding = NEAREST_EVEN) ->
 def operate(
     name: str, operands: Sequence[float | Fraction], fmt: Format, rounding: Rounding = NEAREST_EVEN
 ) -> float:
-    """Apply an operation of IEEE 754 to numbers and round its exact result once.
+    """Return the exact result of an IEEE 754 operation, rounded once.
 
     Parameters
     ----------
     name : {"add", "sub", "mul", "div", "sqrt", "fma"}
         The operation; ``fma`` of x, y, z is ``x * y + z``.
     operands : sequence of float or Fraction
-        As many as the operation takes: any real numbers, infinities and NaN.
+        The operands: any real numbers, infinities and NaN.
     fmt : Format
         The format of the result.
     rounding : Rounding, optional
-        Mode and overflow policy. An infinity that is exact, as 1 / 0 is, is no overflow: it becomes NaN in
-        a format without infinity, whatever the policy.
+        Mode and overflow policy. An exact infinity, such as 1 / 0, is no overflow: in a format without
+        infinity it becomes NaN, whatever the policy.
 
     Raises
     ------
     ValueError
-        If there is no such operation of so many operands.
+        If there is no operation of this name with this number of operands.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         operands = [_without_small(operand, fmt) for operand in operands]
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
-    if not fmt.has_negative_zero:  # a real number that is zero is the format's own
+    if not fmt.has_negative_zero:  # a zero operand is the zero of the format
         operands = [x if x else 0.0 for x in operands]
     if isinstance(fmt, Posit):
         return operate_posit(name, operands, fmt, rounding)
@@ -142,7 +142,7 @@ def operate(
 
 
 def overflow_value(negative: bool, fmt: Format, rounding: Rounding) -> float:
-    """Return what a finite number becomes that rounds past the maximum, see `Overflow`."""
+    """Return the result for a finite number that rounds past the maximum, see `Overflow`."""
     match rounding.mode:
         case Mode.NEAREST_EVEN | Mode.NEAREST_AWAY:
             outward = True
@@ -167,7 +167,7 @@ def infinity_value(negative: bool, fmt: Format) -> float:
 
 
 def negative_value(fmt: Format, rounding: Rounding) -> float:
-    """Return what a finite number becomes that rounds to less than zero in an unsigned format."""
+    """Return the result for a finite number that rounds to a negative number in an unsigned format."""
     saturates = rounding.overflow is Overflow.SATURATE or not fmt.has_nan
     return float(fmt.lowest) if saturates else math.nan
 
@@ -182,8 +182,8 @@ def _multiply_add(x: Number, y: Number, z: Number, fmt: Format, rounding: Roundi
         return math.nan if opposed or x == 0 or y == 0 else infinity_value(negative, fmt)
     if _is_infinite(z):
         return infinity_value(_negative(z), fmt)
-    # A sum that is exactly zero has the sign that both terms share; if they differ it is positive, and
-    # negative in the mode down (IEEE 754-2019, 6.3).
+    # An exactly zero sum has the sign that both terms share. If the signs differ, it is negative in the mode
+    # down and positive in the others (IEEE 754-2019, 6.3).
     share = any if rounding.mode is Mode.DOWN else all
     return round_fraction(
         Fraction(x) * Fraction(y) + Fraction(z), fmt, rounding, negative_zero=share((negative, _negative(z)))
@@ -205,8 +205,8 @@ def _square_root(x: Number, fmt: Format, rounding: Rounding) -> float:
         return math.nan
     if _is_infinite(x):
         return infinity_value(False, fmt)
-    # In units of 2**-scale every number of the format, and every midpoint of two, is an integer. All modes
-    # therefore round a root between two consecutive integers as they round the middle of the two.
+    # In units of 2**-scale every number of the format, and every midpoint of neighbours, is an integer. Every
+    # mode therefore rounds a root between two consecutive integers like their midpoint.
     scale = max(fmt.precision - fmt.emin, 0)
     square = Fraction(x) * 4**scale
     root = math.isqrt(math.floor(square))
@@ -216,7 +216,7 @@ def _square_root(x: Number, fmt: Format, rounding: Rounding) -> float:
 
 # -- integers and signs ---------------------------------------------------------------------------------
 def round_integer(value: Fraction, mode: Mode) -> int:
-    """Round to an integer in the sense of the mode."""
+    """Return a rational number rounded to an integer in the given mode."""
     match mode:
         case Mode.NEAREST_EVEN:
             return round(value)  # Python rounds a half to the even integer, exactly
@@ -237,7 +237,7 @@ def round_integer(value: Fraction, mode: Mode) -> int:
 
 
 def floor_log2(value: Fraction) -> int:
-    """Return the exponent e with ``2**e <= value < 2**(e + 1)`` of a positive number."""
+    """Return the exponent e with ``2**e <= value < 2**(e + 1)`` for a positive number."""
     numerator, denominator = value.numerator, value.denominator
     exponent = numerator.bit_length() - denominator.bit_length()
     return exponent if numerator << max(-exponent, 0) >= denominator << max(exponent, 0) else exponent - 1
@@ -251,11 +251,11 @@ def _times_power(value: Fraction, exponent: int) -> Fraction:
 
 
 def _round_at(value: Fraction, scale: int, exponent: int, fmt: Format, mode: Mode) -> Fraction:
-    """Round to a multiple of ``2**scale``, the quantum of numbers with this exponent."""
+    """Return a number rounded to a multiple of ``2**scale``, the quantum of numbers with its exponent."""
     quanta = _times_power(value, -scale)
     whole = round_integer(quanta, mode)
     if fmt.parity is Parity.CODE and 1 < abs(quanta) < 2:
-        # One significand bit: the neighbours are 1 and 2 quanta, even or odd as their exponent fields are.
+        # One significand bit: the neighbours are 1 and 2 quanta, even or odd like their exponent fields.
         odd_below = (exponent + fmt.bias) % 2 == 1
         sign = -1 if value < 0 else 1
         if mode is Mode.TO_ODD:
@@ -266,7 +266,7 @@ def _round_at(value: Fraction, scale: int, exponent: int, fmt: Format, mode: Mod
 
 
 def _without_small(operand: Number, fmt: Format) -> Number:
-    """Return an operand, or the zero that is put in its place."""
+    """Return an operand, or a zero of its sign if it is below the smallest normal number."""
     small = not (_is_nan(operand) or _is_infinite(operand)) and abs(Fraction(operand)) < fmt.smallest_normal
     return (-0.0 if _negative(operand) else 0.0) if small else operand
 
@@ -278,7 +278,7 @@ def _zero(negative: bool, fmt: Format) -> float:
 
 
 def _negative(value: Number) -> bool:
-    """Whether the sign is negative, that of zero included."""
+    """Return whether the sign is negative, also of a zero."""
     return value < 0 if isinstance(value, Fraction) else math.copysign(1.0, value) < 0
 
 

@@ -1,4 +1,4 @@
-"""Posits by the definition: codes read bit by bit, and exact results compared with exact boundaries.
+"""Posit arithmetic by the definition: codes read bit by bit, exact results compared with exact boundaries.
 
 Nothing here computes in floating point: a Python float only carries a value that it holds exactly.
 """
@@ -17,7 +17,7 @@ NEAREST_EVEN = Rounding()
 
 
 def posit_value(code: int, fmt: Posit) -> Fraction | None:
-    """Return the value of a code; None for NaR.
+    """Return the value of a code, or None for NaR.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def posit_value(code: int, fmt: Posit) -> Fraction | None:
 
 
 def round_posit(value: Fraction, fmt: Posit, rounding: Rounding = NEAREST_EVEN) -> Fraction:
-    """Round a rational number to a posit.
+    """Return a rational number rounded to a posit.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def round_posit(value: Fraction, fmt: Posit, rounding: Rounding = NEAREST_EVEN) 
 
 
 def truncated_code(magnitude: Fraction, fmt: Posit) -> int:
-    """Return the code of the greatest posit that does not exceed a number which is at least the smallest.
+    """Return the code of the greatest posit up to `magnitude`, which is at least the smallest posit.
 
-    With the posit formats of more bits and the same es, these are the leading bits of the number's pattern.
+    These are the leading bits of the code of `magnitude` in a posit format of more bits and the same es.
     """
     return _truncated_code(magnitude, 1, fmt)
 
@@ -86,30 +86,30 @@ def truncated_code(magnitude: Fraction, fmt: Posit) -> int:
 def operate_posit(
     name: str, operands: Sequence[float | Fraction], fmt: Posit, rounding: Rounding = NEAREST_EVEN
 ) -> float:
-    """Apply an operation to numbers and round its exact result once to a posit.
+    """Return the exact result of an operation, rounded once to a posit.
 
     Parameters
     ----------
     name : {"round", "add", "sub", "mul", "div", "sqrt", "fma"}
         The operation; ``fma`` of x, y, z is ``x * y + z``.
     operands : sequence of float or Fraction
-        As many as the operation takes: any real numbers. NaN and infinities stand for NaR.
+        The operands: any real numbers. NaN and infinities stand for NaR.
     fmt : Posit
-        The format of the result, whose values must be binary64 numbers.
+        The format of the result; binary64 must hold its values.
     rounding : Rounding, optional
         The mode; policies make no difference.
 
     Returns
     -------
     float
-        A posit, the zero positive; NaN for NaR: of an operand that is NaR, a division by zero, or a square
-        root of a negative number.
+        A posit, or NaN for NaR; zero is positive. NaR results from an operand NaR, a division by zero, or
+        the square root of a negative number.
 
     Raises
     ------
     ValueError
-        If there is no such operation of so many operands, the mode is stochastic, or binary64 does not hold
-        every value of the format.
+        If there is no operation of this name with this number of operands, the mode is stochastic, or
+        binary64 does not hold every value of the format.
     """
     if fmt.precision > 53 or fmt.emin < -1022:
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
@@ -143,7 +143,7 @@ def operate_posit(
 
 # -- magnitudes -----------------------------------------------------------------------------------------
 def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int = 1) -> Fraction:
-    """Round the magnitude whose given power is known. Powers are ordered as the magnitudes are."""
+    """Return the rounding of the number whose power is `exact`; powers are ordered like magnitudes."""
     bits, es = fmt.bits, fmt.es
     least, greatest = _value(1, bits, es), _value(2 ** (bits - 1) - 1, bits, es)
     if exact <= least**power:
@@ -154,7 +154,7 @@ def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int
     below, above = _value(code, bits, es), _value(code + 1, bits, es)
     if exact == below**power:
         return below
-    # The boundary is the posit of one bit more: the code below, then a one.
+    # The boundary is the posit of one more bit: the lower code followed by a one.
     boundary = _value(2 * code + 1, bits + 1, es) ** power
     match mode:
         case Mode.NEAREST_EVEN:
@@ -185,7 +185,7 @@ def _truncated_code(exact: Fraction, power: int, fmt: Posit) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _value(code: int, bits: int, es: int) -> Fraction:
-    """Read a code that begins with a zero and is not zero."""
+    """Return the value of a nonzero code that begins with a zero bit."""
     digits = format(code, f"0{bits}b")[1:]
     run = len(digits) - len(digits.lstrip(digits[0]))
     k = run - 1 if digits[0] == "1" else -run

@@ -1,4 +1,4 @@
-"""An assignment of strategies and formats as tables, as JSON data and as CSV."""
+"""Assignments of strategies and formats as tables, as JSON data and as CSV."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mcfsim.report.tables import Rows
 
 
 def assignment_table(found: Assignment, most: int | None = None) -> Rows:
-    """Return one row of text a tensor, those that lose most first.
+    """Return one row of strings per tensor, in order of decreasing loss.
 
     Parameters
     ----------
     most : int, optional
-        Rows at most; by default all.
+        Largest number of rows; by default all.
     """
     rows = sorted(tensors(found), key=lambda row: -row["lost"])
     return [
@@ -36,7 +36,7 @@ def assignment_table(found: Assignment, most: int | None = None) -> Rows:
 
 
 def comparison_table(found: Assignment) -> Rows:
-    """Return one row of text for the assignment, and one for each candidate if all tensors had it."""
+    """Return one row of strings for the assignment, and one for each candidate given to all tensors."""
     choices = found.choices
     rows = [("as assigned", found.chosen)]
     rows += [(item.name, (place,) * len(choices.names)) for place, item in enumerate(choices.candidates)]
@@ -53,10 +53,9 @@ def comparison_table(found: Assignment) -> Rows:
 
 
 def tensors(found: Assignment) -> list[dict[str, Any]]:
-    """Return what is assigned to each tensor, in the order of the files, as data.
+    """Return the assignment of each tensor as data, in the order of the files.
 
-    ``lost`` is the tensor's part of the share that is lost of all that is asked of all tensors; NaN where
-    nothing is asked.
+    ``lost`` is the tensor's loss as a share of the updates that are asked of all tensors; NaN if none are.
     """
     whole = math.fsum(found.asked)
     rows = []
@@ -78,12 +77,12 @@ def tensors(found: Assignment) -> list[dict[str, Any]]:
 
 
 def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
-    """Return an assignment as JSON data: NaN, where nothing was asked, is null.
+    """Return an assignment as JSON data; NaN, where no update was asked for, is null.
 
     Parameters
     ----------
     left_out : dict of str to str
-        Tensors that were left out, and why.
+        Tensors that were left out, and the reasons.
     """
     plan, choices = found.audit.plan, found.choices
     return {
@@ -109,7 +108,7 @@ def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
 
 
 def as_csv(found: Assignment) -> str:
-    """Return what is assigned to each tensor as CSV, with a heading; a shape is ``3x4``, NaN is empty."""
+    """Return the assignment of each tensor as CSV with a heading; a shape is ``3x4``, NaN is empty."""
     rows = tensors(found)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""An audit as a picture: which tensors stop when, and what each strategy makes of it."""
+"""Figures of audits: when each tensor stops learning, and its EDQ under each strategy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Tensors that are drawn; characters of a name.
+#: Largest number of drawn tensors, and of characters of a name.
 MOST, _NAME = 40, 44
-#: Inches: height of a row, of the rest of the page, and of the scale; width of a strategy's column, of the
-#: steps, of a character, and of the scale.
+#: Sizes in inches: heights of a row, of the rest of the figure, and of the colour scale; widths of a
+#: strategy's column, of the steps, of a character, and of the colour scale.
 _ROW, _ABOVE, _SCALE = 0.2, 1.4, 1.5
 _COLUMN, _STEPS, _CHARACTER, _BESIDE = 0.66, 5.0, 0.075, 1.0
 
-#: Stands in a table for weights out of the format's range.
+#: Marks in a table weights that are out of the format's range.
 _BEYOND = 2.0
 
 
@@ -32,15 +32,15 @@ _BEYOND = 2.0
 def audit_figure(audit: Audit, most: int = MOST) -> Iterator[Figure]:
     """Draw two heat maps of EDQ: tensors by steps under the cheapest strategy, and tensors by strategies.
 
-    The worst tensor is on top. EDQ is drawn in [0, 1]; grey is where nothing is asked, purple where the
-    weights are out of the format's range.
+    The worst tensor is on top. EDQ is drawn in [0, 1]. Grey means that no update is asked for; purple means
+    that weights are out of the format's range.
 
     Parameters
     ----------
     audit : Audit
-        What is drawn.
+        The audit to draw.
     most : int, optional
-        Tensors at most; how many others there are is said.
+        Largest number of tensors; a label gives the number of others.
 
     Yields
     ------
@@ -67,7 +67,7 @@ def audit_figure(audit: Audit, most: int = MOST) -> Iterator[Figure]:
 
 
 def _draw_steps(axes: Axes, audit: Audit, name: str, tensors: Sequence[AuditedTensor]) -> None:
-    """Draw the course of each tensor's EDQ, and a mark where it stops."""
+    """Draw each tensor's EDQ by step, and a mark where the tensor stops."""
     steps = np.array(audit.steps)
     edges = np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
     table = np.array([np.clip(item.found[name].edq_by_step, 0.0, 1.0) for item in tensors])
@@ -90,7 +90,7 @@ def _draw_steps(axes: Axes, audit: Audit, name: str, tensors: Sequence[AuditedTe
 
 
 def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor]) -> None:
-    """Draw each tensor's EDQ over the run under each strategy, with its number."""
+    """Draw each tensor's EDQ over the run under each strategy, with the number."""
     totals, (chosen, _) = audit.shown(), audit.recommended()
     table = np.array([[_drawn(item.found[total.strategy.name]) for total in totals] for item in tensors])
     _draw_table(axes, np.arange(len(totals) + 1) - 0.5, table)
@@ -112,7 +112,7 @@ def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor])
 
 
 def _drawn(found: TensorFinding) -> float:
-    """Return what stands for an EDQ in a table of colours."""
+    """Return the number that stands for a tensor's EDQ in a table of colours."""
     return _BEYOND if found.beyond is not None else float(np.clip(found.edq, 0.0, 1.0))
 
 
@@ -143,7 +143,7 @@ def _draw_table(axes: Axes, edges: Any, table: Any) -> None:
 
 
 def _add_scale(figure: Figure, axes: Axes, share: float) -> None:
-    """Draw beside a table what its colours mean, in a share of its height."""
+    """Draw a colour scale beside a table, in a share of its height."""
     place: dict[str, Any] = {
         "fraction": 0.06,
         "pad": 0.03,
@@ -160,15 +160,15 @@ def _add_scale(figure: Figure, axes: Axes, share: float) -> None:
 
 
 def _ends(tensors: Sequence[AuditedTensor], name: str) -> tuple[float, float]:
-    """Return the least and the largest EDQ, NaN only where there is no other."""
+    """Return the least and the largest EDQ; NaN only if all are NaN."""
     found = np.array([item.found[name].edq for item in tensors])
     return float(np.fmin.reduce(found)), float(np.fmax.reduce(found))
 
 
 def _names(names: Sequence[str]) -> list[str]:
-    """Return names in characters that the font has; long ones without what all begin and end with.
+    """Return names in characters of the font; if some are long, without common first and last parts.
 
-    What is still long loses its middle.
+    Names that are still too long lose their middle.
     """
     from matplotlib.font_manager import findfont, get_font
 
@@ -188,5 +188,5 @@ def _names(names: Sequence[str]) -> list[str]:
 
 
 def _common(lists: Sequence[Sequence[str]]) -> int:
-    """Return how many parts all begin with."""
+    """Return the number of leading parts that all lists share."""
     return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*lists, strict=False)))

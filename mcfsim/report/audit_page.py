@@ -1,4 +1,4 @@
-"""Audits at several learning rates as one HTML page that needs no network and nothing beside it."""
+"""Audits at several learning rates as one self-contained HTML page, which needs no network."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from typing import Any
 
 from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total, audit
 from mcfsim.models.samples import TensorSample
-from mcfsim.report import legends
+from mcfsim.report import terminal
 from mcfsim.report.audits import frozen, mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED
 
-#: Peak learning rates of the page, as multiples of the plan's.
+#: Peak learning rates of the page, as multiples of the plan's rate.
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: The script in order; each file uses those before it.
+#: Files of the script, in order; each uses those before it.
 _SCRIPTS = ("elements.js", "heat_map.js", "charts.js", "table.js", "audit.js")
 
 
 def at_rates(samples: Iterable[TensorSample], found: Audit) -> list[Audit]:
-    """Return an audit, and others of the same samples by the same plan at other rates, by `RATES`.
+    """Return audits of the same samples by the same plan at all peak rates of `RATES`.
 
     Parameters
     ----------
     samples : iterable of TensorSample
-        Of which `found` is the audit.
+        The samples that were audited.
     found : Audit
-        By the plan itself; it is not made again.
+        Their audit at the plan's own rate, which is not repeated.
 
     Raises
     ------
     ValueError
-        If a rate is beyond binary64's range.
+        If a rate is beyond the range of binary64.
     """
     kept, schedule = list(samples), found.plan.schedule
     schedules = [replace(schedule, peak=schedule.peak * times) for times in RATES]
@@ -49,20 +49,20 @@ def at_rates(samples: Iterable[TensorSample], found: Audit) -> list[Audit]:
 
 
 def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]) -> str:
-    """Return a whole HTML page: a recommendation, tables, heat maps, and each tensor's histogram.
+    """Return a complete HTML page: a recommendation, tables, heat maps, and a histogram of each tensor.
 
-    Its scripts and styles are inside, and its Content-Security-Policy allows these and nothing else: no
-    request, no other script. Texts of files, names of tensors among them, enter as data and are shown as
-    text. The data are JSON, deflated, for they are long: a browser of 2023 or later unpacks them.
+    The page contains its scripts and styles, and its Content-Security-Policy allows only these: no request
+    and no other script. Strings from files, such as tensor names, enter as data and are shown as plain text.
+    The data are JSON, deflated because they are long; browsers of 2023 or later inflate them.
 
     Parameters
     ----------
     source : str
-        Which weights were audited.
+        The weights that were audited.
     audits : sequence of Audit
-        Of the same tensors and strategies, at different peak rates; see `at_rates`.
+        Audits of the same tensors and strategies at different peak rates; see `at_rates`.
     left_out : mapping of str to str
-        Tensors that were not audited, and why.
+        Tensors that were not audited, and the reasons.
 
     Raises
     ------
@@ -84,14 +84,15 @@ def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]
 
 
 def _hash(text: str) -> str:
-    """Return what a Content-Security-Policy calls a script or a style."""
+    """Return the hash of a script or style for a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the page shows, as JSON data.
+    """Return the contents of the page as JSON data.
 
-    Shares have four places after the point, other numbers four digits; NaN, where nothing is asked, is null.
+    Shares have four decimal places, other numbers four significant digits; NaN, where no update is asked for,
+    is null.
     """
     first = _alike(audits)
     names = _names(audits)
@@ -104,7 +105,7 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
         "low": str(first.low),
         "stopped": first.plan.stopped,
         "left_out": list(left_out.items()),
-        "terms": list(legends.AUDIT.items()),
+        "terms": list(terminal.AUDIT.items()),
         "colours": list(ARRIVING),
         "beyond": BEYOND,
         "unasked": UNASKED,
@@ -120,7 +121,7 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
 
 
 def _alike(audits: Sequence[Audit]) -> Audit:
-    """Return the first of the audits; refuse those that cannot be shown together."""
+    """Return the first audit; raise if the audits cannot be shown on one page."""
     if not audits or not audits[0].tensors:
         raise ValueError("a page needs at least one audit, of at least one tensor")
     first = audits[0]
@@ -136,7 +137,7 @@ def _alike(audits: Sequence[Audit]) -> Audit:
 
 
 def _plan(audit: Audit) -> list[tuple[str, str]]:
-    """Return what was asked, in words."""
+    """Return the plan of the audit, in words."""
     plan, hyper = audit.plan, audit.plan.hyper
     course = "constant" if plan.schedule.final == 1 else f"cosine to {plan.schedule.final:g} of the peak rate"
     return [
@@ -166,13 +167,13 @@ def _tensor(audit: Audit, item: AuditedTensor) -> dict[str, Any]:
 
 
 def _names(audits: Sequence[Audit]) -> list[str]:
-    """Return the strategies that are worth looking at in some audit, in the order of their cost."""
+    """Return the strategies that at least one audit shows, in the order of their cost."""
     shown = {total.strategy.name for item in audits for total in item.shown()}
     return [total.strategy.name for total in audits[0].totals() if total.strategy.name in shown]
 
 
 def _run(audit: Audit, names: Sequence[str]) -> dict[str, Any]:
-    """Return what was found at one peak rate under some strategies."""
+    """Return the findings at one peak rate under the named strategies."""
     recommended, why = audit.recommended()
     totals = {total.strategy.name: total for total in audit.totals()}
     plan, below = audit.plan, EDGES.tolist().index(-1.0)
@@ -186,7 +187,7 @@ def _run(audit: Audit, names: Sequence[str]) -> dict[str, Any]:
         "tensors": [
             {
                 "histogram": [_share(share) for share in item.histogram],
-                # Rounded once: shares that are rounded need not add up.
+                # Rounded once, because rounded shares need not add up.
                 "below_half": _share(math.fsum(item.histogram[:below])),
                 "found": [_found(item.found[name]) for name in names],
             }

@@ -1,4 +1,4 @@
-"""An audit as tables and as JSON data."""
+"""Audits as tables and as JSON data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcfsim.report.tables import Rows
 
 
 def strategy_table(audit: Audit) -> Rows:
-    """Return one row of text a strategy, the cheapest first: what it takes, and what arrives under it."""
+    """Return one row of strings per strategy, the cheapest first: its memory, and the updates it loses."""
     recommended, _ = audit.recommended()
     return [
         {
@@ -31,12 +31,12 @@ def strategy_table(audit: Audit) -> Rows:
 
 
 def tensor_table(audit: Audit, most: int) -> Rows:
-    """Return one row of text a tensor, the worst under the cheapest strategy first.
+    """Return one row of strings per tensor; the worst under the cheapest strategy comes first.
 
     Parameters
     ----------
     most : int
-        Rows at most.
+        Largest number of rows.
     """
     first, *others = [total.strategy.name for total in audit.shown()]
     mix = audit.mixed()
@@ -58,7 +58,7 @@ def tensor_table(audit: Audit, most: int) -> Rows:
 
 
 def update_model(audit: Audit) -> str:
-    """Say in words what the updates are taken to be."""
+    """Return a sentence that states the assumed updates."""
     plan = audit.plan
     decay = f", and {plan.hyper.weight_decay:g} times the weight of tensors of two dimensions and more"
     return (
@@ -69,13 +69,13 @@ def update_model(audit: Audit) -> str:
 
 
 def frozen(total: Total) -> str:
-    """Say how much of the second moment does not decay: where groups do as a whole, to parts of them."""
+    """Return, in percent, how much of the second moment cannot decay; a range where groups share a scale."""
     shares = dict.fromkeys(f"{100 * share:.0f}" for share in (total.frozen, total.beside))
     return f"{' to '.join(shares)} %"
 
 
 def mix_offered(audit: Audit) -> str:
-    """Say what a strategy for each tensor would take, if that is less than one for all; else nothing."""
+    """Return a sentence on one strategy per tensor, or "" if this saves nothing over one for all."""
     if (mix := audit.mixed()) is None:
         return ""
     sizes: dict[str, list[int]] = {}
@@ -93,12 +93,12 @@ def mix_offered(audit: Audit) -> str:
 
 
 def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
-    """Return an audit as JSON data: NaN, where nothing was asked, is null.
+    """Return an audit as JSON data; NaN, where no update was asked for, is null.
 
     Parameters
     ----------
     left_out : dict of str to str
-        Tensors that were not audited, and why.
+        Tensors that were not audited, and the reasons.
     """
     plan = audit.plan
     (recommended, why), mix = audit.recommended(), audit.mixed()

@@ -1,4 +1,4 @@
-"""What a program costs: its operations and how each is carried out, the machine's operations, the memory."""
+"""Costs of a program: operations and their implementations, machine operations, memory traffic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from mcfsim.compile.lowering import Lowered, lower, way_of
 from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, Register
-from mcfsim.compile.scalars import Entering, entering, uses
+from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -25,12 +25,12 @@ _TYPES = {
     Type.I64: "64-bit integer",
     Type.TRUTH: "truth value",
 }
-#: Verbs that are no operation of a processor: what is there already, and numbers taken for their codes.
+#: Verbs that take no processor operation: inputs, constants, and numbers reinterpreted as codes or back.
 _NONE = ("input", "constant", "bits", "number")
 
 
 def generated_source(recorded: RecordedText) -> str:
-    """Return the source of the loop that Numba compiles, which need not be installed.
+    """Return the source of the loop that Numba compiles; Numba need not be installed.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def generated_source(recorded: RecordedText) -> str:
 
 
 def generated_kernel(recorded: RecordedText) -> str:
-    """Return the source of the kernel that Triton compiles for a GPU; neither need be there.
+    """Return the source of the kernel that Triton compiles for a GPU; neither need be present.
 
     Raises
     ------
@@ -56,10 +56,10 @@ def _about(recorded: RecordedText) -> str:
 
 
 def operation_table(recorded: RecordedText) -> Rows:
-    """Return a row for each kind of operation in each format: how many, how carried out, and why so."""
+    """Return a row for each kind of operation in each format: count, implementation, and its reason."""
     program, made = recorded.program, {step.result: step for step in recorded.program.steps}
-    ways: dict[Any, set[Entering]] = {step: set() for step in program.steps}
-    for use, way in zip(uses(program), _entering(recorded), strict=True):
+    ways: dict[Any, set[ScalarEncoding]] = {step: set() for step in program.steps}
+    for use, way in zip(program.uses, _entering(recorded), strict=True):
         ways[use.step].add(way)
     counted: Counter[tuple[str, ...]] = Counter()
     for step in program.steps:
@@ -73,7 +73,7 @@ def operation_table(recorded: RecordedText) -> Rows:
 
 
 def summary_table(recorded: RecordedText) -> Rows:
-    """Return a row for each number that says how large a program is."""
+    """Return a row for each measure of a program's size."""
     program = recorded.program
     numbers = {
         "operations": len(program.steps),
@@ -86,7 +86,7 @@ def summary_table(recorded: RecordedText) -> Rows:
 
 
 def machine_table(recorded: RecordedText) -> Rows:
-    """Return a row for each type of the machine: how many operations an element of it takes.
+    """Return a row for each machine type: its number of operations per element.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def machine_table(recorded: RecordedText) -> Rows:
 
 
 def machine_operations(lowered: Lowered) -> Counter[Type]:
-    """Return how many operations a line has of each type: a comparison counts for what it compares."""
+    """Return the number of operations of each type; a comparison counts for the type of its operands."""
     counted: Counter[Type] = Counter()
     for value in lowered.line.needed(lowered.results):
         if value.verb not in _NONE:
@@ -111,7 +111,7 @@ def machine_operations(lowered: Lowered) -> Counter[Type]:
 
 
 def memory_table(recorded: RecordedText) -> Rows:
-    """Return a row for what is read and one for what is written: bytes an element, in carriers and codes."""
+    """Return a row for reads and one for writes: bytes per element, in carriers and in codes."""
     program = recorded.program
     results = {
         label: x
@@ -122,7 +122,7 @@ def memory_table(recorded: RecordedText) -> Rows:
     parts: Mapping[str, Sequence[Register]] = {
         "read": [x for x in program.inputs if x in taken],
         "written": [x for label, x in results.items() if label != "update"],
-        # Of use to whoever watches a step alone.
+        # Used only to observe a step.
         "written, the update": [x for label, x in results.items() if label == "update"],
     }
     rows = {label: [x.format for x in part] for label, part in parts.items()}
@@ -140,7 +140,7 @@ def memory_table(recorded: RecordedText) -> Rows:
 
 
 def refused(recorded: RecordedText) -> str | None:
-    """Return why a program has no line for the machine, or None if it has one."""
+    """Return the reason why a program cannot be lowered to a line, or None if it can."""
     try:
         lower(recorded.program, _entering(recorded))
     except (UnsupportedFormatError, TypeError) as problem:
@@ -148,10 +148,13 @@ def refused(recorded: RecordedText) -> str | None:
     return None
 
 
-def _entering(recorded: RecordedText) -> tuple[Entering, ...]:
-    """Return as what the real scalars enter by the exact policy."""
+def _entering(recorded: RecordedText) -> tuple[ScalarEncoding, ...]:
+    """Return how each real scalar enters under the exact policy."""
     program: Program = recorded.program
-    return tuple(entering(use, use.number(recorded.numbers), "exact")[0] for use in uses(program))
+    return tuple(
+        encoding(use, number, "exact")[0]
+        for use, number in zip(program.uses, program.reals(recorded.numbers), strict=True)
+    )
 
 
 def _code_bytes(formats: Sequence[Format]) -> float:

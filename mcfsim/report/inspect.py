@@ -1,7 +1,7 @@
-"""One number looked at closely: its rounding, code, neighbours, ulp and expansions, all of them exact.
+"""Inspection of one number in a format: its rounding, code, neighbours, ulp and expansions, all exact.
 
-Everything is rounded by the definition, in rational arithmetic: for one number that is fast enough, and no
-combination of format and rounding mode has to be refused on the way.
+All rounding follows the definition, in rational arithmetic. This is fast enough for one number, and no
+combination of format and rounding mode has to be refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcfsim.rounding import Mode, Rounding, get_rounding
 
 #: Lengths of the expansions shown.
 LENGTHS = (2, 3)
-#: Largest decimal or binary exponent read: far beyond every format, and short enough to be written out.
+#: Largest decimal or binary exponent read: far beyond every format, and small enough to write out.
 EXPONENT_LIMIT = 20_000
 
 _HEXADECIMAL = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d+))?")
@@ -32,7 +32,7 @@ _HEXADECIMAL = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d+))?")
 
 @dataclass(frozen=True)
 class Neighbour:
-    """The next value of a format in one direction, and its code."""
+    """The next value of a format in one direction, with its code."""
 
     value: float
     code: int
@@ -40,24 +40,25 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a real number becomes in a format.
+    """A real number in a format: its rounding, errors, code, neighbours and expansions.
 
     Attributes
     ----------
     format, rounding : Format, Rounding
-        The format, and how the number was rounded into it.
+        The format, and the rounding to it.
     exact : Fraction or None
         The number itself; None for NaN and the infinities.
     rounded : float
-        Its rounding.
+        The rounded number.
     code : int or None
-        The code of that; None for NaN in a format that has none.
+        Code of `rounded`; None for NaN in a format without NaN.
     below, above : Neighbour or None
         The next values of the format; None at its ends, and for NaN.
     ulp : Fraction or None
-        Unit in the last place of the rounding; None if that is not finite.
+        Unit in the last place of `rounded`; None if it is not finite.
     expansions : tuple of tuple of float
-        The number as 2 and as 3 components, see `mcfsim.expand`; empty if that finds no 3, and says why.
+        The number as 2 and as 3 components, see `mcfsim.expand`; empty if this raises for 3, or for NaN and
+        the infinities.
     """
 
     format: Format
@@ -72,7 +73,7 @@ class Inspection:
 
     @property
     def kind(self) -> str:
-        """``NaN``, ``infinite``, ``zero``, ``subnormal`` or ``normal``: of the rounding."""
+        """Kind of the rounded number: ``NaN``, ``infinite``, ``zero``, ``subnormal`` or ``normal``."""
         if math.isnan(self.rounded):
             return "NaN"
         if math.isinf(self.rounded):
@@ -83,14 +84,14 @@ class Inspection:
 
     @property
     def beyond_maximum(self) -> bool:
-        """Whether the number is finite and lies beyond the largest or the least one of the format."""
-        if self.exact is None or 0 <= self.exact < self.format.lowest:  # between zero and a number
+        """Whether the number is finite and lies beyond the largest or the least number of the format."""
+        if self.exact is None or 0 <= self.exact < self.format.lowest:  # between zero and the least number
             return False
         return not self.format.lowest <= self.exact <= self.format.max
 
     @property
     def bits(self) -> tuple[str, ...] | None:
-        """The code in binary: sign, exponent field and fraction, as there are; or the whole in one."""
+        """The code in binary: sign, exponent field and fraction; a grid's or posit's code is not split."""
         if self.code is None:
             return None
         text = f"{self.code:0{self.format.bits}b}"
@@ -102,7 +103,7 @@ class Inspection:
 
     @property
     def error(self) -> Fraction | None:
-        """Rounding minus number, exactly; None if one of them is not finite."""
+        """The rounded number minus the number, exactly; None if one of them is not finite."""
         if self.exact is None or not math.isfinite(self.rounded):
             return None
         return Fraction(self.rounded) - self.exact
@@ -120,7 +121,7 @@ class Inspection:
         """The error in units in the last place of the number, see `mcfsim.codec.ulp`."""
         if self.error is None or self.exact is None:
             return None
-        # The unit changes at numbers of binary64 only.
+        # The ulp changes only at binary64 numbers.
         truncated = round_fraction(self.exact, FORMATS["float64"], Rounding(Mode.TOWARD_ZERO))
         return self.error / _ulp(truncated, self.format)
 
@@ -138,13 +139,12 @@ def inspect_value(
     overflow: str = "ieee",
     underflow: str = "gradual",
 ) -> Inspection:
-    """Look at one real number in a format.
+    """Return the inspection of one real number in a format.
 
     Parameters
     ----------
     value : str or float, int, Fraction, Decimal or mpf
-        The number, taken exactly; a text as `read_number` reads it. NaN, infinity and negative zero are
-        values like others.
+        The number, taken exactly; `read_number` reads a string. NaN, infinity and negative zero are allowed.
     fmt : Format or str
         The format.
     rounding : str or Rounding, optional
@@ -159,7 +159,7 @@ def inspect_value(
     TypeError
         If `value` is no real number.
     ValueError
-        If the text or a name means nothing, or binary64 does not hold the values of the format.
+        If the string is no number, a name is unknown, or binary64 does not hold the values of the format.
 
     Examples
     --------
@@ -189,7 +189,7 @@ def inspect_value(
 
 
 def read_number(text: str) -> Fraction | float:
-    """Return the number that a text stands for, exactly.
+    """Return the exact number that a string denotes.
 
     Parameters
     ----------
@@ -200,12 +200,12 @@ def read_number(text: str) -> Fraction | float:
     Returns
     -------
     Fraction or float
-        A float for NaN, the infinities and negative zero, which no fraction is.
+        A float for NaN, the infinities and negative zero, which are no fractions.
 
     Raises
     ------
     ValueError
-        If it is none of these, or its exponent exceeds `EXPONENT_LIMIT`.
+        If the string is none of these, or its exponent exceeds `EXPONENT_LIMIT`.
     """
     key = text.strip().lower()
     if hexadecimal := _HEXADECIMAL.fullmatch(key):
@@ -252,7 +252,7 @@ def _code(value: float, fmt: Format) -> int:
 
 
 def _neighbour(value: float, fmt: Format, direction: Any) -> Neighbour | None:
-    with np.errstate(over="ignore"):  # beyond the largest number lies infinity
+    with np.errstate(over="ignore"):  # infinity follows the largest number
         other = float(direction([value], fmt)[0])
     return None if other == value else Neighbour(other, _code(other, fmt))
 
@@ -262,7 +262,7 @@ def _ulp(value: float, fmt: Format) -> Fraction:
 
 
 def _expansions(exact: Fraction, fmt: Format) -> tuple[tuple[float, ...], ...]:
-    """Return the expansions of each of `LENGTHS`; none if the longest of them cannot be."""
+    """Return the expansions of each of `LENGTHS`; none if the longest does not exist."""
     try:
         found = components(exact, fmt, max(LENGTHS), lambda rest: round_fraction(rest, fmt))
     except ValueError:

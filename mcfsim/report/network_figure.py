@@ -1,4 +1,4 @@
-"""A program's network of operations as a picture."""
+"""Figures of a program's network of operations."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mcfsim.report.network import SIDES, Stave, staves
 from mcfsim.report.plotting import COLOURS, subplots
-from mcfsim.report.wiring import Gate, Wiring
+from mcfsim.report.wiring import SIDES, Gate, Stave, Wiring, staves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Characters of a stave; inches of a character and of a row; rows between two staves.
+#: Width of a stave in characters; inches per character and per row; rows between two staves.
 WIDTH, CHARACTER, ROW, BETWEEN = 140, 0.094, 0.36, 1.7
 #: Half the height of a box, in rows.
 _HALF = 0.36
@@ -24,22 +23,22 @@ _KINDS = {
     "quotient, root": ("div", "sqrt"),
     "sign, rounding": ("neg", "abs", "sign", "round"),
 }
-#: What the mark of an operation's other operand stands for.
+#: Meaning of the mark of an operation's other operand.
 _OTHER = {"sub": "subtrahend", "div": "divisor", "fma": "addend of fma"}
 _FILLS = dict(zip(_KINDS, ("#CFE6F5", "#FBE3B5", "#F6D3C2", "#E9E9E9"), strict=True))
-#: Of the wires, by format: black, unless there are several.
+#: Colours of the wires, by format; all are black if there is one format.
 _WIRES = ("black", "blue", "vermilion", "green", "purple")
 
 
 @contextmanager
 def network_figure(wiring: Wiring, title: str) -> Iterator[Figure]:
-    """Draw a network, in several staves below each other where it is long.
+    """Draw a network, in several staves below each other if it is long.
 
     Parameters
     ----------
     wiring : Wiring
     title : str
-        Above the drawing.
+        Title above the drawing.
 
     Yields
     ------
@@ -51,7 +50,7 @@ def network_figure(wiring: Wiring, title: str) -> Iterator[Figure]:
     across = max((part.right for part in parts), default=0) + ends
     formats = list(dict.fromkeys(wire.format for wire in wiring.wires))
     colours = {str(fmt): COLOURS[_WIRES[place % len(_WIRES)]] for place, fmt in enumerate(formats)}
-    # The legend asks for some width, and a row above the drawing and below it.
+    # The legend needs some width, and a row above and below the drawing.
     width = max(across * CHARACTER, 5.5)
     with subplots(width=width, height=(rows + 2) * ROW) as (figure, axes):
         page: Axes = axes[0, 0]
@@ -89,7 +88,7 @@ def _draw(page: Axes, stave: Stave, wiring: Wiring, top: float, colours: dict[st
 
 
 def _draw_depths(page: Axes, stave: Stave, top: float) -> None:
-    """Shade every other depth, and write its number above."""
+    """Shade every other depth, and write each depth's number above it."""
     depths: dict[int, list[int]] = {}
     for gate in stave.gates:
         depths.setdefault(gate.depth, []).append(gate.column)
@@ -105,14 +104,14 @@ def _draw_depths(page: Axes, stave: Stave, top: float) -> None:
 
 
 def _reach(stave: Stave, first: int, last: int) -> tuple[float, float]:
-    """Return where columns begin and end: halfway to those beside them."""
+    """Return where a range of columns begins and ends: halfway to the adjacent columns."""
     before, behind = stave.centres.get(first - 1), stave.centres.get(last + 1)
     left = stave.left if before is None else (before + stave.centres[first]) / 2
     return left, stave.right if behind is None else (stave.centres[last] + behind) / 2
 
 
 def _share(page: Axes, upper: float, lower: float) -> tuple[float, float]:
-    """Return heights as shares of the axes."""
+    """Return two heights as shares of the axes' height."""
     bottom, top = page.get_ylim()
     return (lower - bottom) / (top - bottom), (upper - bottom) / (top - bottom)
 
@@ -156,7 +155,7 @@ def _kind(gate: Gate) -> str:
 
 
 def _explain(page: Axes, wiring: Wiring, colours: dict[str, str]) -> None:
-    """Write below the drawing what its colours and marks mean, as far as they are there."""
+    """Write a legend below the drawing for the colours and marks that it has."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

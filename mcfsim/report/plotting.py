@@ -1,4 +1,4 @@
-"""The look of the figures: one palette, one size, both file types, the same bytes each time."""
+"""The common style of all figures: one palette and one size, saved as reproducible SVG and PNG files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Colours that stay apart for every kind of colour vision: Okabe and Ito, 2008.
+#: Colours that are distinct for every kind of colour vision: Okabe and Ito, 2008.
 COLOURS: Mapping[str, str] = MappingProxyType(
     {
         "black": "#000000",
@@ -32,17 +32,17 @@ COLOURS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: How each strategy is drawn, everywhere: apart in colour and in dashes.
+#: Line style of each strategy in all figures; styles differ in colour and in dashes.
 STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {"color": COLOURS["vermilion"], "linestyle": "-"},
         "fp32-optim": {"color": COLOURS["orange"], "linestyle": (0, (5, 2))},
-        # It runs along with collage-light, and is drawn upon it.
+        # It follows collage-light, and is drawn on top of it.
         "kahan": {"color": COLOURS["purple"], "linestyle": (0, (1, 3)), "zorder": 3},
         "collage-light": {"color": COLOURS["sky"], "linestyle": "-"},
         "collage-plus": {"color": COLOURS["blue"], "linestyle": "-"},
         "fp32-master": {"color": COLOURS["black"], "linestyle": (0, (4, 2))},
-        # The rest by its colour and dashes alone: it lies where the one of the same colour does.
+        # These lie near the strategy of the same colour, and differ in dashes.
         "split-master": {"color": COLOURS["black"], "linestyle": (0, (1, 2))},
         "split-truncated": {"color": COLOURS["black"], "linestyle": (0, (4, 1, 1, 1))},
         "remainder-8": {"color": COLOURS["purple"], "linestyle": "-"},
@@ -59,15 +59,15 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 
-#: From nothing that arrives to all: darker is worse, also in grey. ColorBrewer's YlOrBr (Brewer, 2003), which
-#: can be read with every kind of colour vision.
+#: Colour scale of EDQ from 0 to 1: darker is worse, also in greyscale. ColorBrewer's YlOrBr (Brewer, 2003),
+#: readable with every kind of colour vision.
 ARRIVING: Sequence[str] = (
     *("#662506", "#993404", "#CC4C02", "#EC7014", "#FE9929", "#FEC44F", "#FEE391", "#FFF7BC", "#FFFFE5"),
 )
-#: Beside them: of a tensor of which nothing is asked, and of one whose weights have left a format's range.
+#: Colours for tensors without updates, and for tensors whose weights are out of the format's range.
 UNASKED, BEYOND = "#C8C8C8", COLOURS["purple"]
 
-#: The types of file that figures are written as, and what keeps dates and versions out of them.
+#: File types of figures, and the metadata that keep dates and versions out of them.
 SUFFIXES: Mapping[str, Mapping[str, None]] = MappingProxyType(
     {".svg": {"Date": None}, ".png": {"Software": None}}
 )
@@ -92,7 +92,7 @@ _STYLE: Any = {
 
 @contextmanager
 def subplots(rows: int = 1, columns: int = 1, *, width: float = 9.5, height: float = 3.2) -> Iterator[Any]:
-    """Make a figure in the house style; sizes are in inches.
+    """Make a figure with subplots in the common style; sizes are in inches.
 
     Yields
     ------
@@ -115,7 +115,7 @@ def subplots(rows: int = 1, columns: int = 1, *, width: float = 9.5, height: flo
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
-    """Write a figure as ``path.svg`` and ``path.png`` and return both; no dates inside."""
+    """Write a figure as ``path.svg`` and ``path.png``, without dates, and return both paths."""
     written = [Path(path).with_suffix(suffix) for suffix in SUFFIXES]
     for target in written:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,12 +124,12 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
 
 
 def save_one(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure as one file, of the type that its suffix names; no date inside.
+    """Write a figure to one file of the type given by its suffix, without a date.
 
     Raises
     ------
     ValueError
-        If the suffix is another than those of `SUFFIXES`.
+        If the suffix is not in `SUFFIXES`.
     """
     suffix = checked_suffix(path)
     with replacing(path) as file:
@@ -137,7 +137,7 @@ def save_one(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def checked_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the suffix of a path; raise ValueError unless figures are written with it."""
+    """Return the suffix of a path; raise ValueError if it is no file type of figures."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"cannot draw {os.fspath(path)}: a figure's name ends in {' or '.join(SUFFIXES)}")
@@ -145,19 +145,19 @@ def checked_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None:
-    """Write each line's label at its right end, moved apart where they would overlap.
+    """Write each line's label at its right end, with overlapping labels moved apart.
 
-    A line that ends in NaN or infinity, as that of a run that diverged, ends at its last finite point, and
-    the label says so; one without a finite point has its label at the bottom.
+    A line that ends in NaN or infinity, such as that of a diverged run, is labelled at its last finite point,
+    and the label says so. A line without a finite point has its label at the bottom.
 
     Parameters
     ----------
     axes : Axes
-        With labelled lines; their labels replace a legend.
+        Axes with labelled lines; the labels replace a legend.
     gap : float, optional
-        Least distance of two labels, as a share of the axes' height.
+        Least distance between two labels, as a share of the axes' height.
     """
-    axes.autoscale_view()  # or lines drawn since the last look would be placed by old limits
+    axes.autoscale_view()  # else lines drawn since then would be placed by old limits
     to_axes = axes.transData + axes.transAxes.inverted()
     ends: list[list[Any]] = []
     for line in axes.get_lines():
@@ -169,7 +169,7 @@ def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None
             whole = points.size and np.isfinite(points[-1]).all()
             ends.append([height, label if whole else f"{label} (not finite)", line.get_color()])
     ends.sort(key=lambda end: end[0])
-    for _ in range(200):  # push neighbours apart, a little at a time, and keep all inside
+    for _ in range(200):  # push neighbours apart in small steps, within the axes
         for lower, upper in pairwise(ends):
             push = max(0.0, (gap - (upper[0] - lower[0])) / 2)
             lower[0], upper[0] = max(0.0, lower[0] - push), min(1.0, upper[0] + push)

@@ -1,4 +1,4 @@
-"""Rows of text as tables for Markdown or a terminal: of inspections, memory and certificates."""
+"""Tables of inspections, memory, certificates and losses of runs, and their printed forms."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mcfsim.formats import Format, digits
 from mcfsim.report.inspect import LENGTHS, Inspection, Neighbour
 from mcfsim.rounding import Rounding
+from mcfsim.training.record import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,19 +22,20 @@ if TYPE_CHECKING:
     from mcfsim.theorems.certificate import Certificate
     from mcfsim.theorems.statement import Theorem
 
+
 Rows = Sequence[Mapping[str, str]]
 
-#: Digits of a decimal that is printed only if so many say all.
+#: Most digits of a decimal that is printed as exact.
 SHOWN_DIGITS = 12
 
 
 def markdown_table(rows: Rows) -> str:
-    """Return rows as a GitHub table: the first column to the left, the others to the right.
+    """Return rows as a GitHub table, the first column left-aligned and the others right-aligned.
 
     Parameters
     ----------
     rows : sequence of mapping of str to str
-        Text by heading; all rows have the same headings in the same order.
+        Cells by heading; all rows have the same headings in the same order.
 
     Raises
     ------
@@ -72,8 +74,8 @@ def terminal_table(rows: Rows, *, breakable: bool = False) -> Table:
     rows : sequence of mapping of str to str
         As for `markdown_table`.
     breakable : bool, optional
-        Whether a cell may go on on the next line, where the table is wider than the terminal. Otherwise it
-        is text of numbers: to the right, whole, each column as narrow as they and the heading's words allow.
+        Whether cells may be broken into lines where the table is wider than the terminal. Otherwise cells
+        are unbroken numbers, right-aligned, in columns as narrow as they and the words of the heading allow.
 
     Raises
     ------
@@ -100,14 +102,14 @@ def terminal_table(rows: Rows, *, breakable: bool = False) -> Table:
 
 
 def inspection_table(number: str, inspections: Sequence[Inspection]) -> list[dict[str, str]]:
-    """Return one row of text a property, with one column a format.
+    """Return one row of strings per property, with one column per format.
 
     Parameters
     ----------
     number : str
-        The number as it was given: the heading of the first column.
+        The number as it was given; heading of the first column.
     inspections : sequence of Inspection
-        Of that number in several formats.
+        Inspections of the number in several formats.
     """
     columns = {str(item.format): _properties(item) for item in inspections}
     labels = next(iter(columns.values()), {})
@@ -115,7 +117,7 @@ def inspection_table(number: str, inspections: Sequence[Inspection]) -> list[dic
 
 
 def _properties(item: Inspection) -> dict[str, str]:
-    """Return all of an inspection as text, by label; "-" stands for what there is not."""
+    """Return the properties of an inspection as strings by label; "-" marks those that do not exist."""
     fmt = item.format
     beyond = ""
     if item.beyond_maximum:
@@ -144,7 +146,7 @@ def _properties(item: Inspection) -> dict[str, str]:
 
 
 def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
-    """Return one row of text an operation: how it is carried out, and why that is exact.
+    """Return one row of strings per operation: its implementation, and why that is exact.
 
     Raises
     ------
@@ -164,21 +166,21 @@ def plan_table(fmt: Format, rounding: Rounding) -> list[dict[str, str]]:
 def memory_table(
     models: Sequence[Model], low: Format | str, strategies: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """Return one row of text a strategy: the bytes of each tensor, of every model, and what is saved.
+    """Return one row of strings per strategy: bytes per tensor and model, and the saving.
 
     Parameters
     ----------
     models : sequence of Model
-        How many parameters there are.
+        The models, each with its number of parameters.
     low : Format or str
         The strategies' low format.
     strategies : sequence of str, optional
-        Their names; by default all that the format allows.
+        Names of the strategies; by default all that the format allows.
 
     Raises
     ------
     ValueError
-        If a name or the format is unknown, or a strategy that is named cannot be had in the format.
+        If a name or the format is unknown, or a named strategy is not possible in the format.
     """
     from mcfsim.models.memory import REFERENCE, footprint, footprints
     from mcfsim.optim.strategies import strategy
@@ -200,7 +202,7 @@ def memory_table(
 
 
 def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:
-    """Return one row of text a certificate: verdict, cases, the worst constant and where it lies."""
+    """Return one row of strings per certificate: verdict, cases, the worst constant and its operands."""
     return [
         {
             "theorem": item.theorem,
@@ -222,7 +224,7 @@ def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str
 
 
 def theorem_table(theorems: Iterable[Theorem]) -> list[dict[str, str]]:
-    """Return one row of text a statement: its words and its source."""
+    """Return one row of strings per statement: its wording and its source."""
     return [
         {
             "id": item.name,
@@ -235,7 +237,7 @@ def theorem_table(theorems: Iterable[Theorem]) -> list[dict[str, str]]:
 
 
 def decimal_text(value: float) -> str:
-    """Return a float in decimal, exactly, with all the digits that takes."""
+    """Return a float in decimal, exactly, with as many digits as needed."""
     return str(Decimal(value)).lower() if math.isfinite(value) else str(value)
 
 
@@ -245,7 +247,7 @@ def hexadecimal_text(value: float) -> str:
 
 
 def power_text(number: Fraction) -> str:
-    """Return an integer times a power of two as that, and in decimal: exactly, or about what it is."""
+    """Return an integer times a power of two in this form and in decimal, exactly or approximately."""
     odd, exponent = number.numerator, 1 - number.denominator.bit_length()
     twos = (odd & -odd).bit_length() - 1
     odd, exponent = odd >> twos, exponent + twos
@@ -285,3 +287,97 @@ def _headings(rows: Rows) -> list[str]:
 
 def _cells(rows: Rows) -> list[list[str]]:
     return [list(row.values()) for row in rows]
+
+
+# -- losses of runs ---------------------------------------------------------------------------------------
+#: The strategy with which losses of the others are compared.
+REFERENCE = "fp32-master"
+
+#: Measures shown late in the run, by heading: the series, and its number format.
+LATE: Mapping[str, tuple[str, str]] = {
+    "lost late": ("lost", ".2%"),
+    "EDQ late": ("normalized_edq", ".4f"),
+    "v / exact": ("v_ratio", ".4f"),
+    "one-step error": ("one_step_error", ".2e"),
+    "distance to exact": ("distance", ".2e"),
+}
+#: The measure that orders tensors.
+_QUALITY = "normalized_edq"
+
+
+def run_table(run: Run) -> list[dict[str, str]]:
+    """Return one row of strings per strategy: its memory, its final loss, and its measures late in the run.
+
+    "Late" is the mean over the last fifth of the recorded steps. Measures and losses that no strategy has
+    are left out. A measure that a strategy lacks is "-", and NaN is "nan". If a strategy diverged, a column
+    gives the step.
+
+    Parameters
+    ----------
+    run : Run
+        A finished simulation or replay.
+    """
+    losses = {
+        name: found["validation_loss"] for name, found in run.results.items() if "validation_loss" in found
+    }
+    shown = {
+        heading: (measure, form)
+        for heading, (measure, form) in LATE.items()
+        if any(measure in series for series in run.series.values())
+    }
+    rows = []
+    for name in run.series:
+        size = run.results[name].get("bytes_per_parameter")
+        row = {"strategy": name, "bytes / parameter": "-" if size is None else f"{size:g}"}
+        if losses:
+            row["validation loss"] = f"{losses[name]:.6g}"
+        if REFERENCE in losses:
+            row[f"minus {REFERENCE}"] = f"{losses[name] - losses[REFERENCE]:+.3g}"
+        row |= {heading: _late(run, name, measure, form) for heading, (measure, form) in shown.items()}
+        if any("diverged_at" in results for results in run.results.values()):
+            row["diverged at step"] = f"{run.results[name].get('diverged_at', '-')}"
+        rows.append(row)
+    return rows
+
+
+def tensor_table(run: Run, most: int) -> list[dict[str, str]]:
+    """Return one row of strings per strategy and tensor, with the worst tensors of each strategy first.
+
+    The worst tensor is the one whose normalised EDQ late in the run is furthest from 1. Tensors whose EDQ is
+    NaN, such as those without gradients, come last.
+
+    Parameters
+    ----------
+    run : Run
+        A finished simulation or replay.
+    most : int
+        Largest number of tensors of each strategy.
+
+    Returns
+    -------
+    list of dict
+        Empty if the run has a single tensor, whose measures are the totals.
+    """
+    rows = []
+    for name, series in run.series.items():
+        tensors = [key.partition("/")[2] for key in series if key.startswith(f"{_QUALITY}/")]
+        off = {tensor: abs(run.late(name, f"{_QUALITY}/{tensor}") - 1) for tensor in tensors}
+        worst = sorted(tensors, key=lambda tensor: (math.isnan(off[tensor]), -off[tensor]))
+        for tensor in worst[:most]:
+            row = {"strategy": name, "tensor": tensor if tensor.isprintable() else ascii(tensor)}
+            rows.append(
+                row
+                | {
+                    heading: _late(run, name, f"{measure}/{tensor}", form)
+                    for heading, (measure, form) in LATE.items()
+                    if any(f"{measure}/{tensor}" in other for other in run.series.values())
+                }
+            )
+    return rows
+
+
+def _late(run: Run, name: str, measure: str, form: str) -> str:
+    if measure not in run.series[name]:
+        return "-"
+    number = run.late(name, measure)
+    return "nan" if math.isnan(number) else format(number, form)

@@ -1,8 +1,4 @@
-"""Tables laid out for the width there is; for a file or pipe one line a row, however long.
-
-A table that is too wide for a terminal has several lines a row: its cells share as many as they need, the
-first one flush left and the others indented, and the headings do the same. No number is broken.
-"""
+"""Layout of tables for the width of the terminal, and legends for their headings."""
 
 from __future__ import annotations
 
@@ -12,19 +8,166 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from mcfsim.checks.printable import printable
-from mcfsim.report.legends import Legend, under
+from mcfsim.checks import printable
 from mcfsim.report.tables import Rows, terminal_table
 
-#: Between two cells, and before a line that goes on with a row.
+# -- legends ----------------------------------------------------------------------------------------------
+Legend = Mapping[str, str]
+
+FORMATS: Legend = {
+    "p": "significand bits, the implicit one included",
+    "emin, emax": "exponents of the smallest normal and of the largest number",
+    "max, smallest": "rounded to 6 digits",
+    "u": "unit roundoff, the largest relative error of rounding to nearest",
+    "-0": "whether the format has a negative zero",
+}
+INSPECT: Legend = {
+    "relative error": "(rounded - number) / |number|, to 6 digits",
+    "error in ulp": "the same difference in units in the last place of the number",
+    "below, above": "the next values of the format, their codes in parentheses",
+    "ulp": "distance of the values there, exactly, or about what it is in decimal",
+    "components": "values of the format, each of them what the ones before it leave, rounded",
+    "residual": "number - sum of the components, to 17 digits",
+    "-": "there is none",
+}
+PLAN: Legend = {
+    "values": "how an operation on values of the format is carried out",
+    "reals": "the same with a real scalar that is no value",
+    "native": "in the carrier, and rounded into the format",
+    "wide": "in binary64, and rounded into the format",
+    "exact": "in binary64, which holds the result, and rounded",
+    "sticky": "in binary64 with what it lost, made odd, and rounded",
+    "refused": "not at all",
+}
+COST: Legend = {
+    "operands": "whether all are values of the format, or one is a real scalar",
+    "way": "how the operation is carried out, before its one rounding",
+    "native": "in the carrier",
+    "wide": "in binary64",
+    "exact": "in binary64, which holds the result; a sign or a rounding alone, in the carrier",
+    "sticky": "in binary64 with what it lost, made odd",
+    "exact within, sticky within": "the same in the carrier",
+    "refused": "not at all",
+    "depth": "operations that follow one another on the longest way to a result",
+    "live registers": "values that are wanted at once, at the most",
+    "random words": "one for each operation that rounds at random; drawn before, by a loop of their own that "
+    "is not counted",
+    "machine": "operations of the generated line, a comparison counted for what it compares; numbers "
+    "taken for their codes are left out",
+    "bytes in carriers": "each value as a float32 or float64 number",
+    "bytes in codes": "each value in the bits of its format",
+}
+NETWORK: Legend = {
+    "●": "a value is taken",
+    "○": "the same as subtrahend, as divisor or as an fma's addend",
+    "RN, RU, RD, RZ, RO, SR": "rounding to nearest, up, down, toward zero, to odd, at random",
+    "word0 ...": "the random word by which a result is rounded",
+}
+SIMULATE: Legend = {
+    "late": "mean over the last fifth of the recorded steps",
+    "lost": "share of the parameters that were to change and did not",
+    "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that was asked for and the "
+    "change E that came of it: 1 if nothing is lost",
+    "v / exact": "median ratio of the stored second moment to that of the same gradients in binary64",
+    "one-step error": "||E - exact update|| / ||exact update||",
+    "distance to exact": "||parameters - those of the exact run|| / ||those||",
+    "minus fp32-master": "difference of the validation losses",
+    "-": "not measured",
+}
+REPLAY: Legend = {
+    **{term: text for term, text in SIMULATE.items() if term != "minus fp32-master"},
+    "tensor": "those of each strategy whose EDQ is furthest from 1",
+}
+MEMORY: Legend = {
+    "strategy": "those that cannot be had in the low format are left out",
+    "parameter ... master": "bytes of each tensor for one parameter",
+    "components": "those of expansions after the first, and a compensation",
+    "master": "copy of the parameter to which the update is added",
+    "saved": "share of the bytes of fp32 master weights",
+    "GiB": "of the whole model, in 2^30 bytes, without activations",
+    "-": "not stored",
+}
+AUDIT: Legend = {
+    "lost": "share of the weights that were to change and would not: over the run, each step weighted by its "
+    "rate",
+    "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
+    "change E that would come of it, in the same mean: 1 if nothing is lost",
+    "least EDQ, of tensor": "that of the worst tensor, and which it is",
+    "rms": "root mean square of the weights",
+    "stop": "tensors that stop before the end",
+    "stops at": "the step from which to the end EDQ stays below --stopped; beyond: from which on weights are "
+    "out of the format's range",
+    "decay idle": "share of the weights that weight decay alone does not move at the largest rate",
+    "v frozen": "share of numbers that beta2 does not move in the second moment: where it is not 0, v cannot "
+    "decay. Of numbers that share a scale: where all decay together, to where the largest of them stays",
+    "in the mix": "the cheapest strategy that does for the tensor, where that takes less than one for all",
+    "enough": "whether EDQ of every tensor reaches --threshold, and v can decay",
+    "bytes": "of parameter, gradient, moments and all else that is stored",
+}
+ASSIGN: Legend = {
+    "bytes / parameter": "of parameter, gradient, moments and all else that is stored",
+    "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
+    "change E that would come of it: over the run, each step weighted by its rate; 1 if nothing is lost",
+    "lost": "share of all that is asked of all tensors which is lost, of one tensor or in all",
+    "in budget": "whether all tensors may be stored so",
+    "-": "some tensor cannot be stored so, or nothing is asked",
+}
+VERIFY: Legend = {
+    "verified": "by trying every operand, or as many as stand for all",
+    "core verified": "every operand of a stated core, the others sampled",
+    "no counterexample": "among samples",
+    "refuted": "there is a counterexample",
+    "vacuous": "no operand meets the hypotheses",
+    "holds": "expected, since it is claimed here",
+    "fails": "expected, since it is known to be false here",
+    "open": "neither is claimed or known here, and either verdict will do",
+    "cases, applicable, violations": "operands tried, those that meet the hypotheses, those that fail",
+    "M/s": "million cases a second",
+    "worst, bound": "the largest constant found before the power of u, and the one that is claimed",
+    "at": "where the worst is reached: the operands in parentheses, component by component, and the results",
+    "counterexample": "operands and results in the same form, the simplest found that fail",
+}
+LISTING: Legend = {
+    "is": "claimed, or false: stated because it is not so, and refuted where it can be",
+}
+TEXTS: Legend = {
+    "takes": "operands, tuples in parentheses; of a tuple that may have any length, two",
+}
+
+#: The layout of tables, in words for the help.
+LAYOUT = (
+    "Tables are laid out for the width of the terminal, or COLUMNS if that is set: a row that is too wide "
+    "goes on in the lines below it. To a file or pipe each row is one line, with all columns."
+)
+
+
+def under(legend: Legend, headings: Iterable[str], cells: Iterable[str]) -> Legend:
+    """Return the entries of a legend that explain headings or cells of the table."""
+    words = " ".join(headings)
+    texts = {part for cell in cells for part in cell.split(", ")}
+    return {
+        term: text
+        for term, text in legend.items()
+        if any(part in texts or (part in words and part != "-") for part in re.split(r", | \.\.\. ", term))
+    }
+
+
+def help_text(*legends: Legend) -> str:
+    """Return legends as paragraphs for the help of a command."""
+    lines = [f"{term}: {text}." for legend in legends for term, text in legend.items()]
+    return "\n\n".join([*lines, LAYOUT])
+
+
+# -- layout -----------------------------------------------------------------------------------------------
+#: Space between two cells, and before a continuation line of a row.
 GAP, INDENT = "  ", "    "
 RULE = "\u2500"
-#: Nothing is laid out for less than this, and no legend for more than that.
+#: Least width of any layout, and largest width of a legend.
 NARROWEST, WIDEST_TEXT = 40, 100
 
 
 def output_width() -> int | None:
-    """Return the width of standard output; None if it is a file or pipe, and COLUMNS is not set."""
+    """Return the width of standard output, or None if it is a file or pipe and COLUMNS is not set."""
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return None
     from rich.console import Console
@@ -33,29 +176,29 @@ def output_width() -> int | None:
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines, made fit for a terminal by `printable`; to standard error, if that is asked for."""
+    """Print lines, made safe for a terminal by `printable`; to standard error if `err` is True."""
     for line in lines:
         print(printable(line), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def say_text(text: str) -> None:
-    """Print a text of several lines, see `say`."""
+    """Print a string of several lines, see `say`."""
     say(*text.split("\n"))
 
 
 def print_rows(rows: Rows, legend: Legend, long: Collection[str] = (), *, numbers: bool = True) -> None:
-    """Print rows as a table, and below it what its headings mean if it was laid out for a width.
+    """Print rows as a table, followed by a legend if the table is laid out for a width.
 
     Parameters
     ----------
     rows : sequence of mapping of str to str
         As for `mcfsim.report.tables.markdown_table`.
     legend : mapping of str to str
-        Of which headings that are there are explained.
+        The legend; entries for headings and cells of the table are printed.
     long : collection of str, optional
-        Headings of text of any length: a table that is laid out has it below the row, on lines of its own.
+        Headings of text of any length, which a laid-out table prints below its row, on separate lines.
     numbers : bool, optional
-        Whether cells are numbers, and go to the right.
+        Whether cells are numbers, to be right-aligned.
     """
     rows, width = _printable(rows), output_width()
     if width is None:
@@ -66,16 +209,16 @@ def print_rows(rows: Rows, legend: Legend, long: Collection[str] = (), *, number
     below = [heading for heading in there if heading in long]
     short = [heading for heading in there if heading not in long]
     if not below and len(_shared_out(shown, short, width)) > 1 and _fits(shown, width, numbers=numbers):
-        _print_table(shown, numbers=numbers)  # with headings of several lines it fits
+        _print_table(shown, numbers=numbers)  # it fits if headings take several lines
     else:
         _print_lines(stacked(shown, width, below))
     print_legend(under(legend, there, _cells(rows)), width)
 
 
 def print_columns(rows: Rows, legend: Legend) -> None:
-    """Print rows whose columns are things to compare: as many side by side as there is room for.
+    """Print rows whose columns are to be compared, with as many columns side by side as fit.
 
-    One that is too wide even alone is printed as labels and text, the text below its label where it must.
+    A column that is too wide even alone is printed as labels and text, with text below its label if needed.
     """
     rows, width = _printable(rows), output_width()
     label, *names = rows[0]
@@ -96,7 +239,7 @@ def print_columns(rows: Rows, legend: Legend) -> None:
 
 
 def print_legend(legend: Legend, width: int | None = None) -> None:
-    """Print terms and what they mean, after an empty line."""
+    """Print an empty line, then the terms of a legend and their meanings."""
     if legend:
         print()
     for term, text in legend.items():
@@ -105,7 +248,7 @@ def print_legend(legend: Legend, width: int | None = None) -> None:
 
 
 def stacked(rows: Rows, width: int, long: Collection[str] = ()) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a table with several a row, and whether each is of headings."""
+    """Yield the lines of a table with several lines per row; each with whether it is a heading."""
     lines = _shared_out(rows, [heading for heading in rows[0] if heading not in long], width)
     widths = _widths(rows)
     numbers = {heading for heading in rows[0] if any(re.match(r"[-+]?\d", row[heading]) for row in rows)}
@@ -131,7 +274,7 @@ def stacked(rows: Rows, width: int, long: Collection[str] = ()) -> Iterator[tupl
 
 
 def labelled(rows: Rows, width: int) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a table of two columns, a label and text, for any width."""
+    """Yield the lines of a table of two columns, label and text, for any width."""
     left, right = rows[0]
     indent = max(len(row[left]) for row in rows) + len(GAP)
     for label, text in [(left, right), *((row[left], row[right]) for row in rows)]:
@@ -147,7 +290,7 @@ def labelled(rows: Rows, width: int) -> Iterator[tuple[str, bool]]:
 
 
 def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-    """Break text at spaces only: what is longer than a line stays whole."""
+    """Return text broken at spaces only; longer words stay whole."""
     return textwrap.wrap(
         *(text, width),
         initial_indent=first,
@@ -158,7 +301,7 @@ def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
 
 
 def _shared_out(rows: Rows, headings: list[str], width: int) -> list[list[str]]:
-    """Return which columns share a line: as few lines as the width allows, none longer than it need be."""
+    """Return the columns of each line: as few lines as the width allows, each as short as possible."""
     widths = _widths(rows)
 
     def filled(width: int) -> list[list[str]]:

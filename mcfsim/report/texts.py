@@ -1,4 +1,4 @@
-"""Texts by name: what the library's straight lines take, and the program that each of them is."""
+"""The library's straight-line algorithms by name: their operands, and their recorded programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_origin
 
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint
 from mcfsim.compile.program import Program
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.stage_programs import record_stages
 from mcfsim.optim.staged import Mean, Stage, Staged
+from mcfsim.optim.staged_step import record_stages
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import numbers, record_step, symbols
 from mcfsim.optim.strategies import Strategy
@@ -25,16 +25,16 @@ from mcfsim.optim.strategies import strategy as strategy_named
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
-#: How the words of a double word are told apart, and all numbers of a longer one.
+#: Suffixes for the names of the two words of a double word.
 _WORDS = ("h", "l")
-#: Learning rate of the step of an optimizer that stands for all others.
+#: Learning rate of an optimizer's recorded step; it represents all others.
 _RATE = 1e-3
-#: Shapes that stand for all others: a matrix, and a vector.
+#: Shapes that represent all others: a matrix and a vector.
 _SHAPES = ((2, 2), (2,))
 
 
 class StageText(NamedTuple):
-    """A stage of an optimizer's step: the optimizer, a shape whose step has it, and its place there."""
+    """A stage of an optimizer's step: the optimizer, a shape whose step has it, and its index."""
 
     kind: type[Staged]
     shape: tuple[int, ...]
@@ -44,17 +44,17 @@ class StageText(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedText:
-    """A text as a program, and what a person is to be told of it.
+    """An algorithm recorded as a program, with its source and the names of its results.
 
     Attributes
     ----------
     program : Program
     source : str
-        The text, in Python.
+        The algorithm, in Python.
     numbers : mapping of str to number
-        Real scalars that stand for all others, by the name that the program has for them.
+        Real scalars that represent all others, by their names in the program.
     results : tuple of str
-        What the program's results are called, tuples taken apart.
+        Names of the program's results, with tuples flattened.
     """
 
     program: Program
@@ -65,10 +65,10 @@ class RecordedText:
 
 @lru_cache(maxsize=1)
 def texts() -> Mapping[str, Any]:
-    """Return all texts by name: straight lines whose operands follow from their signature, and optimizers.
+    """Return all algorithms by name: optimizers, and straight lines whose signatures give their operands.
 
-    Functions of `mcfsim.eft` and of double words go by their own names, others with their module's before,
-    and stages (`StageText`) with their optimizer's.
+    Functions of `mcfsim.eft` and of double words have their own names. Other names start with the module's
+    name, and those of stages (`StageText`) with the optimizer's.
     """
     from mcfsim import eft
     from mcfsim.multiword import double_word, expansion, shewchuk
@@ -86,7 +86,7 @@ def texts() -> Mapping[str, Any]:
 
 
 def _stages(label: str, kind: type[Staged]) -> dict[str, Any]:
-    """Return the stages of an optimizer by name, those of a matrix before others of a vector."""
+    """Return the stages of an optimizer by name: those of a matrix, then those that only a vector has."""
     found: dict[str, Any] = {}
     for shape in _SHAPES:
         for place, item in enumerate(kind().stages(shape)):
@@ -96,12 +96,12 @@ def _stages(label: str, kind: type[Staged]) -> dict[str, Any]:
 
 
 def get_text(name: str) -> tuple[str, Any]:
-    """Return a text by its name, or by the last part of that, and its whole name.
+    """Return the full name of an algorithm and the algorithm, by its name or the last part of it.
 
     Raises
     ------
     ValueError
-        If there is none, or it is a step in stages; the message lists them.
+        If there is none, or it is a step in stages; the message lists the names.
     """
     known = texts()
     if is_staged(name):
@@ -114,24 +114,24 @@ def get_text(name: str) -> tuple[str, Any]:
 
 
 def is_staged(name: str) -> bool:
-    """Return whether a name is that of an optimizer whose step is made in stages."""
+    """Return whether a name is that of an optimizer whose step has stages."""
     return name in optimizers() and optimizers()[name].staged
 
 
 def is_optimizer(text: Any) -> bool:
-    """Return whether a text is the step of an optimizer, or a stage of one."""
+    """Return whether an algorithm is an optimizer's step or a stage of one."""
     return isinstance(text, StageText) or (isinstance(text, type) and issubclass(text, Declaration))
 
 
 def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...]:
-    """Return the names of a text's operands, in tuples where it takes tuples.
+    """Return the names of an algorithm's operands, in tuples where it takes tuples.
 
     Parameters
     ----------
     text : callable
         A straight line.
     components : int, optional
-        Length of the tuples that may have any.
+        Length of tuples of variable length.
     """
     signature = inspect.signature(text, eval_str=True)
     _, *operands = (item for item in signature.parameters.values() if item.kind is not item.KEYWORD_ONLY)
@@ -148,26 +148,26 @@ def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...
 def record(
     name: str, fmt: Format, rounding: Rounding, *, strategy: str | None = None, components: int | None = None
 ) -> RecordedText:
-    """Record a text by its name.
+    """Return the recorded program of an algorithm, by its name.
 
     Parameters
     ----------
     name : str
         See `get_text`.
     fmt : Format
-        Of operands and operations; the low format of an optimizer.
+        Format of operands and operations; the low format of an optimizer.
     rounding : Rounding
-        Of all operations.
+        Rounding of all operations.
     strategy : str, optional
-        Of an optimizer, by default "plain".
+        Strategy of an optimizer, by default "plain".
     components : int, optional
-        Length of the tuples that may have any, by default 2.
+        Length of tuples of variable length, by default 2.
 
     Raises
     ------
     ValueError
-        If there is no such text, it takes no strategy or no such number of components, or is no program, as
-        what is exact.
+        If there is no such algorithm, it takes no strategy or no number of components, or it is no program,
+        because it computes with exact numbers.
     """
     whole, text = get_text(name)
     if is_optimizer(text):
@@ -185,7 +185,7 @@ def record(
 
 
 def text_table() -> list[dict[str, str]]:
-    """Return one row of text a text: its name, what it takes, and what it is."""
+    """Return one row of strings per algorithm: its name, its operands, and its summary."""
 
     def taken(text: Any) -> str:
         if is_optimizer(text):
@@ -197,7 +197,7 @@ def text_table() -> list[dict[str, str]]:
 
 
 def stage_table(name: str) -> list[dict[str, str]]:
-    """Return one row of text a stage and a mean of an optimizer's step: of a matrix, then of a vector."""
+    """Return one row of strings per stage and mean of an optimizer's step: of a matrix, then of a vector."""
     kind: Any = optimizers()[name]
     rows = []
     for shape in _SHAPES:
@@ -216,7 +216,7 @@ def stage_table(name: str) -> list[dict[str, str]]:
 
 
 def _about(text: Any) -> str:
-    """Return the first line of what a text says of itself."""
+    """Return the first line of an algorithm's docstring."""
     described = text.stage.text if isinstance(text, StageText) else text
     return (inspect.getdoc(described) or "").partition("\n")[0]
 
@@ -252,7 +252,7 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
             f"strategy {strategy!r} puts its weights on a grid after each step, by scales of whole "
             "tensors, and its step is no program"
         )
-    # Which words are drawn is no part of the program.
+    # The program does not depend on which words are drawn.
     roles = stored.roles(rounding, random=RandomWords(0))
     scalars = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
     program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
@@ -265,7 +265,7 @@ def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) 
 
 
 def _result_names(text: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """Return what a docstring calls the results, or whether they are words or components."""
+    """Return the names of the results in the docstring, or default names."""
     found = re.search(r"Returns\n *-+\n *([\w, ]+?) : value\n", text.__doc__ or "")
     names = tuple(found[1].split(", ")) if found else ()
     if len(names) == count:
@@ -276,7 +276,7 @@ def _result_names(text: Callable[..., Any], count: int) -> tuple[str, ...]:
 
 
 def _is_text(item: Any) -> bool:
-    """Return whether a function is a straight line, and what it takes is said by its signature."""
+    """Return whether a function is a straight line whose signature gives its operands."""
     if not inspect.isfunction(item) or not hasattr(item, "__wrapped__"):
         return False
     parameters = list(inspect.signature(item, eval_str=True).parameters.values())[1:]

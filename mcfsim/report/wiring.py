@@ -1,12 +1,8 @@
-"""A program as a drawing's skeleton: each value a wire in a row, each operation a gate in a column.
-
-Wires run from left to right, from what makes a value to what takes it last. A gate stands in the row of its
-result, and takes its operands along a vertical line. Gates of one depth share a column as far as their
-vertical lines leave room for each other; another column of the same depth follows where they do not.
-"""
+"""Network drawings of programs: the layout of gates and wires, and a drawing in characters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,26 +20,26 @@ _SIGNS = {
     "abs": "|x|",
     "sign": "sgn",
 }
-#: What a rounding is written as in the literature.
+#: Notation of roundings in the literature.
 _ROUNDED = {Mode.UP: "RU", Mode.DOWN: "RD", Mode.TOWARD_ZERO: "RZ", Mode.TO_ODD: "RO", Mode.STOCHASTIC: "SR"}
-#: The operand that a drawing must tell from the others, by its place.
+#: Position of the operand that a drawing must distinguish from the others.
 _OTHER = {"sub": 1, "div": 1, "fma": 2}
-#: How far a result may go for a free row, before it has a new one.
+#: Largest distance of a result from a free row; beyond it, a new row is inserted.
 _NEAR = 2
 
 
 @dataclass(frozen=True)
 class Gate:
-    """An operation.
+    """A gate of the drawing: one operation.
 
     Attributes
     ----------
-    step : Step
+    step : ProgramStep
     label : str
-        Its sign, and a real scalar and a random word that it takes.
+        The operation's sign, with the real scalars and the random word that it takes.
     depth, column, row : int
     taken : tuple of (int, bool)
-        The rows of its operands, and whether each is the subtrahend, divisor or addend.
+        The row of each operand, and whether it is the subtrahend, divisor or addend.
     """
 
     step: ProgramStep
@@ -55,25 +51,25 @@ class Gate:
 
     @property
     def rows(self) -> list[int]:
-        """The rows that its vertical line leads to, its own among them."""
+        """The rows that the gate's vertical line reaches, including its own."""
         return [self.row, *(row for row, _ in self.taken)]
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A value.
+    """A wire of the drawing: one value.
 
     Attributes
     ----------
     name : str
-        Of its register.
+        Name of the value's register.
     format : Format
     row : int
     start, end : int
-        Columns of the gates that make it and that take it last; -1 for an operand of the text, and the number
-        of columns for a result. Operands that nothing takes have no wire.
+        Columns of the gate that computes the value and of the last gate that takes it; -1 for an operand of
+        the algorithm, and the number of columns for a result. Unused operands have no wire.
     result : str
-        What the text's result is called, if it is one.
+        Name of the algorithm's result, if the value is one.
     """
 
     name: str
@@ -86,7 +82,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Wiring:
-    """All gates and wires, and how many rows and columns they take."""
+    """The layout of a drawing: all gates and wires, and the numbers of rows and columns."""
 
     name: str
     gates: tuple[Gate, ...]
@@ -96,20 +92,20 @@ class Wiring:
 
 
 class _Row:
-    """A row while its number is not settled, and the value that it holds."""
+    """A row whose number is not yet known, and the value that it holds."""
 
     def __init__(self, value: Register | None) -> None:
         self.value = value
 
 
 def wired(program: Program, results: tuple[str, ...]) -> Wiring:
-    """Lay a program out.
+    """Return the layout of a program.
 
     Parameters
     ----------
     program : Program
     results : tuple of str
-        What its results are called.
+        Names of the program's results.
     """
     depths: dict[Any, int] = {}
     for step in program.steps:
@@ -155,7 +151,7 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
 
 
 def sign_of(step: ProgramStep, *, with_format: bool = False) -> str:
-    """Return what a drawing writes for an operation: its sign, and the real scalars that it takes."""
+    """Return the label of an operation in a drawing: its sign, and the real scalars that it takes."""
     if step.operation == "round":
         letters = _ROUNDED.get(step.rounding.mode, "RN")
         return f"{letters} {step.result.format}" if with_format else letters
@@ -170,7 +166,7 @@ def sign_of(step: ProgramStep, *, with_format: bool = False) -> str:
 
 
 def _place(rows: list[_Row], taken: list[_Row]) -> _Row:
-    """Return the row of a result: that of an operand not wanted any more, a free one, or a new one."""
+    """Return the row of a result: that of an operand no longer needed, a free row, or a new one."""
     for row in taken:
         if row.value is None:
             return row
@@ -184,7 +180,7 @@ def _place(rows: list[_Row], taken: list[_Row]) -> _Row:
 
 
 def _columns(order: list[ProgramStep], depths: dict[Any, int], row: dict[Any, int]) -> dict[Any, int]:
-    """Return the columns of results: by depth, and within one apart where vertical lines would meet."""
+    """Return the columns of results, by depth; where vertical lines would meet, a depth takes several."""
     levels: dict[Any, tuple[int, int]] = {}
     spans: dict[int, list[tuple[int, int, int]]] = {}
     for step in order:
@@ -207,8 +203,152 @@ def _gate(
 ) -> Gate:
     other = _OTHER.get(step.operation)
     registers = [(place, x) for place, x in enumerate(step.operands) if isinstance(x, Register)]
-    # Beside a scalar the sign says which is which, but for the addend of an fma.
+    # With a scalar, the label tells the operands apart, except for the addend of an fma.
     told = len(registers) > 1
     taken = tuple(dict.fromkeys((number[of[x]], told and place == other) for place, x in registers))
     x = step.result
     return Gate(step, label, depths[x], columns[x], number[of[x]], taken)
+
+
+# -- in characters ----------------------------------------------------------------------------------------
+WIRE, LINE, CROSSING = "─", "│", "┼"
+#: Marks where an operation takes a value; the second mark is for a subtrahend, divisor or fma addend.
+TAKEN, OTHER = "●", "○"
+
+
+def network_text(wiring: Wiring, width: int | None = None) -> str:
+    """Return a drawing in characters, split into parts below each other if it exceeds a width.
+
+    Parameters
+    ----------
+    wiring : Wiring
+    width : int, optional
+        Largest length of a line in characters; unlimited by default.
+    """
+    return "\n\n".join(_drawn(stave, wiring) for stave in staves(wiring, width))
+
+
+def _drawn(stave: Stave, wiring: Wiring) -> str:
+    """Return a stave in characters, with a line between its rows."""
+    longest = max((len(stave.after(wire, wiring.columns)) for wire in stave.wires), default=0)
+    page = [[" "] * (stave.right + longest + 3) for _ in range(2 * len(stave.rows))]
+
+    def write(row: int, place: int, text: str) -> None:
+        page[2 * stave.rows[row]][place : place + len(text)] = text
+
+    for wire in stave.wires:
+        start, end = stave.span(wire)
+        write(wire.row, start, WIRE * (end - start))
+        before, after = stave.before(wire), stave.after(wire, wiring.columns)
+        write(wire.row, stave.left - 1 - len(before), before)
+        write(wire.row, end + 1, after)
+    for gate in stave.gates:
+        centre, rows = stave.centres[gate.column], [stave.rows[row] for row in gate.rows]
+        for line in range(2 * min(rows), 2 * max(rows) + 1):
+            page[line][centre] = CROSSING if page[line][centre] == WIRE else LINE
+    for gate in stave.gates:
+        centre, box = stave.centres[gate.column], f"[{gate.label}]"
+        left = centre - (len(box) - 1) // 2
+        write(gate.row, left, box)
+        for row, other in gate.taken:
+            # A wire that ends in the box needs a mark only if it is the operand to distinguish.
+            if row != gate.row:
+                write(row, centre, OTHER if other else TAKEN)
+            elif other:
+                write(row, left - 1, OTHER)
+    return "\n".join("".join(line).rstrip() for line in page).rstrip("\n")
+
+
+#: Characters around a gate's label: its sides, and room for a mark and a piece of wire.
+SIDES, ROOM = 2, 3
+
+
+@dataclass(frozen=True)
+class Stave:
+    """A stave: consecutive columns of a drawing, measured in characters.
+
+    Attributes
+    ----------
+    gates : tuple of Gate
+    wires : tuple of Wire
+        The wires that are alive in the stave.
+    first, last : int
+        First and last column.
+    rows : dict of int to int
+        Position of each row in use, from the top.
+    centres : dict of int to int
+        Position of the middle of each column.
+    left, right : int
+        Where wires from the previous stave begin, and where wires to the next stave end.
+    """
+
+    gates: tuple[Gate, ...]
+    wires: tuple[Wire, ...]
+    first: int
+    last: int
+    rows: dict[int, int]
+    centres: dict[int, int]
+    left: int
+    right: int
+
+    def span(self, wire: Wire) -> tuple[int, int]:
+        """Return the positions where a wire begins and ends in the stave."""
+        start = self.left if wire.start < self.first else self.centres[wire.start]
+        end = self.right if wire.end > self.last else self.centres.get(wire.end, self.left)
+        return start, end
+
+    def before(self, wire: Wire) -> str:
+        """Return the text before a wire: its name if it comes from the left, else nothing."""
+        return wire.name if wire.start < self.first else ""
+
+    def after(self, wire: Wire, columns: int) -> str:
+        """Return the text after a wire: the name of the result, or the wire's name if it goes on."""
+        if wire.end <= self.last:
+            return ""
+        return wire.result if self.last == columns - 1 else wire.name
+
+
+def staves(wiring: Wiring, width: int | None = None) -> Iterator[Stave]:
+    """Yield the staves of a drawing: one, or as many as a width in characters requires."""
+    widths = [0] * wiring.columns
+    for gate in wiring.gates:
+        widths[gate.column] = max(widths[gate.column], len(gate.label) + SIDES + ROOM)
+    names = max((len(wire.name) for wire in wiring.wires), default=0) + 1
+    results = max((max(len(wire.result), len(wire.name)) for wire in wiring.wires), default=0) + 2
+    for first, last in _shared_out(widths, sum(widths) if width is None else width - names - results - 1):
+        yield _stave(wiring, widths, first, last)
+
+
+def _shared_out(widths: list[int], room: int) -> list[tuple[int, int]]:
+    """Return the first and last column of each stave: as few staves as fit, of about equal width."""
+
+    def filled(room: int) -> list[tuple[int, int]]:
+        found, first = [], 0
+        while first < len(widths):
+            last = first
+            while last + 1 < len(widths) and sum(widths[first : last + 2]) <= room:
+                last += 1
+            found.append((first, last))
+            first = last + 1
+        return found
+
+    best = filled(room)
+    for narrower in range(room - 1, 0, -1):
+        parts = filled(narrower)
+        if len(parts) > len(best):
+            break
+        best = parts
+    return best
+
+
+def _stave(wiring: Wiring, widths: list[int], first: int, last: int) -> Stave:
+    alive = tuple(x for x in wiring.wires if x.start <= last and x.end >= first)
+    left = max((len(wire.name) for wire in alive if wire.start < first), default=0) + 1
+    centres, place = {}, left
+    for column in range(first, last + 1):
+        centres[column] = place + (widths[column] + ROOM - 1) // 2
+        place += widths[column]
+    gates = tuple(gate for gate in wiring.gates if first <= gate.column <= last)
+    used = sorted({wire.row for wire in alive})
+    rows = {row: number for number, row in enumerate(used)}
+    return Stave(gates, alive, first, last, rows, centres, left, place + 1)

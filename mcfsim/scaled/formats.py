@@ -1,8 +1,8 @@
-"""Formats of numbers that share scales, as data, and the named ones."""
+"""Scaled formats, whose elements share scales: their fields, their rules, and a table of named ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -11,28 +11,28 @@ from typing import Literal
 
 import numpy as np
 
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint
 from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.formats.named import RELATED
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 
-#: Elements, and scales with the tensor's, lie between this power of two and its inverse.
+#: Elements, and products of block and tensor scales, lie between 2 to this power and its inverse.
 _RANGE = 200
 
 
 class ScaleRule(StrEnum):
-    """How the scale of a block follows from its elements; M is the largest number of the element format.
+    """A rule that gives the scale of a block from its elements; M is the largest number of their format.
 
-    Powers of two, for ``amax = max |x|``; one beyond the range of the scale format becomes the nearest
-    within, and so does that of a block of zeros, which is the smallest:
+    Three rules give powers of two from ``amax = max |x|``. A scale beyond the range of the scale format is
+    replaced by the nearest one within it; a block of zeros has the smallest scale:
 
     ``floor``: ``2**(floor(log2(amax)) - floor(log2(M)))``, which lets elements overflow (OCP MX v1.0, 6.3).
-    ``round_up``: the smallest with ``amax / scale <= M``, so that none does (Mishra et al. 2025).
-    ``even``: ``floor`` of amax first rounded to the precision of M, ties to even.
+    ``round_up``: the smallest scale with ``amax / scale <= M``, so no element does (Mishra et al. 2025).
+    ``even``: ``floor``, with amax first rounded to the precision of M, ties to even.
 
-    Real numbers, rounded once to nearest even in the scale format, where one beyond the largest becomes that,
-    and one below the smallest of a format without zero becomes that:
+    Three rules give real numbers, rounded once to nearest even in the scale format. A number beyond its
+    largest becomes the largest; in a format without zero a number below its smallest becomes the smallest:
 
     ``absmax``: ``amax / M``.
     ``absmean``: ``max(mean |x|, 1e-5) / M`` (Zhao et al. 2024).
@@ -60,28 +60,29 @@ class ScaledFormat:
     Parameters
     ----------
     name : str
-        A label, no part of comparison or hashing.
+        A label, ignored by comparison and hashing.
     element : Format or Grid or str
-        The format of the elements, or its name. Posits are none: their products with scales have no format.
+        The format of the elements, or its name. Posits are refused: their products with scales have no
+        format.
     block : int or "axis" or None
-        How many neighbours along an axis share a scale, the last block possibly fewer; ``"axis"``: all of
+        How many neighbours along an axis share a scale; the last block may have fewer. ``"axis"``: all of
         them; None: all elements of the tensor.
     scale : Format or str
-        The floating-point format of the scales, or its name; their sign is not used, and it has NaN.
+        The floating-point format of the scales, or its name. It has NaN; its sign is not used.
     rule : {"floor", "round_up", "even", "absmax", "absmean", "max"}
         The default rule, see `ScaleRule`.
     tensor_scale : Format or str, optional
-        The format of a second scale that all blocks share, ``amax / (M S)`` rounded to nearest even, with S
-        the largest number of `scale`; the scale of a block is then ``amax / (M tensor_scale)``, and the rule
-        must be ``absmax``.
+        The format of a second scale that all blocks share: ``amax / (M S)`` rounded to nearest even, where S
+        is the largest number of `scale`. The scale of a block is then ``amax / (M tensor_scale)``, and the
+        rule must be ``absmax``.
 
     Raises
     ------
     TypeError
         If a field is of the wrong type.
     ValueError
-        If the block is empty, a format's name or the rule unknown or none for a tensor scale, or scales have
-        no NaN.
+        If the block is empty, a format's name or the rule is unknown, the rule does not go with a tensor
+        scale, or scales have no NaN.
     UnsupportedFormatError
         If the products of elements and scales are not all numbers of float64, or a format's range is too
         wide for quotients to be exact.
@@ -154,13 +155,13 @@ class ScaledFormat:
     # -- what the fields imply -------------------------------------------------------------------------
     @property
     def bits_per_element(self) -> Fraction:
-        """Bits of an element and its share of the scale of a full block of fixed size, exactly."""
+        """Bits of an element plus its share of the scale of a full block of fixed size, exactly."""
         shared = Fraction(self.scale.bits, self.block) if isinstance(self.block, int) else 0
         return self.element.bits + Fraction(shared)
 
     @property
     def values(self) -> Format:
-        """A floating-point format that contains the products of all elements and scales."""
+        """A floating-point format that contains all products of elements and scales."""
         parts = [self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])]
         precision = max(sum(part.precision for part in parts), 2)
         largest = Fraction(1)
@@ -171,7 +172,7 @@ class ScaledFormat:
 
     @property
     def carrier(self) -> np.dtype[np.floating]:
-        """The dtype of dequantised numbers: float32 if it holds every one of the format, else float64."""
+        """The dtype of dequantised numbers: float32 if it holds all of them, else float64."""
         return carrier_of(self.values)
 
     @property
@@ -182,7 +183,7 @@ class ScaledFormat:
 
 
 def _kind(given: object) -> str:
-    """Say what was given in place of a format of the right kind."""
+    """Describe what was given in place of a format of the right kind."""
     kinds = {Posit: "the posit format", Grid: "the grid", Format: "the format"}
     return f"{kinds[type(given)]} {given}" if type(given) in kinds else repr(given)
 
@@ -226,7 +227,7 @@ _ALL = (
     *(_integers(f"int{bits}", ScaleRule.ABSMAX) for bits in range(2, 9)),
 )
 
-#: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4, integers with a scale a tensor.
+#: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4, integers with a scale per tensor.
 SCALED: Mapping[str, ScaledFormat] = MappingProxyType({item.name: item for item in _ALL})
 
 RELATED.update(
@@ -237,7 +238,7 @@ RELATED.update(
 
 
 def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
-    """Return the scaled format of a name of `SCALED`; a `ScaledFormat` is returned as it is.
+    """Return the scaled format with a name of `SCALED`; return a `ScaledFormat` unchanged.
 
     Raises
     ------
@@ -255,3 +256,27 @@ def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
     except ValueError:
         meant = hint(text.strip().lower(), SCALED)
     raise ValueError(f"unknown scaled format {spec!r}{meant}; known: {', '.join(SCALED)}")
+
+
+# -- the table --------------------------------------------------------------------------------------------
+def scaled_table(formats: Iterable[ScaledFormat] | None = None) -> list[dict[str, str]]:
+    """Return a table with one row of text per scaled format.
+
+    Parameters
+    ----------
+    formats : iterable of ScaledFormat, optional
+        Default: all of `SCALED`.
+    """
+    return [
+        {
+            "format": item.name,
+            "element": item.element.name,
+            "block": "tensor" if item.block is None else str(item.block),
+            "scale": item.scale.name,
+            "tensor scale": item.tensor_scale.name if item.tensor_scale else "none",
+            "rule": str(item.rule),
+            "bits an element": f"{float(item.bits_per_element):g}",
+            "dequantised": str(item.carrier),
+        }
+        for item in (SCALED.values() if formats is None else formats)
+    ]

@@ -1,4 +1,4 @@
-"""Published ways to keep moments in 8 bits that no scaled format describes: by a map, and by powers."""
+"""Published quantisers that store moments in 8 bits, by a table or by powers, outside the scaled formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import whole_number
+from mcfsim.checks import whole_number
 from mcfsim.compile.group_loops import group_loops, uniform
 from mcfsim.compile.group_text import GroupText, Warps
 from mcfsim.formats import FORMATS
@@ -25,28 +25,28 @@ from mcfsim.rounding import Rounding
 Array = NDArray[Any]
 
 E4M3 = FORMATS["float8_e4m3fn"]
-#: The powers of ten below which the numbers of a dynamic map lie, and how finely the largest are spread.
+#: The number of decades of a dynamic map; each has twice as many numbers as the one below it.
 _DECADES = 7
-#: What a warp of NVIDIA's GPUs has of threads.
+#: The number of threads in a warp of NVIDIA's GPUs.
 _WARP = 32
 _MAGNITUDE, _SIGN = 2**31 - 1, -(2**31)
 
 
 @dataclass(frozen=True)
 class Quantiser(GroupText):
-    """A way to keep float32 numbers in groups: as a code each, and some float32 numbers a group.
+    """A way to store float32 numbers in groups: one code per number, some float32 numbers per group.
 
     Parameters
     ----------
     name : str
-        What it is called.
+        Its label.
     block : int
-        How many neighbours are a group; the last one of a tensor may be shorter.
+        The number of neighbours in a group; the last group of a tensor may be shorter.
 
     Raises
     ------
     TypeError, ValueError
-        If `block` is no int, or none.
+        If `block` is not an int, or is less than 1.
     """
 
     name: str
@@ -61,16 +61,16 @@ class Quantiser(GroupText):
 
     @property
     def bits_per_element(self) -> Fraction:
-        """Bits of a code and its share of what a full group has, exactly."""
+        """Bits of a code plus its share of the numbers of a full group, exactly."""
         return 8 + Fraction(32 * self.shared, self.block)
 
     @property
     @abstractmethod
     def zero(self) -> int:
-        """The code of zero, whatever its group has."""
+        """The code of zero, whatever the shared numbers of its group."""
 
     def encode(self, x: Array) -> tuple[Array, ...]:
-        """Return codes, and what each group has, of a vector of float32.
+        """Encode a vector of float32: return its codes and the shared numbers of each group.
 
         Returns
         -------
@@ -89,29 +89,29 @@ class Quantiser(GroupText):
         return out
 
     def through(self, x: Array) -> Array:
-        """Return what is left of a vector of float32 that is kept so."""
+        """Return a vector of float32 encoded and decoded again."""
         return self.decode(*self.encode(np.ascontiguousarray(x, np.float32)))
 
 
 @dataclass(frozen=True)
 class DynamicMap(Quantiser):
-    """8 bits as places in a table of 256 numbers from -1 to 1, or from 0 to 1, by the largest of a group.
+    """A quantiser by a table of 256 numbers from -1 or 0 to 1, scaled by a group's largest magnitude.
 
     Parameters
     ----------
     signed : bool
-        Whether there are negative ones; a second moment needs none.
+        Whether the table has negative numbers; a second moment needs none.
 
     Notes
     -----
-    The table has seven decades, ``10**-7`` to 1, each of twice as many numbers as the one below. A number is
-    divided by the largest magnitude of its group, not less than 1e-12, and takes the nearest of the table, of
-    two the upper one. A NaN makes its group NaN, and an infinity infinite or NaN.
+    The table has seven decades, ``10**-7`` to 1, each with twice as many numbers as the one below. A number
+    is divided by the largest magnitude of its group, at least 1e-12, and takes the nearest number of the
+    table, the upper one at a tie. A NaN makes its group NaN; an infinity makes it infinite or NaN.
 
     References
     ----------
-    Dettmers et al., 8-bit optimizers via block-wise quantization, ICLR 2022 (bitsandbytes, which keeps at a
-    tie the number that its search came to); as in torchao/optim/quant_utils.py: groups of 256.
+    Dettmers et al., 8-bit optimizers via block-wise quantization, ICLR 2022 (at a tie, bitsandbytes keeps the
+    number that its search came to); as in torchao/optim/quant_utils.py: groups of 256.
     """
 
     _: KW_ONLY
@@ -120,48 +120,48 @@ class DynamicMap(Quantiser):
 
     @property
     def shared(self) -> int:
-        """The largest magnitude."""
+        """How many shared numbers a group has: one, the largest magnitude."""
         return 1
 
     @property
     def zero(self) -> int:
-        """The place of zero."""
+        """The code of zero: its place in the table."""
         return int(np.flatnonzero(self.table == 0)[0])
 
     @property
     def table(self) -> Array:
-        """The numbers, in order, in float32."""
+        """The numbers of the table, in order, in float32."""
         return _table(signed=self.signed)
 
     @property
     def places(self) -> Array:
-        """The least float32 number of each place but the first."""
+        """The least float32 number of each place in the table except the first."""
         return _places(signed=self.signed)
 
     def measured(self, x: Value) -> Value:
-        """Return the code of the magnitude; that of NaN is the greatest."""
+        """Return the bits of the magnitude; those of NaN are the greatest."""
         return abs(x).bits()
 
     def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
-        """Return the largest magnitude, not less than 1e-12."""
+        """Return the largest magnitude, at least 1e-12."""
         largest, bottom = greatest.as_number(), float(np.float32(1e-12))
         largest = (largest < bottom).select(bottom, largest)
         return (largest,)
 
     def encoded(self, x: Value, *shared: Value) -> Value:
-        """Return the share of the largest magnitude."""
+        """Return the number divided by the group's largest magnitude."""
         return x / shared[0]
 
     def decoded(self, code: Value, *shared: Value) -> Value:
-        """Return the number of the table, multiplied by the group's largest."""
+        """Return the number of the table times the group's largest magnitude."""
         return code * shared[0]
 
 
 @lru_cache
 def _places(*, signed: bool) -> Array:
-    """Return the numbers from which on the upper of two neighbours in a table is the nearest, in float32.
+    """Return the least float32 numbers that are nearest to the upper of two neighbours in a table.
 
-    Found by halving, for what float32 makes of the differences grows with the number.
+    They are found by bisection, since the differences rounded to float32 grow with the number.
     """
     table = _table(signed=signed)
     below, above = table[:-1], table[1:]
@@ -175,19 +175,19 @@ def _places(*, signed: bool) -> Array:
 
 
 def _in_order(x: Array) -> Array:
-    """Return integers in the order of float32 numbers, none of them for a zero of its own sign."""
+    """Return integers in the order of float32 numbers; both zeros give 0."""
     bits = x.view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & _MAGNITUDE), bits)
 
 
 def _at(place: Array) -> Array:
-    """Return the numbers of such integers."""
+    """Return the float32 numbers of the integers that `_in_order` gives."""
     return np.copysign(np.abs(place).astype(np.int32).view(np.float32), place.astype(np.float32))
 
 
 @lru_cache
 def _table(*, signed: bool) -> Array:
-    """Return a dynamic map, computed in float32 as PyTorch does."""
+    """Return the table of a dynamic map, computed in float32 as PyTorch does."""
     found = [np.zeros(1, np.float32), np.ones(1, np.float32)]
     for decade in range(_DECADES):
         count = 2 ** (decade if signed else decade + 1)
@@ -197,9 +197,10 @@ def _table(*, signed: bool) -> Array:
 
 
 def _between(count: int) -> Array:
-    """Return the middles of so many equal parts of .1 to 1, whose edges are those of `torch.linspace`.
+    """Return the midpoints of `count` equal parts of [0.1, 1], with the edges of `torch.linspace`.
 
-    It goes in float32 from either end to the middle by fused multiply-adds, which are exact in binary64 here.
+    `torch.linspace` works in float32 from either end to the middle, by fused multiply-adds. They are exact in
+    binary64 here.
     """
     first, last = np.float32(0.1), np.float32(1.0)
     step = float((last - first) / np.float32(count))
@@ -212,24 +213,24 @@ def _between(count: int) -> Array:
 
 @dataclass(frozen=True)
 class RangeExpansion(Quantiser):
-    """float8_e4m3fn of ``sign(x) (|x| / c)**k``: k spreads the numbers of a group over the format's range.
+    """A quantiser to float8_e4m3fn of ``sign(x) (|x| / c)**k``; k spreads a group over the format's range.
 
     Parameters
     ----------
     steps : int
-        By what k goes: one over this.
+        k is a multiple of ``1 / steps``.
 
     Notes
     -----
     With M and m the largest and the least magnitude of a group, each with 1e-30 added: ``c = RN(sqrt(M))
     RN(sqrt(m))``, k the greatest multiple of ``1 / steps`` with ``(M / m)**k <= 448**2 / 2``, and the scale
     ``(M / c)**k / 448``. Operations are those of float32; powers and logarithms are rounded correctly
-    (`mcfsim.kernels.element.powers`), where CUDA's `powf` may err by some ulp.
+    (`mcfsim.kernels.element.powers`), while CUDA's `powf` may err by some ulp.
 
-    The published kernel's behaviour at the edges is kept. Its search for the least magnitude means to pass
-    over zeros, and passes over what was joined with a zero as well. Where a group has one magnitude k is
-    infinite: zeros come back as 1e-30, others as they are, or all as c if that is off by an ulp. A NaN has
-    no effect on the others of its group, and its sign none at all.
+    Edge cases follow the published kernel. Its search for the least magnitude is meant to skip zeros, but
+    also skips numbers that were combined with a zero. If all magnitudes of a group are the same, k is
+    infinite: zeros come back as 1e-30 and other numbers as they are, or all as c if c is off by an ulp. A NaN
+    does not affect the other numbers of its group, and its sign has no effect.
 
     References
     ----------
@@ -249,7 +250,7 @@ class RangeExpansion(Quantiser):
 
     @property
     def shared(self) -> int:
-        """Scale, k and c."""
+        """How many shared numbers a group has: three, the scale, k and c."""
         return 3
 
     @property
@@ -259,21 +260,21 @@ class RangeExpansion(Quantiser):
 
     @property
     def warps(self) -> Warps:
-        """How threads find the least magnitude of a group."""
+        """The way threads find the least magnitude of a group."""
         return Warps(_WARP, self.block, float(np.finfo(np.float32).max), float(np.float32(1e9)))
 
     def measured(self, x: Value) -> Value:
-        """Return the code of the magnitude, of NaN that of zero."""
+        """Return the bits of the magnitude; NaN counts as zero."""
         return x.equals(x).select(abs(x), 0.0).bits()
 
     def lesser(self, own: Value, other: Value) -> Value:
-        """Return the lesser of two magnitudes as a thread finds it, which passes over a zero handed to it."""
+        """Return the lesser of two magnitudes as a thread finds it: it skips a zero that it receives."""
         less = (other < own).select(other, own)
         less = own.equals(own).select(less, other)
         return (other > 0.0).select(less, own)
 
     def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
-        """Return scale, k and c."""
+        """Return the scale, k and c."""
         top = float(E4M3.max)
         most, smallest = _raised(greatest.as_number()), _raised(least[0])
         centre = most.sqrt() * smallest.sqrt()
@@ -284,7 +285,7 @@ class RangeExpansion(Quantiser):
         return power_element(most / centre, power) / top, power, centre
 
     def encoded(self, x: Value, *shared: Value) -> Value:
-        """Return the code of the power of a number's share of c."""
+        """Return the code of ``sign(x) (|x| / c)**k / scale``."""
         (scale, power, centre), top = shared, float(E4M3.max)
         x = x.equals(x).select(x, NAN)
         y = _signed(power_element(abs(x) / centre, power), x) / scale
@@ -292,7 +293,7 @@ class RangeExpansion(Quantiser):
         return encode_element(change_element("round", y, E4M3, Rounding(), carrier=F32), E4M3)
 
     def decoded(self, code: Value, *shared: Value) -> Value:
-        """Return the number, by the inverse of the power."""
+        """Return the number of a code, by the inverse power."""
         scale, power, centre = shared
         y = decode_element(code, E4M3, F32) * scale
         root = power_element(abs(y), power.like(1.0) / power)  # a NaN to the power of 0 is 1, as CUDA has it
@@ -304,13 +305,13 @@ def _raised(x: Value) -> Value:
 
 
 def _signed(x: Value, sign: Value) -> Value:
-    """Return a number that is not negative with the sign of another."""
+    """Return a nonnegative number with the sign of another number."""
     return (x.bits() | (sign.bits() & _SIGN)).as_number()
 
 
 def _floor(x: Value) -> Value:
-    """Return the greatest integer that a binary32 number reaches."""
+    """Return the greatest integer that does not exceed a binary32 number."""
     integer = 1.5 * 2.0**52
     whole = (x.widen() + integer) - integer
     whole = (x.widen() < whole).select(whole - 1.0, whole)
-    return (abs(x) < 2.0**24).select(whole.narrow(), x)  # beyond there are integers alone
+    return (abs(x) < 2.0**24).select(whole.narrow(), x)  # larger numbers are integers

@@ -1,4 +1,4 @@
-"""Quantising an array into a scaled format, and back."""
+"""Quantization of arrays into scaled formats and back, and the same for groups in compiled steps."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks.arguments import as_array, check_int
+from mcfsim.checks import as_array, check_int
 from mcfsim.codec import encode
+from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
-from mcfsim.kernels.blocks import for_each_block
+from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.blocks import for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.dispatch import get_kernel
+from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes
+from mcfsim.kernels.element.floats import INFINITY, NAN
+from mcfsim.kernels.element.machine import F32, Value
+from mcfsim.kernels.element.operations import change_element
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
-from mcfsim.scaled.quotient import Floats, factors, quotient
-from mcfsim.scaled.rules import POWERS, scales
+from mcfsim.scaled.rules import POWERS, Floats, factors, quotient, scales
 
 Array = NDArray[Any]
 RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
@@ -36,15 +40,15 @@ class Scaled:
     format : ScaledFormat
         The format.
     elements : array
-        Values of the element format in its carrier, of the shape of the array. In a block whose scale is NaN
+        Values of the element format in its carrier, in the shape of the array. In a block whose scale is NaN
         they are NaN, or zero if the element format has no NaN.
     scale : array
-        Values of the scale format in its carrier: of the shape of the array with the number of blocks in
-        place of the length of the axis; of shape ``()`` if the whole tensor shares a scale.
+        Values of the scale format in its carrier. The shape is that of the array, with the number of blocks
+        in place of the length of the axis; it is ``()`` if the whole tensor shares a scale.
     tensor_scale : float or None
         The scale of the tensor, if the format has one.
     axis : int
-        Along which blocks lie.
+        The axis along which blocks lie.
     """
 
     format: ScaledFormat
@@ -60,7 +64,7 @@ class Scaled:
 
     @property
     def codes(self) -> Array:
-        """Codes of the elements, one an item, in the shortest unsigned dtype.
+        """Codes of the elements, one per item, in the shortest unsigned dtype.
 
         Raises
         ------
@@ -102,7 +106,7 @@ def quantize(
     rule: ScaleRule | str | None = None,
     random: RandomSource = None,
 ) -> Scaled:
-    """Quantise an array: a scale for each block, and each ``x / scale`` rounded once, exactly.
+    """Quantise an array: choose a scale for each block, then round each exact ``x / scale`` once.
 
     Parameters
     ----------
@@ -111,15 +115,15 @@ def quantize(
     fmt : ScaledFormat or str
         The format, or a name of `SCALED`.
     axis : int, optional
-        Along which neighbours share a scale; without effect if the whole tensor shares one.
+        The axis along which neighbours share a scale; ignored if the whole tensor shares one.
     rounding : str or Rounding, optional
-        How elements are rounded. By the name of a mode, overflow saturates; a `Rounding` has its own policy.
-        Scales are rounded as their rule says.
+        How elements are rounded. With the name of a mode, overflow saturates; a `Rounding` has its own
+        policy. Scales are rounded as their rule says.
     rule : str, optional
         A `ScaleRule` in place of the format's own.
     random : RandomWords or array of uint32 or uint16, optional
-        For stochastic rounding: a stream, whose word of an element is that of its index in row-major order,
-        or one word for each element.
+        For stochastic rounding: one word for each element, or a stream. From a stream an element takes the
+        word of its index in row-major order.
 
     Returns
     -------
@@ -128,18 +132,18 @@ def quantize(
 
     Notes
     -----
-    The scale of a block that holds a NaN or an infinity is NaN, and so is then each of its numbers; other
-    blocks are not affected, and a tensor scale is made from them alone. Where a scale is zero, because
-    it or the tensor's underflowed, all elements are zero. Zeros keep their sign in element formats with both.
+    A block that holds a NaN or an infinity has scale NaN, and all its numbers become NaN. Other blocks are
+    not affected, and a tensor scale depends on them alone. If a scale is zero, because it or the tensor's
+    underflowed, all elements are zero. Zeros keep their sign in element formats that have both zeros.
 
     Raises
     ------
     TypeError
-        If x is no array of float32 or float64, or is masked, or the axis is no int.
+        If x is not an array of float32 or float64, or is masked, or the axis is not an int.
     ValueError
         If a name is unknown, stochastic rounding has no words, or the rule does not apply, see `ScaleRule`.
     UnsupportedFormatError
-        If quotients of elements cannot be rounded once with so many random bits.
+        If quotients of elements cannot be rounded once with that many random bits.
     numpy.exceptions.AxisError
         If there is no such axis.
 
@@ -198,7 +202,7 @@ def quantize(
 def _words(random: RandomSource, rounding: Rounding, shape: tuple[int, ...]) -> list[Words]:
     """Return the random words of all elements, in a list that is empty if none are needed.
 
-    They are made at once, since blocks along an axis take them in another order than that of their indices.
+    All words are made at once: blocks along an axis do not take them in the order of the indices.
     """
     draw = word_source(random, rounding, shape)
     words = draw(0, math.prod(shape))
@@ -207,9 +211,9 @@ def _words(random: RandomSource, rounding: Rounding, shape: tuple[int, ...]) -> 
 
 # -- blocks ----------------------------------------------------------------------------------------------
 def in_blocks(array: Array, block: int | Literal["axis"] | None, axis: int) -> list[Array]:
-    """Return an array as views whose last axis runs within a block: the full blocks, then the one left over.
+    """Return views of an array whose last axis runs within a block: the full blocks, then a shorter rest.
 
-    The axis before counts the blocks. If all elements are one block, the array is its own and only view.
+    The axis before the last counts the blocks. If all elements form one block, the array is the only view.
     """
     array = array.reshape(1) if array.ndim == 0 else array
     if block is None:
@@ -225,9 +229,76 @@ def in_blocks(array: Array, block: int | Literal["axis"] | None, axis: int) -> l
 def shared(
     scale: Array, views: Sequence[Array], block: int | Literal["axis"] | None, axis: int
 ) -> list[Array]:
-    """Return scales as views that broadcast with those of the elements."""
+    """Return views of the scales that broadcast with the views of the elements."""
     if block is None:
         return [scale.reshape(1)]
     rows = np.moveaxis(scale.reshape(1) if scale.ndim == 0 else scale, axis, -1)[..., np.newaxis]
     ends = accumulate(view.shape[-2] for view in views)
     return np.split(rows, list(ends)[:-1], axis=-2)
+
+
+# -- groups in compiled steps -----------------------------------------------------------------------------
+_FLOAT32 = FORMATS["float32"]
+_SATURATING = Rounding(overflow=Overflow.SATURATE)
+
+
+@dataclass(frozen=True)
+class LargestMagnitude(GroupText):
+    """A group algorithm whose scale is the group's largest magnitude over the format's largest number.
+
+    Parameters
+    ----------
+    element : Format
+        Format of the elements, at most a byte each, with zero and NaN.
+    format : Format
+        Format of the numbers, whose values are binary32 numbers.
+
+    Notes
+    -----
+    Quotients are computed in binary64 and rounded once more. Let x and s be numbers of 24 bits and t a tie of
+    p + 1 bits. Either ``x / s`` is t itself, or ``x - t s`` is a multiple of the last bit of x or of ``t s``,
+    and no less than 2^-(p + 26) of x. So binary64 rounds no other quotient onto a tie. The same holds for the
+    scale, a quotient of 24 bits whose divisor is the largest element.
+    """
+
+    element: Format
+    format: Format
+
+    @property
+    def shared(self) -> int:
+        """How many shared numbers a group has: one, the scale."""
+        return 1
+
+    @classmethod
+    def of(cls, kept: ScaledFormat, fmt: Format) -> LargestMagnitude | None:
+        """Return the algorithm of a scaled format, or None if the format is not of this kind."""
+        element = kept.element
+        plain = kept.rule is ScaleRule.ABSMAX and kept.scale == _FLOAT32 and kept.tensor_scale is None
+        served = has_codes(element) and element.bits <= 8 and element.zero
+        return cls(element, fmt) if plain and served and isinstance(kept.block, int) else None
+
+    def measured(self, x: Value) -> Value:
+        """Return the bits of the magnitude; those of NaN exceed infinity's."""
+        return abs(x).bits()
+
+    def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
+        """Return the scale, or NaN if a number of the group is not finite."""
+        largest = greatest.as_number()
+        largest = (largest < INFINITY).select(largest, NAN)
+        by = largest.widen() / float(self.element.max)
+        return (change_element("round", by, _FLOAT32, _SATURATING, carrier=F32),)
+
+    def encoded(self, x: Value, *shared: Value) -> Value:
+        """Return the code of the quotient, or of zero if the scale is zero."""
+        (scale,) = shared
+        quotient = x.widen() / scale.widen()
+        quotient = scale.equals(0.0).select(x.widen() * 0.0, quotient)
+        element = change_element("round", quotient, self.element, _SATURATING, carrier=F32)
+        return encode_element(element, self.element)
+
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the element times the scale, rounded to nearest even."""
+        element, (scale,) = decode_element(code, self.element, F32), shared
+        if self.format == _FLOAT32:
+            return element * scale
+        return change_element("round", element.widen() * scale.widen(), self.format, Rounding(), carrier=F32)

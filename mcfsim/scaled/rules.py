@@ -1,30 +1,104 @@
-"""The scales of blocks, by rule."""
+"""Scales of blocks by each rule, exact means of magnitudes, and quotients by a scale."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels import native
+from mcfsim.kernels.blocks import for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import power_of_two
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule
-from mcfsim.scaled.mean import sum_of_magnitudes
-from mcfsim.scaled.quotient import Floats, factors, quotient
 
+# -- exact sums, from which a mean is rounded once --------------------------------------------------------
+#: Significands of binary64 are summed in two halves; the sum of each over a block is exact in binary64.
+_HALF = 27
+_LEAST_EXPONENT = -1073  # of the smallest subnormal number, as frexp returns it
+_EXPONENTS = 1024 - _LEAST_EXPONENT + 1
+
+
+def sum_of_magnitudes(x: NDArray[Any]) -> Fraction | None:
+    """Return the exact sum of the magnitudes of float32 or float64 numbers; None if one is not finite."""
+    halves = np.zeros((2, _EXPONENTS), dtype=np.int64)
+    for block in _blocks(x):
+        if not np.isfinite(block).all():
+            return None
+        significand, exponent = np.frexp(np.abs(block))
+        integers = (significand * 2.0**53).astype(np.int64)
+        place = exponent - _LEAST_EXPONENT
+        parts = integers >> _HALF, integers & (2**_HALF - 1)
+        for total, part in zip(halves, parts, strict=True):
+            total += np.bincount(place, weights=part, minlength=_EXPONENTS).astype(np.int64)
+    quanta = 0
+    for shift in np.flatnonzero(halves.any(axis=0)).tolist():
+        high, low = halves[:, shift].tolist()
+        quanta += ((high << _HALF) + low) << shift
+    return Fraction(quanta) * Fraction(2) ** (_LEAST_EXPONENT - 53)
+
+
+def _blocks(x: NDArray[Any]) -> Iterable[NDArray[np.float64]]:
+    """Return the elements in contiguous blocks of binary64, in any order."""
+    if not x.size:
+        return ()
+    blocks: Iterable[NDArray[np.float64]] = np.nditer(  # type: ignore[call-overload]  # no contig in stub
+        [x],
+        flags=["external_loop", "buffered"],
+        op_flags=[["readonly", "contig", "aligned"]],
+        op_dtypes=[np.float64],
+        casting="safe",
+        buffersize=2**15,
+    )
+    return blocks
+
+
+# -- quotients by scales ----------------------------------------------------------------------------------
+Floats = NDArray[np.float64]
+
+# Scales lie between 2**-200 and 2**200. A quotient above 2**300 is far beyond the largest number of every
+# element format; one below 2**-300 is too small for random bits to resolve beside the smallest number. So
+# clipping operands to these limits changes no result, and between them no residual underflows.
+_SMALL, _LARGE = 2.0**-500, 2.0**500
+
+
+def factors(scale: ArrayLike) -> tuple[Floats, Floats]:
+    """Split a scale into a power of two and a significand: ``x / scale`` is ``x * power / significand``.
+
+    The significand is in [1, 2). A scale of zero gives a power of zero, so the quotient is a zero with the
+    sign of x. A NaN scale gives NaN.
+    """
+    scale = np.asarray(scale, dtype=np.float64)
+    half, exponent = np.frexp(scale)
+    positive = scale > 0
+    power = power_of_two(np.where(positive, 1 - exponent, 0))
+    return np.where(positive, power, scale), np.where(positive, 2 * half, 1.0)
+
+
+def quotient(x: Floats, power: Floats, significand: Floats) -> Floats:
+    """Return ``x * power / significand`` rounded to odd in binary64, in a new array."""
+    magnitude = np.abs(x)
+    if magnitude.size and not (magnitude.max() <= _LARGE and magnitude.min() >= _SMALL):
+        nonzero = np.clip(magnitude, _SMALL, _LARGE)
+        x = np.copysign(np.where(magnitude == 0, magnitude, nonzero), x)
+    scaled = x * power
+    if (significand == 1).all():
+        return scaled
+    return native.make_odd(*native.div(scaled, significand))
+
+
+# -- the rules --------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 OnBlock = Callable[[int, Floats, Floats], None]
 
-#: Means below this one are taken for it by the rule ``absmean``.
+#: The rule ``absmean`` replaces smaller means by this one.
 LEAST_MEAN = Fraction(1, 100_000)
 _NEAREST = Rounding(overflow=Overflow.SATURATE)
 #: The rules whose scales are powers of two.
@@ -32,20 +106,20 @@ POWERS = (ScaleRule.FLOOR, ScaleRule.ROUND_UP, ScaleRule.EVEN)
 
 
 def scales(parts: Sequence[Array], fmt: ScaledFormat) -> tuple[Array, float | None]:
-    """Return the scales of blocks, and that of the tensor.
+    """Return the scale of each block, and the tensor scale if the format has one.
 
     Parameters
     ----------
     parts : sequence of array
-        Numbers, whose last axis runs within a block; all axes do if the whole tensor shares a scale.
+        Arrays whose last axis runs within a block; all axes do if the whole tensor shares a scale.
     fmt : ScaledFormat
         Format and rule.
 
     Returns
     -------
     array, float or None
-        Scales in the carrier of their format: one for each block, the parts' one after the other along the
-        last axis. The scale of a block with a NaN or an infinity is NaN. The tensor scale leaves these out.
+        Scales in the carrier of their format, one for each block; those of successive parts follow each other
+        along the last axis. A block with a NaN or an infinity has scale NaN; the tensor scale ignores it.
 
     Raises
     ------
@@ -82,7 +156,7 @@ def _joined(found: Sequence[Array], fmt: ScaledFormat) -> Array:
 
 
 def _largest(part: Array, fmt: ScaledFormat) -> Array:
-    """Return the largest magnitude, or number, of each block; NaN if it holds a NaN or an infinity."""
+    """Return each block's largest magnitude (rule ``max``: largest number); NaN unless all are finite."""
     within = None if fmt.block is None else -1
     top = np.asarray(part.max(axis=within, initial=0))
     bottom = np.asarray(part.min(axis=within, initial=0))
@@ -92,9 +166,9 @@ def _largest(part: Array, fmt: ScaledFormat) -> Array:
 
 
 def _powers(fmt: ScaledFormat) -> OnBlock:
-    """Return the function of a block of largest magnitudes that gives powers of two."""
+    """Return a function that turns a block of largest magnitudes into powers of two."""
     top, top_exponent = math.frexp(float(fmt.element.max))
-    # Whether the exponent is one more depends on the significand alone, in [1/2, 1) here.
+    # The significand alone, here in [1/2, 1), decides whether the exponent is one larger.
     carried = {
         ScaleRule.FLOOR: 1.0,
         ScaleRule.ROUND_UP: math.nextafter(top, 1.0),
@@ -113,7 +187,7 @@ def _powers(fmt: ScaledFormat) -> OnBlock:
 
 
 def _quotients(divisor: float, target: Format) -> OnBlock:
-    """Return the function of a block of numbers that divides them and rounds to nearest even, saturating."""
+    """Return a function that divides a block of numbers and rounds to nearest even, saturating."""
     kernel = get_kernel(target, _NEAREST, FLOAT64)
     power, significand = factors(divisor)
     least = 0.0 if target.zero else float(target.smallest_normal)
@@ -125,7 +199,7 @@ def _quotients(divisor: float, target: Format) -> OnBlock:
 
 
 def _by_mean(part: Array, fmt: ScaledFormat) -> Array:
-    """Return the scale of each block by the exact mean of its magnitudes."""
+    """Return the scale of each block from the exact mean of its magnitudes."""
     within = 0 if fmt.block is None else part.ndim - 1
     result = np.empty(part.shape[:within], carrier_of(fmt.scale))
     for index in np.ndindex(result.shape):

@@ -1,1 +1,6 @@
-"""Where data stays: files, written whole or not at all and checked whole when read; buffers, used again."""
+"""Files on disk: written whole or not at all, and checked before what was read is used.
+
+`files` writes every file, `archive` stores arrays, `tensors` and `shards` read and write models, and `sealed`
+checks headers and digests. `sweeps` evaluates a function on ranges of an index and resumes after a kill.
+`buffers` reuses memory. Imports `checks` alone. Begin with `files`.
+"""

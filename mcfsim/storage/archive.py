@@ -1,4 +1,4 @@
-"""Arrays and what is to be said about them, in one ``.npz`` file that is read whole or refused."""
+"""Arrays and JSON data about them in one ``.npz`` file, which is read whole or refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from mcfsim.storage.files import Pathlike, open_regular, replacing
 
-#: The member that holds JSON text: what the file is, and every other member's dtype and shape.
+#: The member that holds JSON text: what the file is, and the dtype and shape of every other member.
 ABOUT = "about"
-#: Bytes of that text, as NumPy stores it, and of the header of any member.
+#: Most bytes of that text, as NumPy stores it, and of any member's header.
 _LONGEST_ABOUT = 1 << 26
 _LONGEST_HEADER = 1 << 14
-#: Bytes of arrays that any file may hold. A file as we write it holds no more than its own size.
+#: Bytes of arrays that a file of any size may hold. The files we write hold no more than their own size.
 _MODEST = 1 << 28
-#: Little-endian numbers, and text: nothing that is code, or made of parts.
+#: Little-endian numbers and text: no objects and no structured dtypes.
 _DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
 _ENCRYPTED = 1
 
@@ -36,7 +36,7 @@ class ArraySpec(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What such an array takes."""
+        """Size in bytes of such an array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -46,15 +46,15 @@ Forms = Mapping[str, ArraySpec]
 def write_archive(
     path: Pathlike, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, exclusive: bool = False
 ) -> None:
-    """Write arrays and JSON data to one ``.npz`` file, see `mcfsim.storage.files.replacing`.
+    """Write arrays and JSON data to one ``.npz`` file, as `mcfsim.storage.files.replacing` does.
 
-    The JSON data, in the array ``about``, also say of which dtype and shape each array is, and have a
-    SHA-256 of all that is in the file. Nothing is compressed, so that no file claims more than its size.
+    The array ``about`` holds the JSON data, the dtype and shape of each array, and a SHA-256 of the whole
+    content. Nothing is compressed, so no file claims more than its size.
 
     Raises
     ------
     TypeError
-        If the data are no JSON, or an array is not of numbers or text.
+        If the data are not JSON, or an array holds something other than numbers or text.
     """
     stored = {name: _portable(name, array) for name, array in arrays.items()}
     text = json.dumps({**about, "arrays": {name: [x.dtype.str, [*x.shape]] for name, x in stored.items()}})
@@ -62,7 +62,7 @@ def write_archive(
     whole = {ABOUT: np.array(json.dumps({**json.loads(text), "digest": digest})), **stored}
     with replacing(path, exclusive=exclusive) as file, ZipFile(file, "w") as archive:
         for name, array in whole.items():
-            # Without a date, and so with the same bytes each time.
+            # Without a date, so the bytes are the same each time.
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
@@ -70,20 +70,20 @@ def write_archive(
 def read_archive(
     path: Pathlike, check: Callable[[dict[str, Any], Forms], None]
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read what `write_archive` wrote: all of it, as it was written, or nothing.
+    """Read all that `write_archive` wrote, unchanged, or raise.
 
     Parameters
     ----------
     path : path
         The file.
     check : callable
-        Gets the JSON data, and dtype and shape of each array, before these are read; raises ValueError if
-        they are not what the caller can use.
+        Is called with the JSON data and the dtype and shape of each array, before the arrays are read. It
+        raises ValueError if the caller cannot use them.
 
     Raises
     ------
     ValueError
-        If it is no such file, or damaged, or holds more than its size allows.
+        If it is no such file, is damaged, or holds more than its size allows.
     OSError
         If it is not there or cannot be read.
     """
@@ -98,7 +98,7 @@ def read_archive(
 
 
 class _UnusableError(ValueError):
-    """What the caller of `read_archive` says about a file that is whole as far as it was read."""
+    """A refusal by the caller's check of a file that was sound as far as it was read."""
 
 
 def _read(
@@ -130,7 +130,7 @@ def _read(
 
 
 def _members(archive: ZipFile, limit: int) -> Iterator[tuple[str, ZipInfo]]:
-    """Yield the members' names; refuse what we never write, and more bytes than allowed in all."""
+    """Yield name and entry of each member; refuse what we never write, and too many bytes in total."""
     total = 0
     for info in archive.infolist():
         if info.flag_bits & _ENCRYPTED or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
@@ -142,7 +142,7 @@ def _members(archive: ZipFile, limit: int) -> Iterator[tuple[str, ZipInfo]]:
 
 
 def _about(archive: ZipFile, info: ZipInfo) -> str:
-    """Return the text of the member `ABOUT`, whose length is not known before."""
+    """Return the text of the member `ABOUT`, whose length is not known in advance."""
     if info.file_size > _LONGEST_ABOUT:
         raise ValueError(f"its description has {info.file_size} bytes")
     with archive.open(info) as member:
@@ -160,14 +160,14 @@ def _array(archive: ZipFile, info: ZipInfo, form: ArraySpec) -> NDArray[Any]:
         raise ValueError(f"member {info.filename!r} has {info.file_size} bytes, of {form.bytes} and a header")
     with archive.open(info) as member:
         found = _header(member)
-        data = member.read(form.bytes + 1)  # to the end, where the checksum is compared
+        data = member.read(form.bytes + 1)  # to the end, where zipfile compares the checksum
     if found != form or len(data) != form.bytes:
         raise ValueError(f"member {info.filename!r} is not the array that is listed")
     return np.frombuffer(data, form.dtype).reshape(form.shape).copy()
 
 
 def _header(member: IO[bytes]) -> ArraySpec:
-    """Read NumPy's header of an array, of which it writes only this version for such arrays."""
+    """Read NumPy's header of an array; for such arrays it writes this version only."""
     if np.lib.format.read_magic(member) != (1, 0):
         raise ValueError("a member is of another version of NumPy's format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=_LONGEST_HEADER)
@@ -177,7 +177,7 @@ def _header(member: IO[bytes]) -> ArraySpec:
 
 
 def _form(said: Any) -> ArraySpec:
-    """Return what the description says of an array."""
+    """Return dtype and shape of an array from its description."""
     dtype, shape = said
     if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
         raise ValueError(f"dtype {dtype!r} is none of ours")
@@ -197,7 +197,7 @@ def _portable(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of the description, which has names and forms, and of the arrays."""
+    """Return the SHA-256 of the description, which has names, dtypes and shapes, and of the arrays."""
     digest = hashlib.sha256(text.encode())
     for array in arrays.values():
         digest.update(array.tobytes())

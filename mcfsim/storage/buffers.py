@@ -1,7 +1,7 @@
-"""Memory for intermediate blocks, kept and used again.
+"""Reusable memory for intermediate blocks.
 
-An array of a block's size is worth a call to the operating system at each allocation, and a page fault for
-each of its pages: several times what the arithmetic on it costs.
+Allocating an array the size of a block costs a call to the operating system and a page fault for each page.
+That takes several times as long as the arithmetic on it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-#: Elements a block: so many that calls cost little beside the arithmetic, and few enough for the caches.
+#: Elements per block: enough that calls cost little beside the arithmetic, and few enough for the caches.
 BLOCK = 1 << 17
-#: Elements a block where calls weigh more: threads wait for each other at each, and random words take dozens.
+#: Elements per block where calls cost more: threads wait for each other at each, random words take dozens.
 LARGE_BLOCK = 2 * BLOCK
 
 _LINE = 64
-#: The binary logarithm of the fewest elements that are kept.
+#: Binary logarithm of the fewest elements that are allocated.
 _LEAST = 12
 _kept = threading.local()
 
 
 def scratch(place: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised one-dimensional array that is this thread's until the next call for its place.
+    """Return an uninitialised vector that belongs to this thread until the next call with the same place.
 
     Parameters
     ----------
     place : str
-        Where it is used: whatever may be alive at the same time needs different places.
+        Name of its use. Arrays that are alive at the same time need different places.
     size : int
-        Elements; beyond `LARGE_BLOCK` the memory is not kept.
+        Number of elements; beyond `LARGE_BLOCK` the memory is not kept.
     dtype : dtype
-        Of the elements.
+        Dtype of the elements.
     """
     if size > LARGE_BLOCK:
         return np.empty(size, dtype)
@@ -50,14 +50,14 @@ def scratch(place: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
 def retain_freed_memory() -> None:
     """Make the C library keep the memory of freed blocks for the next ones.
 
-    The GNU library returns a freed block to the system if it is larger than all that were freed before, so
-    that freeing one large block, never written to, settles it. Elsewhere this does nothing.
+    The GNU library returns a freed block to the system only if it is larger than all freed before. So this
+    frees one large block that is never written to. With other libraries it does nothing.
     """
     np.empty(1 << 24, np.uint8)
 
 
 def _on_a_cache_line(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return memory that starts where wide loads do not straddle two cache lines."""
+    """Return memory aligned to a cache line, so that wide loads do not straddle two."""
     memory = np.empty(size * dtype.itemsize + _LINE, np.uint8)
     offset = -memory.ctypes.data % _LINE
     return memory[offset : offset + size * dtype.itemsize].view(dtype)

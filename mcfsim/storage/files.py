@@ -1,10 +1,11 @@
-"""Files that are written whole or not at all, where they can be written, and read only if they are files."""
+"""Writing files whole or not at all, checking first that they can be written, and reading regular files."""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ except ImportError:  # no POSIX
 
 Pathlike = str | os.PathLike[str]
 
-#: New files until they are whole. Its writer holds a lock on each, so one without a lock is left over.
+#: Names of new files until they are whole. Their writers lock them, so one without a lock is left over.
 _SCRATCH = re.compile(r"\.mcfsim-[0-9a-f]{32}\.partial")
 
 _KINDS = {
@@ -34,17 +35,17 @@ _KINDS = {
 
 
 class OutputError(OSError, ValueError):
-    """A place that cannot be written, or should not be."""
+    """An output file that cannot be written, or should not be."""
 
 
 def destination(path: Pathlike) -> Path:
-    """Return the file that a path leads to through all links; it need not be there yet.
+    """Return the file that a path leads to through all links; it need not exist yet.
 
     Raises
     ------
     OutputError
-        If it is there and is no regular file, or is read-only (nobody may write to it, or this process may
-        not); or if there is no folder for it.
+        If it exists and is no regular file, or is read-only (for everybody, or for this process); or if its
+        folder does not exist.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -55,7 +56,7 @@ def destination(path: Pathlike) -> Path:
         raise _refusal(path, getattr(problem, "strerror", None) or str(problem)) from problem
     if mode is not None and not stat.S_ISREG(mode):
         raise _refusal(path, f"it is {_kind(mode)}, and no regular file")
-    # An administrator may write to it all the same, but whoever made it so wants it kept.
+    # An administrator could write to it all the same, but whoever made it read-only wants it kept.
     if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
         raise _refusal(path, "it is read-only")
     if not target.parent.is_dir():
@@ -64,17 +65,17 @@ def destination(path: Pathlike) -> Path:
 
 
 def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
-    """Refuse outputs that cannot be written, or of which two are one file, before any work is done for them.
+    """Refuse outputs that cannot be written, or that share a file, before any work is done for them.
 
     Parameters
     ----------
     outputs : mapping of str to path or None
-        What the caller calls each, and where it goes; None is left out.
+        The path of each output by the caller's name for it; None is left out.
 
     Raises
     ------
     OutputError
-        See `destination`; or if no file can be made in the folder.
+        As for `destination`, or if no file can be created in the folder.
     """
     found: dict[object, str] = {}
     folders: set[Path] = set()
@@ -97,7 +98,7 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
 
 @contextmanager
 def telling(path: Pathlike) -> Iterator[None]:
-    """Give an error of the system that names no file the name of the one that is written."""
+    """Turn a system error that names no file into an `OutputError` that names the output."""
     try:
         yield
     except OutputError:
@@ -109,18 +110,18 @@ def telling(path: Pathlike) -> Iterator[None]:
 
 
 class ToldFile(io.FileIO):
-    """A file to write to, whose errors say what cannot be written.
+    """A writable file whose errors name the output that cannot be written.
 
-    After an error it takes what its buffers still have, and writes nothing: closing it is no second error.
+    After an error it accepts what is still buffered but writes nothing, so closing raises no second error.
 
     Parameters
     ----------
     file : path or int
-        A place, or a file that is open.
+        A path, or the descriptor of an open file.
     mode : str
-        As of `open`.
+        As for `open`.
     label : path
-        What it is called.
+        The name that errors give it.
     """
 
     def __init__(self, file: Pathlike | int, mode: str, label: Pathlike, *, closefd: bool = True) -> None:
@@ -128,7 +129,7 @@ class ToldFile(io.FileIO):
         self.label, self.failed = label, False
 
     def write(self, data: Any) -> int:
-        """Write bytes; return how many were taken."""
+        """Write bytes, and return how many were accepted."""
         if self.failed:
             return memoryview(data).nbytes
         try:
@@ -140,37 +141,37 @@ class ToldFile(io.FileIO):
 
 @contextmanager
 def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]:
-    """Open a new file that takes its place, at once and whole, when the block ends without an exception.
+    """Open a new file that replaces the old one atomically when the block ends without an exception.
 
-    A process that is killed at any instant leaves the old file or the new one. Links to the place stay and
-    lead to the new file, which has the permissions of the old one. What killed processes left in the same
-    folder is removed.
+    A process killed at any instant leaves either the old file or the new one. Links to the old file stay and
+    lead to the new one, which has the same permissions. Files that killed processes left in the same folder
+    are removed.
 
     Parameters
     ----------
     path : path
-        The place.
+        The file to replace.
     exclusive : bool, optional
-        Whether nothing may be there; so of several processes one alone comes first.
+        Whether to refuse if the file exists already. Of several processes, only one succeeds.
 
     Raises
     ------
     OutputError
-        See `destination`.
+        As for `destination`.
     FileExistsError
-        If something is there that may not.
+        If `exclusive` and the file exists.
     """
     target = destination(path)
     _remove_stranded(target.parent)
     with telling(path), _scratch(target.parent, path) as (scratch, file):
         _take_permissions(file, target)
         yield file
-        if file.raw.failed:  # whoever wrote it has kept the error to himself
+        if file.raw.failed:  # the writer has suppressed the error
             raise _refusal(path, "it is not whole")
         file.flush()
         os.fsync(file.fileno())
         if fcntl is None:
-            file.close()  # an open file cannot be moved there
+            file.close()  # Windows cannot move an open file
         if exclusive:
             _put_first(scratch, target)
         else:
@@ -179,20 +180,20 @@ def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]
 
 @contextmanager
 def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Path]:
-    """Give a name for a library to write a new file to, which takes the place as with `replacing`.
+    """Yield a name for a library to write a new file to, which then replaces the old one as with `replacing`.
 
     Raises
     ------
     OutputError
-        See `destination`.
+        As for `destination`.
     FileNotFoundError
-        If nothing was written there.
+        If no file was written under that name.
     FileExistsError
-        If something is there that may not.
+        If `exclusive` and the file exists.
     """
     target = destination(path)
     _remove_stranded(target.parent)
-    # The library may put a file of its own there; the empty one beside it keeps the lock.
+    # The library may create a file of its own under the name; the empty one beside it keeps the lock.
     with telling(path), _scratch(target.parent, path) as (scratch, file):
         _take_permissions(file, target)
         named = _named(scratch)
@@ -211,23 +212,23 @@ def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Pa
 
 
 def write_text(path: Pathlike, text: str) -> None:
-    """Write a whole text file in UTF-8, see `replacing`."""
+    """Write a text file in UTF-8, whole or not at all, as `replacing` does."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def open_regular(path: Pathlike) -> IO[bytes]:
-    """Open a file for reading; refuse what is none, as a pipe or a device, which might never end.
+    """Open a regular file for reading; refuse pipes, devices and the like, which might never end.
 
     Raises
     ------
     ValueError
         If it is no regular file.
     OSError
-        If it is not there or cannot be read.
+        If it does not exist or cannot be read.
     """
     _refuse_irregular(path, os.stat(path).st_mode)
-    # A pipe put there meanwhile would keep us waiting for a writer.
+    # If a pipe has taken its name meanwhile, a blocking open would wait for a writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _refuse_irregular(path, os.fstat(handle).st_mode)
@@ -238,14 +239,14 @@ def open_regular(path: Pathlike) -> IO[bytes]:
 
 
 def read_text(path: Pathlike, limit: int) -> str:
-    """Return the text of a file in UTF-8 of at most so many bytes.
+    """Return the text of a UTF-8 file of at most `limit` bytes.
 
     Raises
     ------
     ValueError
-        If it is longer, no text, or no regular file.
+        If it is longer, not UTF-8 text, or no regular file.
     OSError
-        If it is not there or cannot be read.
+        If it does not exist or cannot be read.
     """
     with open_regular(path) as file:
         data = file.read(limit + 1)
@@ -256,11 +257,11 @@ def read_text(path: Pathlike, limit: int) -> str:
 
 @contextmanager
 def _scratch(folder: Path, label: Pathlike) -> Iterator[tuple[Path, io.BufferedWriter[ToldFile]]]:
-    """Make a new file in a folder, locked as long as it is open, and remove what is left of it."""
+    """Create a file in a folder, locked while open, and remove it at the end unless it was renamed."""
     while True:
         scratch = folder / f".mcfsim-{uuid4().hex}.partial"
         file = io.BufferedWriter(ToldFile(scratch, "xb", label))
-        # Whoever removes what is left over may have come between the two calls.
+        # Another process that removes leftover files may have come between the two calls.
         if _locked(file) is not False and scratch.exists():
             break
         file.close()
@@ -274,12 +275,12 @@ def _scratch(folder: Path, label: Pathlike) -> Iterator[tuple[Path, io.BufferedW
 
 
 def _named(scratch: Path) -> Path:
-    """Return the name beside a new file that `replacing_by_name` gives away."""
+    """Return the name beside a new file that `replacing_by_name` yields."""
     return scratch.with_suffix(".named")
 
 
 def _try_out(folder: Path, path: Pathlike) -> None:
-    """Refuse a folder in which no file can be made."""
+    """Refuse a folder in which no file can be created."""
     try:
         with _scratch(folder, path):
             pass
@@ -288,19 +289,19 @@ def _try_out(folder: Path, path: Pathlike) -> None:
 
 
 def _put_first(scratch: Path, target: Path) -> None:
-    """Give a file its name if nothing has it."""
+    """Give a file its final name unless that is taken."""
     try:
         os.link(scratch, target)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links, where another may still come between
+    except OSError:  # no hard links here: another process may still come between
         if target.exists():
             raise FileExistsError(f"{target} is there already") from None
         os.replace(scratch, target)
 
 
 def _remove_stranded(folder: Path) -> None:
-    """Remove new files whose writers are dead."""
+    """Remove unfinished files whose writers are dead."""
     with suppress(OSError), os.scandir(folder) as entries:  # an unreadable folder may still be written to
         for scratch in [entry.path for entry in entries if _SCRATCH.fullmatch(entry.name)]:
             with suppress(OSError), open_regular(scratch) as file:
@@ -310,14 +311,14 @@ def _remove_stranded(folder: Path) -> None:
 
 
 def _locked(file: IO[bytes]) -> bool | None:
-    """Lock a file; return False if another has locked it, None where there are no locks."""
+    """Lock a file; return False if another process holds the lock, None where there are no locks."""
     if fcntl is None:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # some file systems of networks
+    except OSError:  # some network file systems
         return None
     return True
 
@@ -332,7 +333,7 @@ def _kind(mode: int) -> str:
 
 
 def _take_permissions(file: IO[bytes], target: Path) -> None:
-    """Give a new file the owner and permissions of the one that it replaces, as far as we may."""
+    """Give a new file the owner and permissions of the one that it replaces, as far as allowed."""
     try:
         old = target.stat()
     except FileNotFoundError:
@@ -347,3 +348,39 @@ def _take_permissions(file: IO[bytes], target: Path) -> None:
 
 def _refusal(path: Pathlike, why: str) -> OutputError:
     return OutputError(f"cannot write {os.fspath(path)}: {why}")
+
+
+# -- room on a disk ---------------------------------------------------------------------------------------
+#: Most bytes that a file may have beyond its numbers.
+_HEADER = 1 << 16
+
+
+def check_space(path: Pathlike, size: int) -> None:
+    """Refuse to write where the disk has no room for a new file of `size` bytes.
+
+    An old file takes up room, too: it stays until the new one is whole.
+
+    Parameters
+    ----------
+    path : path
+        The file to be written.
+    size : int
+        Bytes of the numbers to be written.
+
+    Raises
+    ------
+    OutputError
+        If there is less room, or as for `destination`.
+    """
+    free = shutil.disk_usage(destination(path).parent).free
+    if size + _HEADER > free:
+        takes, left = _in_units(size), _in_units(free)
+        raise OutputError(f"cannot write {os.fspath(path)}: it takes {takes}, and the disk has {left} left")
+
+
+def _in_units(size: int) -> str:
+    """Return a number of bytes as text, in GB, MB, kB or bytes."""
+    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
+        if size >= 10**power:
+            return f"{size / 10**power:.3g} {unit}"
+    return f"{size} bytes"

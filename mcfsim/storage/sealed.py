@@ -1,43 +1,148 @@
-"""Headers that say what a file of tensors is, with a digest of each tensor and of the header itself.
+"""Checks on file headers: JSON of the annotated types, a digest for each tensor, a seal for the header.
 
-A changed byte is seen: one of a tensor by its digest, one of the header by its seal.
+Anyone may have altered a file. The digest shows a changed byte of a tensor, the seal one of the header.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from functools import lru_cache
+from reprlib import repr as shortened
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.storage.files import Pathlike
-from mcfsim.storage.schema import build, parse
 from mcfsim.storage.tensors import FileOfTensorsError, Tensor
 
-#: What a header says that its file is: weights or a step of recorded gradients, or an optimizer's state.
+
+# -- JSON, checked against annotated types ----------------------------------------------------------------
+def parse(text: str) -> Any:
+    """Parse JSON text.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON, repeats a name in an object, or is nested too deeply.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def build(kind: Any, data: Any, place: str) -> Any:
+    """Convert JSON data to the type that an annotation names.
+
+    Parameters
+    ----------
+    kind : annotation
+        A dataclass, built field by field; ``tuple[X, ...]``, ``tuple[X, Y]``, ``dict[str, X]``, ``X | None``,
+        a Literal of strings, int, float, str, bool, or Any.
+    data : JSON data
+        A float must be finite; a bool is no int.
+    place : str
+        Name of the data in errors; empty for a whole file.
+
+    Raises
+    ------
+    ValueError
+        If something is missing, has another type, or is not known; or if a dataclass refuses its fields.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return data
+    if origin in (Union, UnionType):
+        (other,) = (item for item in inner if item is not NoneType)
+        return None if data is None else build(other, data, place)
+    if origin is Literal:
+        _demand(isinstance(data, str) and data in inner, data, place, f"one of {', '.join(inner)}")
+        return data
+    if is_dataclass(kind):
+        return _built(kind, data, place)
+    if origin is tuple:
+        _demand(isinstance(data, list), data, place, "a list")
+        if inner[-1] is not Ellipsis:
+            _demand(len(data) == len(inner), data, place, f"a list of {len(inner)}")
+        kinds = inner[:1] * len(data) if inner[-1] is Ellipsis else inner
+        return tuple(
+            build(item, x, f"{place}[{i}]") for i, (item, x) in enumerate(zip(kinds, data, strict=True))
+        )
+    if origin is dict:
+        _demand(isinstance(data, dict), data, place, "an object")
+        return {name: build(inner[1], x, f"{place}.{name}") for name, x in data.items()}
+    if kind is float:
+        number = isinstance(data, int | float) and not isinstance(data, bool)
+        _demand(number and math.isfinite(data), data, place, "a finite number")
+    else:
+        _demand(type(data) is kind, data, place, f"of type {kind.__name__}")
+    return data
+
+
+def _built(kind: Any, data: Any, place: str) -> Any:
+    fields = _hints(kind)
+    _demand(isinstance(data, dict), data, place or "the whole", "an object")
+    within = f" in {place}" if place else ""
+    if missing := [name for name in fields if name not in data]:
+        raise ValueError(f"{missing[0]!r} is missing{within}")
+    if stray := [name for name in data if name not in fields]:
+        raise ValueError(f"{shortened(stray[0])} is not known{within}")
+    prefix = place and f"{place}."
+    built = {name: build(field, data[name], f"{prefix}{name}") for name, field in fields.items()}
+    try:
+        return kind(**built)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"{problem}{within}") from problem
+
+
+@lru_cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the annotation of each field of a dataclass."""
+    hints = get_type_hints(kind)
+    return {name: hints[name] for name in kind.__dataclass_fields__}
+
+
+def _demand(met: bool, data: Any, place: str, wanted: str) -> None:
+    if not met:
+        raise ValueError(f"{place} must be {wanted}, not {shortened(data)}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shortened(max(names, key=names.count))} is named twice")
+    return made
+
+
+# -- seals and digests ------------------------------------------------------------------------------------
+#: The kind of file that a header names: weights or one step of recorded gradients; an optimizer's state.
 RECORDING, STATE = "mcfsim-recording-1", "mcfsim-state-1"
-#: Dtype, as files call it, and shape of each tensor.
+#: Dtype, as named in files, and shape of each tensor.
 Forms = Mapping[str, tuple[str, tuple[int, ...]]]
-#: Elements that are read at a time for a digest.
+#: Elements read at a time for a digest.
 AT_ONCE = 1 << 20
 
 
 def sealed(kind: str, forms: Forms, digests: Mapping[str, str], about: Mapping[str, str]) -> dict[str, str]:
-    """Return what a header says besides its tensors.
+    """Return the metadata of a header, with digests of its tensors and a seal over all of it.
 
     Parameters
     ----------
     kind : str
         `RECORDING` or `STATE`.
     forms : mapping of str to (str, tuple of int)
-        Of the tensors.
+        Dtype and shape of each tensor.
     digests : mapping of str to str
         SHA-256 of each tensor's bytes.
     about : mapping of str to str
-        What else it is to say.
+        Further metadata.
     """
     said = {"format": kind, "tensors": json.dumps(dict(digests)), **about}
     return {**said, "sha256": _seal(forms, said)}
@@ -46,12 +151,12 @@ def sealed(kind: str, forms: Forms, digests: Mapping[str, str], about: Mapping[s
 def unsealed(
     path: Pathlike, tensors: Mapping[str, Tensor], about: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the digests of tensors, in the order that a header has them in, and what else it says.
+    """Check a header's seal; return the digests of its tensors, in the header's order, and other metadata.
 
     Raises
     ------
     FileOfTensorsError
-        If the header is another than was written, or is not of these tensors.
+        If the header has been changed since it was written, or belongs to other tensors.
     """
     said = dict(about)
     forms = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
@@ -67,12 +172,12 @@ def unsealed(
 
 
 def digest(elements: NDArray[Any]) -> str:
-    """Return the SHA-256 of contiguous elements as they lie in a file, in hexadecimal."""
+    """Return the SHA-256 of contiguous elements, as stored in a file, in hexadecimal."""
     return hashlib.sha256(_bytes(elements)).hexdigest()
 
 
 def digest_of(tensor: Tensor, look: Any = None) -> str:
-    """Return the SHA-256 of a tensor's bytes, read a stretch at a time; each is shown to `look`, if any."""
+    """Return the SHA-256 of a tensor's bytes, read a block at a time; pass each block to `look`, if given."""
     whole = hashlib.sha256()
     for elements in tensor.blocks(AT_ONCE):
         whole.update(_bytes(elements))
@@ -82,13 +187,13 @@ def digest_of(tensor: Tensor, look: Any = None) -> str:
 
 
 def check_digest(path: Pathlike, name: str, found: str, recorded: str) -> None:
-    """Raise FileOfTensorsError unless a tensor has the digest that its header says."""
+    """Raise FileOfTensorsError unless a tensor has the digest recorded in its header."""
     if found != recorded:
         raise FileOfTensorsError(path, f"tensor {name!r} is damaged: its digest is not the one recorded")
 
 
 def check_weights(path: Pathlike, about: Mapping[str, str]) -> None:
-    """Raise FileOfTensorsError if a header says that its file holds something else than weights."""
+    """Raise FileOfTensorsError if a header says that its file holds no weights."""
     if about.get("format") == RECORDING and "step" in about:
         raise FileOfTensorsError(
             path, f"has the gradients of step {about['step']} of a recording, no weights"
@@ -102,6 +207,6 @@ def _bytes(elements: NDArray[Any]) -> memoryview:
 
 
 def _seal(forms: Forms, about: Mapping[str, str]) -> str:
-    """Return the SHA-256 of all that a header says."""
+    """Return the SHA-256 of the whole content of a header."""
     listed = [[name, dtype, list(shape)] for name, (dtype, shape) in sorted(forms.items())]
     return hashlib.sha256(json.dumps([listed, sorted(about.items())]).encode()).hexdigest()

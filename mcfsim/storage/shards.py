@@ -1,27 +1,35 @@
-"""Tensors in safetensors files: one file, or several with an index that says which tensor is where."""
+"""Reading and writing safetensors files, single or with an index, and a check that outputs spare inputs."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import OutputError, Pathlike, open_regular, read_text, replacing_by_name
-from mcfsim.storage.schema import parse
-from mcfsim.storage.space import check_space
+from mcfsim.storage.files import (
+    OutputError,
+    Pathlike,
+    check_space,
+    destination,
+    open_regular,
+    read_text,
+    replacing_by_name,
+)
+from mcfsim.storage.sealed import parse
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, PlainTensor, Tensor, check_dtype
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
-#: Bytes that an index may have: a line a tensor.
+#: Most bytes that an index may have, with one line per tensor.
 _LONGEST_INDEX = 1 << 27
-#: Bytes of the number, at the start of a file, that says how long its header is.
+#: Bytes of the number at the start of a file that gives the length of its header.
 _LENGTH = 8
-#: As the library wants them named when they are written.
+#: The names by which the library writes dtypes.
 _WRITTEN = {
     "F64": "float64",
     "F32": "float32",
@@ -46,19 +54,19 @@ _WRITTEN = {
 def read_file(path: Pathlike) -> dict[str, Tensor]:
     """Return the tensors of one safetensors file, by name, in their order in the file.
 
-    The header is read, and judged, by the safetensors library; elements are read when they are asked for.
+    The safetensors library reads and checks the header. Elements are read only on demand.
 
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, or damaged, or has a tensor of a dtype that is not known.
+        If it is no such file, is damaged, or has a tensor of an unknown dtype.
     OSError
         If it is not there or cannot be read.
     """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    with open_regular(path) as file:  # refuses what is no file, and says so if there is none
+    with open_regular(path) as file:  # refuses what is no regular file, or does not exist
         start = _LENGTH + int.from_bytes(file.read(_LENGTH), "little")
     try:
         with safe_open(path, framework="numpy") as opened:
@@ -68,7 +76,7 @@ def read_file(path: Pathlike) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, OverflowError) as problem:
         raise FileOfTensorsError(path, f"no safetensors file, or damaged: {problem}") from problem
     found: dict[str, Tensor] = {}
-    # The library has made sure that tensors follow one another without a gap, to the end of the file.
+    # The library has checked that tensors follow one another without a gap, to the end of the file.
     for name, (dtype, shape) in zip(names, forms, strict=True):
         check_dtype(path, name, dtype)
         found[name] = PlainTensor(name, dtype, shape, path, start)
@@ -77,14 +85,14 @@ def read_file(path: Pathlike) -> dict[str, Tensor]:
 
 
 def read_metadata(path: Pathlike) -> dict[str, str]:
-    """Return what a safetensors file or an index says besides its tensors: texts, by name.
+    """Return the metadata of a safetensors file or an index: strings by name.
 
-    Of a folder it is what its index says, and nothing if there is none.
+    For a folder, return the metadata of its index, or an empty dict if it has none.
 
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, or damaged.
+        If it is no such file, or is damaged.
     OSError
         If it is not there or cannot be read.
     """
@@ -107,13 +115,13 @@ def read_metadata(path: Pathlike) -> dict[str, str]:
 
 
 def read_index(path: Pathlike) -> dict[str, Tensor]:
-    """Return the tensors that an index names, from the files beside it that it says they lie in.
+    """Return the tensors that an index names, from the files beside it that it lists.
 
     Raises
     ------
     FileOfTensorsError
-        If it is no index, or names a file that is not there, or a tensor that its file lacks; or a file has
-        a tensor that the index does not name.
+        If it is no index, or names a missing file, or a tensor that its file lacks; or if a file has a tensor
+        that the index does not name.
     OSError
         If a file cannot be read.
     """
@@ -135,7 +143,7 @@ def read_index(path: Pathlike) -> dict[str, Tensor]:
 
 
 def read_places(path: Pathlike) -> dict[str, str]:
-    """Return in which file beside it an index says that each tensor lies.
+    """Return the file name that an index gives for each tensor.
 
     Raises
     ------
@@ -151,12 +159,12 @@ def read_places(path: Pathlike) -> dict[str, str]:
 
 
 def read_folder(path: Pathlike) -> dict[str, Tensor]:
-    """Return the tensors of a folder: by its index, or else those of all its safetensors files.
+    """Return the tensors of a folder: those of its index, or else of all its safetensors files.
 
     Raises
     ------
     FileOfTensorsError
-        If there are none, or several indexes, or a tensor is in two files; see also `read_index`.
+        If there is no tensor file, or several indexes, or a tensor is in two files; also as for `read_index`.
     OSError
         If a file cannot be read.
     """
@@ -184,25 +192,26 @@ def write_file(
     *,
     exclusive: bool = False,
 ) -> None:
-    """Write tensors as one safetensors file, see `mcfsim.storage.files.replacing_by_name`.
+    """Write tensors to one safetensors file, whole or not at all, as `replacing_by_name` does.
 
     Parameters
     ----------
     path : path
-        The place.
+        The file to write.
     tensors : mapping of str to (str, array)
-        A dtype of `ELEMENTS` and elements as they are read, of any shape; they may lie in a memory map.
+        A dtype of `ELEMENTS`, and elements in the form in which they are read, of any shape; a memory map
+        serves, too.
     metadata : mapping of str to str, optional
-        What else the header says.
+        Metadata for the header.
     exclusive : bool, optional
-        Whether nothing may be there yet.
+        Whether to refuse if the file exists already.
 
     Raises
     ------
     OutputError
-        If the place cannot be written, or has no room.
+        If the file cannot be written, or the disk has no room.
     FileExistsError
-        If something is there that may not.
+        If `exclusive` and the file exists.
     """
     from safetensors import SafetensorError, TensorSpec, serialize_file
 
@@ -225,7 +234,7 @@ def write_file(
 
 
 def _index(path: Path) -> dict[str, Any]:
-    """Return what an index says."""
+    """Return the JSON object of an index."""
     try:
         data = parse(read_text(path, _LONGEST_INDEX))
     except ValueError as problem:
@@ -234,7 +243,7 @@ def _index(path: Path) -> dict[str, Any]:
 
 
 def _index_of(folder: Path) -> Path | None:
-    """Return the index of a folder, None if it has none; refuse several."""
+    """Return the index of a folder, or None; refuse several."""
     indexes = sorted(file for file in folder.iterdir() if file.name.endswith(INDEX_SUFFIX))
     if len(indexes) > 1:
         names = ", ".join(file.name for file in indexes)
@@ -254,3 +263,62 @@ def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
         raise FileOfTensorsError(
             index, f"{place}, which tensor {name!r} is said to lie in, is not there"
         ) from None
+
+
+# -- outputs apart from inputs ----------------------------------------------------------------------------
+#: How the names end of the files that are read from a folder, or from the folder of an index.
+_READ = (SUFFIX, INDEX_SUFFIX)
+
+
+def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Mapping[str, Pathlike | None]) -> None:
+    """Refuse outputs that would replace an input, or be read as part of one.
+
+    Parameters
+    ----------
+    outputs : mapping of str to path or None
+        The path of each output by the caller's name for it; None is left out.
+    inputs : mapping of str to path or None
+        The same for inputs: files, folders of tensors (also recordings), and indexes. Missing ones are left
+        out; reading them raises the error.
+
+    Raises
+    ------
+    OutputError
+        If an output is a file of an input, under any name (links, spellings); or if it lies in an input's
+        folder under a name that is read from there.
+    """
+    read = {label: _read_from(Path(path)) for label, path in inputs.items() if path is not None}
+    for label, path in outputs.items():
+        if path is None:
+            continue
+        place, there = destination(path), _identity(Path(path))
+        named = Path(os.path.realpath(Path(path).parent), Path(path).name)  # may be a link in the folder
+        for source, (folder, files) in read.items():
+            joins = any(one.parent == folder and one.name.endswith(_READ) for one in (place, named))
+            if joins or there in files:
+                raise OutputError(
+                    f"cannot write {os.fspath(path)}: {label} would take the place of what is read ({source})"
+                )
+
+
+def _read_from(path: Path) -> tuple[Path | None, set[tuple[int, int]]]:
+    """Return the folder whose files are read, or None, and the identities of all files that are read."""
+    folder = path if path.is_dir() else path.parent if path.suffix == ".json" else None
+    files = [path]
+    if folder is not None:
+        with suppress(OSError):  # reading it raises the error
+            files += [folder / name for name in os.listdir(folder) if name.endswith(_READ)]
+        for index in [file for file in files if file.suffix == ".json"]:
+            with suppress(OSError, ValueError):
+                files += [folder / name for name in set(read_places(index).values())]
+    found = {there for file in files if (there := _identity(file)) is not None}
+    return (None if folder is None else Path(os.path.realpath(folder))), found
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, which all its names share; None if it does not exist."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):  # also a loop of links, or a NUL in the name
+        return None
+    return about.st_dev, about.st_ino

@@ -1,23 +1,25 @@
-"""Tensors that lie in files: their names, dtypes and shapes first, and their elements a stretch at a time."""
+"""Tensors in files: names, dtypes and shapes are read first, then elements, a block at a time."""
 
 from __future__ import annotations
 
 import math
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.storage.files import Pathlike, open_regular
 
-#: How elements of each dtype, as the safetensors library calls it, lie in memory. Floating numbers of 16 bits
-#: and less are their codes: NumPy has no dtype for most of them.
+#: The NumPy dtype of elements in memory, by the safetensors library's name of their dtype. Floating-point
+#: numbers of at most 16 bits are held as codes: NumPy has no dtype for most of them.
 ELEMENTS: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {
         "F64": np.dtype("<f8"),
@@ -42,7 +44,7 @@ ELEMENTS: Mapping[str, np.dtype[Any]] = MappingProxyType(
 
 
 class FileOfTensorsError(ValueError):
-    """A file that holds no tensors, or others than it says, or some that cannot be read."""
+    """A file without tensors, with other tensors than it says, or with some that cannot be read."""
 
     def __init__(self, path: Pathlike, what: str) -> None:
         super().__init__(f"{os.fspath(path)}: {what}")
@@ -50,16 +52,16 @@ class FileOfTensorsError(ValueError):
 
 @dataclass(frozen=True)
 class Tensor(ABC):
-    """One tensor of a file, in rows: the last index runs fastest.
+    """One tensor of a file, in row-major order.
 
     Parameters
     ----------
     name : str
-        As the file has it.
+        Its name in the file.
     dtype : str
         A key of `ELEMENTS`.
     shape : tuple of int
-        Of the tensor.
+        Its shape.
     path : Path
         The file that it lies in.
     """
@@ -71,33 +73,33 @@ class Tensor(ABC):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """What its elements take in memory."""
+        """Size of its elements in memory."""
         return self.size * ELEMENTS[self.dtype].itemsize
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return elements as a new vector: numbers, or codes of floating numbers of 16 bits and less.
+        """Return elements as a new vector: numbers, or codes of floating-point numbers of at most 16 bits.
 
         Raises
         ------
         FileOfTensorsError
-            If they cannot be read, as from a file that has become shorter.
+            If they cannot be read, for example because the file has become shorter.
         """
         start, stop, _ = slice(start, stop).indices(self.size)
         return self._elements(start, max(start, stop))
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield all elements in order, so many at a time."""
+        """Yield all elements in order, `size` at a time."""
         for start in range(0, self.size, size):
             yield self.read(start, start + size)
 
     @abstractmethod
     def _elements(self, start: int, stop: int) -> NDArray[Any]:
-        """Return these elements, which there are."""
+        """Return the elements from `start` to `stop`, which exist."""
 
     def _refuse(self, what: str) -> FileOfTensorsError:
         return FileOfTensorsError(self.path, f"tensor {self.name!r} {what}")
@@ -105,12 +107,12 @@ class Tensor(ABC):
 
 @dataclass(frozen=True)
 class PlainTensor(Tensor):
-    """A tensor whose elements lie in its file as they are, from a byte on.
+    """A tensor whose elements lie unencoded and contiguous in its file.
 
     Parameters
     ----------
     offset : int
-        That byte.
+        The byte at which they start.
     """
 
     offset: int
@@ -129,10 +131,196 @@ class PlainTensor(Tensor):
 
 
 def check_dtype(path: Pathlike, name: str, dtype: str) -> str:
-    """Return a dtype; raise FileOfTensorsError unless its elements can be read."""
+    """Return a dtype if its elements can be read; raise FileOfTensorsError otherwise."""
     if dtype not in ELEMENTS:
         known = ", ".join(ELEMENTS)
         raise FileOfTensorsError(
             path, f"tensor {name!r} is of dtype {dtype}, which is not known; known: {known}"
         )
     return dtype
+
+
+# -- NumPy's .npz archives, without pickles ---------------------------------------------------------------
+#: The names in `ELEMENTS` of NumPy's dtypes.
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+#: Most bytes of an array in column-major order, which must be read as a whole.
+_MOST_TURNED = 1 << 28
+_ENCRYPTED = 1
+
+
+class _Archive:
+    """An archive that stays open while it has live tensors: reading its member list takes long."""
+
+    def __init__(self, path: Path) -> None:
+        file = open_regular(path)
+        weakref.finalize(self, file.close)
+        try:
+            self.opened = ZipFile(file)
+        except BaseException:
+            file.close()
+            raise
+        #: The column-major array that was read last, in row-major order, until its end has been read.
+        self.turned: tuple[str, NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Member(Tensor):
+    """An array of an archive, uncompressed or compressed.
+
+    Parameters
+    ----------
+    member : str
+        Its name in the archive.
+    in_columns : bool
+        Whether it is stored in column-major order.
+    big : bool
+        Whether it is stored big-endian.
+
+    Notes
+    -----
+    One thread may read it at a time.
+    """
+
+    member: str
+    in_columns: bool
+    big: bool
+    _archive: _Archive = field(repr=False, compare=False)
+    _open: list[_MemberStream] = field(default_factory=list, repr=False, compare=False)
+
+    def _elements(self, start: int, stop: int) -> NDArray[Any]:
+        if start == stop:
+            return np.empty(0, ELEMENTS[self.dtype])
+        if not self.in_columns:
+            return self._stretch(start, stop)
+        turned = self._archive.turned
+        if turned is None or turned[0] != self.member:
+            self._archive.turned = None  # first, so that two never take memory at once
+            whole = self._stretch(0, self.size).reshape(self.shape, order="F").ravel()
+            turned = self._archive.turned = self.member, whole
+        if stop == self.size:
+            self._archive.turned = None
+        return turned[1][start:stop].copy()
+
+    def _stretch(self, start: int, stop: int) -> NDArray[Any]:
+        """Return elements in the order of the file; a compressed member continues from where it stopped."""
+        try:
+            if not self._open or self._open[0].place > start:
+                self._open[:] = [_MemberStream(self, self._archive.opened)]
+            elements = self._open[0].read(start, stop)
+        except Exception as problem:  # whatever zipfile makes of bytes that anyone may write
+            self._open.clear()
+            raise self._refuse(f"is damaged: {str(problem) or type(problem).__name__}") from problem
+        if stop == self.size:
+            self._open.clear()
+        return elements
+
+
+class _MemberStream:
+    """A sequential reader of one member of an archive."""
+
+    def __init__(self, tensor: Member, archive: ZipFile) -> None:
+        self.place = 0
+        self._dtype = ELEMENTS[tensor.dtype].newbyteorder(">" if tensor.big else "<")
+        self._member: Any = archive.open(tensor.member)
+        _header(self._member)
+        self._start = self._member.tell()
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return elements that do not precede those read last."""
+        if start != self.place:
+            self._member.seek(self._start + start * self._dtype.itemsize)
+        elements = np.empty(stop - start, self._dtype)
+        view = elements.data.cast("B")
+        done = 0
+        while done < len(view):
+            if not (count := self._member.readinto(view[done:])):
+                raise ValueError("it is cut off")
+            done += count
+        self.place = stop
+        return elements.astype(self._dtype.newbyteorder("<"), copy=False)
+
+
+def read_archive_of_tensors(path: Pathlike) -> dict[str, Tensor]:
+    """Return the arrays of an ``.npz`` file, by name.
+
+    Raises
+    ------
+    FileOfTensorsError
+        If it is no such file, is damaged, or has an array of an unknown dtype, such as objects, which would
+        need pickles.
+    OSError
+        If it is not there or cannot be read.
+    """
+    path = Path(path)
+    found: dict[str, Tensor] = {}
+    open_regular(path).close()  # refuses what is no regular file, or does not exist
+    try:
+        for tensor in _members(path, _Archive(path)):
+            if tensor.name in found:
+                raise FileOfTensorsError(path, f"has two arrays {tensor.name!r}")
+            found[tensor.name] = tensor
+    except FileOfTensorsError:
+        raise
+    except Exception as problem:  # whatever zipfile and NumPy make of bytes that anyone may write
+        what = str(problem) or type(problem).__name__
+        raise FileOfTensorsError(path, f"no .npz file, or damaged: {what}") from problem
+    return found
+
+
+def _members(path: Path, archive: _Archive) -> Iterator[Member]:
+    for info in archive.opened.infolist():
+        name = info.filename.removesuffix(".npy")
+        if info.filename == name:
+            raise FileOfTensorsError(path, f"its member {name!r} is no array of NumPy's")
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+            raise FileOfTensorsError(path, f"array {name!r} is encrypted, or compressed in an unknown way")
+        yield _member(path, archive, info, name)
+
+
+def _member(path: Path, archive: _Archive, info: ZipInfo, name: str) -> Member:
+    with archive.opened.open(info) as member:
+        try:
+            shape, in_columns, dtype = _header(member)
+        except Exception as problem:
+            raise FileOfTensorsError(path, f"array {name!r} is no array, or damaged: {problem}") from problem
+        start = member.tell()
+    if dtype.name not in _NAMES or dtype.kind not in "fiub":
+        known = ", ".join(_NAMES)
+        raise FileOfTensorsError(
+            path, f"array {name!r} is of dtype {dtype}, which is not known; known: {known}"
+        )
+    if info.file_size - start != (size := math.prod(shape) * dtype.itemsize):
+        raise FileOfTensorsError(
+            path, f"array {name!r} of shape {shape} has {info.file_size - start} bytes in place of {size}"
+        )
+    if (in_columns := in_columns and len(shape) > 1) and size > _MOST_TURNED:
+        raise FileOfTensorsError(
+            path,
+            f"array {name!r} lies in columns (Fortran order), which are read up to {_MOST_TURNED} bytes, "
+            f"and has {size}",
+        )
+    kind, big = _NAMES[dtype.name], dtype.byteorder == ">"
+    return Member(name, kind, shape, path, info.filename, in_columns, big, archive)
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read shape, order and dtype of an opened array."""
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(member)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(member)
+    raise ValueError(f"version {version} of NumPy's format is not known")

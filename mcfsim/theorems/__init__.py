@@ -1,9 +1,16 @@
-"""Statements about rounded algorithms, tried on every operand, a core of them, or a sample."""
+"""Statements about rounded algorithms, tried on every operand of a format or proved for every precision p.
 
-from mcfsim.theorems.cases import Witness
+A statement (`statement`) is data: an algorithm, its `operands`, hypotheses and a claim (`logic`). The known
+ones are in the `catalogue`. A trial goes through `domain` (which operands), `check` (ranges of them), `judge`
+(one block) and `findings` (counts). `verification` makes a `certificate` of it; `examination` rechecks it.
+`every_p` and `solver` prove statements. Imports all but `report`, `cli` and `torch`. Begin with `statement`,
+then `judge`.
+"""
+
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Verdict
 from mcfsim.theorems.claims import claim, exact_sum, exactly, normalised, relative_error
+from mcfsim.theorems.counterexamples import Witness
 from mcfsim.theorems.examination import Examination, examine, recheck
 from mcfsim.theorems.hypotheses import hypothesis
 from mcfsim.theorems.operands import double_word, relaxed_pair, sequence, value

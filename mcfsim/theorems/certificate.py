@@ -1,4 +1,4 @@
-"""The record of a verification."""
+"""Certificates: what a verification tried and what came out, kept as JSON."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from typing import Any, Literal
 from mcfsim.formats import Format, Grid, Posit
 from mcfsim.rounding import Rounding
 from mcfsim.storage.files import write_text
-from mcfsim.storage.schema import build, parse
-from mcfsim.theorems.cases import Witness
+from mcfsim.storage.sealed import build, parse
+from mcfsim.theorems.counterexamples import Witness
+from mcfsim.theorems.operands import Extent
 from mcfsim.theorems.parts import Kind
-from mcfsim.theorems.selection import Extent
 
 #: Version of the file's layout.
 LAYOUT = "mcfsim-certificate-1"
-#: A file of more bytes is no certificate: eight witnesses of a thousand operands are a tenth of it.
+#: Largest size of a certificate, in bytes: eight witnesses of a thousand operands take a tenth of it.
 _LARGEST = 1 << 23
-#: What a sound certificate stays far below, so that checking it needs no more than a verification.
+#: Limits that a sound certificate stays far below, so that checking it needs no more than a verification.
 _CASES, _EXPONENT, _WHOLE = 1 << 60, 1 << 14, 1 << 53
-#: How much of a problem is told: what a file has in the place of a number may fill pages.
+#: Longest problem that is told, in characters: a file may have pages in the place of a number.
 _SAID = 300
 _RATIONAL = re.compile(r"-?[0-9]{1,2000}/[0-9]{1,2000}")
 _DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,4})?")
 
 
-#: Of a statement, where it is tried: nothing is claimed where it is open.
+#: Whether a statement should hold where it is tried; ``open`` if nothing is claimed there.
 Expectation = Literal["holds", "fails", "open"]
 
 
 class Verdict(StrEnum):
-    """What a verification came to.
+    """The result of a verification.
 
-    ``verified``: every operand, or as many as stand for all by the reductions stated, without a violation.
-    ``core verified``: every operand of a stated core, the rest sampled. ``no counterexample``: only a sample.
+    ``verified``: no violation among all operands, or among as many as stand for all by the stated reductions.
+    ``core verified``: none in a whole stated core, the rest sampled. ``no counterexample``: none in a sample.
     ``refuted``: there is a counterexample. ``vacuous``: no operand met the hypotheses.
     """
 
@@ -59,15 +59,15 @@ class Worst:
     Attributes
     ----------
     ratio : str
-        Signed quotient of error and reference that the statement measures, an exact rational.
+        Signed quotient of the error and the reference that the statement measures, an exact rational.
     constant : str
-        The number before the power of u in the statement: an exact rational, or 30 digits if irrational.
+        The error as a multiple of the statement's power of u: an exact rational, or 30 digits if irrational.
     decimal : str
-        The same, rounded to 8 digits.
+        The constant, rounded to 8 digits.
     bound : str
-        The claimed bound on it.
+        The claimed bound on the constant.
     case : Witness
-        Where it is reached first.
+        The first case that reaches it.
     """
 
     ratio: str
@@ -79,7 +79,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Tried:
-    """A part of the operands: its kind and text, how many cases, how many applicable, how many violate."""
+    """One part of the operands: its kind, text, and numbers of cases, applicable cases and violations."""
 
     kind: Kind
     text: str
@@ -90,33 +90,33 @@ class Tried:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What was tried, and what came out.
+    """The record of one verification: what was tried, and what came out.
 
     Attributes
     ----------
     theorem, statement, source : str
-        The claim.
+        Id of the statement, the statement as mathematics, and its source.
     hypotheses : tuple of str
-        What is supposed of the operands.
+        What the statement supposes of the operands.
     operands : tuple of str
-        Name and kind of each.
+        Name and kind of each operand.
     format, rounding, underflow : str
-        Where it was checked.
+        The format, rounding mode and underflow policy it was checked in.
     arithmetic : dict
-        By ``format`` the fields of the format, by ``run_in`` those of the one that the algorithm was run in,
-        which may have other exponents, and by ``rounding`` those of the rounding.
+        ``format``: the fields of the format. ``run_in``: the fields of the format that the algorithm ran in,
+        which may have other exponents. ``rounding``: the fields of the rounding.
     extent, limit, samples, seed
-        The choice of operands, with which the verification can be repeated.
+        The choice of operands. With it, the verification can be repeated.
     reductions : tuple of str
         Why the operands tried stand for others.
     parts : tuple of Tried
-        What was tried.
+        The parts of the operands that were tried.
     witnesses : tuple of Witness
         The first violations.
     simplest : Witness or None
-        The simplest violation that the first one shrinks to.
+        The simplest violation to which the first one shrinks.
     worst : Worst or None
-        The largest error, if the statement is about one.
+        The largest error, if the statement measures one.
     covers : bool
         Whether the operands tried stand for all of the format.
     claimed : bool
@@ -126,7 +126,7 @@ class Certificate:
     seconds : float
         Duration, summed over all workers.
     versions : dict of str to str
-        Of package, Python, NumPy; and the machine.
+        Versions of the package, Python and NumPy; and the machine.
     """
 
     theorem: str
@@ -165,22 +165,22 @@ class Certificate:
 
     @property
     def name(self) -> str:
-        """Statement, format and rounding in one word, for a file."""
+        """Statement, format and rounding joined in one word, for a file name."""
         return f"{self.theorem}-{self.format}-{self.rounding}"
 
     @property
     def tried(self) -> int:
-        """How many cases were tried."""
+        """Number of cases tried."""
         return sum(part.cases for part in self.parts)
 
     @property
     def applicable(self) -> int:
-        """How many of them meet the hypotheses."""
+        """Number of cases that meet the hypotheses."""
         return sum(part.applicable for part in self.parts)
 
     @property
     def violations(self) -> int:
-        """How many of these fail the claim."""
+        """Number of applicable cases that fail the claim."""
         return sum(part.violations for part in self.parts)
 
     @property
@@ -190,7 +190,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """See `Verdict`."""
+        """The result of the verification: see `Verdict`."""
         if not self.holds:
             return Verdict.REFUTED
         if not self.applicable:
@@ -202,22 +202,22 @@ class Certificate:
 
     @property
     def as_expected(self) -> bool:
-        """Whether it holds if it is claimed to, and fails if it is known to be false."""
+        """Whether it holds if it is claimed, and fails if it is known to be false; True if it is open."""
         return self.expected == "open" or self.holds == (self.expected == "holds")
 
     @property
     def rate(self) -> float:
-        """Cases a second."""
+        """Cases per second; 0 if there is no duration."""
         return self.tried / self.seconds if self.seconds else 0.0
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all but duration and versions."""
+        """SHA-256 of all fields except duration and versions."""
         content = {key: value for key, value in asdict(self).items() if key not in ("seconds", "versions")}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate as JSON; an old file is replaced when all is written."""
+        """Write the certificate as JSON; replace an old file only when all is written."""
         about = {
             "layout": LAYOUT,
             **asdict(self),
@@ -231,12 +231,12 @@ class Certificate:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Read what `save` wrote.
+        """Return the certificate that `save` wrote.
 
         Raises
         ------
         ValueError
-            If the file is no certificate, or its digest is not that of its content.
+            If the file is no certificate, or its digest does not match its content.
         """
         try:
             about = parse(_text(Path(path)))
@@ -265,7 +265,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class _Summary:
-    """What a file says besides the fields of a certificate."""
+    """The entries of a file besides the fields of a certificate."""
 
     layout: str
     tried: int
@@ -276,17 +276,17 @@ class _Summary:
 
 
 def rational(number: Fraction) -> str:
-    """Write an exact rational as ``numerator/denominator``."""
+    """Return an exact rational as ``numerator/denominator``."""
     return f"{number.numerator}/{number.denominator}"
 
 
 def format_of(fields: dict[str, Any]) -> Format:
-    """Return the format of which a certificate keeps the kind and the fields.
+    """Return the format whose kind and fields a certificate keeps.
 
     Raises
     ------
     ValueError
-        If they are those of no format.
+        If no format has these fields.
     """
     kinds: dict[Any, type[Format]] = {kind.__name__: kind for kind in (Format, Grid, Posit)}
     try:
@@ -302,12 +302,12 @@ def format_of(fields: dict[str, Any]) -> Format:
 
 
 def rounding_of(fields: dict[str, Any]) -> Rounding:
-    """Return the rounding of which a certificate keeps the fields.
+    """Return the rounding whose fields a certificate keeps.
 
     Raises
     ------
     ValueError
-        If they are those of no rounding.
+        If no rounding has these fields.
     """
     try:
         return Rounding(**fields)
@@ -326,7 +326,7 @@ def _text(path: Path) -> str:
 
 
 def _out_of_range(certificate: Certificate) -> Iterator[str]:
-    """Say what no verification can come to, whatever the statement."""
+    """Yield a problem for each value that no verification can give, whatever the statement."""
     c = certificate
     for name, least in (("limit", 1), ("samples", 0), ("seed", 0)):
         number = getattr(c, name)
@@ -356,7 +356,7 @@ def _no_number(worst: Worst) -> Iterator[str]:
 
 
 def _is_rational(text: str) -> bool:
-    """Whether it is one as `rational` writes it, and not too large to be printed."""
+    """Return whether a text is a rational as `rational` writes it, and not too large to be printed."""
     if not _RATIONAL.fullmatch(text) or int(text.split("/")[1]) == 0:
         return False
     number = Fraction(text)

@@ -1,4 +1,4 @@
-"""Try the operands of a range: the unit of work of a verification."""
+"""Checks: a statement in one arithmetic, tried on one range of operands at a time."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Rounding
-from mcfsim.storage.schema import build
-from mcfsim.sweeps.source_digest import DIGEST
+from mcfsim.storage.sealed import build
+from mcfsim.storage.sweeps.installed import DIGEST, versions
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.findings import WITNESSES, Findings
 from mcfsim.theorems.identity import Identity, NoIdentityError, holding, identity_of
 from mcfsim.theorems.judge import applicable, measured, try_block, violating
+from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.parts import Domain
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import try_scaling
-from mcfsim.training.record import versions
 
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge
 
-#: So many domains are kept whose tables have so many bytes.
+#: The most domains that are kept, and the most bytes that the tables of each may have.
 _MANY, _SMALL = 1 << 11, 1 << 21
 _INTEGER = re.compile("-?[0-9]{1,4000}")
-#: So many cases are asked twice, before the work begins.
+#: Number of cases that are asked twice, before the work begins.
 _ASKED_TWICE = 256
 
 
 @dataclass(frozen=True)
 class Check:
-    """A statement, where it is checked, and on which operands: all that the results depend on.
+    """A statement, an arithmetic and a choice of operands: all that the results depend on.
 
-    Calling it with a range of case numbers tries these, and returns JSON data: how many cases meet the
-    hypotheses, how many of them violate the claim, the first violations, the worst error; and the seconds.
+    Calling it with a range of case numbers tries these cases and returns JSON data: how many cases meet the
+    hypotheses, how many of them violate the claim, the first violations, the worst error, and the seconds.
     """
 
     theorem: Theorem
@@ -55,7 +54,7 @@ class Check:
     selection: Selection = USUAL
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # One of the catalogue is so in another process, too.
+        # A statement of the catalogue is in the catalogue of another process, too.
         theorem = self.theorem.name if self._of_catalogue else self.theorem
         return _arrived, (theorem, self.format, self.rounding, self.selection, identity_of(self.theorem))
 
@@ -64,10 +63,10 @@ class Check:
         return THEOREMS.get(self.theorem.name) is self.theorem
 
     def domain(self) -> Domain:
-        """Return the operands."""
+        """Return the domain: the operands to try."""
         if found := identity_of(self.theorem):
             return _domain(_Place(found, self.format, self.rounding, self.selection, self.theorem))
-        # Of a statement that may change at any time, the operands are settled by the first look.
+        # A statement without identity may change at any time: the first look settles its operands.
         if "_own" not in vars(self):
             object.__setattr__(self, "_own", _cover(self.theorem, self.format, self.rounding, self.selection))
         own: Domain = vars(self)["_own"]
@@ -80,7 +79,7 @@ class Check:
         Raises
         ------
         NoIdentityError
-            If not all of it has a name.
+            If a part of it has no name.
         """
         identity = identity_of(self.theorem)
         if not identity:
@@ -99,10 +98,10 @@ class Check:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def refusal(self) -> ValueError | None:
-        """Return why the statement cannot be tried there, if it cannot.
+        """Return the reason why the check cannot be run, or None if it can.
 
-        An `UnsupportedFormatError` says that it is about other formats or roundings, or that an operation has
-        no exact path; another error that the limit and the number of samples leave nothing to try.
+        An `UnsupportedFormatError` means that the statement is about other formats or roundings, or that an
+        operation has no exact path. Another error means that limit and samples leave nothing to try.
         """
         fmt = self.format
         if not (fmt.signed and fmt.zero):
@@ -123,21 +122,21 @@ class Check:
         except NoIdentityError:
             raise
         except ValueError as error:
-            # Where it says something it must run; elsewhere its algorithm may need what is not there.
+            # A statement about this arithmetic must run; in another one, its algorithm may lack something.
             if self.theorem.speaks_of(fmt, self.rounding):
                 raise
             return UnsupportedFormatError(str(error))
         return None
 
     def rehearse(self) -> None:
-        """Try two cases, so that what is wrong with a statement is said before the work begins.
+        """Try two cases, so that a faulty statement raises its error before the work begins.
 
-        Statements of anybody's are asked twice about a few more.
+        A statement outside the catalogue is also asked twice about a few more cases.
 
         Raises
         ------
         NoIdentityError
-            If they give two answers, or are changed by being asked.
+            If the statement gives two different answers, or is changed by being asked.
         """
         with holding(self.theorem):
             self(0, min(2, self.domain().size))
@@ -148,7 +147,7 @@ class Check:
                 )
 
     def _answers(self) -> list[bytes]:
-        """Return what is said of the first cases: results, hypotheses, claim and errors."""
+        """Return the answers for the first cases, as bytes: results, hypotheses, claim and errors."""
         domain, found = self.domain(), []
         ar = on_blocks(domain.format, self.rounding)
         for _, blocks in domain.blocks(0, min(_ASKED_TWICE, domain.size)):
@@ -161,14 +160,14 @@ class Check:
         return found
 
     def try_reductions(self) -> None:
-        """Try whether what the statement declares of powers of two is so, if anything rests on it.
+        """Try out the scaling by powers of two that the statement declares, if a reduction depends on it.
 
         Raises
         ------
         ValueError
-            If it is not so, as far as can be told.
+            If it is not valid, as far as can be told.
         """
-        # Under stochastic rounding all draws are tried, and no reduction is used.
+        # Under stochastic rounding all draws are tried without reductions.
         if self.rounding.stochastic or self.theorem.scaling is Scaling.NONE:
             return
         with holding(self.theorem):
@@ -177,7 +176,7 @@ class Check:
                 self._try_toy()
 
     def _try_toy(self) -> None:
-        """Compare a core with all operands, in a format where these are few."""
+        """Compare a core with all operands, in a format that has few."""
         p = max(4, self.theorem.precision)
         reach = max(18, 2 * p + 4, *map(abs, self.theorem.gaps(p)))
         toy = replace(self.format, name="", precision=p, emin=-reach, emax=reach)
@@ -204,7 +203,7 @@ class Check:
                 )
 
     def __call__(self, start: int, stop: int, device: Device | None = None) -> dict[str, Any]:
-        """Try the cases of a range, on a device as far as it has a kernel for them."""
+        """Try a range of cases and return JSON data; use a device where it has a kernel for them."""
         check_processor()  # in each thread and process that works on it
         with holding(self.theorem):
             domain, begun = self.domain(), time.perf_counter()
@@ -212,7 +211,7 @@ class Check:
             return {**found.as_data(), "seconds": time.perf_counter() - begun}
 
     def judge_on(self, device: Device) -> DeviceJudge | None:
-        """Return what judges the cases on a device, or None where the CPU does."""
+        """Return the judge of the cases on a device, or None if the CPU judges them."""
         domain = self.domain()
         return device.judge(self.theorem, domain.format, self.rounding, domain.size)
 
@@ -230,7 +229,7 @@ class Check:
         return found
 
     def validate(self, start: int, stop: int, data: Any) -> None:
-        """Raise ValueError if that is not what trying the cases of a range may return."""
+        """Raise ValueError if data cannot be the result of trying a range of cases."""
         found: _Found = build(_Found, data, "")
         if not 0 <= found.violations <= found.applicable <= stop - start:
             raise ValueError(
@@ -258,7 +257,7 @@ class Check:
 def _arrived(
     theorem: Theorem | str, fmt: Format, rounding: Rounding, selection: Selection, identity: Identity
 ) -> Check:
-    """Return a check that comes from another process, if it is the same here."""
+    """Return a check sent by another process, if its statement is the same here."""
     found = THEOREMS[theorem] if isinstance(theorem, str) else theorem
     if identity and identity_of(found) != identity:
         raise ValueError(
@@ -269,7 +268,7 @@ def _arrived(
 
 @dataclass(frozen=True)
 class _Place:
-    """What operands depend on."""
+    """All that the operands of a check depend on."""
 
     identity: Identity
     format: Format
@@ -283,7 +282,7 @@ _kept: dict[_Place, Domain] = {}
 
 @dataclass(frozen=True)
 class _Found:
-    """The data of a range."""
+    """The data of a range of cases."""
 
     applicable: int
     violations: int
@@ -293,7 +292,7 @@ class _Found:
 
 
 def _domain(place: _Place) -> Domain:
-    """Return the operands; they are kept if their tables are small, and of others the last ones are."""
+    """Return the operands. Small tables are kept; of larger ones, only the last few."""
     found = _kept.get(place)
     if found is None:
         found = _made(place)

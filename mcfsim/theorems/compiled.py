@@ -1,9 +1,9 @@
-"""A statement as one loop: its algorithm, hypotheses and claim carried out together.
+"""Statements compiled to one loop that runs the algorithm, the hypotheses and the claim together.
 
-The predicates are recorded (`mcfsim.theorems.recorded`) on the line that the algorithm is lowered to. The
-loop, compiled or as NumPy's calls, tells of each case whether the hypotheses hold, whether the claim then
-fails, and where it cannot tell or the error may be the largest so far: these few cases are judged by exact
-integers, as all are where there is no such line.
+The predicates are recorded (`mcfsim.theorems.recorded`) on the line that the algorithm is lowered to. For
+each case the loop, compiled or as NumPy calls, says whether the hypotheses hold and whether the claim then
+fails. It leaves a case open if it cannot tell, or if the error may be the largest so far. Exact integers
+judge these few cases, and all cases if there is no such line.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.choice import loops
-from mcfsim.compile.loops import Filler, Loop
+from mcfsim.compile.loops import BoundLoop, Loop
 from mcfsim.compile.lowering import Lowered, lower
-from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import uses
+from mcfsim.compile.program import Program, flat
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
@@ -30,41 +29,39 @@ from mcfsim.kernels.element.machine import F64, TRUTH, Value
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import scratch
 from mcfsim.theorems.identity import Identity, check_same, identity_of
-from mcfsim.theorems.in_range import may_leave
-from mcfsim.theorems.judge import LEAST_COMPILED, recorded_algorithm, structured
+from mcfsim.theorems.judge import LEAST_COMPILED, may_leave, recorded_algorithm, structured
 from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNonoverlapping, Within
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import Block
-from mcfsim.theorems.recorded import PredicateRecorder, Recorded
-from mcfsim.theorems.recorded_exact import RecordedExact
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Trial, flat
+from mcfsim.theorems.trial import Trial
 
-#: What a term or proposition costs without compiling, in nanoseconds a case, roughly; and one of several
-#: numbers, or of anybody's.
+#: Rough cost of a term or proposition without compiling, in nanoseconds per case; and the cost of one that
+#: has several numbers, or is a user's predicate.
 _COST, _LARGE_COST = 1.0, 15.0
 _LARGE = (Predicate, Nonoverlapping, StronglyNonoverlapping, Results, Within)
-#: Fewer cases are not worth recording the predicates, nor are longer algorithms.
+#: Recording the predicates pays for no fewer cases, and for no longer algorithms.
 _LEAST_RECORDED, _LONGEST = 1 << 18, 256
-#: So many cases each was asked of, before it was compiled.
+#: How many cases each was asked about before it was compiled.
 _seen: Counter[Predicates] = Counter()
-#: Quotients in binary64 are wrong by less than this share.
+#: The relative error of quotients in binary64 is below this.
 _SHARE = 2.0**-45
 
 
 @dataclass(frozen=True)
 class CaseCounts:
-    """What is said of a batch of cases, counted.
+    """The counts of a batch of judged cases.
 
     Attributes
     ----------
     cases : int
     applicable, violations : int
-        How many meet the hypotheses, and how many of them fail the claim; of the settled ones.
+        How many of the settled cases meet the hypotheses, and how many of these fail the claim.
     first : list of int
-        The places of the first violations, as many as were wanted.
+        Places of the first violations, as many as were wanted.
     open : list of array
-        The places of the cases that are not settled, and a block a component.
+        Places of the cases that are not settled, then their operands, one block per component.
     """
 
     cases: int
@@ -76,14 +73,14 @@ class CaseCounts:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of each case of a block.
+    """The judgement of each case of a block.
 
     Attributes
     ----------
     applicable, failing : array of bool
-        Where the hypotheses hold, and where the claim then fails; nowhere among the open cases.
+        Where the hypotheses hold, and where the claim then fails; False for open cases.
     open : array of bool
-        Where that is not settled, or the error is no smaller than those that were given.
+        Where this is not settled, or where the error is not certainly between the given extremes.
     """
 
     applicable: NDArray[np.bool_]
@@ -91,7 +88,7 @@ class Judgement:
     open: NDArray[np.bool_]
 
     def tally(self, blocks: list[Block], wanted: int) -> CaseCounts:
-        """Return the counts, with the first violations, as many as are wanted, and the open cases."""
+        """Return the counts, the first `wanted` violations, and the open cases."""
         violations, places = int(np.count_nonzero(self.failing)), np.flatnonzero(self.open)
         return CaseCounts(
             cases=self.open.size,
@@ -103,97 +100,97 @@ class Judgement:
 
 
 class Judge:
-    """A statement under an arithmetic, compiled where that pays.
+    """A judge of one statement under one arithmetic, compiled where that pays.
 
     Parameters
     ----------
     theorem : Theorem
     ar : BlockArithmetic
-        Of other arithmetics there is no line, nor of stochastic rounding.
+        Other arithmetics have no line, nor has stochastic rounding.
     cases : int
-        How many there are to come.
+        Number of cases to come.
     """
 
     def __init__(self, theorem: Theorem, ar: Any, cases: int) -> None:
         self._theorem, self._ar, self._cases = theorem, ar, cases
-        self._filler: Filler | None = None
+        self._bound_loop: BoundLoop | None = None
         self._predicates: Predicates | None = None
-        # Of stochastic rounding every path is tried, and no line is one.
+        # Stochastic rounding tries every path, and no line does that.
         if type(ar) is BlockArithmetic and not ar.rounding.stochastic and identity_of(theorem):
             self._predicates = Predicates(theorem, ar.format, ar.rounding)
 
     def __call__(self, blocks: list[Block], extremes: tuple[float, float]) -> Judgement | None:
-        """Return what a loop says of a block of cases, or None where there is to be none.
+        """Return a loop's judgement of a block of cases, or None if no loop is to be used.
 
         Parameters
         ----------
         blocks : list of array
-            One a component.
+            One per component.
         extremes : tuple of float
-            The least and the largest quotient of error and reference so far, in binary64: of cases certainly
-            between them, the error is not asked for.
+            The least and the largest quotient of error and reference so far, in binary64. A case certainly
+            between them is not left open for its error.
         """
         size, predicates = blocks[0].size, self._predicates
         if predicates is None or size < LEAST_COMPILED:
             return None
-        if self._filler is None:
+        if self._bound_loop is None:
             ahead = max(0, self._cases - size)
             _seen[predicates] += size
             program = recordable(predicates) if _seen[predicates] + ahead > _LEAST_RECORDED else None
             if program is not None:
-                self._filler = loops(self._ar.scalars).filler(
-                    lambda: program, size, None, ahead=ahead, by_numpy=True, sequel=predicates
+                self._bound_loop = loops(self._ar.scalars).bound_loop(
+                    lambda: program, size, None, ahead=ahead, by_numpy=True, epilogue=predicates
                 )
-        filler = self._filler
-        if filler is None or [block.dtype for block in blocks] != list(filler.operands):
+        bound_loop = self._bound_loop
+        if bound_loop is None or [block.dtype for block in blocks] != list(bound_loop.operands):
             return None
         result = Judgement(*(scratch(f"judged {place}", size, np.bool_) for place in range(3)))
         taken = [np.ascontiguousarray(block) for block in blocks]
         numbers = [np.float64(nearer_zero(x)) for x in extremes] if measures(self._theorem) else []
-        filler(taken, (result.applicable, result.failing, result.open), numbers=numbers)
+        bound_loop(taken, (result.applicable, result.failing, result.open), numbers=numbers)
         return result
 
 
 def nearer_zero(ratio: float) -> float:
-    """Return a number that no quotient in binary64 is below in magnitude whose exact one is not."""
+    """Return `ratio` moved toward zero by more than the relative error of quotients in binary64."""
     return ratio - _SHARE * ratio
 
 
 @lru_cache(maxsize=1024)
-def recordable(sequel: Predicates) -> Program | None:
-    """Return the algorithm as a program, if it and predicates can be recorded, and no range is left."""
-    if may_leave(sequel.theorem, sequel.format):
+def recordable(epilogue: Predicates) -> Program | None:
+    """Return the algorithm as a program; None if it is long, may leave the range, or cannot be recorded."""
+    if may_leave(epilogue.theorem, epilogue.format):
         return None
     try:
-        program = recorded_algorithm(sequel.theorem, sequel.format, sequel.rounding)
+        program = recorded_algorithm(epilogue.theorem, epilogue.format, epilogue.rounding)
         if len(program.steps) > _LONGEST:
             return None
-        Loop(program, sequel=sequel).line([use.number({}) for use in uses(program)])
-    except Exception:  # predicates may be anybody's, and raise anything: NumPy then says what is wrong
+        Loop(program, epilogue=epilogue).line(program.reals())
+    except Exception:  # predicates are users' code and may raise anything: NumPy then says what is wrong
         return None
     return program
 
 
 def measures(theorem: Theorem) -> bool:
-    """Return whether a statement has errors that are compared, to find the worst."""
+    """Return whether a statement measures errors, so that the worst one is sought."""
     return theorem.claim.measured is not None
 
 
 @dataclass(frozen=True)
 class Predicates:
-    """The `mcfsim.compile.lines.Sequel` that asks hypotheses and claim of the results.
+    """The `mcfsim.compile.lines.Epilogue` that evaluates hypotheses and claim on the results.
 
-    Those of statements of one identity are equal.
+    Statements are compared by their identity.
 
     Attributes
     ----------
     theorem : Theorem
-        One that has an identity.
+        A statement that has an identity.
     format : Format
     rounding : Rounding
     quotients : bool
-        Whether the line returns the quotient of error and reference, where there is one that counts, else 0.
-        If not, the quotient is compared with two further numbers, and open where it is not between them.
+        If True, the line returns the quotient of error and reference where it counts, and 0 elsewhere. If
+        False, a case is open unless the quotient is between two further inputs.
     """
 
     theorem: Theorem = field(compare=False)
@@ -207,14 +204,14 @@ class Predicates:
 
     @property
     def cost(self) -> float:
-        """What they cost without compiling."""
+        """Rough cost without compiling, in nanoseconds per case."""
         said = [self.theorem.claim.said, *(hypothesis.said for hypothesis in self.theorem.where)]
         return sum(_LARGE_COST if isinstance(x, _LARGE) else _COST for part in said for x in nodes(part))
 
     def __call__(self, lowered: Lowered) -> Lowered:
-        """Return the line whose results are a `Judgement`, and quotients if these are asked for."""
+        """Return the line with a `Judgement` as its results, followed by quotients if these are asked for."""
         theorem, line = self.theorem, lowered.line
-        check_same(theorem, self._identity)  # a loop may be kept longer than what it reads stays as it is
+        check_same(theorem, self._identity)  # what the statement reads may have changed since
         recorder = PredicateRecorder(line, RecordedExact.of, clean=lowered.clean)
 
         def block(value: Value) -> Any:
@@ -249,26 +246,26 @@ class Predicates:
 
 
 class RecordedTrial(Trial):
-    """Operands and results of one case, which stands for all."""
+    """The operands and results of one recorded case, which stands for all cases."""
 
     @property
     def size(self) -> NoReturn:
-        """Refuse: it depends on the block."""
+        """Raise TypeError: the size depends on the block."""
         raise TypeError("a statement of single cases does not depend on how many there are")
 
     def only(self, there: Any, test: Callable[[Trial], Any]) -> Any:
-        """Return where `there` and a test of trials hold."""
+        """Return where both `there` and a test of trials hold."""
         return there.only(test, self)
 
     numbers = RecordedExact
 
     def truth(self, held: Any) -> Any:
-        """Return what a test says, if that is a truth value for every case."""
+        """Return the result of a test; raise TypeError if it is no truth value for every case."""
         _truth(held)
         return held
 
     def rarely(self, there: Any, test: Callable[[Trial], Any]) -> Any:
-        """Leave the cases `there` to NumPy."""
+        """Leave the cases `there` open, so that NumPy judges them."""
         return there.rarely(test, self)
 
     def everywhere(self, held: bool) -> Any:
@@ -288,12 +285,12 @@ class RecordedTrial(Trial):
         return _OnLine(self.format, rounding, clean=ar.clean)
 
     def at(self, index: Any) -> NoReturn:
-        """Refuse: there is one case."""
+        """Raise TypeError: there is only one case."""
         raise TypeError("a recorded trial has one case")
 
 
 class _OnLine:
-    """The arithmetic that predicates may ask: its operations go on with their operands' line."""
+    """The arithmetic that predicates may use: it appends operations to the line of their operands."""
 
     def __init__(self, fmt: Format, rounding: Rounding, *, clean: bool) -> None:
         self.format, self.rounding, self.carrier, self.clean = fmt, rounding, carrier_of(fmt), clean

@@ -1,4 +1,4 @@
-"""Cores: values of two or more operands that stand for all, by the reductions that a statement declares."""
+"""Cores: sets of values of two or more operands that stand for all, by a statement's declared reductions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.cells import core
 from mcfsim.theorems.homogeneity import Scales
-from mcfsim.theorems.operands import finite_values, significands, sparse
+from mcfsim.theorems.operands import Selection, finite_values, significands, sparse
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import signs_hold
 
@@ -30,10 +29,10 @@ UNBOUNDED_EXPONENTS = (
     "range: the exponents are unbounded; what is found holds in any format of this precision wherever "
     "nothing overflows or underflows"
 )
-#: What is not tried is said where reasons are given for what is.
+#: Listed among the reductions if no core is tried.
 NO_CORE = "no core: it would have {} cases or more, and at most {} are allowed"
 GAP = "gap: operands whose exponents differ from the first's by less than {} or more than {} do not interact"
-#: Why the operands of a core of pairs have so few signs, and so few exponents.
+#: Why the operands of a core of pairs need so few signs and so few exponents.
 OF_PAIRS = {
     Scaling.COMMON: (SIGN, COMMON),
     Scaling.EACH: (SIGN_OF_EACH, EACH),
@@ -44,7 +43,7 @@ OF_PAIRS = {
 def core_of_values(
     theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales, selection: Selection
 ) -> Domain:
-    """Return a core of values, what the reductions leave out at its edges, and some of everything.
+    """Return a core of values, the edges that its reductions leave out, and a sample of all operands.
 
     Parameters
     ----------
@@ -76,17 +75,17 @@ def core_of_values(
     rest = Sample("sample", text, (), theorem.operands, fmt, exponents, count, selection.seed)
     pairs = len(theorem.operands) == 2
     parts = (*parts, *(_spread(fmt, middle) if pairs else ()), rest)
-    # Of three operands, two may interact far from the first one. Where sums of normal numbers are flushed,
-    # so are some of larger ones, which are left out.
+    # With three operands, two may interact far from the first one. If sums of normal numbers are flushed, so
+    # are some sums of larger numbers, which are left out.
     covers = each or (pairs and rounding.underflow is Underflow.GRADUAL)
     return Domain(fmt, parts, reductions, covers=covers)
 
 
 def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
-    """Return the gaps beyond which operands do not interact.
+    """Return the exponent gaps beyond which operands do not interact.
 
-    The statement says it of the operands themselves. Constants and sums in the algorithm bring them nearer.
-    Of three operands no core covers all, and none is made larger.
+    The statement gives the gaps of the operands themselves. Constants and sums in the algorithm widen them.
+    No core of three operands covers all, so their gaps are not widened.
     """
     low, high = theorem.gaps(fmt.precision)
     if len(theorem.operands) > 2:
@@ -104,10 +103,10 @@ def _edges(
     gaps: tuple[int, int],
     positive: bool,
 ) -> list[Part]:
-    """Return the operands next to overflow and underflow, for scaling that is common to all."""
+    """Return the operands next to overflow and underflow, for common scaling."""
     values, others, (low, high) = finite_values(fmt), len(theorem.operands) - 1, gaps
     magnitude = np.abs(values)
-    # From one exponent on nothing is rounded by underflow, up to another nothing overflows.
+    # From one exponent up, underflow rounds nothing; up to another one, nothing overflows.
     quantities = scales.quantities if others == 1 else []
     least = max([fmt.emin, *(x.safe_from for x in quantities)]) + 1
     most = min([fmt.emax - 2 * (others > 1), *(x.safe_to for x in quantities)]) + 1
@@ -133,7 +132,7 @@ def _edges(
 
 
 def _spread(fmt: Format, middle: int) -> Iterator[Part]:
-    """Yield pairs of all exponents, with few significands: a claim may be of what reductions leave out."""
+    """Yield pairs of all exponents with few significands: a claim may concern what reductions leave out."""
     few, many = (sparse(fmt),), (significands(fmt, [middle], signs=True),)
     text = "pairs of all exponents and either sign, significands 1, 1 + 2u, 3/2 and 2 - 2u"
     yield Part("spread", text, (few, few))
@@ -150,6 +149,6 @@ def positive_stands(
     each = theorem.scaling is Scaling.EACH and (scales is None or scales.odd_in_each)
     if each and signs_hold(theorem, fmt, rounding, each=True):
         return True, True
-    # A root takes no negative numbers: they are left out where hypotheses exclude them.
+    # A root takes no negative numbers; they are left out where hypotheses exclude them.
     odd = scales is None or scales.odd or theorem.scaling is Scaling.SQUARE
     return odd and signs_hold(theorem, fmt, rounding, each=False), False

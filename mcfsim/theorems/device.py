@@ -1,7 +1,7 @@
-"""Statements judged on a device: operands are made there, and counts and open cases come back.
+"""Judges that run on a device, which makes the operands and returns counts and open cases.
 
-The line that is a loop on the CPU (`mcfsim.theorems.compiled`) is a kernel there. It settles cases, or leaves
-them open, as the loop does; where an error may be the largest so far, its quotient says.
+The line that the CPU runs as a loop (`mcfsim.theorems.compiled`) runs there as a kernel. It settles cases or
+leaves them open, as the loop does. Its quotients show where an error may be the largest so far.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mcfsim.compile.hardware import check_gpu
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher
-from mcfsim.compile.scalars import uses
+from mcfsim.compile.triton_source import check_gpu
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.compiled import CaseCounts, Predicates, measures, nearer_zero, recordable
@@ -28,27 +27,27 @@ from mcfsim.theorems.statement import Theorem
 if TYPE_CHECKING:
     import torch
 
-#: Of fewer cases a loop on the CPU makes an end before a kernel is compiled.
+#: With fewer cases, a loop on the CPU finishes before a kernel is compiled.
 LEAST = 1 << 22
-#: Numbers of operands that are on a device at once, and cases of a unit of work.
+#: How many numbers of operands are on a device at once, and how many cases are a unit of work.
 AT_ONCE, UNIT = 1 << 25, 1 << 28
 
 
 def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) -> Device | None:
-    """Return the device of a name, or None for the CPU.
+    """Return the device with a given name, or None for the CPU.
 
     Parameters
     ----------
     name : str
         ``"cpu"``, ``"cuda"``, or ``"cuda:1"`` for the second of several GPUs.
     workers, dask : optional
-        Who is to work with it, as for `mcfsim.sweeps.sweep.Sweep`: this process alone may.
+        As for `mcfsim.storage.sweeps.sweep.Sweep`; only this process may work with a device.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no such name, there is no such device here or it does not compute as IEEE 754 has it, it is
-        no GPU that kernels are made for, or others are to work with it.
+        If the name is unknown, no such device is here, it does not compute as IEEE 754 requires, it is no GPU
+        that kernels are made for, or other workers are to use it.
     ImportError
         If PyTorch or Triton is not installed, or Triton is too old to divide exactly.
     """
@@ -75,7 +74,7 @@ def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) 
 
 
 class Batch(NamedTuple):
-    """Cases of one part: the number of the first one, and which of the part they are."""
+    """A range of cases of one part, and the number of its first case in the domain."""
 
     first: int
     part: Part
@@ -84,7 +83,7 @@ class Batch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of cases."""
         return self.stop - self.start
 
 
@@ -96,13 +95,13 @@ class Device:
     device : torch.device
         A GPU, or the CPU where Triton interprets kernels.
     least, at_once, unit : int, optional
-        Fewer cases than `least` are for the CPU; so many numbers of operands are there at once; and so many
-        cases are a unit of work.
+        With fewer than `least` cases, the CPU judges; at most `at_once` numbers of operands are on the device
+        at once; a unit of work has `unit` cases.
 
     Attributes
     ----------
     name : str
-        What it is, for a journal.
+        Description of the device, for a journal.
     """
 
     def __init__(
@@ -116,8 +115,8 @@ class Device:
         self.name = f"{model}, Triton {triton.__version__}"
 
     def judge(self, theorem: Theorem, fmt: Format, rounding: Rounding, cases: int) -> DeviceJudge | None:
-        """Return what judges a statement here, or None where there is no line, or there are few cases."""
-        # Of stochastic rounding every path is tried, and no line is one.
+        """Return the judge of a statement here, or None if it has no line, or there are few cases."""
+        # Stochastic rounding tries every path, and no line does that.
         if cases < self.least or rounding.stochastic or not identity_of(theorem):
             return None
         launcher = _launcher(Predicates(theorem, fmt, rounding, quotients=True))
@@ -129,18 +128,18 @@ def _launcher(predicates: Predicates) -> Launcher | None:
     program = recordable(predicates)
     if program is None:
         return None
-    return Kernel(program, sequel=predicates).with_numbers([use.number({}) for use in uses(program)])
+    return Kernel(program, epilogue=predicates).with_numbers(program.reals())
 
 
 class DeviceJudge:
-    """A statement on a device.
+    """A judge of one statement on a device.
 
     Parameters
     ----------
     device : Device
     theorem : Theorem
     launcher : Launcher
-        Of the kernel that is its line.
+        Launches the kernel made of the statement's line.
     """
 
     def __init__(self, device: Device, theorem: Theorem, launcher: Launcher) -> None:
@@ -148,7 +147,7 @@ class DeviceJudge:
         self._columns: dict[int, tuple[Block, torch.Tensor]] = {}
 
     def batches(self, domain: Domain, start: int, stop: int) -> Iterator[Batch]:
-        """Yield the cases of a range, as many at once as the device is to have."""
+        """Yield a range of cases in batches, each as large as the device may hold at once."""
         size = max(1, self._device.at_once // max(1, self._theorem.components))
         for first, part in zip(domain.starts(), domain.parts, strict=True):
             end = min(stop - first, part.size)
@@ -156,16 +155,16 @@ class DeviceJudge:
                 yield Batch(first + begin, part, begin, min(begin + size, end))
 
     def __call__(self, batch: Batch, extremes: tuple[float, float], wanted: int) -> CaseCounts:
-        """Return what the kernel says of a batch.
+        """Return the kernel's counts and open cases of a batch.
 
         Parameters
         ----------
         batch : Batch
         extremes : tuple of float
-            The least and the largest quotient of error and reference so far, in binary64. Cases whose errors
-            may be beyond these, and beyond the others of the batch, are left open.
+            The least and the largest quotient of error and reference so far, in binary64. A case is left open
+            if its error may be beyond these, and beyond those of the rest of the batch.
         wanted : int
-            How many violations, the first ones, are asked for.
+            How many of the first violations to return.
         """
         import torch
 
@@ -190,10 +189,10 @@ class DeviceJudge:
         )
 
     def _operands(self, part: Part, start: int, stop: int) -> list[torch.Tensor]:
-        """Return the operands of a range of a part's cases, a tensor a component."""
+        """Return the operands of a range of a part's cases, one tensor per component."""
         import torch
 
-        if isinstance(part, Sample):  # which the CPU draws
+        if isinstance(part, Sample):  # the CPU draws these
             blocks = zip(*(block for _, block in part.blocks(start, stop)), strict=True)
             return [torch.from_numpy(np.concatenate(x)).to(self._device.device) for x in blocks]
         if isinstance(part, Pieces):
@@ -206,7 +205,7 @@ class DeviceJudge:
             return [torch.cat(column) for column in zip(*found, strict=True)]
         cases = torch.arange(start, stop, dtype=torch.int64, device=self._device.device)
         columns: list[torch.Tensor] = []
-        for table in reversed(part.tables):  # the last one's row changes with each case
+        for table in reversed(part.tables):  # the row of the last table changes with each case
             rows = len(table[0])
             columns = [*(x[cases % rows] for x in self._table(table)), *columns]
             cases = cases // rows
@@ -223,7 +222,7 @@ class DeviceJudge:
 
 
 def _beyond(quotients: torch.Tensor, extremes: tuple[float, float]) -> torch.Tensor:
-    """Return where errors may be beyond those before and the others here."""
+    """Return where errors may be beyond those so far and those of the other cases here."""
     found = quotients.aminmax()
     least, most = min(extremes[0], float(found.min)), max(extremes[1], float(found.max))
     beyond: Any = (quotients < nearer_zero(least)) | (quotients > nearer_zero(most))

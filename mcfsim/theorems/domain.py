@@ -1,6 +1,6 @@
-"""The operands that a statement is tried on: all of a format, or a core that stands for them, and samples.
+"""Domains: the operands on which a statement is tried, either all of a format, or a core and samples.
 
-Every case of a domain has an index, ranges of which are the units of work.
+Every case of a domain has an index. Ranges of indices are the units of work.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import (
     Columns,
     OperandSpec,
+    Selection,
     belongs,
     every,
     has_all,
@@ -37,10 +38,9 @@ from mcfsim.theorems.operands import (
     unscaled_reach,
 )
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import Scaling, Theorem
 
-#: Up to so many cases, a core is not worth its reductions.
+#: With at most this many cases, a core is not worth its reductions.
 FEW = 1 << 25
 #: By default, a core or, failing that, random operands.
 USUAL = Selection()
@@ -64,13 +64,13 @@ def cover(
     selection : Selection, optional
         Which operands; by default a core, where there is one.
     few : int, optional
-        Up to so many cases all are tried, whatever the reductions; by default `FEW`.
+        If there are at most this many cases, all are tried, whatever the reductions; by default `FEW`.
 
     Raises
     ------
     ValueError
-        If every operand is asked for, and there are too many to list; or the algorithm does not scale as the
-        statement says.
+        If every operand is asked for, and there are too many to list; or if the algorithm does not scale as
+        the statement says.
     """
     if not theorem.possible(fmt, rounding):
         return Domain(fmt, (), (), covers=True)
@@ -80,10 +80,10 @@ def cover(
             many = "too many" if theorem.range == "bounded" else "infinitely many, of unbounded exponents"
             raise ValueError(f"operands of {theorem.name} in {fmt} cannot all be tried: {many}; use a core")
         return Domain(fmt, (whole,), (), covers=True)
-    # Reductions are those of floating-point formats, and a core of values has all significands.
+    # Reductions apply to floating-point formats, and a core of values lists all significands.
     usual = type(fmt) is Format and fmt.signed and fmt.zero
     values = theorem.components == len(theorem.operands)
-    # Of unbounded exponents, those of the format are no matter.
+    # With unbounded exponents, those of the format do not matter.
     narrow = theorem.range == "unbounded" or fmt.bits <= 16
     reducible = theorem.scaling is not Scaling.NONE and usual and (narrow or not values)
     reducible &= theorem.scaling is not Scaling.SQUARE or len(theorem.operands) == 1
@@ -93,7 +93,7 @@ def cover(
     scales = _scales(theorem, fmt, rounding) if reducible else None
     if values and theorem.range == "bounded":
         reducible &= _reduces(theorem, scales)
-    # Without a reduction, pairs of 16 bits are the most that is tried unasked, and on every path those of 8.
+    # Without a reduction, pairs of 16 bits are the most tried by default, and of 8 bits on every path.
     if whole is not None and whole.size <= 1 << 32 and not reducible and not rounding.stochastic:
         return Domain(fmt, (whole,), (), covers=True)
     if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
@@ -119,7 +119,7 @@ def cover(
 
 
 def _complete(theorem: Theorem, fmt: Format) -> Part | None:
-    """Return every operand of a format, if they can be listed."""
+    """Return a part with every operand of a format, or None if they cannot be listed."""
     paired = any(operand.paired for operand in theorem.operands)
     if fmt.bits > (8 if paired else 16) or any(o.kind == "sequence" for o in theorem.operands):
         return None
@@ -129,7 +129,7 @@ def _complete(theorem: Theorem, fmt: Format) -> Part | None:
 
 
 def _scales(theorem: Theorem, fmt: Format, rounding: Rounding) -> Scales | None:
-    """Return how the algorithm scales, if it can be told."""
+    """Return how the algorithm scales, or None if that is not known."""
     common = theorem.scaling in (Scaling.COMMON, Scaling.SQUARE)
     degree = 2 if theorem.scaling is Scaling.SQUARE else 1
     try:
@@ -146,7 +146,7 @@ def _reduces(theorem: Theorem, scales: Scales | None) -> bool:
         return False
     if theorem.scaling is Scaling.EACH:
         return len(theorem.operands) == 2
-    # Of numbers that scale as the operands do it is known where they overflow, and when they underflow.
+    # For numbers that scale as the operands do, it is known where they overflow and when they underflow.
     return theorem.scaling is Scaling.COMMON and all(x.degrees == (Fraction(1),) for x in scales.quantities)
 
 
@@ -223,12 +223,12 @@ def _sample(theorem: Theorem, fmt: Format, selection: Selection) -> Sample:
 
 
 def _share(samples: int, cost: int) -> int:
-    """Return how many cases are drawn that cost so much each: some, unless none are asked for."""
+    """Return how many cases of a given cost are drawn: at least one, unless no samples are asked for."""
     return max(min(samples, 1), samples // cost)
 
 
 def _known(theorem: Theorem, fmt: Format, rounding: Rounding) -> tuple[Part, ...]:
-    """Return the known extremal operands, and a known counterexample, as far as the format has them."""
+    """Return a part with known extremal operands and a known counterexample, if the format has them."""
     cases = [tuple(map(Fraction, case)) for case in theorem.families(fmt.precision)]
     cases = list(compress(cases, has_all(fmt, cases)))
     witness = theorem.witness(fmt, rounding)
@@ -236,7 +236,7 @@ def _known(theorem: Theorem, fmt: Format, rounding: Rounding) -> tuple[Part, ...
         cases.append(witness)
     if not cases:
         return ()
-    # One table of whole cases: a product of tables would mix them.
+    # One table of whole cases, since a product of tables would mix them.
     numbers = [[float(number) for number in case] for case in cases]
     table: Columns = tuple(np.array(numbers, dtype=carrier_of(fmt)).T.copy())
     words = iter(table)

@@ -1,8 +1,8 @@
 """Exact numbers in arrays: integers times powers of two, with as many bits as they need.
 
 The integers are held in binary64 while they stay below ``2**53``, in int64 below ``2**62``, in two words
-below ``2**124``, and as Python integers beyond. A bound on their bits goes along, so that the type is settled
-before any operation could round or overflow.
+below ``2**124``, and as Python integers beyond. Each array carries a bound on its bits, which settles the
+type before any operation could round or overflow.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.theorems.elementwise import Elementwise
+from mcfsim.theorems.sealed_blocks import Elementwise
 from mcfsim.theorems.two_words import TwoWords
 
 Array = NDArray[Any]
-#: Where integers are held: arrays of float64, int64 or Python's, or two words.
+#: Storage of integers: an array of float64, of int64 or of Python integers; or two words.
 Held = Any
 
-#: A number that stands for itself in every element.
+#: A number that is used for every element.
 Real = int | float | Fraction | np.integer[Any] | np.floating[Any]
 
-#: Exponent of a zero that has none in common with its neighbours: any other number's is smaller.
+#: Exponent of zeros in an array without a common exponent; those of other numbers are smaller.
 _NONE = 1 << 20
 
 
 class Exact(Elementwise):
-    """Numbers ``n * 2**q``; operators and comparisons are exact, elementwise, and between numbers alone.
+    """An array of exact numbers ``n * 2**q``, with exact elementwise operators and comparisons.
 
-    The other one is an `Exact` of the same shape or a number for all: an int, a finite float or a Fraction,
-    which for a sum, difference or product must itself be an integer times a power of two. Anything else is a
-    TypeError: an array of floats may hold what is no number.
+    The other operand is an `Exact` of the same shape, or one number for all elements: an int, a finite float
+    or a Fraction. In a sum, difference or product it must be an integer times a power of two. Anything else
+    raises TypeError: an array of floats may hold infinities or NaN.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Exact(Elementwise):
     q : int or array of int64
         Exponents: one for all, or one each.
     bits : int
-        Every ``|n|`` is below ``2**bits``, or is that power.
+        Every ``|n|`` is at most ``2**bits``.
     """
 
     __slots__ = ("bits", "n", "q")
@@ -51,11 +51,11 @@ class Exact(Elementwise):
 
     @classmethod
     def of(cls, x: Array, precision: int = 53) -> Exact:
-        """Take finite binary32 or binary64 numbers of at most so many significant bits."""
+        """Return finite binary32 or binary64 numbers of at most `precision` significant bits, exactly."""
         integer = np.dtype(f"i{x.dtype.itemsize}")
         info = np.finfo(x.dtype)
         code = x.view(integer) & np.iinfo(integer).max
-        # A zero wraps around to the largest code, and so is not the smallest.
+        # A zero wraps around to the largest code, so it is not the smallest.
         least = int((code - 1).view(f"u{x.dtype.itemsize}").min(initial=np.iinfo(integer).max)) + 1
         most = int(code.max(initial=0))
         if most == 0:
@@ -68,7 +68,7 @@ class Exact(Elementwise):
         if bits <= 53 and low >= -1023:
             return cls(np.multiply(x, _power(-low), dtype=np.float64), low, bits)
         significand, exponent = np.frexp(x.astype(np.float64))
-        # The power is taken out by ldexp, since no common one need be a binary64 number.
+        # ldexp takes the power out: a power common to all need not be a binary64 number.
         n = np.ldexp(significand, precision)
         return cls(n, np.where(n == 0, _NONE, exponent.astype(np.int64) - precision), precision)
 
@@ -105,7 +105,7 @@ class Exact(Elementwise):
         bits, q = self.bits + other.bits, self.q + other.q
         if 62 < bits <= 124 and max(self.bits, other.bits) <= 62:
             return Exact(TwoWords.product(_hold(self.n, 62), _hold(other.n, 62)), q, bits)
-        if bits > 62:  # two words are not multiplied: Python integers, which the bits keep them
+        if bits > 62:  # two words are not multiplied: Python integers, as 125 bits keep them
             return Exact(_hold(self.n, 125) * _hold(other.n, 125), q, max(bits, 125))
         return Exact(_hold(self.n, bits) * _hold(other.n, bits), q, bits)
 
@@ -126,7 +126,7 @@ class Exact(Elementwise):
         return result
 
     def ratio(self, other: Exact) -> NDArray[np.float64]:
-        """Return the quotient in binary64, to a relative error below ``2**-50``; 0 where both are zero."""
+        """Return the quotient in binary64, with a relative error below ``2**-50``; 0 where both are zero."""
         (numerator, up), (denominator, down) = _leading(self.n), _leading(other.n)
         with np.errstate(divide="ignore", invalid="ignore"):
             quotient = numerator / denominator
@@ -138,7 +138,7 @@ class Exact(Elementwise):
         return np.ldexp(quotient, np.broadcast_to(shift, quotient.shape).astype(np.int32))
 
     def numbers(self) -> NDArray[np.float64]:
-        """Return the numbers in binary64, which must hold them.
+        """Return the numbers in binary64, exactly.
 
         Raises
         ------
@@ -153,14 +153,14 @@ class Exact(Elementwise):
         return np.ldexp(wide, np.broadcast_to(q, wide.shape).astype(np.int32))
 
     def integers(self) -> Array:
-        """Return the integers n, as int64 or Python's."""
+        """Return the integers n, as int64 or as Python integers."""
         if isinstance(self.n, TwoWords):
             return self.n.integers()
         n: Array = self.n.astype(np.int64) if self.n.dtype == np.float64 else self.n
         return n
 
     def fraction(self, index: int) -> Fraction:
-        """Return one of the numbers."""
+        """Return the number at an index."""
         n = self.n.integer(index) if isinstance(self.n, TwoWords) else int(self.n[index])
         if n == 0:
             return Fraction(0)
@@ -168,7 +168,7 @@ class Exact(Elementwise):
         return Fraction(n) * Fraction(2) ** q
 
     def _sides(self, other: Exact | Real) -> tuple[Held, Held]:
-        """Return integers that compare as both numbers do."""
+        """Return two arrays of integers that compare as the two numbers do."""
         if isinstance(other, Exact):
             a, b, _, _ = self._aligned(self._operand(other))
             return a, b
@@ -186,7 +186,7 @@ class Exact(Elementwise):
         return other
 
     def _constant(self, number: Fraction) -> Exact:
-        """Return a number for every element."""
+        """Return a number as an array of the same shape."""
         n, d = number.numerator, number.denominator
         if d & (d - 1):
             raise TypeError(f"{number} is no integer times a power of two, and can only be compared with")
@@ -196,7 +196,7 @@ class Exact(Elementwise):
         return Exact(np.full(self.n.shape, n, object), 1 - d.bit_length(), max(bits, 125))
 
     def _aligned(self, other: Exact) -> tuple[Held, Held, int | Array, int]:
-        """Bring both to the smaller exponent; also return it, and the bits that they then have."""
+        """Return both at their smaller exponent; then that exponent, and a bound on the bits of both."""
         if isinstance(self.q, int) and isinstance(other.q, int):
             q = min(self.q, other.q)
             up, down = self.q - q, other.q - q
@@ -209,12 +209,12 @@ class Exact(Elementwise):
 
 
 def _fraction(number: object) -> Fraction:
-    """Return a number exactly.
+    """Return a number as an exact Fraction.
 
     Raises
     ------
     TypeError
-        If it is none: infinities and NaN, arrays, truth values.
+        If it is no finite real number: an infinity, NaN, an array, or a truth value.
     """
     if isinstance(number, bool | np.bool_) or not isinstance(
         number, int | float | Fraction | np.integer | np.floating
@@ -235,7 +235,7 @@ def _power(exponent: int) -> float:
 
 
 def _hold(n: Held, bits: int) -> Held:
-    """Return integers in a type that holds so many bits; they are never narrowed."""
+    """Return integers in a type that holds so many bits; never narrow them."""
     if bits <= 53 or (isinstance(n, np.ndarray) and n.dtype == object):
         return n
     if bits > 124:
@@ -243,7 +243,7 @@ def _hold(n: Held, bits: int) -> Held:
     if isinstance(n, TwoWords):
         return n
     if n.dtype == np.float64:
-        n = n.astype(np.int64)  # it has 53 bits at most
+        n = n.astype(np.int64)  # it has at most 53 bits
     return n if bits <= 62 else TwoWords.of(n)
 
 
@@ -255,10 +255,10 @@ def _numbers(n: Held) -> NDArray[np.float64]:
 
 
 def _leading(n: Held) -> tuple[NDArray[np.float64], int | Array]:
-    """Return integers in binary64, to a relative error below ``2**-51``, times powers of two."""
+    """Return integers as binary64 numbers and exponents of 2, to a relative error below ``2**-51``."""
     if isinstance(n, TwoWords) or n.dtype != object:
         return _numbers(n), 0
-    # Python's may be beyond binary64. What is cut off is below the share 2**-60.
+    # Python integers may exceed binary64. Cutting them has a relative error below 2**-60.
     spare = np.array([max(x.bit_length() - 62, 0) for x in n.ravel()], object).reshape(n.shape)
     return (n >> spare).astype(np.float64), spare.astype(np.int64)
 

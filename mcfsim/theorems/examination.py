@@ -1,4 +1,4 @@
-"""Check a certificate again, by the oracle, which had no part in making it, and by the emulator."""
+"""Checking a certificate again: by the oracle, which had no part in making it, and by the emulator."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.oracle import OracleArithmetic, same
-from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
-from mcfsim.theorems.cases import Witness
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.certificate import Certificate, Worst, format_of, rounding_of
 from mcfsim.theorems.check import Check
+from mcfsim.theorems.counterexamples import Witness
 from mcfsim.theorems.findings import WITNESSES
 from mcfsim.theorems.identity import holding
 from mcfsim.theorems.judge import applicable, measured, structured, violating
-from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, retry
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, is_of_kind, results_of, retry, trial_of
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial
 from mcfsim.theorems.verification import about, worst_of
@@ -26,16 +25,16 @@ from mcfsim.theorems.verification import about, worst_of
 
 @dataclass(frozen=True)
 class Examination:
-    """What is wrong with a certificate, and how much was tried again to find out.
+    """The result of an examination: the problems of a certificate, and how much was tried again.
 
     Attributes
     ----------
     problems : tuple of str
-        In words; none if nothing was found.
+        In words; empty if nothing was found.
     witnesses : int
-        How many of the cases that it shows were run again, the worst one among them.
+        How many of the cases that the certificate shows were run again, including the worst one.
     retried : tuple of Retried
-        How many cases of each part were tried again; nothing where a problem was found before.
+        How many cases of each part were tried again; empty if a problem was found before that.
     """
 
     problems: tuple[str, ...]
@@ -56,7 +55,7 @@ def recheck(
     limit: int = LIMIT,
     seed: int = 0,
 ) -> list[str]:
-    """Return what is wrong with a certificate: the problems of `examine`."""
+    """Return the problems that `examine` finds in a certificate."""
     return list(examine(certificate, theorem, samples=samples, limit=limit, seed=seed).problems)
 
 
@@ -68,33 +67,33 @@ def examine(
     limit: int = LIMIT,
     seed: int = 0,
 ) -> Examination:
-    """Examine a certificate, and say how much of it was tried again.
+    """Return the problems of a certificate, and how much of it was tried again.
 
-    What it says of the statement and of the operands must be so, and for a statement of the catalogue it
-    must not come to the contrary of what is known. Each witness, the simplest one, and the worst case are
-    run again, alone, by `OracleArithmetic`, which rounds by the definition: the results must be the same
-    bits, the hypotheses must hold, the claim must fail where it is said to, and the error must come out as
-    the rational that is written down.
+    The certificate must describe the statement and the operands correctly. For a statement of the catalogue,
+    its result must not contradict what is known. `OracleArithmetic`, which rounds by the definition, runs
+    each witness, the simplest one and the worst case again, alone. The results must have the same bits, the
+    hypotheses must hold, the claim must fail where the certificate says so, and the error must be the
+    recorded rational.
 
-    If all this is so, cases are tried again that it does not show. The oracle takes random ones of every
-    part, and the emulator, which must give the same bits, every case of parts that are small enough and
-    random ones of the others. What they come to must be possible by the counts, and credible: no violation
-    where none is counted, no share of applicable cases that chance would show less often than once in 10^15,
-    no error beyond the worst. Where every part was small enough, everything is compared.
+    If no problem is found, other cases are tried again. The oracle tries random cases of every part. The
+    emulator, which must give the same bits, tries every case of parts that are small enough, and random cases
+    of the others. The outcome must be possible by the counts, and credible: no violation where none is
+    counted, no share of applicable cases that chance would show less often than once in 10^15, no error
+    beyond the worst. If every part was small enough, everything is compared.
 
     Parameters
     ----------
     certificate : Certificate or path
         The certificate, or the file that `Certificate.save` wrote.
     theorem : Theorem, optional
-        The statement, if it is none of `THEOREMS`.
+        The statement, if it is not in `THEOREMS`.
     samples : int, optional
-        How many random cases of a part the oracle tries, or all if it has no more; of operands next to
-        overflow and underflow eight times as many.
+        How many random cases of a part the oracle tries, or all if there are fewer; eight times as many of
+        operands next to overflow and underflow.
     limit : int, optional
-        How many cases the emulator tries in whole parts; with as many as the certificate has, all.
+        How many cases the emulator tries in whole parts; all, if the certificate has no more.
     seed : int, optional
-        Which random cases: they also depend on the digest of the certificate.
+        Seed of the random cases, which also depend on the digest of the certificate.
 
     Returns
     -------
@@ -104,9 +103,8 @@ def examine(
     Raises
     ------
     TypeError, ValueError
-        If the file is no certificate or was changed, the statement is unknown or another one than given, an
-        argument is no int or negative, or the rounding is stochastic: such results are for no oracle to
-        repeat.
+        If the file is no certificate or was changed, the statement is unknown or is not the given one, an
+        argument is no int or is negative, or the rounding is stochastic, whose results no oracle can repeat.
     """
     for label, number in (("samples", samples), ("limit", limit), ("seed", seed)):
         check_int(label, number, 0)
@@ -195,7 +193,7 @@ def _counts(certificate: Certificate) -> Iterator[str]:
 
 # -- single cases -------------------------------------------------------------------------------------------
 class _Wrong(Exception):
-    """What is wrong with a case."""
+    """Raised to say what is wrong with a case."""
 
 
 def _cases(certificate: Certificate) -> Iterator[tuple[str, Witness | Worst]]:
@@ -226,7 +224,7 @@ def _look_at_worst(theorem: Theorem, truth: OracleArithmetic, worst: Worst, *, r
 
 
 def _run(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> Trial:
-    """Run the algorithm on a case again, which must give its results and meet the hypotheses."""
+    """Return the trial of a case that is run again; raise `_Wrong` if it is not as recorded."""
     numbers = [float(x) for x in case.operands]
     if len(numbers) != theorem.components:
         raise _Wrong(f"{len(numbers)} operands, not {theorem.components}")

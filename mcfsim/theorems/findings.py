@@ -1,4 +1,4 @@
-"""What is found where a statement is tried: counts, the first violations, the worst error."""
+"""Findings: the counts, the first violations and the worst error of the cases tried."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from mcfsim.theorems.trial import Measured, Trial
 if TYPE_CHECKING:
     from mcfsim.theorems.device import DeviceJudge
 
-#: How many violations a certificate shows.
+#: Most violations that a certificate shows.
 WITNESSES = 8
-#: Quotients in binary64 that are this near the largest are compared exactly.
+#: Quotients in binary64 within this relative distance of the largest are compared exactly.
 _SHARE = 2.0**-45
-#: So many cases are measured before loops compare others with them, and left open for a while.
+#: How many cases are measured before loops compare others with them, and how many may stay open for a while.
 _FIRST, _OPEN = 1 << 11, 1 << 12
-#: Loops are kept for so many cases at least, whatever they leave open.
+#: Loops are kept for at least this many cases, however many they leave open.
 _TRUSTED = 1 << 20
 
 
 class Findings:
-    """What was found in a number of cases, to which more can be added."""
+    """The findings of a number of cases, to which others can be added."""
 
     def __init__(self, theorem: Theorem, precision: int) -> None:
         self.theorem, self.precision = theorem, precision
         self.applicable = self.violations = 0
         self.witnesses: list[int] = []
-        #: The largest error's signed quotient and its case, and the constant that it amounts to.
+        #: The signed quotient of the largest error, and its case; and the constant that it amounts to.
         self.worst: tuple[Fraction, int] | None = None
         self.constant: Any = 0
-        # The least and the largest quotient in binary64 of those that were looked at.
+        # The least and the largest quotient in binary64 so far.
         self._extremes = (0.0, 0.0)
-        # How many cases loops have judged, and how many of them they have left open.
+        # How many cases loops have judged, and how many of these they have left open.
         self._judged = self._left = 0
-        # Of those: their numbers, and a block a component.
+        # The open cases: their numbers, and one block per component.
         self._open: list[list[Block]] = []
         self._many = 0
 
     def judge(self, ar: Emulation, blocks: Iterable[tuple[int, list[Block]]], ahead: int = 0) -> None:
-        """Run the algorithm on blocks of cases, each with the number of its first one, and add them.
+        """Run the algorithm on blocks of cases, given with the number of their first case, and add them.
 
-        How many cases are ahead, these and others, settles whether compiling pays.
+        The number of cases ahead, these included, decides whether compiling pays.
         """
         judge = Judge(self.theorem, ar, ahead)
         for first, block in blocks:
-            # Before any error is known, some are measured, with which the others are compared.
+            # Before any error is known, some cases are measured, and others are compared with them.
             start = _FIRST if self.theorem.claim.measured is not None and self.worst is None else 0
             for part in (slice(0, start), slice(start, None)):
                 some = [column[part] for column in block]
@@ -65,7 +65,7 @@ class Findings:
         self._look_at_open(ar)
 
     def judge_on(self, judge: DeviceJudge, ar: Emulation, domain: Domain, start: int, stop: int) -> None:
-        """Judge a range of cases as `judge` does, on a device, but for those that it leaves open."""
+        """Judge a range of cases as `judge` does, but on a device; judge here what it leaves open."""
         for batch in judge.batches(domain, start, stop):
             if not self._settles():
                 break
@@ -83,15 +83,15 @@ class Findings:
             self._add(first, found.tally(blocks, self._wanted()), ar)
 
     def _settles(self) -> bool:
-        """Return whether loops have settled more than they left open, or a few blocks at the start."""
+        """Return whether loops settle more cases than they leave open; true for a few blocks at the start."""
         return 2 * self._left < self._judged + _TRUSTED
 
     def _wanted(self) -> int:
-        """Return how many violations of the next cases in order may be among the first ones."""
+        """Return how many violations of the next cases may be among the first ones."""
         return WITNESSES if len(self.witnesses) < WITNESSES else 0
 
     def _add(self, first: int, found: CaseCounts, ar: Emulation) -> None:
-        """Add what a loop or a kernel says of a batch of cases."""
+        """Add the judgement of a batch of cases by a loop or a kernel."""
         self.applicable += found.applicable
         self.violations += found.violations
         if found.first:
@@ -106,7 +106,7 @@ class Findings:
                 self._look_at_open(ar)
 
     def _look_at_open(self, ar: Emulation) -> None:
-        """Judge what loops have left open, cases of many blocks at once."""
+        """Judge the cases that loops have left open, from many blocks at once."""
         if self._open:
             cases, *blocks = (np.concatenate(column) for column in zip(*self._open, strict=True))
             self._open.clear()
@@ -116,7 +116,7 @@ class Findings:
                 self.look_at(cases[part], try_block(self.theorem, ar, [block[part] for block in blocks]))
 
     def look_at(self, first: int | NDArray[np.int64], trial: Trial) -> None:
-        """Add a block of cases, the first of which has the given number; or each has its own."""
+        """Add a block of cases; `first` is the number of its first case, or an array of all numbers."""
         cases = first + np.arange(trial.cases) if np.ndim(first) == 0 else np.asarray(first)
         with np.errstate(all="ignore"):
             there = applicable(self.theorem, trial)
@@ -129,7 +129,7 @@ class Findings:
                 self._measure(cases, trial, there)
 
     def add(self, data: dict[str, Any]) -> None:
-        """Add what `as_data` returned for other cases."""
+        """Add the findings that `as_data` returned for other cases."""
         self.applicable += data["applicable"]
         self.violations += data["violations"]
         self._add_witnesses(data["witnesses"])
@@ -138,7 +138,7 @@ class Findings:
             self._compare(Fraction(int(numerator), int(denominator)), case)
 
     def as_data(self) -> dict[str, Any]:
-        """Return JSON data."""
+        """Return the findings as JSON data."""
         worst = self.worst
         return {
             "applicable": self.applicable,
@@ -170,7 +170,7 @@ class Findings:
             self._compare(exact, int(cases[trial.case(place)]))
 
     def _below(self, ratio: float) -> bool:
-        """Whether a quotient, wrong by a little, is certainly no larger an error than the worst so far."""
+        """Return whether a quotient, inexact itself, is certainly a smaller error than the worst so far."""
         if self.worst is None:
             return False
         return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
@@ -187,8 +187,8 @@ class Findings:
 
 
 def _largest(measured: Measured, places: NDArray[np.int64]) -> int:
-    """Return the first of some places where the exact quotient is largest in magnitude."""
-    # As a rule, half of them or fewer are larger than one in the middle.
+    """Return the first of some places at which the exact quotient is largest in magnitude."""
+    # As a rule, at most half of them are larger than the one in the middle.
     while True:
         some = measured[places]
         error, reference = abs(some.error), abs(some.reference)

@@ -1,9 +1,9 @@
-"""How the numbers in an algorithm scale with its operands, shown by running it on powers of two.
+"""How the numbers in an algorithm scale with its operands, found by running it on powers of two.
 
-An algorithm that only adds what scales alike is homogeneous: if operand i is multiplied by ``2**k[i]``,
-each number in it is multiplied by ``2**(d . k)``, with a vector d of degrees of its own, as long as nothing
-overflows or underflows. Where that could happen follows from how large and how small each of its numbers can
-be. If all operands are multiplied by one power, there is one degree only.
+An algorithm is homogeneous if it only adds numbers that scale alike. If operand i is then multiplied by
+``2**k[i]``, each number in it is multiplied by ``2**(d . k)``, as long as nothing overflows or underflows;
+each number has its own vector d of degrees. Bounds on the size of each number tell where it could overflow
+or underflow. If all operands are multiplied by one power, there is only one degree.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.operands import OperandSpec
 
-#: A last bit that may lie anywhere.
+#: The exponent of a last bit that may lie anywhere.
 _ANYWHERE = -(1 << 20)
 
 
 class NotHomogeneousError(ValueError):
-    """An algorithm combines numbers that scale differently."""
+    """Raised if an algorithm combines numbers that scale differently."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +33,16 @@ class Quantity(Opaque):
     Attributes
     ----------
     degrees : tuple of Fraction
-        In each operand, or the one in all.
+        The degree in each operand, or the one degree in all.
     signs : tuple of bool
-        Whether negating an operand negates it.
+        For each operand, whether negating it negates the number.
     low, top, unit : int
-        Its magnitude is zero, or from ``2**low`` to ``2**top``; it is a multiple of ``2**unit``. Of several
-        operands with one degree in all, low and unit are relative to the smallest, top to the largest.
+        Its magnitude is zero, or from ``2**low`` to ``2**top``; it is a multiple of ``2**unit``. If several
+        operands have one degree in all, low and unit are relative to the smallest, top to the largest.
     exact : int
-        What `unit` was before it was rounded.
+        The value of `unit` before rounding.
     format, rounding : Format, Rounding
-        Into which it was rounded, and how.
+        The format to which it was rounded, and how.
     zero : bool
         Whether it is the constant 0, which scales as anything does.
     """
@@ -64,33 +64,33 @@ class Quantity(Opaque):
 
     @property
     def safe_from(self) -> int:
-        """The exponent from which on it does not underflow, or is exact if it does."""
+        """The least exponent at which it does not underflow, or is exact if it does."""
         quantum = self.format.emin - self.format.precision + 1
         return min(quantum - self.exact, self.format.emin - self.low)
 
     @property
     def safe_to(self) -> int:
-        """The exponent up to which it does not overflow."""
+        """The largest exponent at which it does not overflow."""
         return self.format.emax - self.top
 
 
 @dataclass
 class Scales:
-    """An `mcfsim.protocol.Arithmetic` on quantities, each of which stands for all numbers of its range.
+    """An `mcfsim.protocol.Arithmetic` on quantities; each stands for all numbers of its range.
 
     Attributes
     ----------
     format, rounding : Format, Rounding
     operands : int
-        How many operands there are.
+        Number of operands.
     common : bool
         Whether all are multiplied by one power of two.
     quantities : list of Quantity
-        All that was computed, operands not included.
+        All computed numbers, without the operands.
     odd : bool
-        Whether so far negating all operands negates a number, or leaves it as it is, throughout.
+        Whether, so far, negating all operands always negates a number or leaves it as it is.
     odd_in_each : bool
-        Whether the same is so of every single operand.
+        Whether the same holds for every single operand.
     """
 
     format: Format
@@ -103,7 +103,7 @@ class Scales:
     _root: Scales | None = None
 
     def like(self, fmt: Format, rounding: Rounding) -> Scales:
-        """Return the same for another format: what is computed there is recorded here."""
+        """Return the same for another format; it records what it computes here, too."""
         root = self._root or self
         return Scales(fmt, rounding, self.operands, self.common, self.quantities, _root=root)
 
@@ -165,11 +165,11 @@ class Scales:
         return self._rounded(replace(self._taken(a), signs=(False,) * self.operands))
 
     def sign(self, a: Any) -> Quantity:
-        """Return the sign, of degree 0."""
+        """Return the sign of ``a``, which has degree 0."""
         return self._rounded(replace(self._taken(1), signs=self._taken(a).signs))
 
     def round(self, x: Any) -> Quantity:
-        """Round into the format."""
+        """Return x rounded into the format."""
         return self._rounded(self._taken(x))
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -177,7 +177,7 @@ class Scales:
         return function(self, *operands, **options)
 
     def _taken(self, x: Any) -> Quantity:
-        """Return a quantity, or a constant as one."""
+        """Return a quantity as it is, or a constant as a quantity."""
         if isinstance(x, Quantity):
             return x
         value = abs(Fraction(x))
@@ -218,7 +218,7 @@ class Scales:
         root.odd_in_each &= not (throughout or somewhere)
 
     def _rounded(self, x: Quantity) -> Quantity:
-        """Return the quantity rounded into the format, and keep it."""
+        """Round a quantity into the format, record it, and return it."""
         unit = max(x.unit, x.low - self.format.precision + 1)
         found = replace(x, unit=unit, exact=x.unit, format=self.format, rounding=self.rounding)
         if not found.zero:
@@ -235,16 +235,16 @@ def scales_of(
     common: bool = False,
     degree: int = 1,
 ) -> Scales | None:
-    """Run an algorithm on quantities; None if it does anything else than operations of its arithmetic.
+    """Run an algorithm on quantities; return None if it does anything but operations of its arithmetic.
 
     Parameters
     ----------
     algorithm, operands, fmt, rounding
-        As of a `mcfsim.theorems.Theorem`, and where it is tried.
+        Those of a `mcfsim.theorems.Theorem`, and the arithmetic it is tried in.
     common : bool, optional
         Whether all operands are multiplied by one power of two.
     degree : int, optional
-        Of each operand: 2 where operands are multiplied by powers of four.
+        The degree of each operand: 2 if operands are multiplied by powers of four.
 
     Raises
     ------
@@ -255,14 +255,14 @@ def scales_of(
     taken: list[Any] = []
     for i, operand in enumerate(operands):
         high = scales.operand(i, degree)
-        # How deep a low word may lie is not bounded.
+        # A low word may lie arbitrarily deep.
         low = replace(high, low=_ANYWHERE, unit=_ANYWHERE)
         taken.append(high if operand.kind == "value" else (high, *[low] * (operand.components - 1)))
     try:
         algorithm(scales, *taken)
     except NotHomogeneousError:
         raise
-    except Exception:  # whatever an algorithm does with what is no block
+    except Exception:  # an algorithm may do anything with a quantity, which is no block
         return None
     return scales
 

@@ -1,4 +1,4 @@
-"""What statements suppose of operands, as data: see `mcfsim.theorems.logic`."""
+"""Hypotheses: what a statement supposes of its operands, as data (see `mcfsim.theorems.logic`)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from mcfsim.theorems.trial import Trial, Truth
 
 
 def hypothesis(said: Proposition | str, test: Callable[[Trial], Truth] | None = None) -> Hypothesis:
-    """Return a hypothesis of one's own: a proposition, or words and a test as of `mcfsim.theorems.claim`."""
+    """Return a hypothesis made of a proposition, or of words and a test as for `mcfsim.theorems.claim`."""
     return Hypothesis(_said(said, test))
 
 
 # -- signs and sizes ----------------------------------------------------------------------------------------
 def ordered(a: str, b: str) -> Hypothesis:
-    """Suppose ``|a| >= |b|``; of pairs, of their high words."""
+    """Suppose ``|a| >= |b|``; pairs are compared by their high words."""
     return Hypothesis(abs(Word(b)) <= abs(Word(a)))
 
 
 def by_magnitude(*names: str) -> Hypothesis:
-    """Suppose that magnitudes do not decrease."""
+    """Suppose that the magnitudes of operands do not decrease, in the order given."""
     words = [abs(Word(name)) for name in names]
     return Hypothesis(AllOf(tuple(a <= b for a, b in pairwise(words))))
 
@@ -63,7 +63,7 @@ def positive(name: str) -> Hypothesis:
 
 
 def same_sign(a: str, b: str) -> Hypothesis:
-    """Suppose that two numbers, or the high words of two pairs, have no opposite signs."""
+    """Suppose that two numbers, or the high words of two pairs, do not have opposite signs."""
     return Hypothesis(SameSign(Word(a), Word(b)))
 
 
@@ -96,7 +96,7 @@ def _share_of(a: str, factor: Fraction | int) -> Term:
 
 # -- exponents and bits -------------------------------------------------------------------------------------
 def exponents_ordered(a: str, b: str) -> Hypothesis:
-    """Suppose that the exponent of a is at least that of b, or that a is zero."""
+    """Suppose that the exponent of a is at least that of b, or that one is zero."""
     x, y = Word(a), Word(b)
     return Hypothesis(AnyOf((Exponent(y) <= Exponent(x), equal(x, 0), equal(y, 0))))
 
@@ -110,7 +110,7 @@ def exponent_gap(a: str, b: str, extra: int = 0) -> Hypothesis:
 
 
 def exponents_at_least(x: Term, y: Term) -> Proposition:
-    """Say ``e(x) + e(y) >= emin + p - 1``."""
+    """Return the proposition ``e(x) + e(y) >= emin + p - 1``."""
     return Exponent(x) + Exponent(y) >= OfFormat("emin + p - 1", lambda fmt, _: fmt.emin + fmt.precision - 1)
 
 
@@ -125,24 +125,24 @@ def product_of_quanta(a: str, b: str) -> Hypothesis:
 
 
 def is_of_quanta(a: str, b: str) -> Proposition:
-    """Say that ``a b`` is a multiple of the smallest subnormal number."""
+    """Return the proposition that ``a b`` is a multiple of the smallest subnormal number."""
     return IsMultiple(Word(a) * Word(b), SMALLEST)
 
 
 def nonoverlapping(*names: str) -> Hypothesis:
-    """Suppose that values are a nonoverlapping expansion, smallest first; any may be zero."""
+    """Suppose that values form a nonoverlapping expansion, smallest first; any may be zero."""
     return Hypothesis(Nonoverlapping(tuple(map(Word, names))))
 
 
 def nonadjacent(*names: str) -> Hypothesis:
-    """Suppose that values are a nonadjacent expansion, smallest first; any may be zero."""
+    """Suppose that values form a nonadjacent expansion, smallest first; any may be zero."""
     return Hypothesis(Nonoverlapping(tuple(map(Word, names)), 2))
 
 
 def bits_resolved(a: str, b: str) -> Hypothesis:
-    """Suppose that the first bit of a and b is at most ``2**(p + k - 3)`` times the last of both.
+    """Suppose that the first bit of a and b is at most ``2**(p + k - 3)`` times their last bit.
 
-    No operation of 2Sum or Fast2Sum then has a result of more than p + k bits, down to the last of a and b.
+    Then no operation of 2Sum or Fast2Sum has a result of more than p + k bits, down to that last bit.
     """
     reach = OfFormat("p + k - 3", lambda fmt, rounding: fmt.precision + rounding.random_bits - 3)
     words = Word(a), Word(b)
@@ -152,12 +152,12 @@ def bits_resolved(a: str, b: str) -> Hypothesis:
 
 # -- ranges -------------------------------------------------------------------------------------------------
 def sum_in_range(a: str, b: str) -> Hypothesis:
-    """Suppose ``|a + b| <= max``: that the exact sum does not overflow, whichever way it is rounded."""
+    """Suppose ``|a + b| <= max``: the exact sum does not overflow, whichever way it is rounded."""
     return Hypothesis(sum_at_most_largest(a, b))
 
 
 def sum_at_most_largest(a: str, b: str) -> Proposition:
-    """Say ``|a + b| <= max``."""
+    """Return the proposition ``|a + b| <= max``."""
     return abs(Word(a) + Word(b)) <= LARGEST
 
 
@@ -177,10 +177,10 @@ def finite_result(place: int, name: str = "") -> Hypothesis:
 
 
 def of_format(text: str, test: Callable[..., bool]) -> Hypothesis:
-    """Suppose something of format and rounding alone; where it does not hold, no operand is tried."""
+    """Suppose a condition on format and rounding alone; if it does not hold, no operand is tried."""
     return Hypothesis(InFormat(text, test))
 
 
-#: Suppose that no result is infinite or NaN: of nearest modes, that nothing overflows. Where numbers
-#: saturate, by policy or for want of both, results do not show it.
+#: Suppose that no result is infinite or NaN; in nearest modes, that nothing overflows. If numbers saturate,
+#: by policy or because the format has neither, results do not show an overflow.
 RESULTS_FINITE = Hypothesis(NoOverflow())

@@ -1,16 +1,19 @@
-"""The identity of a statement: it is what it would compute, and caches and journals know it by that alone."""
+"""The identity of a statement, by which caches and journals know it; and users' statements, by name."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, wraps
+from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from mcfsim.sweeps.reached import UnnamedError, digest
-from mcfsim.sweeps.source_digest import DIGEST
+from mcfsim.storage.sweeps.installed import DIGEST
+from mcfsim.storage.sweeps.reached import UnnamedError, digest
 from mcfsim.theorems.logic import Predicate
 from mcfsim.theorems.statement import Claim, Hypothesis, Theorem
 
@@ -19,19 +22,19 @@ _Found = TypeVar("_Found")
 
 
 class NoIdentityError(ValueError):
-    """A statement depends on something that cannot be named, or that changes by itself."""
+    """Raised if a statement depends on something that cannot be named, or that changes by itself."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A digest of all that a statement would compute with.
+    """A digest of all that a statement computes with.
 
     Attributes
     ----------
     digest : str
-        Empty where it has none.
+        Empty if the statement has none.
     lack : str
-        What then cannot be named, and where it is.
+        If so, what cannot be named, and where it is.
     """
 
     digest: str
@@ -42,7 +45,7 @@ class Identity:
 
 
 class _Held(threading.local):
-    """What was found of the statements that this thread is at work on, by their addresses."""
+    """The identities of the statements that this thread is working on, by address."""
 
     def __init__(self) -> None:
         self.found: dict[int, Identity] = {}
@@ -52,18 +55,18 @@ _held = _Held()
 
 
 def identity_of(theorem: Theorem) -> Identity:
-    """Return the identity of a statement as it is now, or as it was when `holding` it began."""
+    """Return the identity of a statement as it is now, or as it was at the start of `holding`."""
     return _held.found.get(id(theorem)) or _look(theorem)
 
 
 @contextmanager
 def holding(theorem: Theorem) -> Iterator[Identity]:
-    """Look at a statement once for all that this thread asks of it, and again at the end.
+    """Find the identity of a statement once for all that this thread does with it; check it at the end.
 
     Raises
     ------
     NoIdentityError
-        If it is then another one.
+        If the statement has changed by then.
     """
     before = identity_of(theorem)
     outermost = id(theorem) not in _held.found
@@ -78,7 +81,7 @@ def holding(theorem: Theorem) -> Iterator[Identity]:
 
 
 def check_same(theorem: Theorem, before: Identity) -> None:
-    """Raise `NoIdentityError` if a statement is another one than it was."""
+    """Raise `NoIdentityError` if the identity of a statement has changed."""
     if _look(theorem) != before:
         raise NoIdentityError(
             f"{theorem.name!r} gave two answers to the same question: what its algorithm, hypotheses or "
@@ -89,7 +92,7 @@ def check_same(theorem: Theorem, before: Identity) -> None:
 def by_identity(
     maxsize: int,
 ) -> Callable[[Callable[Concatenate[Theorem, _P], _Found]], Callable[Concatenate[Theorem, _P], _Found]]:
-    """Keep what a function returns of statements by their identity, and nothing of those without."""
+    """Return a decorator that caches a function of statements by identity; without one, nothing is kept."""
 
     def decorate(
         function: Callable[Concatenate[Theorem, _P], _Found],
@@ -128,7 +131,7 @@ def _look(theorem: Theorem) -> Identity:
 
 
 def _parts(theorem: Theorem) -> Iterator[tuple[str, Any]]:
-    """Yield all that a statement has, as it is called where something is wrong with it."""
+    """Yield each part of a statement, with the name that it has in error messages."""
     for item in fields(theorem):
         given = getattr(theorem, item.name)
         if item.name == "where":
@@ -142,10 +145,54 @@ def _parts(theorem: Theorem) -> Iterator[tuple[str, Any]]:
 
 
 def _said(name: str, of: Claim | Hypothesis) -> Iterator[tuple[str, Any]]:
-    """Yield what a hypothesis or claim says; a predicate is called after its test."""
+    """Yield the parts of a hypothesis or claim, with their names; of a predicate, the words and the test."""
     yield f"{name}'s class", type(of)
     if isinstance(of.said, Predicate):
         yield f"{name}'s words", of.said.text
         yield name, of.said.test
     else:
         yield name, of.said
+
+
+# -- statements of one's own ------------------------------------------------------------------------------
+def is_own(name: str) -> bool:
+    """Return whether a name refers to a statement of a module: no id of the catalogue has a colon."""
+    return ":" in name
+
+
+def own_theorem(name: str) -> Theorem:
+    """Return a statement from a module in the current folder or on Python's path.
+
+    Parameters
+    ----------
+    name : str
+        ``module:NAME``, or ``package.module:NAME``.
+
+    Raises
+    ------
+    ValueError
+        If the name has another form, or the module is missing, cannot be imported or lacks the statement.
+    """
+    path, _, attribute = name.partition(":")
+    if not (all(map(str.isidentifier, path.split("."))) and attribute.isidentifier()):
+        raise ValueError(f"{name!r} names no statement: write module:NAME, without .py")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(path)
+    except ModuleNotFoundError as problem:
+        if problem.name is not None and f"{path}.".startswith(f"{problem.name}."):
+            raise ValueError(f"no module {problem.name!r} in {here} or on Python's path") from problem
+        raise ValueError(f"module {path!r} cannot be imported: {problem}") from problem
+    except Exception as problem:
+        raise ValueError(
+            f"module {path!r} cannot be imported: {type(problem).__name__}: {problem}"
+        ) from problem
+    known = sorted(key for key, value in vars(module).items() if isinstance(value, Theorem))
+    found = getattr(module, attribute, None)
+    if isinstance(found, Theorem):
+        return found
+    has = f"; it has {', '.join(known)}" if known else "; it has no Theorem"
+    if not hasattr(module, attribute):
+        raise ValueError(f"module {path!r} has no {attribute!r}{has}")
+    raise ValueError(f"{name} is of type {type(found).__name__}, and no Theorem{has}")

@@ -1,4 +1,4 @@
-"""A statement on one block of operands: its algorithm run, its hypotheses and its claim asked."""
+"""Judging one block of operands: run a statement's algorithm, then test its hypotheses and its claim."""
 
 from __future__ import annotations
 
@@ -11,40 +11,180 @@ from typing import Any
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.choice import loops
-from mcfsim.compile.program import Program
+from mcfsim.compile.program import Program, flat
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.protocol import RoundedNumber
+from mcfsim.protocol import RoundedNumber, Value
 from mcfsim.rounding import Rounding
+from mcfsim.theorems.homogeneity import NotHomogeneousError, scales_of
 from mcfsim.theorems.identity import by_identity, identity_of
-from mcfsim.theorems.in_range import inside
-from mcfsim.theorems.operands import Block, OperandSpec
-from mcfsim.theorems.paths import EveryPath
+from mcfsim.theorems.logic.of_trials import is_difference
+from mcfsim.theorems.operands import Block, OperandSpec, unscaled_reach
+from mcfsim.theorems.paths import AllDraws
 from mcfsim.theorems.sealed_blocks import Sealed, is_block
-from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Measured, Trial, flat
+from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.trial import Measured, Trial
 
-#: Fewer cases are not worth looking whether compiling pays.
+# -- whether the range was left ---------------------------------------------------------------------------
+#: Precision of binary64.
+_BITS = 53
+
+
+def inside(theorem: Theorem, trial: Trial) -> Block | None:
+    """Return where no operation left the range of the format, or None where none can.
+
+    Only statements with unbounded exponents are checked. Where an operation overflows or underflows, the
+    format that stands for unbounded exponents does not show what such a statement says.
+    """
+    if trial.rounding.stochastic or not may_leave(theorem, trial.format):
+        return None
+    watch = RangeWatch(on_blocks(trial.format, trial.rounding), trial.size)
+    with np.errstate(all="ignore"):
+        theorem.algorithm(watch, *(tuple(x) if isinstance(x, tuple) else x for x in trial.operands))
+    return watch.inside
+
+
+@by_identity(256)
+def may_leave(theorem: Theorem, fmt: Format) -> bool:
+    """Return whether operations may leave the range of the format; True if that cannot be excluded."""
+    if theorem.range == "bounded":
+        return False
+    if theorem.scaling is Scaling.NONE or any(operand.kind == "sequence" for operand in theorem.operands):
+        return True
+    common, degree = theorem.scaling is not Scaling.EACH, 2 if theorem.scaling is Scaling.SQUARE else 1
+    try:
+        scales = scales_of(theorem.algorithm, theorem.operands, fmt, Rounding(), common=common, degree=degree)
+    except NotHomogeneousError:
+        return True
+    # How deep low words lie depends on the parts of a domain, and is not known here.
+    values = not any(operand.paired for operand in theorem.operands)
+    low, high = theorem.gaps(fmt.precision) if common else (0, 1)
+    return scales is None or any(
+        high > x.safe_to or (values and min(low, -unscaled_reach(fmt.precision)) < x.safe_from)
+        for x in scales.quantities
+    )
+
+
+class RangeWatch:
+    """An `mcfsim.protocol.Arithmetic` that notes where a result leaves the range of its format.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Carries out every operation.
+    size : int
+        Number of elements.
+
+    Attributes
+    ----------
+    inside : array of bool
+        Where, so far, nothing overflowed, and underflow rounded nothing. Sums of subnormal numbers are exact.
+        The result of a division by zero, or of the root of a negative number, is no overflow.
+    """
+
+    def __init__(self, ar: Any, size: int, inside: Block | None = None) -> None:
+        self._ar = ar
+        self.inside = np.ones(size, np.bool_) if inside is None else inside
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ar, name)
+
+    def like(self, fmt: Format, rounding: Rounding) -> RangeWatch:
+        """Return a watch for another format, which notes in the same array."""
+        return RangeWatch(self._ar.like(fmt, rounding), self.inside.size, self.inside)
+
+    def add(self, a: Value, b: Value) -> Value:
+        """Return ``a + b``."""
+        return self._noted(self._ar.add(a, b), a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """Return ``a - b``."""
+        return self._noted(self._ar.sub(a, b), a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """Return ``a * b``."""
+        result = self._ar.mul(a, b)
+        return self._noted(result, a, b, small=_small(result, self._least) & _nonzero(a) & _nonzero(b))
+
+    def div(self, a: Value, b: Value) -> Value:
+        """Return ``a / b``."""
+        result = self._ar.div(a, b)
+        small = _small(result, self._least) & _nonzero(a)
+        return self._noted(result, a, b, small=small, real=_nonzero(b))
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return ``a * b + c``, rounded once."""
+        result = self._ar.fma(a, b, c)
+        small = _small(result, self._least) & _nonzero(a) & _nonzero(b)
+        if 2 * self._ar.format.precision <= _BITS:  # binary64 holds the product
+            exact = is_difference(_number(a) * np.float64(1) * _number(b), np.float64(1) * result, _number(c))
+            small = small & ~exact
+        return self._noted(result, a, b, c, small=small)
+
+    def round(self, x: Value) -> Value:
+        """Return x rounded into the format."""
+        result = self._ar.round(x)
+        return self._noted(result, x, small=_small(result, self._least) & _nonzero(x))
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
+
+    @property
+    def _least(self) -> float:
+        return float(self._ar.format.smallest_normal)
+
+    def _noted(self, result: Value, *operands: Value, small: Any = False, real: Any = True) -> Value:
+        finite = real
+        for x in operands:
+            finite = finite & np.isfinite(_number(x))
+        self.inside &= ~(small | (finite & ~np.isfinite(result)))
+        return result
+
+
+def _small(x: Value, least: float) -> Any:
+    # A smaller number, rounded to the last bit of subnormal numbers, may become the smallest normal number.
+    return np.abs(_number(x)) <= least
+
+
+def _nonzero(x: Value) -> Any:
+    return _number(x) != 0
+
+
+def _number(x: Value) -> Any:
+    """Return a block, or a real scalar as a finite binary64 number of its sign."""
+    if isinstance(x, np.ndarray | np.floating):
+        return x
+    try:
+        return np.float64(x)
+    except OverflowError:
+        largest = np.finfo(np.float64).max
+        return np.float64(largest if x > 0 else -largest)
+
+
+# -- the judgement ----------------------------------------------------------------------------------------
+#: With fewer cases, it is not worth asking whether compiling pays.
 LEAST_COMPILED = 1 << 12
 
 
 def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
-    """Run the algorithm of a statement on a block of operands, one array a component.
+    """Run the algorithm of a statement on a block of operands, given as one array per component.
 
     Under stochastic rounding it is run on every path.
 
     Raises
     ------
     TypeError
-        If the algorithm returns something else than blocks, nested in tuples or not.
+        If the algorithm returns anything but blocks, nested in tuples or not.
     ValueError
-        If it raises an exception, which is the cause.
+        If the algorithm raises an exception, which is the cause.
     """
     given = Sealed(blocks)
     operands, size = structured(theorem.operands, given.blocks), blocks[0].size
-    paths = EveryPath(ar, size) if ar.rounding.stochastic else None
+    paths = AllDraws(ar, size) if ar.rounding.stochastic else None
     results = None if paths else run_compiled(theorem, ar, blocks)
     if results is None:
         with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
@@ -70,19 +210,21 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
 
 
 def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block, ...] | None:
-    """Return the algorithm's results by a compiled loop, or None where there is to be none.
+    """Return the algorithm's results from a compiled loop, or None if no loop is to be used.
 
-    That is where compiling pays, the arithmetic is the emulator, and the algorithm a straight line whose
-    statement has an identity.
+    A loop is used if compiling pays, the arithmetic is the emulator, the algorithm is a straight line, and
+    the statement has an identity.
     """
     size = blocks[0].size
     if type(ar) is not BlockArithmetic or size < LEAST_COMPILED or not identity_of(theorem):
         return None
-    filler = loops(ar.scalars).filler(lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None)
-    if filler is None or [block.dtype for block in blocks] != list(filler.operands):
+    bound_loop = loops(ar.scalars).bound_loop(
+        lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None
+    )
+    if bound_loop is None or [block.dtype for block in blocks] != list(bound_loop.operands):
         return None
-    results = tuple(np.empty(size, dtype) for dtype in filler.results)
-    filler([np.ascontiguousarray(block) for block in blocks], results)
+    results = tuple(np.empty(size, dtype) for dtype in bound_loop.results)
+    bound_loop([np.ascontiguousarray(block) for block in blocks], results)
     return results
 
 
@@ -93,7 +235,7 @@ def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Pro
     Raises
     ------
     TypeError
-        If it is no straight line, whatever it raises itself.
+        If the algorithm is no straight line, whatever it raises itself.
     """
     components = [f"x{place}" for place in range(sum(item.components for item in theorem.operands))]
     try:
@@ -104,7 +246,7 @@ def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Pro
 
 
 def structured(operands: tuple[OperandSpec, ...], components: list[Any]) -> tuple[Any, ...]:
-    """Return components as values, and tuples of them for operands that have several."""
+    """Return components grouped by operand: a value as it is, several components as a tuple."""
     rest = iter(components)
     return tuple(
         next(rest) if operand.kind == "value" else tuple(next(rest) for _ in range(operand.components))
@@ -113,7 +255,7 @@ def structured(operands: tuple[OperandSpec, ...], components: list[Any]) -> tupl
 
 
 def applicable(theorem: Theorem, trial: Trial) -> Block | None:
-    """Return where all hypotheses hold, within the range that is tried, or None if that is everywhere."""
+    """Return where all hypotheses hold and no operation left the range; None if that is everywhere."""
     there = inside(theorem, trial)
     for hypothesis in theorem.where:
         held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.test, trial)
@@ -122,13 +264,13 @@ def applicable(theorem: Theorem, trial: Trial) -> Block | None:
 
 
 def violating(theorem: Theorem, trial: Trial, there: Block | None) -> Block:
-    """Return where the claim fails, of the cases where all hypotheses hold, as `applicable` says."""
+    """Return where the claim fails among the cases that meet all hypotheses, given by `applicable`."""
     failing = ~_judged(theorem, f"the claim {theorem.claim.text!r}", theorem.claim.test, trial)
     return failing if there is None else failing & there
 
 
 def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Trial) -> Block:
-    """Return what a test says of each case: if that is so throughout."""
+    """Return for each case whether a test holds for all of its elements."""
     with np.errstate(all="ignore"), blaming(theorem, what):
         held: Block = test(trial)
         trial.check()
@@ -142,7 +284,7 @@ def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Tr
 
 
 def measured(theorem: Theorem, trial: Trial) -> Measured:
-    """Return the errors of a statement that has some."""
+    """Return the errors that a statement measures; its claim must measure one."""
     measure, what = theorem.claim.measure, "the claim's measure"
     assert measure is not None
     with np.errstate(all="ignore"), blaming(theorem, what):
@@ -167,7 +309,7 @@ def _described(x: Any) -> str:
 
 @contextmanager
 def blaming(theorem: Theorem, what: str) -> Iterator[None]:
-    """Say whose fault an exception is; that there is no exact path for an operation says it itself."""
+    """Turn an exception into a ValueError that says where it arose, but pass on `UnsupportedFormatError`."""
     try:
         yield
     except UnsupportedFormatError:

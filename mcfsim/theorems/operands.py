@@ -1,4 +1,4 @@
-"""What the operands of a statement are: values, double words, sequences; and lists of all of them."""
+"""The operands of a statement (values, double words, sequences), and how many of them are tried."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.checks import check_int
 from mcfsim.codec import all_values
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -19,27 +20,27 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.rounding import Rounding
 
 Block = NDArray[Any]
-#: The columns of a table of operands: one array a component.
+#: The columns of a table of operands: one array per component.
 Columns = tuple[Block, ...]
-#: Exponents of the format that stands for unbounded ones, while binary32 carries it, and beyond.
+#: Exponents of the format that stands for unbounded ones: if binary32 carries it, and if it does not.
 UNBOUNDED, FURTHER = (-100, 100), (-200, 200)
-#: The largest precision at which binary32 does.
+#: The largest precision at which binary32 carries it.
 _IN_BINARY32 = 11
 
 
 @dataclass(frozen=True)
 class OperandSpec:
-    """An operand: a value of the format, or several that belong together.
+    """An operand of a statement: a value of the format, or several that belong together.
 
     Parameters
     ----------
     name : str
-        As hypotheses and claims call it.
+        Its name in hypotheses and claims.
     kind : {"value", "double word", "relaxed pair", "sequence"}
         A double word is a pair ``(high, low)`` with ``high = RN(high + low)``, ties to even; a relaxed pair
         has ``|low| <= ulp(high) / 2`` only; a sequence is any number of values.
     components : int
-        How many values it is made of.
+        Number of values that it consists of.
     """
 
     name: str
@@ -58,7 +59,7 @@ def value(name: str) -> OperandSpec:
 
 
 def double_word(name: str) -> OperandSpec:
-    """Return an operand that is a double word: a pair that is normalised."""
+    """Return an operand that is a double word: a normalised pair."""
     return OperandSpec(name, "double word", 2)
 
 
@@ -68,12 +69,12 @@ def relaxed_pair(name: str) -> OperandSpec:
 
 
 def sequence(name: str, length: int) -> OperandSpec:
-    """Return an operand that is so many values."""
+    """Return an operand that is a sequence of `length` values."""
     return OperandSpec(name, "sequence", length)
 
 
 def every(operand: OperandSpec, fmt: Format) -> Columns:
-    """Return every finite operand of a format, subnormal and zero, of either sign."""
+    """Return every finite operand of a format, of either sign, subnormal numbers and zero included."""
     values = finite_values(fmt)
     if operand.paired:
         return _pairs(values, values, operand.kind, fmt)
@@ -85,16 +86,16 @@ def every(operand: OperandSpec, fmt: Format) -> Columns:
 def normal(
     operand: OperandSpec, fmt: Format, exponents: Sequence[int], depth: int, *, signs: bool, zero: bool
 ) -> Columns:
-    """Return every operand whose high word has one of the exponents, all of them normal.
+    """Return every operand whose high word is a normal number with one of the exponents.
 
     Parameters
     ----------
     depth : int
-        Of a pair: how many binades below half an ulp of the high word its low word may lie; zero, too.
+        For a pair: how many binades below half an ulp of the high word its low word may lie; or it is zero.
     signs : bool
         Whether the high word may be negative.
     zero : bool
-        Whether zero is one of them.
+        Whether zero is included.
     """
     high = significands(fmt, exponents, signs=signs)
     if not operand.paired:
@@ -115,14 +116,14 @@ def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block
     """Return the normal numbers of the given exponents that are finite values, in order."""
     one = 1 + np.arange(1 << (fmt.precision - 1)) / (1 << (fmt.precision - 1))
     values = np.ldexp(one, np.asarray(sorted(exponents))[:, None]).ravel().astype(carrier_of(fmt))
-    values = values[values <= float(fmt.max)]  # not every format has all of the largest exponent
+    values = values[values <= float(fmt.max)]  # some formats lack numbers of the largest exponent
     return np.concatenate([-values[::-1], values]) if signs else values
 
 
 def sparse(fmt: Format) -> Block:
-    """Return zeros, and of every exponent and either sign the significands 1, 1 + 2u, 3/2 and 2 - 2u.
+    """Return zeros, and the significands 1, 1 + 2u, 3/2 and 2 - 2u with every exponent and either sign.
 
-    Of subnormal numbers, which have fewer bits, those that are 1 and 3/2 times a power of two.
+    Subnormal numbers have fewer bits: of these, those that are 1 or 3/2 times a power of two are returned.
     """
     values = finite_values(fmt)
     significand = 2 * np.abs(np.frexp(values.astype(np.float64))[0])
@@ -133,18 +134,18 @@ def sparse(fmt: Format) -> Block:
 
 
 def unbounded(precision: int) -> Format:
-    """Return the format that stands for all of its precision where nothing overflows or underflows."""
+    """Return the format that stands for all of its precision while nothing overflows or underflows."""
     low, high = UNBOUNDED if precision <= _IN_BINARY32 else FURTHER
     return Format(f"p{precision}", precision=precision, emin=low, emax=high)
 
 
 def unscaled_reach(precision: int) -> int:
-    """Return the largest exponent, of either sign, of random operands that no scaling keeps near 1."""
+    """Return the largest exponent, positive or negative, of random operands that no scaling keeps near 1."""
     return precision + 3
 
 
 def has_all(fmt: Format, cases: Sequence[Sequence[Fraction]]) -> NDArray[np.bool_]:
-    """Return of which cases all numbers, which are exact, are finite values of a format."""
+    """Return for each case whether all its numbers, given exactly, are finite values of a format."""
     if not cases:
         return np.zeros(0, np.bool_)
     near = np.array([[_in_binary64(number) for number in case] for case in cases])
@@ -154,7 +155,7 @@ def has_all(fmt: Format, cases: Sequence[Sequence[Fraction]]) -> NDArray[np.bool
 
 
 def _in_binary64(number: Fraction) -> float:
-    """Return a number as it is, or NaN if it is none of binary64, which carries every format."""
+    """Return a number as a float, or NaN if it is no binary64 number; binary64 carries every format."""
     try:
         near = float(number)
     except OverflowError:
@@ -173,8 +174,8 @@ def finite_values(fmt: Format) -> Block:
 
 
 def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> Columns:
-    """Return all pairs of the kind; `low` is in order."""
-    # Half an ulp of the high word bounds the low one, which spares most candidates.
+    """Return all pairs of a kind; `low` must be sorted."""
+    # The low word is at most half an ulp of the high one, which rules out most candidates.
     half = _half_ulp(high, fmt)
     start, stop = np.searchsorted(low, -half, "left"), np.searchsorted(low, half, "right")
     count = stop - start
@@ -188,7 +189,7 @@ def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> Columns:
 
 
 def belongs(operand: OperandSpec, words: Columns, fmt: Format) -> NDArray[np.bool_]:
-    """Return which values of a format, component by component, are an operand of its kind."""
+    """Return where values of a format, given component by component, form an operand of its kind."""
     high, low = words[0], words[-1]
     if not operand.paired:
         return np.ones(high.shape, dtype=np.bool_)
@@ -205,7 +206,49 @@ def _normalised(high: Block, low: Block, fmt: Format) -> NDArray[np.bool_]:
 
 
 def _half_ulp(x: Block, fmt: Format) -> NDArray[np.float64]:
-    """Return half an ulp; of zero, zero."""
+    """Return half an ulp of x; zero for zero."""
     exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 1, fmt.emin)
     half: NDArray[np.float64] = np.where(x == 0, 0, np.ldexp(1.0, exponent - fmt.precision))
     return half
+
+
+# -- how much is tried ------------------------------------------------------------------------------------
+#: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
+Extent = Literal["core", "all"]
+#: Most cases of a core of pairs of words; an eighth of that if its low words lie deep.
+LIMIT = 1_100_000_000
+#: Number of random cases.
+SAMPLES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which operands of a format are tried.
+
+    Parameters
+    ----------
+    extent : {"core", "all"}, optional
+        ``all`` takes every operand of the format and no reduction.
+    limit : int, optional
+        The most cases of a core of pairs of words; its depth is reduced until it has no more.
+    samples, seed : int, optional
+        Number of random cases if the core is not all, and their seed.
+
+    Raises
+    ------
+    TypeError
+        If a number is no int.
+    ValueError
+        If the extent is unknown, or a number out of range.
+    """
+
+    extent: Extent = "core"
+    limit: int = LIMIT
+    samples: int = SAMPLES
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.extent not in get_args(Extent):
+            raise ValueError(f"unknown extent {self.extent!r}; known extents: {', '.join(get_args(Extent))}")
+        for label, least in (("limit", 1), ("samples", 0), ("seed", 0)):
+            check_int(label, getattr(self, label), least)

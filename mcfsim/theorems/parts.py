@@ -1,4 +1,4 @@
-"""Domains: parts that are products of tables of operands, or random ones, a block at a time from an index."""
+"""Parts of a domain: products of tables of operands, or random operands, in blocks from any index on."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.choice import is_available
-from mcfsim.compile.drawing import draw as compiled_words
+from mcfsim.compile.loops import draw as compiled_words
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.operands import Block, Columns, OperandSpec
 
-#: What a part is of all operands: every one of the format, or every one up to the reductions; operands near
-#: overflow or underflow, where reductions end; some of all exponents, whatever the reductions say; known
-#: extremal ones; random ones. Makers of parts and readers of certificates go by this list.
+#: Kinds of parts: every operand of the format; every operand up to the reductions; operands near overflow or
+#: underflow, where reductions end; some of all exponents, whatever the reductions say; known extremal ones;
+#: random ones. Code that makes parts or reads certificates uses this list.
 Kind = Literal["complete", "core", "edge", "spread", "family", "sample"]
-#: Blocks of random operands are kept if they have no more components.
+#: Blocks of random operands are kept if they have at most this many components.
 _FEW = 4
-#: Loading Numba, and the loop that draws, takes as long as NumPy takes for so many words.
+#: Loading Numba and the loop that draws takes as long as NumPy takes for this many words.
 _LOADING_PAYS = 1 << 26
 _drawn_so_far = [0]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the operands.
+    """A part of a domain: all combinations of the rows of its tables.
 
     Attributes
     ----------
     kind : str
         See `Kind`.
     text : str
-        What they are.
+        Description of the operands.
     tables : tuple
-        One table an operand, each a tuple of columns of equal length, one a component.
+        One table per operand, each a tuple of columns of equal length, one per component.
     """
 
     kind: Kind
@@ -57,22 +57,22 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return prod(len(table[0]) for table in self.tables)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the tables have."""
+        """Number of bytes of the tables."""
         return sum(column.nbytes for table in self.tables for column in table)
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        """Yield a range of cases in blocks: the index of the first case, and one array per component."""
         sizes = [len(table[0]) for table in self.tables]
         inner, axis = 1, len(sizes)
         while axis > 0 and inner * sizes[axis - 1] <= BLOCK:
             axis -= 1
             inner *= sizes[axis]
-        # A block is a run of rows: all of the tables beyond `axis`, and some of its own.
+        # A block is a run of rows of the table `axis`, with all rows of the tables after it.
         axis = max(axis - 1, 0)
         inner = prod(sizes[axis + 1 :])
         while start < stop:
@@ -84,7 +84,7 @@ class Part:
             start += size
 
     def at(self, cases: NDArray[np.int64]) -> list[Block]:
-        """Return single cases by their indices: a block a component."""
+        """Return the cases with the given indices, as one array per component."""
         places = np.unravel_index(cases, [len(table[0]) for table in self.tables])
         return [column[place] for table, place in zip(self.tables, places, strict=True) for column in table]
 
@@ -105,26 +105,26 @@ class Part:
 
 @dataclass(frozen=True)
 class Pieces(Part):
-    """Several products of tables, one after the other: the `Part` whose tables are those of its pieces."""
+    """A `Part` of several products of tables, one after the other; it has the tables of its pieces."""
 
     pieces: tuple[Part, ...] = ()
 
     @property
     def size(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return sum(piece.size for piece in self.pieces)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the tables have."""
+        """Number of bytes of the tables."""
         return sum(piece.nbytes for piece in self.pieces)
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        """Yield a range of cases in blocks: the index of the first case, and one array per component."""
         return across(self.pieces, start, stop)
 
     def at(self, cases: NDArray[np.int64]) -> list[Block]:
-        """Return single cases by their indices: a block a component."""
+        """Return the cases with the given indices, as one array per component."""
         first = np.array(starts(self.pieces))
         whose = np.searchsorted(first, cases, "right") - 1
         found = [np.empty(cases.size, table[0].dtype) for table in self.pieces[0].tables]
@@ -137,11 +137,11 @@ class Pieces(Part):
 
 @dataclass(frozen=True)
 class Sample(Part):
-    """Random operands: the `Part` whose tables are drawn where they are needed.
+    """A `Part` of random operands, which are drawn where they are needed.
 
-    Significands and exponents are uniform, the latter in a range for each operand; the low word of a pair
-    is drawn below half an ulp of the high one, near it as often as far from it. The case of an index does
-    not depend on the range in which it is drawn.
+    Significands are uniform, and so are exponents, in a range for each operand. The low word of a pair is
+    drawn below half an ulp of the high word, as often near it as far from it. The case of an index does not
+    depend on the range in which it is drawn.
     """
 
     operands: tuple[OperandSpec, ...] = ()
@@ -152,18 +152,18 @@ class Sample(Part):
 
     @property
     def size(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return self.count
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        """Yield a range of cases in blocks: the index of the first case, and one array per component."""
         kept = sum(operand.components for operand in self.operands) <= _FEW
         for first in range(start, stop, BLOCK):
             size = min(BLOCK, stop - first)
             yield first, list(_drawn(self, first, size) if kept else self._draw(first, size))
 
     def at(self, cases: NDArray[np.int64]) -> list[Block]:
-        """Return single cases by their indices: a block a component."""
+        """Return the cases with the given indices, as one array per component."""
         runs = np.split(cases, np.flatnonzero(np.diff(cases) != 1) + 1)
         drawn = [list(self._draw(int(run[0]), run.size)) for run in runs]
         return [np.concatenate(column) for column in zip(*drawn, strict=True)]
@@ -182,28 +182,28 @@ class Sample(Part):
                 )
                 operation += 2
                 if operand.paired and place == 1:
-                    # Half of them lie in the two binades below half an ulp.
-                    rest, near = which >> 1, -(which & 1)  # a mask: selecting takes a branch an element
+                    # Half of the low words lie in the two binades below half an ulp.
+                    rest, near = which >> 1, -(which & 1)  # a mask: selecting takes a branch per element
                     far = _remainder(rest, p + 4)
                     down = far ^ ((far ^ (rest & 1)) & near)
                     exponent = np.frexp(words[0])[1] - (2 + p) - down.astype(np.int32)
                 else:
                     exponent = _remainder(which, high - low + 1).astype(np.int32) + low
-                # The sign is the last bit, and the significand has the p - 1 before it, or all 31.
+                # The last bit is the sign; the p - 1 bits before it, or all 31, are the significand.
                 rest = (bits >> 1) & ((1 << min(p - 1, 31)) - 1)
                 significand = (1 << (p - 1)) + rest.astype(np.float64)
                 significand *= 1.0 - 2.0 * (bits & 1)
-                # A low word may lie among the subnormal numbers, which have fewer bits.
+                # A low word may be subnormal, and then has fewer bits.
                 words.append(ar.round(np.ldexp(significand, exponent - (p - 1))))
             if operand.kind == "double word":
-                # Where the low word would change the high one (a tie that goes away), it is left out.
+                # A low word that would change the high one (a tie that rounds away) is replaced by zero.
                 words[1] *= ar.add(words[0], words[1]) == words[0]
             yield from words
 
 
 @lru_cache(maxsize=64)
 def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
-    """Return a block of random operands, which many a statement has in common with the one before."""
+    """Return a block of random operands; consecutive statements often have it in common."""
     blocks = tuple(sample._draw(start, size))
     for block in blocks:
         block.flags.writeable = False
@@ -211,7 +211,7 @@ def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
 
 
 def _drawing(many: int) -> Callable[..., Words]:
-    """Return what draws words: a compiled loop, the same ones, once Numba is loaded or loading it pays."""
+    """Return a function that draws words: a compiled loop, once Numba is loaded or loading it pays."""
     _drawn_so_far[0] += many
     compiled = is_available() and ("numba" in sys.modules or _drawn_so_far[0] > _LOADING_PAYS)
     return compiled_words if compiled else _words
@@ -222,20 +222,20 @@ def _words(words: RandomWords, start: int, count: int, bits: int, _: str) -> Wor
 
 
 def _remainder(x: Words, divisor: int) -> Words:
-    """Return ``x % divisor``, by a division of which NumPy makes a product."""
+    """Return ``x % divisor``, by a division that NumPy turns into a product."""
     found: Words = x - x // np.uint32(divisor) * np.uint32(divisor)
     return found
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What is tried, where, and what it stands for.
+    """The operands of a trial, the format it runs in, and what the operands stand for.
 
     Attributes
     ----------
     format : Format
-        The one that the algorithm is run in: the format in question, or one of its precision with exponents
-        that stand for unbounded ones.
+        The format that the algorithm runs in: the one to be tried, or one of its precision whose exponents
+        stand for unbounded ones.
     parts : tuple of Part
     reductions : tuple of str
         Why the operands tried stand for all.
@@ -250,12 +250,12 @@ class Domain:
 
     @property
     def size(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return sum(part.size for part in self.parts)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the tables of all parts have."""
+        """Number of bytes of the tables of all parts."""
         return sum(part.nbytes for part in self.parts)
 
     def starts(self) -> list[int]:
@@ -263,11 +263,11 @@ class Domain:
         return starts(self.parts)
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-        """Yield the cases of a range a block at a time: the first one's index, and a block a component."""
+        """Yield a range of cases in blocks: the index of the first case, and one array per component."""
         return across(self.parts, start, stop)
 
     def units(self, size: int) -> list[tuple[int, int]]:
-        """Return ranges of at most so many cases that together are all; none crosses a part's end."""
+        """Return ranges of at most `size` cases that together cover all; none crosses a part's end."""
         return [
             (first + a, first + min(a + size, part.size))
             for first, part in zip(self.starts(), self.parts, strict=True)
@@ -276,17 +276,17 @@ class Domain:
 
 
 def anywhere(fmt: Format) -> tuple[int, int]:
-    """Return the exponents of operands drawn from all of a format: not the largest, where there is room."""
+    """Return the exponents of operands drawn from a whole format, without the largest if there is room."""
     return fmt.emin, max(fmt.emin, fmt.emax - 1)
 
 
 def starts(parts: Sequence[Part]) -> list[int]:
-    """Return the index of each part's first case, of all one after the other."""
+    """Return the index of each part's first case, if the parts follow one another."""
     return [0, *accumulate(part.size for part in parts)][:-1]
 
 
 def across(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-    """Yield the cases of a range of several parts a block at a time, as one part does."""
+    """Yield a range of cases of several parts in blocks, as one part does."""
     for first, part in zip(starts(parts), parts, strict=True):
         a, b = max(start - first, 0), min(stop - first, part.size)
         if a < b:

@@ -1,4 +1,4 @@
-"""Stochastic rounding on every path: an operation has each result that one of all random words gives it."""
+"""Stochastic rounding on every path: an operation has every result that some random word gives it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import is_scalar
-from mcfsim.protocol import Arithmetic, Emulation, Value
+from mcfsim.protocol import Arithmetic, Emulation, Forwarding, Value
 from mcfsim.random import RandomWords, Words, word_bits
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.elementwise import ArrayBacked
 from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.sealed_blocks import ArrayBacked
 from mcfsim.theorems.trial import Block, Trial, Truth
 
 
 @dataclass(frozen=True, eq=False)
 class Paths(Trial):
-    """Operands and results of every path of every case, one element a path.
+    """A trial with operands and results of every path of every case, one element per path.
 
     A case is violated if one of its paths is, and applicable if all of them are.
 
@@ -30,7 +30,7 @@ class Paths(Trial):
     whose : block of int
         The case of each path, in order.
     probability : Exact
-        Of each path, as the share of the random words that lead to it.
+        The probability of each path: the share of the random words that lead to it.
     """
 
     whose: Block = field(kw_only=True)
@@ -42,7 +42,7 @@ class Paths(Trial):
 
     @property
     def cases(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return int(self._starts.size)
 
     def case(self, element: int) -> int:
@@ -50,7 +50,7 @@ class Paths(Trial):
         return int(self.whose[element])
 
     def each(self, of_cases: Block) -> Block:
-        """Return for each path what is given for each case."""
+        """Return a value for each path from a value for each case."""
         return of_cases[self.whose]
 
     def throughout(self, held: Truth) -> Truth:
@@ -58,7 +58,7 @@ class Paths(Trial):
         return np.logical_and.reduceat(held, self._starts)
 
     def only(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
-        """Return where `there` and a test hold: it is asked of all paths, since expectations need them."""
+        """Return where `there` and a test hold; the test sees all paths, since expectations need them."""
         held: Truth = there & test(self)
         return held
 
@@ -72,33 +72,33 @@ class Paths(Trial):
             up = np.where(there, q - least, 0)
             n, q, bits = n.astype(object) << up.astype(object), least, bits + int(up.max())
         bits += int(np.diff(self._starts, append=self.whose.size).max()).bit_length()
-        if bits > 62:  # two words are not summed: Python integers, which the bits keep them
+        if bits > 62:  # two words are not summed: Python integers, as 125 bits keep them
             n, bits = n.astype(object), max(bits, 125)
         return Exact(np.add.reduceat(n, self._starts), q, bits)[self.whose]
 
 
-class EveryPath:
+class AllDraws(Forwarding):
     """An `mcfsim.protocol.Arithmetic` that runs an algorithm on all random words at once.
 
     Parameters
     ----------
     ar : Emulation
-        The emulator, rounding stochastically. It carries out every operation.
+        The emulator, with stochastic rounding. It carries out every operation.
     size : int
-        How many cases there are.
+        Number of cases.
 
     Notes
     -----
-    A path on which an operation has two results becomes two. By every `mcfsim.rounding.Rule` a result moves
-    away from its truncation for all random bits from some number on, which is found by bisection: r + 2 runs
-    of an operation tell what each of ``2**r`` draws makes of it.
+    A path splits into two where an operation has two results. Under every `mcfsim.rounding.Rule`, a result
+    moves away from its truncation for all random bits from some number up. Bisection finds that number: r + 2
+    runs of an operation give its results for all ``2**r`` draws.
     """
 
     def __init__(self, ar: Emulation, size: int) -> None:
         self._ar, self._bits = ar, ar.rounding.random_bits
         self.whose = np.arange(size)
         self.probability = Exact(np.ones(size), 0, 1)
-        #: For every operation that split paths: the path from which each of the new ones came.
+        #: For every operation that split paths: the old path of each new one.
         self._origins: list[Block] = []
 
     @property
@@ -113,48 +113,8 @@ class EveryPath:
 
     @property
     def rounding(self) -> Rounding:
-        """Mode, random bits and rule."""
+        """Rounding mode, random bits and rule."""
         return self._ar.rounding
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self._split("add", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self._split("sub", a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``."""
-        return self._split("mul", a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``."""
-        return self._split("div", a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root."""
-        return self._split("sqrt", a)
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c``, rounded once."""
-        return self._split("fma", a, b, c)
-
-    def neg(self, a: Value) -> Value:
-        """Return ``-a``."""
-        return self._split("neg", a)
-
-    def abs(self, a: Value) -> Value:
-        """Return ``|a|``."""
-        return self._split("abs", a)
-
-    def sign(self, a: Value) -> Value:
-        """Return 1 or -1 by the sign, and a zero or NaN as it is."""
-        return self._split("sign", a)
-
-    def round(self, x: Value) -> Value:
-        """Round numbers from anywhere."""
-        return self._split("round", x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``."""
@@ -165,13 +125,13 @@ class EveryPath:
         return self._ar.like(fmt, rounding)
 
     def settled(self, x: Any) -> Any:
-        """Return a value, or an operand, as a block of one element for every path that there is now."""
+        """Return a value or an operand as a block with one element for every path that exists now."""
         if isinstance(x, _Value):
             return self._brought_on(x.block, x.age)
         return self._brought_on(x, 0) if isinstance(x, np.ndarray) else x
 
     def trial(self, names: tuple[str, ...], operands: tuple[Any, ...], results: tuple[Block, ...]) -> Paths:
-        """Return what came out."""
+        """Return the trial of all paths, for given operands and results."""
         every = tuple(
             tuple(map(self.settled, operand)) if isinstance(operand, tuple) else self.settled(operand)
             for operand in operands
@@ -183,7 +143,7 @@ class EveryPath:
             block = block[origins]
         return block
 
-    def _split(self, operation: str, *operands: Value) -> _Value:
+    def _operate(self, operation: str, *operands: Value) -> _Value:
         blocks = [x if is_scalar(x) else self.settled(x) for x in operands]
         low, high = (self._drawn(operation, blocks, draw) for draw in (0, (1 << self._bits) - 1))
         two = ~_same(low, high)
@@ -192,7 +152,7 @@ class EveryPath:
         some = [x if is_scalar(x) else x[two] for x in blocks]
         ups = self._ups(operation, some, high[two])
         origins = np.repeat(np.arange(two.size), 1 + two)
-        # Of the two paths that one becomes, the first goes with the truncation.
+        # Where a path splits, the first of the two new paths takes the truncation.
         first = np.flatnonzero(two) + np.arange(ups.size)
         result = low[origins]
         result[first + 1] = high[two]
@@ -206,7 +166,7 @@ class EveryPath:
         return _Value(result, len(self._origins))
 
     def _ups(self, operation: str, blocks: list[Any], high: Block) -> Block:
-        """Return how many draws give the result of the last one, where that of the first differs."""
+        """Return how many draws give the last draw's result, where the first draw gives another one."""
         below = np.zeros(high.size, np.int64)
         above = below + (1 << self._bits) - 1
         while (above - below > 1).any():
@@ -216,7 +176,7 @@ class EveryPath:
         return (1 << self._bits) - above
 
     def _drawn(self, operation: str, blocks: list[Any], draw: int | Block) -> Block:
-        """Carry out an operation with given random bits."""
+        """Return the result of an operation with given random bits."""
         size = max((x.size for x in blocks if not is_scalar(x)), default=self.whose.size)
         result = np.asarray(
             getattr(self._ar.at(_Draws(0, draw=draw), 0), operation)(*blocks), self._ar.carrier
@@ -226,7 +186,7 @@ class EveryPath:
 
 @dataclass(frozen=True, eq=False)
 class _Value(ArrayBacked):
-    """A block of results, from the time when paths had been split so often."""
+    """A block of results, and how often paths had been split when it was computed."""
 
     block: Block
     age: int
@@ -234,7 +194,7 @@ class _Value(ArrayBacked):
 
 @dataclass(frozen=True)
 class _Draws(RandomWords):
-    """Random words whose highest bits are given: the same ones for every element, or one each."""
+    """Random words whose highest bits are given: the same for every element, or one value each."""
 
     draw: Any = 0
 

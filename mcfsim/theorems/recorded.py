@@ -1,26 +1,23 @@
-"""Blocks that are recorded: predicates written for arrays, run once, become a line for one element.
-
-A `Recorded` block is a register of a line (`mcfsim.kernels.element.machine`), and a function of NumPy's that
-is called on it adds its verbs. What is not elementwise, or depends on the numbers, is a TypeError: a
-recorded block has no size, no items and no truth value, and nothing is done in place.
-"""
+"""Recorded blocks: predicates written for arrays run once on them, and become a line for one element."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 from mcfsim.formats import Format
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value, greatest, least
-from mcfsim.kernels.element.on_numpy import DTYPES
+from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.theorems.sealed_blocks import Elementwise
 
 _TYPES: Mapping[np.dtype[Any], Type] = {dtype: kind for kind, dtype in DTYPES.items()}
-#: A binary64 number of this magnitude or more is an integer, and added to smaller ones leaves integers.
+#: A binary64 number of at least this magnitude is an integer; so is its rounded sum with one of its sign.
 _WHOLE = 2.0**52
 _SIGN = -(1 << 63)
 #: The exponents of binary64's normal numbers.
@@ -28,13 +25,13 @@ _LEAST, _MOST = -1022, 1023
 
 
 class PredicateRecorder:
-    """Records predicates on a line, and where what they do in binary64 may not be exact.
+    """A recorder of predicates on a line, which notes where their binary64 operations may be inexact.
 
     Parameters
     ----------
     line : Line
     exact : callable
-        Returns the exact numbers that a recorded block is.
+        Returns the exact numbers of a recorded block.
     clean : bool, optional
         Whether the machine makes clean codes of NaN (`mcfsim.compile.lowering.lower`).
     """
@@ -60,7 +57,7 @@ class PredicateRecorder:
 
     @contextmanager
     def asking(self, where: Value) -> Iterator[None]:
-        """Doubt only where something is asked."""
+        """Restrict all doubt to the elements where something is asked."""
         self._asked.append(where)
         try:
             yield
@@ -83,14 +80,14 @@ class PredicateRecorder:
 
 
 class Recorded(NDArrayOperatorsMixin, Opaque):
-    """One register, in the place of a block.
+    """One register that takes the place of a block.
 
     Parameters
     ----------
-    recorder : Recorder
+    recorder : PredicateRecorder
     value : Value
     fmt : Format, optional
-        The one whose values, infinities and NaN these are, if that is known.
+        The format of these values, infinities and NaN, if it is known.
     """
 
     opaque = "is a recorded block: it has no one truth value, no size and no items"
@@ -108,29 +105,29 @@ class Recorded(NDArrayOperatorsMixin, Opaque):
         return Recorded(self.recorder, _cast(self.value, _kind(np.dtype(dtype))), self.format)
 
     def view(self, dtype: Any) -> Recorded:
-        """Return the codes of numbers, or the numbers of codes."""
+        """Return the codes of numbers, or the numbers with given codes."""
         kind = _kind(np.dtype(dtype))
         if TRUTH in (kind, self.value.type) or kind.bits != self.value.type.bits:
             raise TypeError(f"{self.dtype} is not seen as {dtype}")
         if kind is self.value.type:
             return self
         if kind.is_integer and not self.recorder.clean:
-            self.recorder.doubt(~self.value.equals(self.value))  # the code of a NaN is another one there
+            self.recorder.doubt(~self.value.equals(self.value))  # NaN has another code there
         return Recorded(self.recorder, self.value.bits() if kind.is_integer else self.value.as_number())
 
     def only(self, test: Callable[..., Any], *blocks: Any) -> Recorded:
-        """Return where this holds and a test of blocks does."""
+        """Return where both this and a test of blocks hold."""
         with self.recorder.asking(self.value):
             held: Recorded = self & test(*blocks)
         return held
 
     def rarely(self, test: Callable[..., Any], *blocks: Any) -> Recorded:
-        """Doubt wherever this holds, which is where a test is to be asked of blocks."""
+        """Return False everywhere; note doubt where this holds, instead of asking a test of blocks."""
         self.recorder.doubt(self.value)
         return Recorded(self.recorder, self.recorder.truth(False))
 
     def exactly(self) -> Any:
-        """Return the exact numbers."""
+        """Return the exact numbers of this block."""
         return self.recorder.exact(self)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -170,7 +167,7 @@ def _kind(dtype: np.dtype[Any]) -> Type:
 
 
 def _kind_of_number(x: Any) -> Any:
-    """Return the dtype of an operand, or the type of a Python number, which takes that of the others."""
+    """Return the dtype of an operand, or the type of a Python number, which adapts to the other operands."""
     return x.dtype if isinstance(x, Recorded | np.ndarray | np.generic) else type(x)
 
 
@@ -184,7 +181,7 @@ def _is_zero(x: Any) -> bool:
 
 
 def _cast(value: Value, kind: Type) -> Value:
-    """Return a register in a type that holds all that its own does."""
+    """Return a register converted to a type that holds all of its values."""
     if value.type is kind:
         return value
     if value.type is F32 and kind is F64:
@@ -202,7 +199,7 @@ def _same(_: PredicateRecorder, a: Value, b: Value) -> Value:
 
 
 def _doubt_zeros(recorder: PredicateRecorder, a: Value, b: Value) -> None:
-    """Doubt where both are zeros, of different signs: which one NumPy takes depends on the processor."""
+    """Note doubt where both are zeros of different signs: which one NumPy takes depends on the processor."""
     never = any(x.verb == "constant" and x.constant != 0 for x in (a, b))
     if a.type.is_float and not never:
         recorder.doubt(a.equals(0) & b.equals(0) & ~a.bits().equals(b.bits()))
@@ -225,7 +222,7 @@ def _minimum(recorder: PredicateRecorder, a: Value, b: Value) -> Value:
 
 
 def _signbit(recorder: PredicateRecorder, x: Value) -> Value:
-    recorder.doubt(~x.equals(x))  # a NaN may have any
+    recorder.doubt(~x.equals(x))  # a NaN may have either sign
     return x.bits() < 0
 
 
@@ -236,11 +233,11 @@ def _sign(_: PredicateRecorder, x: Value) -> Value:
 
 
 def _rint(_: PredicateRecorder, x: Value) -> Value:
-    """Round to an integer, ties to even: what is added to a large number of its sign, and taken away."""
+    """Round to an integer, ties to even: add and subtract a large number of the same sign."""
     if x.type is not F64:
         raise TypeError("integers are those of binary64")
     large = (x < 0).select(x.like(-_WHOLE), x.like(_WHOLE))
-    near = ((x + large - large).bits() | (x.bits() & _SIGN)).as_number()  # of zero, the sign is lost
+    near = ((x + large - large).bits() | (x.bits() & _SIGN)).as_number()  # a zero has lost its sign
     found: Value = (abs(x) < _WHOLE).select(near, x)
     return found
 
@@ -252,7 +249,7 @@ def _floor(recorder: PredicateRecorder, x: Value) -> Value:
 
 
 def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
-    """Multiply by a power of two that is a normal number; where it is none, there is doubt."""
+    """Return ``x * 2**by``; note doubt where the power of two is no normal number and x is not zero."""
     if x.type is not F64:
         raise TypeError("powers of two are those of binary64")
     by = by.extend()
@@ -262,7 +259,7 @@ def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
 
 
 def _frexp(recorder: PredicateRecorder, x: Value) -> tuple[Value, Value]:
-    """Return a significand in [1/2, 1) and the exponent; subnormal numbers of binary64 are in doubt."""
+    """Return a significand of magnitude in [1/2, 1) and the exponent; doubt subnormal binary64 numbers."""
     wide = x.widen()
     size = abs(wide)
     recorder.doubt(((size < 2.0**_LEAST) & ~size.equals(0)) | ~(size < np.inf))
@@ -305,3 +302,130 @@ _VERBS: Mapping[Any, Callable[..., Any]] = {
     np.ldexp: _ldexp,
     np.frexp: _frexp,
 }
+
+
+# -- exact numbers of a line ------------------------------------------------------------------------------
+Real = int | float | Fraction
+#: Precision of binary64, and the least and largest exponents of its numbers.
+_BITS, _LEAST_EXACT, _MOST_EXACT = 53, -1074, 1023
+
+
+class RecordedExact(Elementwise):
+    """Recorded exact numbers, which take the place of an `mcfsim.theorems.exact.Exact`.
+
+    If bounds on their bits do not show that an operation is exact in binary64, the line checks it, and notes
+    doubt where it is not exact.
+
+    Parameters
+    ----------
+    recorder : PredicateRecorder
+    value : Value
+        A binary64 register.
+    unit, top : int
+        The numbers are multiples of ``2**unit``, of magnitudes up to ``2**top``.
+    bits : int
+        The most bits from a number's first set bit to its last.
+
+    Raises
+    ------
+    TypeError
+        If binary64 does not have this range.
+    """
+
+    __slots__ = ("bits", "recorder", "top", "unit", "value")
+
+    def __init__(self, recorder: PredicateRecorder, value: Value, unit: int, top: int, bits: int) -> None:
+        if unit < _LEAST_EXACT or top > _MOST_EXACT:
+            raise TypeError(f"binary64 does not hold exact numbers from 2^{unit} to 2^{top}")
+        self.recorder, self.value, self.unit, self.top = recorder, value, unit, top
+        self.bits = min(bits, top - unit)
+
+    @classmethod
+    def of(cls, x: Recorded) -> RecordedExact:
+        """Return finite values of a format as exact numbers."""
+        fmt = x.format
+        if fmt is None or not x.value.type.is_float:
+            raise TypeError("only values of a format are known to be exact numbers")
+        value = x.value.widen()
+        x.recorder.doubt(~(abs(value) < np.inf))
+        return cls(x.recorder, value, fmt.emin - fmt.precision + 1, fmt.emax + 1, fmt.precision)
+
+    def __neg__(self) -> RecordedExact:
+        return RecordedExact(self.recorder, -self.value, self.unit, self.top, self.bits)
+
+    def __abs__(self) -> RecordedExact:
+        return RecordedExact(self.recorder, abs(self.value), self.unit, self.top, self.bits)
+
+    def __add__(self, other: RecordedExact | Real) -> RecordedExact:
+        x = self._operand(other)
+        a, b = self.value, x.value
+        total = a + b
+        unit, top = min(self.unit, x.unit), max(self.top, x.top) + 1
+        if top - unit > _BITS:
+            # The rounded sum minus the larger operand is exact. If it is the smaller operand, the sum is
+            # exact, too (Dekker).
+            self.recorder.doubt(~((total - a).equals(b) & (total - b).equals(a)))
+        return RecordedExact(self.recorder, total, unit, top, _BITS)
+
+    def __radd__(self, other: Real) -> RecordedExact:
+        return self + other
+
+    def __sub__(self, other: RecordedExact | Real) -> RecordedExact:
+        return self + -self._operand(other)
+
+    def __rsub__(self, other: Real) -> RecordedExact:
+        return -self + other
+
+    def __mul__(self, other: RecordedExact | Real) -> RecordedExact:
+        other = self._operand(other)
+        unit, top = self.unit + other.unit, self.top + other.top
+        spare = _BITS - self.bits - other.bits
+        if spare < 0:
+            # The longer factor may have the bits that the other leaves, or each about half of all.
+            half = _BITS // 2
+            for x, y in ((self, other), (other, self)):
+                most = max(_BITS - y.bits, half)
+                if x.bits > most:
+                    mask = (1 << (_BITS - most)) - 1
+                    self.recorder.doubt(~(x.value.bits() & mask).equals(0))
+        return RecordedExact(self.recorder, self.value * other.value, unit, top, min(_BITS, _BITS - spare))
+
+    def __rmul__(self, other: Real) -> RecordedExact:
+        return self * other
+
+    def __le__(self, other: Any) -> Any:
+        return Recorded(self.recorder, self.value <= self._operand(other).value)
+
+    def __eq__(self, other: Any) -> Any:
+        return Recorded(self.recorder, self.value.equals(self._operand(other).value))
+
+    def numbers(self) -> Any:
+        """Return the numbers in binary64."""
+        return Recorded(self.recorder, self.value)
+
+    def is_zero(self) -> Any:
+        """Return where the number is zero."""
+        return Recorded(self.recorder, self.value.equals(0.0))
+
+    def ratio(self, other: RecordedExact) -> Any:
+        """Return the quotient in binary64, rounded once; 0 where both are zero."""
+        if self.unit - other.top <= -1022 or self.top - other.unit > _MOST_EXACT:
+            raise TypeError("a quotient might leave the range of binary64")
+        neither = self.value.equals(0.0) & other.value.equals(0.0)
+        quotient = neither.select(self.value.like(0.0), self.value / other.value)
+        return Recorded(self.recorder, quotient)
+
+    def _operand(self, other: RecordedExact | Real) -> RecordedExact:
+        if isinstance(other, RecordedExact):
+            return other
+        if not isinstance(other, int | float | Fraction) or isinstance(other, bool):
+            raise TypeError(f"exact numbers do not go with {type(other).__name__}")
+        number = Fraction(other)
+        n, d = abs(number.numerator), number.denominator
+        zeros = (n & -n).bit_length() - 1 if n else 0
+        bits = n.bit_length() - zeros
+        if d & (d - 1) or bits > _BITS:
+            raise TypeError(f"{number} is no number of binary64")
+        unit = zeros - (d.bit_length() - 1)
+        value = self.recorder.line.constant(float(number), F64)
+        return RecordedExact(self.recorder, value, unit, unit + bits, bits)

@@ -1,9 +1,9 @@
-"""Try cases of a certificate again, and say what contradicts its counts and its worst error."""
+"""Trying cases of a certificate again, by the oracle and by the emulator, to check its counts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
@@ -13,31 +13,88 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.compile.program import flat
+from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.protocol import Arithmetic, Emulation
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.theorems.by_oracle import results_of, trial_of
 from mcfsim.theorems.certificate import Certificate, Tried
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.findings import Findings
-from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.judge import blaming, structured, try_block
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.sealed_blocks import Sealed
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.trial import Block, Trial
 from mcfsim.theorems.verification import certify
 
+
+# -- by the oracle ----------------------------------------------------------------------------------------
+def results_of(theorem: Theorem, truth: OracleArithmetic, case: list[float]) -> list[float]:
+    """Return the algorithm's results for a case, component by component.
+
+    Raises
+    ------
+    ValueError
+        If the algorithm raises an exception, which is the cause.
+    """
+    with blaming(theorem, "the algorithm, run by the oracle,"):
+        return [float(x) for x in flat(theorem.algorithm(truth, *structured(theorem.operands, case)))]
+
+
+def trial_of(
+    theorem: Theorem, truth: OracleArithmetic, cases: list[list[float]], results: list[list[float]]
+) -> Trial:
+    """Return the trial of cases and their results, given one per row; it has one block per component."""
+    carrier = carrier_of(truth.format)
+    blocks, made = (
+        [np.array(column, dtype=carrier) for column in zip(*rows, strict=True)] for rows in (cases, results)
+    )
+    names = tuple(operand.name for operand in theorem.operands)
+    in_blocks: Any = _InBlocks(truth)
+    given, sealed = Sealed(blocks), Sealed(made)
+    operands = structured(theorem.operands, given.blocks)
+    return Trial(in_blocks, names, operands, tuple(sealed.blocks), (given, sealed))
+
+
+def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:
+    """Return whether values of a format form an operand of its kind."""
+    if not operand.paired:
+        return True
+    high, low = words
+    if operand.kind == "double word":
+        return bool(OracleArithmetic(fmt).add(high, low) == high)
+    exponent = max(math.frexp(high)[1] - 1, fmt.emin)
+    return bool(abs(low) <= math.ldexp(1.0, exponent - fmt.precision) if high else low == 0)
+
+
+class _InBlocks:
+    """The oracle's arithmetic on blocks, one number at a time, for use by predicates."""
+
+    def __init__(self, truth: OracleArithmetic) -> None:
+        self._truth, self.format, self.rounding = truth, truth.format, truth.rounding
+
+    def __getattr__(self, operation: str) -> Callable[..., Block]:
+        return np.vectorize(getattr(self._truth, operation), otypes=[carrier_of(self.format)])
+
+
+# -- against the counts -----------------------------------------------------------------------------------
 #: Indices of cases in a part.
 Cases = NDArray[np.int64]
 
-#: How many random cases of a part the oracle tries again: a quarter of a second's work or so.
+#: How many random cases of a part the oracle tries again: about a quarter of a second's work.
 SAMPLES = 256
-#: So many times as many next to overflow and underflow, where reductions end.
+#: So many times as many are tried next to overflow and underflow, where reductions end.
 EDGES = 8
-#: How many cases the emulator tries again, whole parts first: seconds.
+#: How many cases the emulator tries again, whole parts first: seconds of work.
 LIMIT = 1 << 24
-#: How many random ones of each part that is too large for that.
+#: How many random cases it tries of each part that is too large for that.
 SPOTS = 1 << 18
-#: Of random operands, so many in a row.
+#: Random operands are tried in runs of this many cases.
 RUN = 1 << 10
-#: Counts that a sound certificate shows with a probability below e**-35 = 6e-16 are called wrong.
+#: Counts are called wrong if a sound certificate shows them with a probability below e**-35 = 6e-16.
 _SURPRISE = 35.0
 
 
@@ -60,9 +117,9 @@ class Retried:
 def retry(
     certificate: Certificate, check: Check, *, samples: int, limit: int, seed: int
 ) -> tuple[tuple[Retried, ...], list[str]]:
-    """Try cases of each part again; return how many they were, and what contradicts the certificate.
+    """Try cases of each part again; return how many, and the contradictions to the certificate.
 
-    The certificate must be one of the check: its parts are those of the check's domain.
+    The certificate must belong to the check: its parts are those of the check's domain.
     """
     domain, retried = check.domain(), []
     problems: list[str] = []
@@ -93,7 +150,7 @@ def retry(
 
 
 def _affordable(sizes: list[int], limit: int) -> set[int]:
-    """Return which parts are tried whole: the smallest ones, as many as together have so many cases."""
+    """Return the parts that are tried whole: the smallest ones, with at most `limit` cases together."""
     whole: set[int] = set()
     for index in sorted(range(len(sizes)), key=sizes.__getitem__):
         limit -= sizes[index]
@@ -104,12 +161,12 @@ def _affordable(sizes: list[int], limit: int) -> set[int]:
 
 
 def _chosen(draw: Random, size: int, count: int) -> Cases:
-    """Return so many different cases, in order."""
+    """Return `count` different random cases, in order."""
     return np.array(sorted(draw.sample(range(size), count)), dtype=np.int64)
 
 
 def _spots(draw: Random, part: Part, count: int) -> Cases:
-    """Return cases for the emulator: of random operands, runs of them, which are drawn faster."""
+    """Return cases for the emulator; random operands come in runs, which are drawn faster."""
     if not isinstance(part, Sample) or count < RUN:
         return _chosen(draw, part.size, count)
     runs = _chosen(draw, part.size // RUN, count // RUN)
@@ -156,7 +213,7 @@ class _Look:
     problems: list[str]
 
     def compare(self, cases: int, found: Findings) -> None:
-        """Compare what is said of a part with what some of its cases came to."""
+        """Compare the counts of a part with the findings of some of its cases."""
         if not cases:
             return
         for problem in (*self._counts(cases, found), *self._worst(found)):
@@ -175,7 +232,7 @@ class _Look:
             ),
         )
         for what, seen, counted in kinds:
-            # The cases tried again are some of the others, and the rest of them are some of the rest.
+            # Cases that are so must be among those counted, and all others among those not counted.
             possible = seen <= counted and cases - seen <= said.cases - counted
             if not possible or _surprise(seen, cases, counted, said.cases) > _SURPRISE:
                 yield (
@@ -197,10 +254,10 @@ class _Look:
 
 
 def _surprise(seen: int, cases: int, counted: int, all_cases: int) -> float:
-    """Return -log of a bound on the probability of a share so far from the true one.
+    """Return -log of a bound on the probability that a share deviates so far from the true one.
 
     By W. Hoeffding, J. Amer. Statist. Assoc. 58 (1963), theorem 1 and section 6: draws without replacement
-    from a population deviate from its mean no more than those with.
+    deviate from the mean of a population no more than draws with replacement.
     """
     share, true = seen / cases, counted / all_cases
     terms = ((share, true), (1 - share, 1 - true))

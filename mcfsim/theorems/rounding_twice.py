@@ -1,4 +1,4 @@
-"""An operation rounded once, beside the same one rounded in a wider format first."""
+"""Double rounding: an operation rounded once, and the same one rounded to a wider format first."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from mcfsim.formats import FORMATS, Format
 from mcfsim.protocol import Value
 from mcfsim.rounding import Mode, Underflow
+from mcfsim.theorems.counterexamples import quantum
 from mcfsim.theorems.hypotheses import of_format
 from mcfsim.theorems.statement import Hypothesis
-from mcfsim.theorems.witnesses import quantum
 
 Widening = Callable[[Format], Format]
 
 
 # -- the two ways to a result -------------------------------------------------------------------------------
 def wider(precision: Callable[[int], int]) -> Widening:
-    """Return what widens a format to so many bits, and so that no operation over- or underflows."""
+    """Return a function that widens a format to a precision, and so far that nothing over- or underflows."""
 
     def widen(fmt: Format) -> Format:
         reach = 2 * max(fmt.emax + 1, -quantum(fmt)) + 1
@@ -33,16 +33,16 @@ def twice(
     mode: Mode | None = None,
     underflow: Underflow = Underflow.GRADUAL,
 ) -> Callable[..., tuple[Value, Value]]:
-    """Return the algorithm that computes an operation rounded once, and through a wider format.
+    """Return the algorithm that computes an operation both rounded once and through a wider format.
 
     Parameters
     ----------
     operation : str
         A method of `mcfsim.protocol.Arithmetic`.
     widening : callable
-        Returns the wider format of a format.
+        Returns the wider format for a format.
     mode, underflow : optional
-        Of the first of two roundings. Its mode is by default that of the second.
+        Mode and underflow policy of the first rounding. Its mode is by default that of the second.
 
     Returns
     -------
@@ -59,10 +59,10 @@ def twice(
 
 
 def _once(ar: Any, operation: str, operands: tuple[Value, ...], *, to_odd: bool) -> Value:
-    """Round once, by another way than the one in question.
+    """Return the result rounded once, computed in another way than the one under test.
 
-    To nearest, the emulator itself goes through a carrier. So the exact result is rounded to odd first; or
-    the emulator is asked, if that is in question.
+    To nearest, the emulator itself rounds through a carrier. So the exact result is rounded to odd first. If
+    rounding to odd is itself under test, the emulator is used.
     """
     if to_odd:
         return getattr(ar, operation)(*operands)
@@ -82,19 +82,19 @@ def _operate(ar: Any, operation: str, operands: tuple[Value, ...]) -> Value:
 # -- what a carrier must have -------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Need:
-    """What a carrier must have for an operation rounded in it, and again, to be as if rounded once.
+    """The needs of a carrier, so that an operation rounded in it, then again, is as if rounded once.
 
     Attributes
     ----------
     bits : callable
-        Returns the least precision for a format.
+        Returns the least precision of the carrier, for a format.
     quantum : callable
-        Returns the largest exponent of the smallest subnormal number.
+        Returns the largest exponent that the smallest subnormal number of the carrier may have.
     largest : callable
-        Returns the exponent of the largest result. A carrier must have it if the format has no NaN: what
-        overflows there saturates, and not in the carrier.
+        Returns the exponent of the largest result. A carrier must have it if the format has no NaN: an
+        overflow saturates in the format, but not in the carrier.
     formulas : tuple of str
-        All three, written with p, emin and emax of the format.
+        All three as text, in p, emin and emax of the format.
     """
 
     bits: Callable[[Format], int]
@@ -103,9 +103,9 @@ class Need:
     formulas: tuple[str, str, str]
 
 
-#: The bits of the first four are those of Figueroa and Roux. At the bottom, a sum is a multiple of the
-#: smallest subnormal number; a product near a midpoint of these has no bits further than 2p below; a quotient
-#: is away from it by a share 2**-p; a root keeps all its bits. An fma either is a multiple of the smallest
+#: The bits of the first four are those of Figueroa and Roux. Near underflow, a sum is a multiple of the
+#: smallest subnormal number; a product near a midpoint of subnormals has no bits further than 2p below; a
+#: quotient is a share 2**-p away from it; a root keeps all its bits. An fma is a multiple of the smallest
 #: subnormal number, and fits while in range, or its product is so small beside c that no midpoint is near.
 NEEDS = {
     "add": Need(

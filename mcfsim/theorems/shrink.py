@@ -1,4 +1,4 @@
-"""From a violation to a simpler one: the counterexample that a person would like to see."""
+"""Shrinking: from a violation to the simplest one, the counterexample that a person would like to see."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.compile.program import flat
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.protocol import Emulation
@@ -15,22 +16,21 @@ from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import belongs
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import flat
 
-#: Cases, one a row, one component a column, in binary64.
+#: Cases in binary64: one case per row, one component per column.
 Cases = NDArray[np.float64]
 
-#: Two components are changed at once if there are at most so many.
+#: Two components are changed at once in cases of at most this many.
 _FEW = 8
-#: The components of a long case are changed in groups, at most so many of one size.
+#: The components of a long case are changed in groups, at most this many of one size.
 _GROUPS = 32
-#: So many candidates are tried at once, however long they are: the calls of a long algorithm cost more.
+#: Least batch of candidates, however long they are: the calls of a long algorithm cost more.
 _AT_ONCE = 1 << 11
 _SIGNIFICAND = 53
 
 
 def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[float, ...]:
-    """Return the simplest violation to which a violation shrinks.
+    """Return the simplest violation to which a given violation shrinks.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
     Returns
     -------
     tuple of float
-        Such operands, none of whose neighbours is simpler and violates the claim as well. The same case
-        gives the same one.
+        Operands of a violation. None of their neighbours is simpler and violates the claim as well. The same
+        case always gives the same operands.
 
     Raises
     ------
@@ -54,28 +54,28 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
 
     Notes
     -----
-    Of two cases that is simpler which has the smaller key, a tuple of
+    A case is simpler than another one if its key is smaller. The key is a tuple of
 
-    1. significant bits, from the first set one to the last, of all components together: none for zero;
-    2. how many components are no integers;
+    1. the significant bits, from the first set bit to the last, of all components together: none for zero;
+    2. the number of components that are no integers;
     3. the distances of the exponents from zero, added up;
-    4. how many components are negative;
+    4. the number of negative components;
     5. the magnitudes of the components, in order, and then their signs.
 
     The neighbours of a case are
 
     - all components, or all of one operand, multiplied by one power of two, or negated;
     - one component multiplied so, negated, cut or rounded up to fewer bits, made a power of two or zero; the
-      same with all of a half, a quarter, ... of the components, and in long cases with such groups alone;
-    - two components of a few changed at once, each to fewer bits or by a small power of two.
+      same with all of a half, a quarter, ... of the components; in long cases, with such groups only;
+    - two components changed at once, if there are few, each to fewer bits or by a small power of two.
 
-    They are values of the format, and pairs stay pairs of their kind. Lest anything overflow or underflow
-    that did not before, their bits lie between 1 and those of the first case, or as far above 1 as make that
-    one integers, or one place above. Each time the simplest neighbour that is a violation takes the case's
-    place, of the first kind in which there is one.
+    They are values of the format, and pairs stay pairs of their kind. So that nothing overflows or underflows
+    anew, their bits have exponents from ``min(last, 0)`` to ``max(first, first - last, 0) + 1``, where first
+    and last are those of the given case's first and last bit. In each step, the simplest violation among the
+    neighbours replaces the case; it is taken from the first kind that has one.
     """
     given = np.array(list(case), dtype=np.float64)
-    now = given + 0.0  # no zero is negative, unless it must be
+    now = given + 0.0  # zeros are positive, unless they must be negative
     if not violates(theorem, ar, now):
         now = given
     if not violates(theorem, ar, now):
@@ -86,7 +86,7 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
     span = range(min(last, 0), max(first, first - last, 0) + 2)
     wholes, groups = _groups(theorem)
     while True:
-        # What overflows binary64 is left out below.
+        # Candidates that overflow binary64 are dropped below.
         shifted = (_replaced(now, group, _scaled(now[group], len(span))) for group in wholes)
         changed = (_replaced(now, group, _changed(now[group], span)) for group in groups)
         for candidates in map(_joined, (shifted, changed, _two(now))):
@@ -106,10 +106,10 @@ def violates(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> bool:
 def _simplest(theorem: Theorem, ar: Emulation, now: Cases, candidates: Cases, span: range) -> Cases | None:
     """Return the simplest candidate that is simpler than the case, allowed and a violation."""
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
-    kept = (now == 0) & np.signbit(now)  # where the sign of a zero is what matters
+    kept = (now == 0) & np.signbit(now)  # zeros whose sign matters
     cases = np.concatenate([now[None], np.where(kept & (candidates == 0), now, candidates + 0.0)])
     first, last = _exponents(cases)
-    # Sorting is stable, so whatever is not simpler comes after the case.
+    # Sorting is stable, so cases that are not simpler come after the case.
     order = np.lexsort(_key(cases, first, last)[::-1])
     near = np.logical_and.reduce((last >= span[0]) & (first <= span[-1]), axis=1)
     simpler = order[: np.flatnonzero(order == 0)[0]]
@@ -137,7 +137,7 @@ def _key(cases: Cases, first: NDArray[np.int64], last: NDArray[np.int64]) -> lis
 
 
 def _exponents(x: Cases) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the exponents of the first and of the last set bit; zeros for zero."""
+    """Return the exponents of the first and the last set bit; zeros for zero."""
     significand, exponent = np.frexp(x)
     n = np.ldexp(np.abs(significand), _SIGNIFICAND).astype(np.int64)
     last = np.frexp((n & -n).astype(np.float64))[1] + exponent - _SIGNIFICAND - 1
@@ -145,7 +145,7 @@ def _exponents(x: Cases) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _possible(theorem: Theorem, fmt: Format, cases: Cases) -> NDArray[np.bool_]:
-    """Return which cases are of values of the format, in pairs of the right kind."""
+    """Return where a case consists of values of the format, in pairs of the right kind."""
     with np.errstate(over="ignore"):
         possible: NDArray[np.bool_] = (round_to(cases, fmt) == cases).all(axis=1)
     columns = structured(theorem.operands, list(cases[possible].T.copy()))
@@ -165,7 +165,7 @@ def _violating(theorem: Theorem, ar: Emulation, cases: Cases) -> NDArray[np.bool
 
 # -- neighbours ---------------------------------------------------------------------------------------------
 def _groups(theorem: Theorem) -> tuple[list[slice], list[slice]]:
-    """Return what is shifted as a whole, and what is changed: components, or groups of them."""
+    """Return slices of components that are shifted as a whole, and slices that are changed together."""
     starts = np.cumsum([0, *(operand.components for operand in theorem.operands)]).tolist()
     wholes = [slice(0, starts[-1]), *map(slice, starts[:-1], starts[1:])]
     groups, size = [], starts[-1]
@@ -189,13 +189,13 @@ def _replaced(now: Cases, group: slice, by: Cases) -> Cases:
 
 
 def _changed(x: Cases, span: range) -> Cases:
-    """Return numbers made simpler in every way, one a row."""
+    """Return all simpler replacements of some numbers, one per row."""
     powers = np.tile(np.ldexp(1.0, np.array(span))[:, None], x.size)
     return np.concatenate([_shorter(x), powers, -powers, _scaled(x, len(span))])
 
 
 def _two(now: Cases) -> Iterator[Cases]:
-    """Yield the case with two components changed at once."""
+    """Yield cases with two components changed at once; none if there are many components."""
     yield now[None][:0]
     if now.size > _FEW:
         return
@@ -207,13 +207,13 @@ def _two(now: Cases) -> Iterator[Cases]:
 
 
 def _scaled(x: Cases, most: int) -> Cases:
-    """Return numbers times powers of two, of either sign."""
+    """Return numbers multiplied by powers of two, with either sign."""
     scaled = np.ldexp(x, np.arange(-most, most + 1)[:, None])
     return np.concatenate([scaled, -scaled])
 
 
 def _shorter(x: Cases) -> Cases:
-    """Return numbers cut, and rounded up in magnitude, to every number of bits that is less; and zeros."""
+    """Return numbers cut, and rounded up in magnitude, to every smaller number of bits; and zeros."""
     first, last = _exponents(x)
     units = np.ldexp(1.0, first - np.arange((first - last).max())[:, None])
     cut = np.trunc(x / units)

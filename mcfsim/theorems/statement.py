@@ -1,4 +1,4 @@
-"""A theorem about a rounded algorithm as data."""
+"""Statements: theorems about rounded algorithms, as data."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from mcfsim.theorems.trial import Measured, Trial, Truth
 
 NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
 DIRECTED = frozenset({Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN})
-#: All that return a neighbour of the exact result, but for those to nearest.
+#: Modes that return a neighbour of the exact result, without those to nearest.
 FAITHFUL = frozenset(DETERMINISTIC) - NEAREST
 EVERY_MODE = frozenset(DETERMINISTIC)
 
 
 class Scaling(StrEnum):
-    """By which powers of two operands may be multiplied without changing anything else.
+    """The powers of two by which operands may be multiplied without changing anything else.
 
     ``common``: all by the same, as in sums. ``each``: each by its own, as in products and quotients.
-    ``square``: all by the same even one, as under a root. ``none``: by none. "Anything else" are hypotheses
-    and claim, as long as nothing overflows or underflows. What does not scale as it says is refused, as far
-    as that can be told.
+    ``square``: all by the same even one, as under a root. ``none``: by none. "Anything else" means hypotheses
+    and claim, as long as nothing overflows or underflows. A statement that does not scale as declared is
+    refused, as far as that can be told.
     """
 
     COMMON = "common"
@@ -43,12 +43,12 @@ class Scaling(StrEnum):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What is supposed of operands.
+    """A condition on operands.
 
     Parameters
     ----------
     said : Proposition
-        As data, or a `Predicate`.
+        The condition as data, or a `Predicate`.
     """
 
     said: Proposition
@@ -58,26 +58,26 @@ class Hypothesis:
 
     @property
     def text(self) -> str:
-        """As mathematics."""
+        """The hypothesis as mathematics."""
         return written(self.said)
 
     def test(self, t: Trial) -> Truth:
-        """Return of each case whether it holds, exactly."""
+        """Return for each case whether the hypothesis holds, exactly."""
         return holds(self.said, t)
 
     def possible(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether it can hold in a format and rounding: where not, no operand need be tried."""
+        """Return whether it can hold in a format and rounding; if not, no operand need be tried."""
         return possible(self.said, fmt, rounding)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of results.
+    """A condition on results.
 
     Parameters
     ----------
     said : Proposition
-        As data, or a `Predicate`. The first bound on an error in it is what a statement measures.
+        The condition as data, or a `Predicate`. A statement measures the first error that is bounded in it.
     """
 
     said: Proposition
@@ -87,21 +87,21 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """As mathematics."""
+        """The claim as mathematics."""
         return written(self.said)
 
     def test(self, t: Trial) -> Truth:
-        """Return of each case whether it holds, exactly. Results may be infinite or NaN."""
+        """Return for each case whether the claim holds, exactly. Results may be infinite or NaN."""
         return holds(self.said, t)
 
     @cached_property
     def measured(self) -> Within | None:
-        """The error that is measured, and its bound; None of a claim that measures nothing."""
+        """The error that is measured, and its bound; None if the claim measures nothing."""
         return measured(self.said)
 
     @property
     def measure(self) -> Callable[[Trial], Measured] | None:
-        """What returns the error of each case, or None."""
+        """A function that returns the error of each case, or None."""
         return None if self.measured is None else Reading(measure, self.measured)
 
     @property
@@ -111,7 +111,7 @@ class Claim:
 
 
 def check_proposition(what: str, said: Any) -> None:
-    """Raise TypeError if that is no proposition."""
+    """Raise TypeError if an object is no proposition."""
     if not isinstance(said, Proposition):
         raise TypeError(
             f"{what} is a Proposition, not {said!r}; words and a test become one by claim() and hypothesis()"
@@ -127,9 +127,9 @@ class Theorem:
     name : str
         Its id.
     algorithm : callable
-        ``algorithm(ar, *operands)`` of an `mcfsim.protocol.Arithmetic`; a double word comes as a tuple.
-        Returns a value, or a tuple of values, nested or not.
-    operands : sequence of Operand
+        ``algorithm(ar, *operands)`` for an `mcfsim.protocol.Arithmetic`; a double word comes as a tuple.
+        It returns a value, or a tuple of values, nested or not.
+    operands : sequence of OperandSpec
         See `mcfsim.theorems.operands`.
     claim : Claim
         See `mcfsim.theorems.claims`.
@@ -138,37 +138,37 @@ class Theorem:
     source : str, optional
         Author, venue, theorem number.
     modes : iterable of Mode, optional
-        For which it is claimed.
+        The rounding modes for which it is claimed.
     precision : int, optional
         The least precision for which it is claimed.
     holds : bool, optional
-        False for a statement that is often made, and false.
+        False for a false statement that is often made.
     witnesses : callable, optional
-        Of a false statement: ``witnesses(fmt, rounding)`` yields cases, each a tuple of exact numbers, one
-        for every component, that refute it in the format if this has them all. Where none is yielded none
-        is known; without the function the statement is said to be refuted everywhere.
+        For a false statement: ``witnesses(fmt, rounding)`` yields cases that refute it in a format that has
+        all of their numbers. Each case is a tuple of exact numbers, one per component. If none is yielded,
+        none is known; without the function, the statement is said to be refuted everywhere.
     scaling : Scaling, optional
-        Which reduction of the operands is valid for it.
+        The reduction of the operands that is valid for it.
     range : {"bounded", "unbounded"}, optional
-        Whether it speaks of the format with its range, or, as bounds of products and quotients do, of its
-        precision alone, "barring overflow and underflow": then it is tried with unbounded exponents.
+        Whether it is about the format with its range, or about its precision alone, "barring overflow and
+        underflow", as bounds of products and quotients are: it is then tried with unbounded exponents.
     gaps : callable, optional
         ``gaps(p)``, for common scaling: the least and the largest exponent of a later operand relative to
-        the first's, beyond which operands do not interact or the hypotheses exclude them.
+        the first one's. Beyond them, operands do not interact, or the hypotheses exclude them.
     variant : bool, optional
-        Whether it adds little to another statement: its core of pairs of words then has an eighth of the
+        Whether it adds little to another statement. Its core of pairs of words may then have an eighth of the
         cases that others may have.
     families : callable, optional
         ``families(p)``: operands known or conjectured to be extremal, each a tuple of exact numbers, one
-        for every component.
+        per component.
     worst : callable, optional
         ``worst(p)``: the worst constant as a published or conjectured formula.
     sharp : str, optional
-        What is known of the sharpness of the bound.
+        What is known about the sharpness of the bound.
     underflow : Underflow, optional
-        The policy that the statement speaks of.
+        The underflow policy that the statement is about.
     rules : sequence of Rule, optional
-        Of stochastic rounding: those that it speaks of. The first is taken where none is given.
+        The rules of stochastic rounding that it is about. The first one is used if none is given.
     """
 
     name: str
@@ -231,37 +231,37 @@ class Theorem:
         return tuple(self.written(hypothesis.said) for hypothesis in self.where)
 
     def written(self, said: Proposition) -> str:
-        """Return a proposition about the operands as mathematics, words of pairs by their names."""
+        """Return a proposition about the operands as mathematics, with words of pairs called by name."""
         return written(said, {operand.name: operand.kind for operand in self.operands})
 
     @property
     def components(self) -> int:
-        """How many numbers a case consists of."""
+        """Number of components of a case."""
         return sum(operand.components for operand in self.operands)
 
     def claimed(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether it is claimed to hold: only of floats with sign and zero."""
+        """Return whether it is claimed to hold; only floats with sign and zero qualify."""
         return self.holds and self.speaks_of(fmt, rounding)
 
     def speaks_of(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether the statement, be it true or false, is one about this format and mode."""
+        """Return whether the statement, true or false, is about this format and rounding."""
         usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is self.underflow
         ruled = not rounding.stochastic or rounding.rule in self.rules
         return usual and ruled and rounding.mode in self.modes and fmt.precision >= self.precision
 
     def possible(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether the hypotheses leave any operand to a format and rounding."""
+        """Return whether the hypotheses leave any operand in a format and rounding."""
         return all(each.possible(fmt, rounding) for each in self.where)
 
     def witness(self, fmt: Format, rounding: Rounding) -> tuple[Fraction, ...] | None:
-        """Return the first known counterexample whose numbers a format has, if there is one."""
+        """Return the first known counterexample whose numbers the format has, or None."""
         if self.witnesses is None or not self.possible(fmt, rounding):
             return None
         cases = [tuple(map(Fraction, case)) for case in self.witnesses(fmt, rounding)]
         return next(compress(cases, has_all(fmt, cases)), None)
 
     def refuted(self, fmt: Format, rounding: Rounding | Mode) -> bool:
-        """Return whether a counterexample is known, of a false statement about this format and rounding."""
+        """Return whether the statement is false for this format and rounding, by a known counterexample."""
         if not isinstance(rounding, Rounding):
             rounding = Rounding(rounding, underflow=self.underflow, rule=self.rules[0])
         if self.holds or not self.speaks_of(fmt, rounding) or not self.possible(fmt, rounding):

@@ -1,4 +1,4 @@
-"""One block of operands with what the algorithm made of them, as hypotheses and claims see it."""
+"""Trials: a block of operands and the algorithm's results for it, as hypotheses and claims see them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.elementwise import ArrayBacked, Components
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.sealed_blocks import Sealed, is_block
+from mcfsim.theorems.sealed_blocks import ArrayBacked, Components, Sealed, is_block
 
 Block = NDArray[Any]
 #: An array of booleans.
@@ -29,12 +29,12 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, eq=False)
 class Measured(ArrayBacked):
-    """How far results are from what they should be.
+    """The errors of results, and what they are relative to.
 
     Attributes
     ----------
     error, reference : Exact
-        What is wrong, and what it is relative to.
+        The error, and the number that it is relative to.
     """
 
     error: Exact
@@ -42,18 +42,18 @@ class Measured(ArrayBacked):
 
     @cached_property
     def ratio(self) -> NDArray[np.float64]:
-        """Their signed quotient in binary64, to a relative error below ``2**-47``."""
+        """Their signed quotient in binary64, with a relative error below ``2**-47``."""
         return self.error.ratio(self.reference)
 
     def __getitem__(self, index: Any) -> Measured:
-        """Return that of some elements."""
+        """Return the errors of some elements."""
         return Measured(self.error[index], self.reference[index])
 
 
 class MixedError(Measured):
     """An error relative to ``a |x| + b y`` for a, b > 0 and y >= |x|.
 
-    What it is relative to has many bits: exactly it is computed on demand alone, not for the quotient.
+    The reference has many bits. It is computed exactly only on demand, not for the quotient.
 
     Parameters
     ----------
@@ -75,40 +75,40 @@ class MixedError(Measured):
 
     @cached_property
     def reference(self) -> Exact:
-        """What it is relative to, times that."""
+        """The reference, times the common denominator of a and b."""
         (_, x, y), (a, b) = self._exact, self._shares
         return abs(x) * int(a * self._common) + y * int(b * self._common)
 
     @cached_property
     def ratio(self) -> NDArray[np.float64]:
-        """Their signed quotient in binary64, to a relative error below ``2**-47``."""
+        """Their signed quotient in binary64, with a relative error below ``2**-47``."""
         (off, x, y), (a, b) = self._exact, map(float, self._shares)
         return off.ratio(y) / (abs(x).ratio(y) * a + b)
 
     def __getitem__(self, index: Any) -> Measured:
-        """Return that of some elements."""
+        """Return the errors of some elements."""
         off, x, y = (item[index] for item in self._exact)
         return MixedError(off, x, y, *self._shares)
 
 
 @dataclass(frozen=True, eq=False)
 class Trial(ArrayBacked):
-    """Operands and results, one element a case; under stochastic rounding see `mcfsim.theorems.paths`.
+    """Operands and results, one element per case; for stochastic rounding see `mcfsim.theorems.paths`.
 
     A tuple of blocks cannot be compared as a whole; its blocks can, and so can exact numbers.
 
     Attributes
     ----------
     ar : Arithmetic
-        The one that the algorithm ran on; it takes blocks.
+        The arithmetic that the algorithm ran in; it takes blocks.
     names : tuple of str
-        Of the operands.
+        Names of the operands.
     operands : tuple
-        For each name a block, or a tuple of blocks: a double word, a sequence.
+        For each name a block, or, for a double word or a sequence, a tuple of blocks.
     results : tuple of blocks
-        What the algorithm returned, nested tuples laid flat. Infinities and NaN may be among them.
+        Results of the algorithm, with nested tuples laid flat. They may contain infinities and NaN.
     sealed : tuple of Sealed, optional
-        Where operands and results come from: they can be read alone.
+        The read-only blocks from which operands and results come.
     """
 
     ar: Arithmetic
@@ -119,7 +119,7 @@ class Trial(ArrayBacked):
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def check(self) -> None:
-        """Raise ValueError if somebody wrote to operands or results."""
+        """Raise ValueError if a block of operands or results was written to."""
         for blocks in self.sealed:
             blocks.check()
 
@@ -129,7 +129,7 @@ class Trial(ArrayBacked):
         object.__setattr__(self, "results", Components(self.results))
 
     def once(self, function: Callable[[Trial], _Item]) -> _Item:
-        """Return ``function(self)``, computed the first time alone."""
+        """Return ``function(self)``, computed only the first time."""
         if function not in self._known:
             self._known[function] = function(self)
         found: _Item = self._known[function]
@@ -143,7 +143,7 @@ class Trial(ArrayBacked):
             raise KeyError(f"no operand {name!r}; operands: {', '.join(self.names)}") from None
 
     def head(self, name: str) -> Block:
-        """Return a value, or the first component of an expansion."""
+        """Return the block of a value, or of the first component of an expansion."""
         operand = self[name]
         block: Block = operand[0] if isinstance(operand, tuple) else operand
         return block
@@ -168,13 +168,13 @@ class Trial(ArrayBacked):
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """Number of elements."""
         return int(flat(self.operands)[0].size)
 
-    # -- elements and cases: one and the same, but for the paths of stochastic rounding ---------------------
+    # -- elements and cases: the same, except for the paths of stochastic rounding --------------------------
     @property
     def cases(self) -> int:
-        """How many cases there are."""
+        """Number of cases."""
         return self.size
 
     def case(self, element: int) -> int:
@@ -182,7 +182,7 @@ class Trial(ArrayBacked):
         return element
 
     def each(self, of_cases: Block) -> Block:
-        """Return for each element what is given for each case."""
+        """Return a value for each element from a value for each case."""
         return of_cases
 
     def throughout(self, held: Truth) -> Truth:
@@ -194,16 +194,16 @@ class Trial(ArrayBacked):
         return x
 
     def only(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
-        """Return where `there` and a test of trials hold; of other cases the test is not asked."""
+        """Return where `there` and a test of trials hold; the test does not see other cases."""
         held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
         held[places] = _truths(test(self.at(places)), places)
         return held
 
-    #: What exact numbers are.
+    #: The type of exact numbers.
     numbers: ClassVar[type] = Exact
 
     def truth(self, held: Any) -> Truth:
-        """Return what a test says, if it says it of each case."""
+        """Return the result of a test; raise TypeError if it is not a truth value per case."""
         if not is_block(held, "b", (self.size,)):
             raise TypeError(
                 f"a test must return a block of {self.size} truth values, not {type(held).__name__}"
@@ -211,7 +211,7 @@ class Trial(ArrayBacked):
         return held
 
     def rarely(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
-        """Return the same as `only`, for a test of few cases: a compiled loop leaves them to NumPy."""
+        """Return the same as `only`, for a test of few cases, which a compiled loop leaves to NumPy."""
         return self.only(there, test)
 
     def everywhere(self, held: bool) -> Truth:
@@ -234,7 +234,7 @@ class Trial(ArrayBacked):
         return self._sum([part if np.isfinite(part).all() else _finite(part) for part in parts])
 
     def at(self, index: Any) -> Trial:
-        """Return some of the cases."""
+        """Return the trial of some of the cases."""
         operands = tuple(_taken(operand, index) for operand in self.operands)
         return Trial(self.ar, self.names, operands, tuple(item[index] for item in self.results))
 
@@ -243,7 +243,7 @@ class Trial(ArrayBacked):
 
 
 def total(numbers: Iterable[Exact]) -> Exact:
-    """Return an exact sum, added up by halves, lest bounds on the bits grow by one for each number."""
+    """Return an exact sum, added pairwise, so that the bound on its bits does not grow with each number."""
     sums = list(numbers)
     while len(sums) > 1:
         pairs = [a + b for a, b in zip(sums[::2], sums[1::2], strict=False)]
@@ -252,7 +252,7 @@ def total(numbers: Iterable[Exact]) -> Exact:
 
 
 def exact_of(x: Block, precision: int) -> Exact:
-    """Return finite numbers of so many bits exactly."""
+    """Return finite numbers of at most `precision` bits as exact numbers."""
     found: Exact = Exact.of(x, precision) if isinstance(x, np.ndarray) else x.exactly()
     return found
 
@@ -263,12 +263,12 @@ def all_hold(*truths: Truth) -> Truth:
 
 
 def any_holds(*truths: Truth) -> Truth:
-    """Return where one of several truth values holds."""
+    """Return where at least one of several truth values holds."""
     return reduce(or_, truths)
 
 
 def only(there: Truth, test: Callable[..., Truth], *blocks: Block) -> Truth:
-    """Return where `there` and a test of blocks hold; of other elements the test is not asked."""
+    """Return where `there` and a test of blocks hold; the test does not see other elements."""
     if not isinstance(there, np.ndarray):
         return there.only(test, *blocks)
     held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
@@ -278,7 +278,7 @@ def only(there: Truth, test: Callable[..., Truth], *blocks: Block) -> Truth:
 
 
 def _truths(held: Any, places: Block) -> Truth:
-    """Return what a test of some elements says, if that is so of each."""
+    """Return the result of a test of some elements; raise TypeError if it is not a truth value of each."""
     if not is_block(held, "b", places.shape):
         raise TypeError(
             f"a test of {places.size} elements gave {type(held).__name__}, no truth value of each"
@@ -287,13 +287,8 @@ def _truths(held: Any, places: Block) -> Truth:
 
 
 def rarely(there: Truth, test: Callable[..., Truth], *blocks: Any) -> Truth:
-    """Return the same as `only`, for a test of few elements: a compiled loop leaves them to NumPy."""
+    """Return the same as `only`, for a test of few elements, which a compiled loop leaves to NumPy."""
     return only(there, test, *blocks) if isinstance(there, np.ndarray) else there.rarely(test, *blocks)
-
-
-def flat(nested: Any) -> list[Block]:
-    """Return the blocks of nested tuples, in order."""
-    return [block for item in nested for block in flat(item)] if isinstance(nested, tuple) else [nested]
 
 
 def _taken(operand: Any, index: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Trials of the symmetries that a statement declares, before anything rests on them.
+"""Trials of the symmetries that a statement declares, made before any result depends on them.
 
-That an algorithm scales is shown by `mcfsim.theorems.homogeneity`. Hypotheses and claims are functions of
-anybody's, of which it can only be tried: on all operands of small formats, and at random in the precision in
-question.
+`mcfsim.theorems.homogeneity` shows that an algorithm scales. Hypotheses and claims may be arbitrary
+functions, so their scaling can only be tried: on all operands of small formats, and on random operands of
+the precision of the format.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from mcfsim.theorems.operands import Block, Columns, OperandSpec, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
-#: Exponents so far from the operands of a trial that powers of two of them neither over- nor underflow.
+#: Exponents so far from the operands of a trial that scaling by powers of two neither over- nor underflows.
 FAR = 300
-#: Random cases of a trial, and the most of one on operands of a small format: all, or as many among them.
+#: Random cases of a trial, and the most cases from all operands of a small format, evenly spaced if more.
 RANDOM, MOST = 1 << 12, 1 << 17
-#: The most operands that are listed, where a statement supposes so many bits that its small format is none.
+#: The most operands that are listed: a statement that supposes many bits has no small format.
 LARGEST = 1 << 22
-#: By so many binades operands are multiplied.
+#: Operands are multiplied by two to these powers.
 _SHIFTS = (1, -2, 5, -38, 40)
 
 Transformed = Callable[[list[Block], int], list[Block]]
@@ -41,14 +41,14 @@ Outcome = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]
 
 @by_identity(1024)
 def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool) -> bool:
-    """Return whether trials agree that cases with positive operands stand for all.
+    """Return whether trials agree that cases with positive operands stand for all cases.
 
     Parameters
     ----------
     theorem, fmt, rounding
-        What is to be verified, and where.
+        The statement to be verified, and the arithmetic.
     each : bool
-        Whether every operand is made positive by itself; else all are negated where the first is negative.
+        Whether each operand is made positive by itself. If not, all are negated where the first is negative.
     """
     bounded = theorem.range == "bounded"
     span = 3 if bounded else FAR
@@ -60,7 +60,7 @@ def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool)
 
 @by_identity(1024)
 def _signs_hold_in_small(theorem: Theorem, fmt: Format, rounding: Rounding, span: int, *, each: bool) -> bool:
-    """Return whether trials in a small format agree, which many a format has in common with others."""
+    """Return whether trials in a small format agree; many formats share one small format."""
     where, part = _small(theorem, fmt, span)
     return _signs_hold_in(theorem, where, rounding, part, each=each)
 
@@ -74,19 +74,19 @@ def _signs_hold_in(theorem: Theorem, fmt: Format, rounding: Rounding, part: Part
         ]
 
     for _, ours, theirs in _both(theorem, fmt, rounding, part, positive, (0,)):
-        # What is left out may be no worse than what stands for it.
+        # Cases that are left out may be no worse than those that stand for them.
         if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
             return False
     return True
 
 
 def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
-    """Try whether hypotheses and claim change where operands are multiplied by powers of two.
+    """Test that hypotheses and claim do not change when operands are multiplied by powers of two.
 
     Raises
     ------
     ValueError
-        If they do, although nothing overflows or underflows.
+        If they change, although nothing overflows or underflows.
     """
     heads = _heads(theorem)
 
@@ -94,7 +94,7 @@ def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
         if theorem.scaling is Scaling.SQUARE:
             shift *= 2
         alone = theorem.scaling is Scaling.EACH
-        # Of operands scaled by themselves, the first ones move, each further than the next.
+        # Of operands that scale by themselves, the first ones move, each further than the next.
         by = [shift // (1 + heads[i]) if alone else shift for i in range(len(blocks))]
         return [np.ldexp(block, power) for block, power in zip(blocks, by, strict=True)]
 
@@ -111,7 +111,7 @@ def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
 
 
 def _heads(theorem: Theorem) -> list[int]:
-    """Return for each component where that operand's first one is."""
+    """Return for each component the place of its operand's first component."""
     heads: list[int] = []
     for operand in theorem.operands:
         heads += [len(heads)] * operand.components
@@ -119,7 +119,7 @@ def _heads(theorem: Theorem) -> list[int]:
 
 
 def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
-    """Return a small format, and all operands of few exponents."""
+    """Return a small format, and its operands of few exponents: all, or a random sample of many."""
     small = _small_format(theorem, fmt, span)
     p = small.precision
     if span < FAR and theorem.components == len(theorem.operands):
@@ -136,7 +136,7 @@ def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
 
 @lru_cache(maxsize=64)
 def _normal(operand: OperandSpec, fmt: Format, exponents: range) -> Columns:
-    """Return all operands of a kind, which many a statement has in common with others."""
+    """Return all operands of a kind; many statements share them."""
     return normal(operand, fmt, exponents, fmt.precision + 1, signs=True, zero=True)
 
 
@@ -146,12 +146,12 @@ def _small_format(theorem: Theorem, fmt: Format, span: int) -> Format:
 
 
 def _rows(operand: OperandSpec, exponents: int, p: int) -> int:
-    """Return about how many operands there are of some exponents, with low words of all depths."""
+    """Return about how many operands have the given exponents, with low words of all depths."""
     return (2 * exponents << (p - 1)) * ((p + 1) << p if operand.paired else 1)
 
 
 def _wide(theorem: Theorem, fmt: Format) -> tuple[Format, Part]:
-    """Return a format of the precision in question and without limits, and random operands."""
+    """Return a format of the same precision with a wide range of exponents, and random operands."""
     wide = replace(fmt, name="", emin=-FAR, emax=FAR)
     low, high = theorem.gaps(fmt.precision)
     near = (-3, 3)
@@ -173,7 +173,7 @@ def _both(
     transformed: Transformed,
     shifts: tuple[int, ...],
 ) -> Iterator[tuple[tuple[list[Block], list[Block]], Outcome, Outcome]]:
-    """Yield a part's operands and what they are transformed into, and what comes of either."""
+    """Yield a part's operands and their transforms, then the outcomes of both."""
     if not theorem.possible(fmt, rounding):
         return
     some = np.linspace(0, part.size - 1, min(part.size, MOST)).astype(np.int64)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.theorems.elementwise import Elementwise
+from mcfsim.theorems.sealed_blocks import Elementwise
 
 Integers = NDArray[np.int64]
 
@@ -19,12 +19,12 @@ _HALF_MASK = np.int64((1 << 31) - 1)
 
 
 class TwoWords(Elementwise):
-    """Integers ``high * 2**62 + low`` with ``0 <= low < 2**62``; the caller sees to it that they fit.
+    """An array of integers ``high * 2**62 + low``, ``0 <= low < 2**62``; the caller ensures that they fit.
 
     Parameters
     ----------
     high, low : array of int64
-        Of one shape.
+        Of the same shape.
     """
 
     __slots__ = ("high", "low")
@@ -34,7 +34,7 @@ class TwoWords(Elementwise):
 
     @classmethod
     def of(cls, n: Integers) -> TwoWords:
-        """Take integers of one word."""
+        """Return integers of one word in two words."""
         return cls(n >> BITS, n & _MASK)
 
     @classmethod
@@ -49,7 +49,7 @@ class TwoWords(Elementwise):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of integers."""
         return self.high.size
 
     @property
@@ -93,18 +93,18 @@ class TwoWords(Elementwise):
         return result
 
     def numbers(self) -> NDArray[np.float64]:
-        """Return the integers in binary64, to a relative error below ``2**-51``."""
-        magnitude = abs(self)  # of which the words do not cancel
+        """Return the integers in binary64, with a relative error below ``2**-51``."""
+        magnitude = abs(self)  # its words do not cancel
         wide = magnitude.high.astype(np.float64) * 2.0**BITS + magnitude.low.astype(np.float64)
         return np.where(self.high < 0, -wide, wide)
 
     def integers(self) -> NDArray[Any]:
-        """Return the integers as Python's."""
+        """Return the integers as Python integers."""
         result: NDArray[Any] = (self.high.astype(object) << BITS) + self.low.astype(object)
         return result
 
     def integer(self, index: int) -> int:
-        """Return one of the integers."""
+        """Return the integer at an index."""
         return (int(self.high[index]) << BITS) + int(self.low[index])
 
     def _negated(self, where: NDArray[np.bool_]) -> TwoWords:
@@ -113,7 +113,7 @@ class TwoWords(Elementwise):
 
     def _shifted(self, by: Any) -> TwoWords:
         rest = BITS - by
-        # What int64 shifts out at its end is more than what the mask lets go.
+        # Bits that int64 shifts out lie above the mask, which would drop them, too.
         return TwoWords((self.high << by) | (self.low >> rest), (self.low << by) & _MASK)
 
 

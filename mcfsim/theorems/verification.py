@@ -1,4 +1,4 @@
-"""Verify statements: their operands split into units of work, run anywhere, and put together again."""
+"""Verification of statements: split operands into units of work, run these anywhere, merge the results."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ import mpmath
 import numpy as np
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks.names import hint
-from mcfsim.checks.processor import check_processor
+from mcfsim.checks import check_processor, hint
 from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Emulation
 from mcfsim.rounding import Mode, Rounding, get_rounding
-from mcfsim.sweeps.sweep import Job, Sweep
-from mcfsim.theorems.cases import ShownNumber, Witness
+from mcfsim.storage.sweeps.installed import versions
+from mcfsim.storage.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.certificate import Certificate, Expectation, Tried, Worst, rational
 from mcfsim.theorems.check import Check
+from mcfsim.theorems.counterexamples import ShownNumber, Witness
 from mcfsim.theorems.device import Device, find_device
 from mcfsim.theorems.domain import USUAL
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.identity import check_same, holding, identity_of
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import Block
-from mcfsim.theorems.selection import LIMIT, SAMPLES, Extent, Selection
+from mcfsim.theorems.operands import LIMIT, SAMPLES, Block, Extent, Selection
 from mcfsim.theorems.shrink import shrink, violates
 from mcfsim.theorems.statement import Claim, Theorem
-from mcfsim.training.record import versions
 
-#: Cases a unit of work: a fraction of a second.
+#: Cases per unit of work: a fraction of a second.
 UNIT = 1 << 24
-#: Where statements are tried by default.
+#: Formats in which statements are tried by default.
 FORMATS = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float16")
 
 
@@ -62,7 +60,7 @@ def verify(
     progress: bool = False,
     device: str = "cpu",
 ) -> Certificate:
-    """Check a statement on every operand of a format, on as many as stand for all, on a core, or on a sample.
+    """Verify a statement on every operand of a format, on as many as stand for all, on a core or a sample.
 
     Parameters
     ----------
@@ -71,41 +69,41 @@ def verify(
     format : Format or str, optional
         A binary floating-point format with sign and zero.
     rounding : str or Rounding, optional
-        A name of `mcfsim.rounding.Mode`.
+        A rounding, or a name of `mcfsim.rounding.Mode`.
     extent : {"core", "all"}, optional
-        Which operands: those that stand for all by the reductions of the statement, or really all.
+        Which operands: those that stand for all by the reductions of the statement, or actually all.
     limit : int, optional
         The most cases of a core of pairs of words.
     samples, seed : int, optional
-        How many random cases there are where the core is not all, and which.
+        Number of random cases if the core is not all, and their seed.
     workers, kind, dask, journal, resume, progress : optional
-        As for `mcfsim.sweeps.sweep.Sweep`.
+        As for `mcfsim.storage.sweeps.sweep.Sweep`.
     device : str, optional
-        ``"cuda"``, or ``"cuda:1"``: where there are many cases, and the statement can be recorded, kernels on
-        this GPU judge them, and the CPU what they leave open. One process works with it.
+        With ``"cuda"`` or ``"cuda:1"``, kernels on this GPU judge the cases, if these are many and the
+        statement can be recorded; the CPU judges what they leave open. Only one process works with it.
 
     Returns
     -------
     Certificate
-        With exact numbers of operands, witnesses of what fails, and the worst error. But for its duration
-        and versions it does not depend on how the work was run.
+        Exact counts of operands, witnesses of failures, and the worst error. Except for its duration and
+        versions, it does not depend on how the work was run.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, or the algorithm or a test returns something else than blocks.
+        If an argument is of the wrong type, or the algorithm or a test returns anything but blocks.
     ValueError
         If the statement is unknown or raises exceptions, an argument is out of range, the rounding is
         stochastic and the statement is not, there are too many operands to try all, or none to try, the
-        journal is none, damaged or in use, or there is no such device, or several workers for it. Also, as
-        `mcfsim.theorems.identity.NoIdentityError`, if the statement gives two answers to one question or is
-        changed while it is tried; or if there is a journal, and the statement depends on what has no name: an
-        open file, a random generator.
+        journal is none, damaged or in use, there is no such device, or several workers are to use it. Also,
+        as `mcfsim.theorems.identity.NoIdentityError`, if the statement gives two answers to one question or
+        is changed while it is tried; or if there is a journal, and the statement depends on something without
+        a name: an open file, a random generator.
     ImportError
         If a device is asked for, and PyTorch or Triton is not installed, or too old.
     UnsupportedFormatError
-        If the statement cannot be run there: the format has no sign or no zero, say, or an operation no
-        exact path.
+        If the statement cannot be run there: for example, the format has no sign or no zero, or an operation
+        has no exact path.
     """
     found = find_device(device, workers=workers, dask=dask)
     check = prepare(theorem, format, rounding, Selection(extent, limit, samples, seed))
@@ -131,7 +129,7 @@ def prepare(
     Raises
     ------
     TypeError, ValueError
-        If a name is unknown, an argument out of range, or there is no one result for every operand.
+        If a name is unknown, an argument out of range, or the rounding stochastic and the statement not.
     """
     theorem = named(theorem)
     fmt, policy = get_format(format), get_rounding(rounding)
@@ -151,7 +149,7 @@ def matching(patterns: Iterable[str]) -> list[str]:
     Parameters
     ----------
     patterns : iterable of str
-        A glob, as ``dw_*``, or a part of an id; upper and lower case are the same.
+        Globs such as ``dw_*``, or parts of an id; upper and lower case are the same.
 
     Raises
     ------
@@ -175,16 +173,16 @@ def plan(
     roundings: Iterable[str] | None = None,
     selection: Selection = USUAL,
 ) -> list[Check]:
-    """Return the checks of statements, by default all, in formats, each in its modes.
+    """Return the checks of statements, by default all, in formats and rounding modes.
 
     Parameters
     ----------
     theorems, formats : iterable, optional
-        Statements or their ids, and formats or their names; by default all that can say something of a
-        format, and `FORMATS`.
+        Statements or their ids, and formats or their names; by default all statements whose
+        hypotheses leave operands in a format, and `FORMATS`.
     roundings : iterable of str, optional
-        Names of modes; ``every`` stands for those that a statement is claimed for. By default nearest even,
-        or the first of them.
+        Names of modes; ``every`` stands for all modes for which a statement is claimed. By default nearest
+        even, or the first of those modes.
     selection : Selection, optional
         Which operands.
     """
@@ -202,7 +200,7 @@ def plan(
 
 
 def sort_out(checks: Iterable[Check]) -> tuple[list[Check], list[tuple[Check, ValueError]]]:
-    """Return the checks that can be run, and those that are refused, with the reason: see `Check.refusal`."""
+    """Return the checks that can be run, and those that are refused with the reason: see `Check.refusal`."""
     given = list(checks)
     with ThreadPoolExecutor(_cores()) as pool:
         found = list(zip(given, pool.map(Check.refusal, given), strict=True))
@@ -211,7 +209,7 @@ def sort_out(checks: Iterable[Check]) -> tuple[list[Check], list[tuple[Check, Va
 
 
 def workers_for(checks: Iterable[Check]) -> int:
-    """Return how many workers the work is worth: as many as there are cores, or one for a second's work."""
+    """Return how many workers the work is worth: one per core, or a single one for a second's work."""
     cases = 0
     for check in checks:
         cases += check.domain().size
@@ -221,7 +219,7 @@ def workers_for(checks: Iterable[Check]) -> int:
 
 
 def _cores() -> int:
-    """Return how many of the machine's cores this process may use, where the system tells."""
+    """Return how many cores this process may use, or all of the machine's if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -234,11 +232,11 @@ def run(
     ----------
     checks : iterable of Check
     sweep : Sweep
-        With one worker, if there is a device.
+        It has one worker, if there is a device.
     unit : int, optional
-        Cases a unit of work on the CPU.
+        Cases per unit of work on the CPU.
     device : Device, optional
-        Where those are judged for which it has kernels; see `mcfsim.theorems.device.find_device`.
+        It judges the checks for which it has kernels; see `mcfsim.theorems.device.find_device`.
     """
     check_processor()
     given = list(checks)
@@ -262,13 +260,13 @@ def _job(check: Check, key: str, unit: int, device: Device | None) -> Job:
     label = f"{check.theorem.name} {check.format} {check.rounding.mode}"
     if device is None or check.judge_on(device) is None:
         return Job(key, label, check, check.domain().units(unit), check.validate)
-    # A journal keeps what a device found apart: it rests on that device, too.
+    # A journal keeps the results of a device apart, since they depend on that device, too.
     work, key = partial(check, device=device), f"{key} on {device.name}"
     return Job(key, label, work, check.domain().units(device.unit), check.validate)
 
 
 def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]]) -> Certificate:
-    """Put the results of all units together."""
+    """Return the certificate that combines the results of all units."""
     domain, theorem = check.domain(), check.theorem
     total = Findings(theorem, domain.format.precision)
     parts = []
@@ -290,7 +288,7 @@ def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]])
 
 
 def about(check: Check) -> dict[str, Any]:
-    """Return what a certificate says of a check, whatever its results."""
+    """Return the fields of a check's certificate that do not depend on results."""
     domain, theorem = check.domain(), check.theorem
     speaks = theorem.speaks_of(check.format, check.rounding)
     expected: Expectation = "open"
@@ -321,7 +319,7 @@ def about(check: Check) -> dict[str, Any]:
 
 
 def _fields(fmt: Format) -> dict[str, Any]:
-    """Write down a format, whatever its name."""
+    """Return the kind and the fields of a format as data."""
     return {
         "kind": type(fmt).__name__,
         **{name: getattr(fmt, name) for name in signature(type(fmt)).parameters},
@@ -329,14 +327,14 @@ def _fields(fmt: Format) -> dict[str, Any]:
 
 
 def witness(check: Check, case: int) -> Witness:
-    """Return a case by its number."""
+    """Return the case with a given number, as a witness."""
     domain = check.domain()
     ((_, blocks),) = domain.blocks(case, case + 1)
     return _tried(check, blocks)
 
 
 def _witnesses(check: Check, cases: list[int]) -> tuple[Witness, ...]:
-    """Return several cases, run at once if each is of one path."""
+    """Return several cases as witnesses, run at once if each has only one path."""
     if check.rounding.stochastic or not cases:
         return tuple(witness(check, case) for case in cases)
     domain = check.domain()
@@ -359,7 +357,7 @@ def _simplest(check: Check, found: Findings) -> Witness | None:
     ar = _emulation(check)
     first = witness(check, found.witnesses[0])
     operands = list(map(float, first.operands))
-    if not violates(check.theorem, ar, operands):  # by a claim that is not about the case alone
+    if not violates(check.theorem, ar, operands):  # the claim is not about the case alone
         return first
     case = shrink(check.theorem, ar, operands)
     return _tried(check, [np.array([x], dtype=ar.carrier) for x in case])
@@ -368,7 +366,7 @@ def _simplest(check: Check, found: Findings) -> Witness | None:
 def _tried(check: Check, blocks: list[Block]) -> Witness:
     trial = try_block(check.theorem, _emulation(check), blocks)
     operands = tuple(ShownNumber.of(item[0]) for item in blocks)
-    # One path after the other, where there are several.
+    # If there are several paths, their results follow one another.
     results = tuple(ShownNumber.of(item) for path in zip(*trial.results, strict=True) for item in path)
     return Witness(operands, results)
 
@@ -381,7 +379,7 @@ def _worst(check: Check, found: Findings) -> Worst | None:
 
 
 def worst_of(claim: Claim, ratio: Fraction, precision: int, case: Witness) -> Worst | None:
-    """Write down the largest error by its quotient, and where it is reached; None if there is no bound."""
+    """Return the record of the largest error, by its quotient and its case; None if there is no bound."""
     if claim.bound is None:
         return None
     constant = claim.bound.size(ratio, precision)

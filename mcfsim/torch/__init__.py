@@ -1,4 +1,9 @@
-"""For PyTorch models: the very steps that `mcfsim.simulate` makes; recorded gradients."""
+"""PyTorch optimizers that make exactly the steps of `mcfsim.simulate`.
+
+`optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
+whether `host_step` or `device_step` makes its steps. The rest deals with PyTorch: state dicts, DTensors,
+captured graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,9 @@ except ModuleNotFoundError as error:
 
 from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
-from mcfsim.torch.gradient_hooks import ModelRecorder, record
+from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer
-from mcfsim.torch.watcher import Seen, Watch, watch
-from mcfsim.torch.writes import OutsideWriteWarning
+from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
 
 __all__ = [
     "SGD",
@@ -36,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return the optimizer that another module of `mcfsim.optim` declares, made once."""
+    """Return the optimizer class for another declaration of `mcfsim.optim`; it is made once."""
     made = declared_optimizer(name)
     if made is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A run of PyTorch's own AdamW taken over, and given back."""
+"""Taking over a run of PyTorch's own AdamW, and giving it back."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.strung_tensors import as_array, check_dense, torch_dtype
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.kernels.torch_tensors import as_array, check_dense, torch_dtype
 from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
-from mcfsim.optim.vanishing import VanishingScalarWarning
+from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.rounding import Rounding
 from mcfsim.torch.group import LABELS
-from mcfsim.torch.grouped import SCALES
-from mcfsim.torch.local import is_spread, local, spread_as
-from mcfsim.torch.moved import Stores, bits_of, summed
+from mcfsim.torch.local import SCALES, is_spread, local, spread_as
+from mcfsim.torch.moved import StateLayout, bits_of, summed
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.state_dicts import NAMES
 
-#: What torch calls the moments, by what they are called here.
+#: The names of the moments in torch, by their names here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
-#: Hyperparameters that both have.
+#: Hyperparameters that both optimizers have.
 _SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
 
 
@@ -41,35 +40,35 @@ def adopt(
     Parameters
     ----------
     optimizer : torch.optim.AdamW
-        It must not be used any more: its parameters change their dtype, in place, if the strategy stores them
-        in another one, and its state goes over piece by piece, so that little memory is needed for both.
+        Do not use it afterwards. Its parameters change their dtype in place if the strategy stores them in
+        another one. Its state is moved piece by piece, so that little memory is needed for both.
     strategy : Strategy or str, optional
-        Of the optimizer that goes on.
+        The strategy of the new optimizer.
     kind : type, optional
-        That optimizer: `AdamW`, or one with other rounding points.
+        The class of the new optimizer: `AdamW`, or one with other rounding points.
     **options
         ``low``, ``rounding``, ``scalars``, ``random``, ``capturable`` of `mcfsim.torch.AdamW`.
 
     Returns
     -------
     AdamW
-        Its learning rates are what the groups' are now; a scheduler goes on with it once its ``optimizer`` is
-        this one.
+        The new optimizer, with the current learning rates of the groups. A scheduler continues with it once
+        the scheduler's ``optimizer`` is set to it.
 
     Raises
     ------
     TypeError
-        If it is no AdamW of torch, or an option is unknown.
+        If `optimizer` is no AdamW of torch, or an option is unknown.
     ValueError
-        If it is one with ``amsgrad``, which has no counterpart here; if a setting is refused, or a number is
-        too large for its format; or if processes share a parameter whose dtype would change. Nothing has
-        changed then.
+        If it uses ``amsgrad``, which has no counterpart here; if a setting is refused, or a number is too
+        large for its format; or if processes share a parameter whose dtype would change. Nothing has changed
+        then.
 
     Notes
     -----
-    Nothing is lost that the formats can hold. The parameter is rounded to nearest even into its format; what
-    that cuts off is kept by its further components, by Kahan's compensation, or by the master copy, as far as
-    these reach. So are the moments by their components.
+    Nothing that the formats can hold is lost. The parameter is rounded to nearest even into its format. Its
+    further components, Kahan's compensation or the master copy hold the rest, as far as they reach. Moments
+    are split into components in the same way.
     """
     if type(optimizer) is not torch.optim.AdamW:
         raise TypeError(f"only torch.optim.AdamW is taken over, not {type(optimizer).__name__}")
@@ -95,24 +94,24 @@ def adopt(
 
 
 def release(optimizer: AdamW, dtype: torch.dtype = torch.float32) -> torch.optim.AdamW:
-    """Give a run back to `torch.optim.AdamW`, what `adopt` undoes and is undone by.
+    """Give a run back to `torch.optim.AdamW`: the reverse of `adopt`.
 
     Parameters
     ----------
     optimizer : AdamW
-        It must not be used any more: its parameters become tensors of `dtype`, in place.
+        Do not use it afterwards: its parameters become tensors of `dtype`, in place.
     dtype : dtype, optional
-        Of the parameters, and so of the moments.
+        The dtype of the parameters, and so of the moments.
 
     Returns
     -------
     torch.optim.AdamW
-        Each number is what its components add up to, rounded once to nearest even.
+        Each of its numbers is the sum of the components, rounded once to nearest even.
 
     Raises
     ------
     TypeError
-        If it is no AdamW of this package.
+        If `optimizer` is no AdamW of this package.
     ValueError
         If processes share a parameter whose dtype would change. Nothing has changed then.
     """
@@ -138,16 +137,16 @@ def release(optimizer: AdamW, dtype: torch.dtype = torch.float32) -> torch.optim
 
 
 def _moment(
-    stores: Stores, parameter: torch.Tensor, state: Mapping[str, Any], names: Sequence[str]
+    stores: StateLayout, parameter: torch.Tensor, state: Mapping[str, Any], names: Sequence[str]
 ) -> torch.Tensor:
-    """Return what the components of a moment add up to, spread as the parameter is."""
+    """Return the sum of the components of a moment, distributed like the parameter."""
     here = {name: local(x) for name, x in state.items() if name != "step"}
     components = [stores.numbers(here, name) for name in names]
     return spread_as(parameter, summed(components).view(local(parameter.detach()).shape))
 
 
 def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a group of either kind says that the other understands, and what schedulers left in it."""
+    """Return the entries of a group that both optimizers understand, and those that schedulers added."""
     return {name: x for name, x in group.items() if name in _SHARED or name not in {*defaults, *NAMES}}
 
 
@@ -157,8 +156,8 @@ def _parameters(groups: Iterable[Mapping[str, Any]]) -> Iterator[torch.Tensor]:
 
 def _stores(
     kind: type[AdamW], groups: Sequence[Mapping[str, Any]], strategy: Strategy | str, options: dict[str, Any]
-) -> Stores:
-    """Return what the optimizer that goes on will store; raise what it would, before anything changes."""
+) -> StateLayout:
+    """Return the layout of the new optimizer's state; raise what that would raise, before any change."""
     fmt = get_strategy(strategy, options.get("low", "bfloat16")).parameter.format
     empty = torch.zeros(0, dtype=torch.float32 if fmt is None else torch_dtype(fmt))
     alike = [
@@ -166,12 +165,12 @@ def _stores(
         for group in groups
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VanishingScalarWarning)  # it comes when the groups are taken
+        warnings.simplefilter("ignore", VanishingScalarWarning)  # it comes when the groups are added
         trial = kind(alike, strategy=strategy, **options)
     return trial.steps_of(trial.param_groups[0]).stores
 
 
-def _check(stores: Stores, parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
+def _check(stores: StateLayout, parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless a parameter and its state can be taken over."""
     _check_dtype(parameter, stores.dtypes["parameter"])
     stores.check_groups(parameter)
@@ -198,8 +197,10 @@ def _check_dtype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def _taken(stores: Stores, parameter: torch.Tensor, theirs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the parameter and its state as they are stored, made of those of torch's AdamW."""
+def _taken(
+    stores: StateLayout, parameter: torch.Tensor, theirs: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Return a parameter and its state as they are stored here, made from those of torch's AdamW."""
     x = local(parameter.detach())
     made, spread = _held(stores, x), dict[str, torch.Tensor]()
     for names, torchs in zip((stores.names.m, stores.names.v), MOMENTS.values(), strict=True):
@@ -214,8 +215,8 @@ def _taken(stores: Stores, parameter: torch.Tensor, theirs: Mapping[str, Any]) -
     return {**{name: spread_as(parameter, y) for name, y in made.items()}, **spread}
 
 
-def _held(stores: Stores, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a parameter as it is stored, with what holds the rest of it."""
+def _held(stores: StateLayout, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return a parameter as it is stored, with the tensors that hold the rest of it."""
     names, fmt = stores.names.parameter, stores.formats["parameter"]
     if stores.strategy.addition is not Addition.MASTER:
         names = stores.names.represented(stores.strategy)
@@ -233,7 +234,7 @@ def _held(stores: Stores, x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _components(x: torch.Tensor, fmt: Format, count: int) -> list[torch.Tensor]:
-    """Return numbers as sums of values of a format, each of them the rest, rounded to nearest even."""
+    """Split numbers into components: each is the rest so far, rounded to nearest even into a format."""
     rest, found = x.to(torch.float64), []
     for _ in range(count):
         part = round_to(rest, fmt)
@@ -247,7 +248,7 @@ def _array(x: torch.Tensor) -> NDArray[Any]:
 
 
 def _put(parameter: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Let a parameter hold numbers of any dtype; its gradient, of the old one, goes."""
+    """Let a parameter hold numbers of any dtype; drop its gradient, which has the old dtype."""
     parameter.grad = None
     if parameter.dtype == numbers.dtype:
         parameter.copy_(numbers)

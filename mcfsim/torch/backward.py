@@ -1,4 +1,4 @@
-"""Steps in the backward pass: each parameter moves when its gradient is there, which is then given back."""
+"""Steps in the backward pass: each parameter moves once its gradient is there, which is then freed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from mcfsim.checks.arguments import whole_number
-from mcfsim.torch.batched import SMALL
+from mcfsim.checks import whole_number
+from mcfsim.torch.host_step import SMALL
+from mcfsim.torch.moved import ParameterPlace
 from mcfsim.torch.step import StoredOptimizer
-from mcfsim.torch.work import ParameterPlace
 
 
 class BackwardSteps:
-    """The hooks of an optimizer's parameters, see `step_in_backward`."""
+    """The hooks that make an optimizer's steps in the backward pass; see `step_in_backward`."""
 
     def __init__(self, optimizer: StoredOptimizer, every: int) -> None:
         self._optimizer, self._every = optimizer, every
-        self._added: dict[torch.Tensor, tuple[int, Any]] = {}  # how many gradients, and to what
+        self._added: dict[torch.Tensor, tuple[int, Any]] = {}  # how many gradients, added into which tensor
         self._waiting: dict[torch.Tensor, ParameterPlace] = {}
         places = [place for place in optimizer.listed() if place.parameter.requires_grad]
         self._hooks = [
@@ -25,13 +25,13 @@ class BackwardSteps:
         ]
 
     def finish(self) -> None:
-        """Make the steps of parameters that have a gradient of fewer backward passes, and give it back."""
+        """Make the steps of parameters with gradients of fewer backward passes, and free these gradients."""
         held = (x for x in self._optimizer.listed() if x.parameter in self._added)
         self._waiting = {place.parameter: place for place in held}
         self._move()
 
     def remove(self) -> None:
-        """Make no steps any more; gradients that are there stay."""
+        """Remove the hooks; existing gradients stay."""
         for hook in self._hooks:
             hook.remove()
         self._added.clear()
@@ -39,7 +39,7 @@ class BackwardSteps:
     def _receiver(self, place: ParameterPlace) -> Any:
         def received(parameter: torch.Tensor) -> None:
             count, gradient = self._added.get(parameter, (0, None))
-            if gradient is not parameter.grad:  # the one before is there no more
+            if gradient is not parameter.grad:  # the previous gradient is gone
                 count = 0
             self._added[parameter] = count + 1, parameter.grad
             if count + 1 < self._every:
@@ -47,13 +47,13 @@ class BackwardSteps:
             self._waiting[parameter] = place
             if sum(p.numel() for p in self._waiting) > SMALL:
                 self._move()
-            else:  # small ones wait for others, at most till the pass ends
+            else:  # small ones wait for others, at most until the pass ends
                 torch.autograd.Variable._execution_engine.queue_callback(self._move)
 
         return received
 
     def _move(self) -> None:
-        """Make the steps of the parameters that wait for it; the others are not looked at."""
+        """Make the steps of the waiting parameters, and free their gradients; leave the others alone."""
         waiting, self._waiting = self._waiting, {}
         places = [self._found(place) for p, place in waiting.items() if p.grad is not None]
         parameters = [place.parameter for place in places]
@@ -64,7 +64,7 @@ class BackwardSteps:
             p.grad = None
 
     def _found(self, place: ParameterPlace) -> ParameterPlace:
-        """Return where a parameter is now; raise ValueError if it is nowhere."""
+        """Return the present place of a parameter; raise ValueError if it has none."""
         if self._optimizer.is_at(place):
             return place
         for other in self._optimizer.listed():
@@ -74,40 +74,40 @@ class BackwardSteps:
 
 
 def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardSteps:
-    """Have each parameter move in the backward pass, as soon as its gradient is there, and give that back.
+    """Move each parameter in the backward pass, as soon as its gradient is there, and free the gradient.
 
-    So no more than the gradients of one layer need memory. Small parameters wait for others, at most till the
-    pass ends. The steps are those that `step` would make, which is not called any more, nor are its hooks.
+    So only the gradients of one layer need memory. Small parameters wait for others, at most until the pass
+    ends. The steps are those that `step` would make; neither `step` nor its hooks are called any more.
 
     Parameters
     ----------
     optimizer : optimizer of `mcfsim.torch`
-        Its parameters of now; groups added later move by `step`.
+        Its present parameters get hooks; groups added later move by `step`.
     every : int, optional
-        Backward passes whose gradients are added up before a parameter moves: micro-batches of a batch. Those
-        are counted that give it a gradient.
+        How many backward passes add up gradients before a parameter moves: the micro-batches of a batch. Only
+        passes that give the parameter a gradient count.
 
     Returns
     -------
     BackwardSteps
-        Whose ``finish()`` makes the steps of fewer micro-batches, and ``remove()`` ends it.
+        Its ``finish()`` makes the steps of fewer micro-batches; its ``remove()`` removes the hooks.
 
     Raises
     ------
     TypeError
-        If it is no optimizer of `mcfsim.torch`, or `every` no int.
+        If `optimizer` is no optimizer of `mcfsim.torch`, or `every` no int.
     ValueError
-        If `every` is not positive, or a parameter has a gradient already, which would be added.
+        If `every` is not positive, or a parameter has a gradient already, which would be added in.
 
     Notes
     -----
-    What needs all gradients at once, as clipping by their norm and `GradScaler`, cannot come between; nor
-    does DDP let go of gradients. In one process, and with FSDP2, it serves.
+    Operations that need all gradients at once, such as clipping by norm and `GradScaler`, cannot be used; and
+    DDP does not release gradients. It works in one process, and with FSDP2.
     """
     if not isinstance(optimizer, StoredOptimizer):
         raise TypeError(f"only optimizers of mcfsim.torch are stepped so, not {type(optimizer).__name__}")
     passes = whole_number("every", every, least=1)
     if any(place.parameter.grad is not None for place in optimizer.listed()):
         raise ValueError("a parameter has a gradient already; call optimizer.zero_grad() first")
-    optimizer._opt_called = True  # by which a scheduler of torch sees that steps come before its own
+    optimizer._opt_called = True  # tells torch's schedulers that steps come before their own
     return BackwardSteps(optimizer, passes)

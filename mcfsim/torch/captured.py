@@ -1,19 +1,66 @@
-"""Steps in captured CUDA graphs: what a graph repeats, and what it is handed before each repetition."""
+"""Steps in captured CUDA graphs, and the operator that makes a step in compiled functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import torch
 
-from mcfsim.checks.whole import Whole
+from mcfsim.checks import Whole
 from mcfsim.optim.declaration import Declaration
+from mcfsim.torch.device_step import Captured, RepeatableStep
 from mcfsim.torch.local import local
-from mcfsim.torch.repeatable_step import Captured, RepeatableStep
-from mcfsim.torch.work import Work
+from mcfsim.torch.moved import Work
 
 
+# -- an operator ------------------------------------------------------------------------------------------
+class StepMaker(Protocol):
+    """An optimizer that makes steps on tensors that stand for its parameters."""
+
+    def listed(self) -> list[Any]:
+        """Return the places of all parameters."""
+
+    def advance(
+        self, places: list[Any], parameters: list[torch.Tensor], gradients: list[torch.Tensor]
+    ) -> None:
+        """Make one step of the parameters at some places."""
+
+
+_numbers = count()
+_optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def enrolled(optimizer: StepMaker) -> int:
+    """Register an optimizer, and return the number by which the operator finds it while it lives."""
+    number = next(_numbers)
+    _optimizers[number] = optimizer
+    return number
+
+
+def _step(number, places, parameters, gradients):  # type: ignore[no-untyped-def]
+    optimizer = _optimizers[number]
+    listed = optimizer.listed()
+    optimizer.advance([listed[place] for place in places], parameters, gradients)
+
+
+#: Makes a step of the optimizer with a given number, for parameters at given places, with their gradients.
+#: A compiled graph may pass copies of parameters, which it copies back afterwards; so the step works on the
+#: tensors that it is given.
+#: A CUDA graph captured by the compiler would repeat launches without `before_replay`; the tag, where torch
+#: has it, prevents such captures.
+step = torch.library.custom_op(
+    "mcfsim::step",
+    _step,
+    mutates_args=("parameters",),
+    schema="(int number, int[] places, Tensor(a!)[] parameters, Tensor[] gradients) -> ()",
+    **({"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}),
+)
+
+
+# -- captured graphs --------------------------------------------------------------------------------------
 def capturing() -> bool:
     """Return whether a CUDA graph is being captured."""
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
@@ -27,7 +74,7 @@ class Together(NamedTuple):
     group : int
     parameters : list of tensor
     launch : Captured or None
-        None if they have no elements.
+        None if the parameters have no elements.
     """
 
     group: int
@@ -41,14 +88,14 @@ class CapturedStep:
     Parameters
     ----------
     works : sequence of (list of tensor, Work)
-        The step, and the parameters that it is made of.
+        The work of the step, with its parameters.
     states : mapping of tensor to dict
-        The optimizer's.
+        The optimizer's state.
 
     Raises
     ------
     RuntimeError
-        If it cannot be captured.
+        If the step cannot be captured.
     """
 
     def __init__(
@@ -73,16 +120,16 @@ class CapturedStep:
         settings: Callable[[int], tuple[Declaration, float]],
         whole: Whole,
     ) -> None:
-        """Count the step, and hand over what it needs; see `StoredOptimizer.before_replay`.
+        """Count the step, and hand over its inputs; see `StoredOptimizer.before_replay`.
 
         Parameters
         ----------
         states : mapping of tensor to dict
-            The optimizer's, now.
+            The optimizer's present state.
         settings : callable
-            Returns hyperparameters and learning rate of a group.
+            Returns the hyperparameters and the learning rate of a group.
         whole : Whole
-            Of the optimizer.
+            The optimizer's.
         """
         if self._addresses(states) != self._places:
             raise RuntimeError(
@@ -108,7 +155,7 @@ class CapturedStep:
                     states[p]["step"] = count
 
     def _addresses(self, states: Mapping[torch.Tensor, dict[str, Any]]) -> list[int]:
-        """Return where everything lies that the graph writes."""
+        """Return the addresses of all tensors that the graph writes."""
         return [
             local(x).data_ptr()
             for _, parameters, _ in self._together

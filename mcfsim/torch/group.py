@@ -1,19 +1,28 @@
-"""What a group of parameters may say: hyperparameters, by PyTorch's names, settings, and nothing else."""
+"""Parameter groups: their hyperparameters, their settings, and the objects that make their steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from mcfsim.backends.strung_tensors import check_dense
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint
+from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.kernels.torch_tensors import check_dense
 from mcfsim.optim.declaration import Declaration, learning_rate
+from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
+from mcfsim.optim.strategies import strategy as get_strategy
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.torch.device_step import DeviceStep, RepeatableStep
+from mcfsim.torch.host_step import Batched, HostStep
+from mcfsim.torch.moved import StateLayout, StepRunner
 
-#: How steps are made, with the defaults.
+#: The settings of a group, with their defaults.
 SETTINGS: Mapping[str, Any] = {
     "strategy": "collage-plus",
     "low": "bfloat16",
@@ -25,12 +34,12 @@ SETTINGS: Mapping[str, Any] = {
 }
 #: Settings that are on or off.
 FLAGS = ("capturable", "maximize")
-#: What PyTorch and its schedulers write into a group, and a name that its owner may give it.
+#: Entries that PyTorch and its schedulers write into a group, and a name that the user may give it.
 LABELS = (
     "params", "param_names", "name", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum",
     "swa_lr",
 )  # fmt: skip
-#: What PyTorch calls hyperparameters for which it has names of its own, in the place of the first.
+#: PyTorch's own names of hyperparameters; a joint name takes the place of the first one.
 _TOGETHER = {"betas": ("beta1", "beta2")}
 _RENAMED = {"epsilon": "eps"}
 
@@ -41,9 +50,9 @@ class Absent(NamedTuple):
     Attributes
     ----------
     off : tuple
-        The values that ask for nothing.
+        The values that mean it is off.
     why : str
-        Why others are refused.
+        Why other values are refused.
     """
 
     off: tuple[Any, ...]
@@ -62,7 +71,7 @@ ABSENT: Mapping[str, Absent] = {
 
 
 class Hyperparameters:
-    """The hyperparameters of a declaration as PyTorch has them: ``beta1, beta2`` as ``betas``, and ``eps``.
+    """A declaration's hyperparameters by PyTorch's names: ``beta1, beta2`` as ``betas``, and ``eps``.
 
     Parameters
     ----------
@@ -73,7 +82,7 @@ class Hyperparameters:
     Attributes
     ----------
     defaults : dict
-        By PyTorch's names, in their order; `inspect.Parameter.empty` if there is none.
+        The defaults by PyTorch's names, in order; `inspect.Parameter.empty` where there is none.
     """
 
     def __init__(self, declaration: type[Declaration], own: Mapping[str, Any]) -> None:
@@ -89,7 +98,7 @@ class Hyperparameters:
 
     @property
     def constructor(self) -> Signature:
-        """What the constructor of the optimizer takes."""
+        """The signature of the optimizer's constructor."""
         params = Parameter("params", Parameter.POSITIONAL_OR_KEYWORD)
         lr = Parameter("lr", Parameter.POSITIONAL_OR_KEYWORD, default=1e-3)
         hyper = [
@@ -105,12 +114,12 @@ class Hyperparameters:
         return Signature([params, lr, *ordered])
 
     def renamed(self, whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a constructor is given, by PyTorch's names where it has the declaration's.
+        """Return the arguments of a constructor, with the declaration's names replaced by PyTorch's.
 
         Raises
         ------
         TypeError
-            If one is given by both.
+            If a hyperparameter is given by both names.
         """
         taken = dict(given)
         for name, parts in self._fields.items():
@@ -129,7 +138,7 @@ class Hyperparameters:
         Raises
         ------
         TypeError, ValueError
-            If one is a tensor without numbers, or those given together are not so many.
+            If one is a tensor without numbers, or a joint entry has the wrong number of them.
         """
         found: dict[str, Any] = {}
         for name, parts in self._fields.items():
@@ -142,14 +151,14 @@ class Hyperparameters:
         return learning_rate("lr", number(group["lr"]))
 
     def received(self, whose: str, given: Mapping[str, Any], labels: Iterable[str] = ()) -> dict[str, Any]:
-        """Return what an optimizer or a group is given, without what PyTorch has and is off.
+        """Return the arguments of an optimizer or a group, without options of `ABSENT` that are off.
 
         Raises
         ------
         TypeError
             If a name is unknown.
         ValueError
-            If an option is on that has no counterpart here.
+            If an option without a counterpart here is on.
         """
         if "params" in labels and "params" not in given:
             raise TypeError(f"{whose} has no 'params'")
@@ -163,12 +172,12 @@ class Hyperparameters:
 
 
 def without_absent(whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options without those that have no counterpart here, and are off.
+    """Return options without those that have no counterpart here; these must be off.
 
     Raises
     ------
     ValueError
-        If one is on.
+        If one of these is on.
     """
     for name in given.keys() & ABSENT.keys():
         x, absent = given[name], ABSENT[name]
@@ -180,7 +189,7 @@ def without_absent(whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_flags(group: Mapping[str, Any]) -> None:
-    """Raise TypeError unless what is on or off in a group is a truth value."""
+    """Raise TypeError unless the flags of a group are truth values."""
     for name in FLAGS:
         if not isinstance(group[name], bool | np.bool_):
             raise TypeError(f"{name} must be True or False, not {group[name]!r}")
@@ -201,7 +210,7 @@ def number(x: Any) -> Any:
 
 
 def _called(name: str, names: Iterable[str]) -> str:
-    """Return what PyTorch calls a hyperparameter, one of some."""
+    """Return PyTorch's name of a hyperparameter, given the names of all."""
     for whole, parts in _TOGETHER.items():
         if name in parts and set(parts) <= set(names):
             return whole
@@ -209,9 +218,124 @@ def _called(name: str, names: Iterable[str]) -> str:
 
 
 def _several(name: str, parts: list[str], given: Any) -> list[Any]:
-    """Return hyperparameters that are given together."""
+    """Return the numbers of a joint entry, such as ``betas``."""
     if isinstance(given, torch.Tensor | np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if not isinstance(given, list | tuple) or len(given) != len(parts):
         raise ValueError(f"{name} = {given!r} must be {len(parts)} numbers: {', '.join(parts)}")
     return [number(x) for x in given]
+
+
+# -- settings ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a group that determine the arithmetic of its steps.
+
+    Attributes
+    ----------
+    strategy : Strategy
+        Its low format is put in.
+    rounding : str or Rounding
+        The rounding of every operation.
+    scalars : {"exact", "rounded"}
+        How hyperparameters enter.
+    random : RandomWords or None
+        The words that stochastic rounding draws.
+    """
+
+    strategy: Strategy
+    rounding: Rounding | str
+    scalars: Scalars
+    random: RandomWords | None
+
+    @classmethod
+    def settled(cls, group: dict[str, Any]) -> Settings:
+        """Return the settings of a new group; write into it the strategy with its low format put in.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a strategy, format or rounding is unknown, or the strategy keeps exact numbers, or keeps its
+            weights on a grid.
+        """
+        chosen = get_strategy(group["strategy"], group.pop("low"))
+        if chosen.parameter.format is None:
+            raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
+        if chosen.parameter.grid is not None:
+            raise ValueError(
+                f"strategy {chosen.name!r} keeps its weights on a grid, which mcfsim.Optimizer and "
+                "mcfsim.simulate serve, and no optimizer of tensors"
+            )
+        random = DEFAULT_WORDS if group["random"] is None and chosen.draws else group["random"]
+        group.update(strategy=chosen, random=random)
+        return cls.of(group)
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any]) -> Settings:
+        """Return the settings of a group."""
+        return cls(*(group[name] for name in cls.__dataclass_fields__))
+
+    @property
+    def draws(self) -> bool:
+        """Whether a step draws random words."""
+        return self.strategy.draws or get_rounding(self.rounding).stochastic
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings as they are saved: strings, and the fields of the random words."""
+        drawn = None if self.random is None else asdict(self.random)
+        named = {"strategy": self.strategy.name, "rounding": str(self.rounding), "scalars": self.scalars}
+        return {**named, "random": drawn}
+
+    def gone_on(self, saved: Mapping[str, Any]) -> Settings:
+        """Return these settings with the random words of saved ones.
+
+        Raises
+        ------
+        ValueError
+            If the saved settings differ otherwise, or have no random words although a step draws some.
+        """
+        own = self.described()
+        found = {name: saved.get(name, own[name]) for name in own}
+        drawn = found.pop("random")
+        if found != {name: own[name] for name in found}:
+            raise ValueError(f"the state is of {found}, and this optimizer is of {own}")
+        if drawn is None and self.draws:
+            raise ValueError("the state has no random words, and stochastic rounding needs random")
+        try:
+            random = None if drawn is None else RandomWords(**drawn)
+        except TypeError as error:
+            raise ValueError(
+                f"the state's random = {drawn!r} is no seed, step and stream: {error}"
+            ) from error
+        return Settings(self.strategy, self.rounding, self.scalars, random)
+
+
+class Steps:
+    """The objects that make an optimizer's steps under given settings.
+
+    Attributes
+    ----------
+    stores : StateLayout
+    on_host : Batched
+        For tensors in CPU memory.
+    on_device : DeviceStep
+        For other tensors.
+    repeatable : RepeatableStep
+        For other tensors, if a captured graph may repeat the steps.
+    numbered : bool
+        Whether the numbers of elements matter, because words are drawn or groups are formed by them.
+    """
+
+    def __init__(self, declaration: type[Declaration], settings: Settings) -> None:
+        scalars = settings.scalars
+        roles = settings.strategy.roles(settings.rounding, scalars=scalars, random=settings.random)
+        self.stores = StateLayout.of(declaration, settings.strategy, roles, scalars)
+        self.numbered = settings.draws or bool(self.stores.scaled)
+        self.on_host, self.on_device = Batched(HostStep(self.stores)), DeviceStep(self.stores)
+        self.repeatable = RepeatableStep(self.stores)
+
+    def carrier(self, *, host: bool, repeated: bool) -> StepRunner:
+        """Return the object that makes steps: in CPU memory, or elsewhere, repeatable by graphs or not."""
+        if host:
+            return self.on_host
+        return self.repeatable if repeated else self.on_device

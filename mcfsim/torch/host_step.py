@@ -1,4 +1,4 @@
-"""A step on tensors of the CPU, by NumPy, a block of all tensors at a time."""
+"""Steps on CPU tensors: by one loop, or by NumPy a block at a time; small tensors are joined first."""
 
 from __future__ import annotations
 
@@ -11,31 +11,107 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.strung_tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
-from mcfsim.compile.loops import Filler
+from mcfsim.compile.loops import BoundLoop
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.optim.compiled_step import CompiledStep, fill_block
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.groups import common_edges
+from mcfsim.optim.layout import in_stripes
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
-from mcfsim.optim.stripes import in_stripes
+from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.vectors import Vector
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.torch.grouped import SCALES
-from mcfsim.torch.moved import Moved, Stores, bits_of
+from mcfsim.torch.local import SCALES
+from mcfsim.torch.moved import ParameterSlice, StateLayout, StepRunner, bits_of
+
+# -- many small tensors -----------------------------------------------------------------------------------
+#: Most elements of a small tensor: copying it there and back takes less time than a step of its own.
+SMALL = BLOCK // 8
 
 
+class Batched:
+    """A step runner that joins consecutive small tensors into one, and hands them to another runner.
+
+    Parameters
+    ----------
+    carrier : StepRunner
+        Makes the steps.
+    """
+
+    def __init__(self, carrier: StepRunner) -> None:
+        self.stores = carrier.stores
+        self._carrier = carrier
+
+    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
+        """Make step number `count` of these parameters."""
+        whole: list[ParameterSlice] = []
+        copies: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        for batch in self._batches(moved):
+            if len(batch) == 1:
+                whole += batch
+                continue
+            vectors = {name: [x.tensors[name].view(-1) for x in batch] for name in batch[0].tensors}
+            joined = {name: torch.cat(parts) for name, parts in vectors.items()}
+            gradient = torch.cat([x.gradient.detach().view(-1) for x in batch])
+            whole.append(ParameterSlice(joined, gradient, batch[0].first))
+            copies += ((joined[name], parts) for name, parts in vectors.items())
+        self._carrier.move(whole, hyper, count, rate)
+        for joint, parts in copies:
+            torch._foreach_copy_(parts, joint.split([part.numel() for part in parts]))
+
+    def asked(
+        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
+    ) -> list[torch.Tensor]:
+        """Return the intended update of step number `count`: one float64 vector per parameter."""
+        return self._carrier.asked(moved, hyper, count, rate)
+
+    def _batches(self, moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
+        """Yield the parameters in order, in batches that can be joined; a joined batch fits a block."""
+        batch: list[ParameterSlice] = []
+        open_ = False
+        for x in moved:
+            small = self._is_small(x)
+            if batch and not (open_ and small and _follows(batch, x)):
+                yield batch
+                batch = []
+            batch.append(x)
+            open_ = small
+        if batch:
+            yield batch
+
+    def _is_small(self, x: ParameterSlice) -> bool:
+        """Return whether a parameter is small, and each of its tensors has one number per element."""
+        size = x.gradient.numel()
+        return (
+            size <= SMALL
+            and not self.stores.scaled
+            and all(
+                y.numel() == size and y.is_contiguous() and not y.is_neg()
+                for y in (x.gradient, *x.tensors.values())
+            )
+        )
+
+
+def _follows(batch: Sequence[ParameterSlice], x: ParameterSlice) -> bool:
+    """Return whether a parameter's elements continue a batch's numbering, and fit with it in a block."""
+    first, last = batch[0], batch[-1]
+    end = last.first + last.gradient.numel()
+    room = end + x.gradient.numel() - first.first <= BLOCK
+    return bool(x.gradient.dtype == last.gradient.dtype and x.first == end and room)
+
+
+# -- the step ---------------------------------------------------------------------------------------------
 class HostStep:
-    """Steps of an optimizer, see `Stores`."""
+    """A step runner for CPU tensors: one compiled loop if possible, else NumPy block by block."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: StateLayout) -> None:
         self.stores = stores
         self._loop = HostLoop(stores)
 
-    def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> None:
+    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
         """Make step number `count` of these parameters."""
         stores = self.stores
         plain, others = self._parted(moved)
@@ -54,9 +130,9 @@ class HostStep:
             stores.requantize(x.tensors)
 
     def asked(
-        self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
+        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
     ) -> list[torch.Tensor]:
-        """Return the update that step number `count` asks for, for each parameter a vector of float64."""
+        """Return the intended update of step number `count`: one float64 vector per parameter."""
         plain, others = self._parted(moved)
         made = self._loop.asked(plain, hyper, count, rate) if plain else None
         found = {} if made is None else {id(x): y.to(torch.float64) for x, y in zip(plain, made, strict=True)}
@@ -68,15 +144,15 @@ class HostStep:
             found |= {id(x): torch.from_numpy(y) for x, y in zip(run, updates, strict=True)}
         return [found[id(x)] for x in moved]
 
-    def _parted(self, moved: Sequence[Moved]) -> tuple[list[Moved], list[Moved]]:
-        """Return the parameters that a loop may take, and the others."""
+    def _parted(self, moved: Sequence[ParameterSlice]) -> tuple[list[ParameterSlice], list[ParameterSlice]]:
+        """Return the parameters that a loop can take, and the others."""
         taken = [self._loop.takes(x) for x in moved]
         return list(compress(moved, taken)), list(compress(moved, (not x for x in taken)))
 
-    def _stored(self, moved: Sequence[Moved]) -> dict[str, list[Any]]:
-        """Return by name what is stored of each parameter, as vectors in the same memory.
+    def _stored(self, moved: Sequence[ParameterSlice]) -> dict[str, list[Any]]:
+        """Return, by name, the stored tensors of each parameter, as vectors in the same memory.
 
-        Of what shares scales they are copies.
+        Moments that share scales are copied.
         """
         stores = self.stores
         stored = {name: [flat(x.tensors[name]) for x in moved] for name in stores.formats}
@@ -88,15 +164,15 @@ class HostStep:
 
     def _blocks(
         self,
-        moved: Sequence[Moved],
+        moved: Sequence[ParameterSlice],
         stored: Mapping[str, Sequence[Any]],
         hyper: Declaration,
         count: int,
         rate: float,
     ) -> Iterator[tuple[list[tuple[int, slice, slice]], State, Any]]:
-        """Yield blocks of parameters whose elements are numbered on from one to the next.
+        """Yield the blocks of consecutively numbered parameters.
 
-        Each with its pieces, its new state, and the update that was asked for.
+        A block comes with its pieces, its new state, and the intended update.
         """
         stores, start = self.stores, moved[0].first
         scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
@@ -129,9 +205,9 @@ class HostStep:
             yield pieces, new, update
 
 
-def _runs(moved: Sequence[Moved]) -> Iterator[list[Moved]]:
-    """Yield parameters as runs of neighbours, whose elements are numbered on from one to the next."""
-    run: list[Moved] = []
+def _runs(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
+    """Yield runs of parameters whose elements are numbered consecutively."""
+    run: list[ParameterSlice] = []
     end = 0
     for x in moved:
         if run and x.first != end:
@@ -144,76 +220,78 @@ def _runs(moved: Sequence[Moved]) -> Iterator[list[Moved]]:
 
 
 # -- by one loop --------------------------------------------------------------------------------------------
-#: So many steps are taken to follow, where it is asked whether compiling pays.
+#: How many steps are assumed to follow when deciding whether compiling pays.
 AHEAD = 1000
 
-#: Vectors with their formats; where there is none, what is made is not kept.
+#: Vectors with their formats; a result whose vector is None is not stored.
 _Vectors = Sequence[tuple[Vector | None, Format | None]]
 
 
 class HostLoop:
-    """Steps of an optimizer, see `Stores`, of tensors that lie as a loop takes them."""
+    """The compiled loops of an optimizer's steps, for tensors stored as a loop takes them."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: StateLayout) -> None:
         self.stores = stores
         self._compiled = lru_cache(maxsize=64)(
             partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
         )
 
-    def takes(self, x: Moved) -> bool:
-        """Return whether all that a step reads lies element by element, in its own format."""
+    def takes(self, x: ParameterSlice) -> bool:
+        """Return whether a loop can take a parameter: contiguous tensors, and no rounding of the gradient."""
         exact = TORCH_DTYPES.get(x.gradient.dtype) == self.stores.gradient
         return exact and all(y.is_contiguous() and not y.is_neg() for y in (x.gradient, *x.tensors.values()))
 
-    def move(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> bool:
-        """Make step number `count` of these parameters, if there is to be a loop; return whether there is."""
-        filler = self._filler(moved, hyper, count, rate)
-        if filler is None:
+    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> bool:
+        """Make step number `count` of these parameters if a loop is to be used; return whether it was."""
+        bound_loop = self._bound_loop(moved, hyper, count, rate)
+        if bound_loop is None:
             return False
         for x in moved:
             vectors = self._vectors(x)
-            self._fill(filler, x, vectors, [*vectors, (None, self.stores.roles.update.format)])
+            self._fill(bound_loop, x, vectors, [*vectors, (None, self.stores.roles.update.format)])
         return True
 
     def asked(
-        self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float
+        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
     ) -> list[torch.Tensor] | None:
-        """Return the updates that a step asks for, vectors of any dtype; None if there is to be no loop."""
-        filler, fmt = self._filler(moved, hyper, count, rate), self.stores.roles.update.format
-        if filler is None or fmt is None:
+        """Return the intended updates of a step, as vectors of any dtype; None if no loop is to be used."""
+        bound_loop, fmt = self._bound_loop(moved, hyper, count, rate), self.stores.roles.update.format
+        if bound_loop is None or fmt is None:
             return None
         found = []
         for x in moved:
             found.append(torch.empty(x.gradient.numel(), dtype=torch_dtype(fmt)))
             vectors = self._vectors(x)
             dropped = [(None, fmt) for _, fmt in vectors]
-            self._fill(filler, x, vectors, [*dropped, (packed(found[-1]), fmt)])
+            self._fill(bound_loop, x, vectors, [*dropped, (packed(found[-1]), fmt)])
         return found
 
-    def _filler(self, moved: Sequence[Moved], hyper: Declaration, count: int, rate: float) -> Filler | None:
+    def _bound_loop(
+        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
+    ) -> BoundLoop | None:
         stores, elements = self.stores, sum(x.gradient.numel() for x in moved)
         if not elements:
             return None
         scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
         steps, gradient = self._compiled(hyper), packed(moved[0].gradient)
-        return steps.filler(stores.roles, scalars, gradient, elements, count, elements * AHEAD)
+        return steps.bound_loop(stores.roles, scalars, gradient, elements, count, elements * AHEAD)
 
-    def _vectors(self, x: Moved) -> list[tuple[Vector, Format]]:
+    def _vectors(self, x: ParameterSlice) -> list[tuple[Vector, Format]]:
         return [(self._vector(x, name), self.stores.formats[name]) for name in chain(*self.stores.names)]
 
-    def _vector(self, x: Moved, name: str) -> Vector:
-        """Return what is stored under a name as a loop reads and writes it, in the same memory."""
+    def _vector(self, x: ParameterSlice, name: str) -> Vector:
+        """Return the tensor of a name as a loop reads and writes it, in the same memory."""
         if name in self.stores.grouped:
             return self.stores.grouped[name].vector(x.tensors[name], x.tensors[name + SCALES])
         return packed(x.tensors[name])
 
-    def _fill(self, filler: Filler, x: Moved, vectors: _Vectors, asked: _Vectors) -> None:
-        """Carry a loop out on a parameter, by PyTorch's number of threads."""
+    def _fill(self, bound_loop: BoundLoop, x: ParameterSlice, vectors: _Vectors, asked: _Vectors) -> None:
+        """Run a loop on a parameter, on PyTorch's number of threads."""
         size, threads = x.gradient.numel(), torch.get_num_threads()
-        several = filler.on_threads(threads)
-        loop, threads = (several, threads) if size > several.block else (filler, 1)
+        several = bound_loop.on_threads(threads)
+        loop, threads = (several, threads) if size > several.block else (bound_loop, 1)
         edges = common_edges((vector for vector, _ in vectors), [slice(0, size)])
-        # Numbers that share scales are read and written by calls, of which fewer on more are faster.
+        # Numbers that share scales are read and written by calls; fewer calls on more numbers are faster.
         block = loop.block if edges is None else BLOCK
         given = [*vectors, (packed(x.gradient), self.stores.gradient)]
 
@@ -224,6 +302,6 @@ class HostLoop:
 
 
 def packed(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a contiguous tensor as a vector in the same memory: of codes if these have 16 bits or less."""
+    """Return a contiguous tensor as a vector in the same memory, of codes if they have at most 16 bits."""
     vector = as_array(tensor).reshape(-1)
     return vector if vector.itemsize > 2 else vector.view(f"u{vector.itemsize}")

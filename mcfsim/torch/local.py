@@ -1,25 +1,42 @@
-"""What lies in this process of a tensor spread over several, a `DTensor`, and which elements these are."""
+"""Special tensors: those distributed over processes (DTensor), and moments stored with shared scales."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from mcfsim.backends.factory import arithmetic
+from mcfsim.codec import encode
+from mcfsim.compile.torch_loops import AT_ONCE, quotients
+from mcfsim.formats import Format
+from mcfsim.kernels.carriers import FLOAT32, carrier_of
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, torch_dtype
+from mcfsim.optim.groups import GroupBoundaries, Groups, text_of, why_not_packed
+from mcfsim.optim.stored import FLOAT32 as SINGLE
+from mcfsim.rounding import Overflow, Rounding
+from mcfsim.scaled import ScaledFormat, ScaleRule
+from mcfsim.scaled.quantisers import Quantiser
 
+
+# -- spread over processes --------------------------------------------------------------------------------
 class Stretch(NamedTuple):
-    """Elements that follow one another, here and in the whole tensor.
+    """A stretch of elements that are consecutive both in the local part and in the whole tensor.
 
     Attributes
     ----------
     first : int
-        The number of the first one in the whole tensor, row by row.
+        The row-major index of the first element in the whole tensor.
     place : tuple of int
-        Where they lie here: the leading indices.
+        The leading indices of the stretch in the local part.
     """
 
     first: int
@@ -27,19 +44,19 @@ class Stretch(NamedTuple):
 
 
 def is_spread(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is spread over processes, so that a part of it may lie elsewhere."""
-    module = sys.modules.get("torch.distributed.tensor")  # nobody else makes such tensors
+    """Return whether a tensor is distributed over processes, so that parts of it may be elsewhere."""
+    module = sys.modules.get("torch.distributed.tensor")  # only this module makes such tensors
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_first_process() -> bool:
-    """Return whether this is the first of the processes, or the only one."""
+    """Return whether this is the first process, or the only one."""
     ready = torch.distributed.is_available() and torch.distributed.is_initialized()
     return not ready or torch.distributed.get_rank() == 0
 
 
 def is_first_copy(tensor: torch.Tensor) -> bool:
-    """Return whether this process is the first of those that have these elements of a tensor."""
+    """Return whether this process is the first of those that hold its part of a tensor."""
     if not is_spread(tensor):
         return is_first_process()
     spread: Any = tensor
@@ -48,12 +65,12 @@ def is_first_copy(tensor: torch.Tensor) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what lies here of a tensor, in the same memory."""
+    """Return the local part of a tensor, in the same memory."""
     return tensor.to_local() if is_spread(tensor) else tensor
 
 
 def spread_as(whole: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that is spread as another one is, with what lies here of it."""
+    """Return a tensor distributed like `whole`, whose local part is `here`."""
     if not is_spread(whole):
         return here
     from torch.distributed.tensor import DTensor
@@ -68,23 +85,23 @@ def spread_as(whole: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
 def spread_beside(
     whole: torch.Tensor, shape: tuple[int, ...], size: int, dtype: torch.dtype, each: int = 1
 ) -> torch.Tensor:
-    """Return zeros, a row of some for so many elements of a tensor that follow one another, spread as these.
+    """Return zeros, one row per group of consecutive elements of a tensor, distributed like the elements.
 
     Parameters
     ----------
     whole : tensor
     shape : tuple of int
-        Of the rows.
+        The shape of the rows, one entry per row.
     size : int
-        How many elements share a row.
+        The number of elements in a group.
     dtype : dtype
     each : int, optional
-        Zeros a row; of several each row is an axis of the zeros.
+        The number of zeros per row; if several, they have an axis of their own.
 
     Raises
     ------
     ValueError
-        If they cannot be spread so that each process has those of its elements.
+        If they cannot be distributed so that each process has the rows of its elements.
     """
     full = shape if each == 1 else (*shape, each)
     if not is_spread(whole):
@@ -112,7 +129,7 @@ def spread_beside(
 
 
 def _runs(tensor: torch.Tensor, size: int) -> list[list[int]]:
-    """Return which groups of so many elements lie here, as ranges."""
+    """Return the groups of `size` elements in the local part, as ranges of group numbers."""
     found: list[list[int]] = []
     here = local(tensor)
     for first, place in stretches(tensor):
@@ -125,14 +142,14 @@ def _runs(tensor: torch.Tensor, size: int) -> list[list[int]]:
 
 
 def placed_as(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return what lies here of a tensor, once it is spread as another one is.
+    """Return the local part of a tensor once it is distributed like `whole`.
 
-    Where it is spread otherwise, as a sum of which each process has a part, the processes exchange it.
+    If it is distributed otherwise, for example as partial sums, the processes exchange its elements.
 
     Raises
     ------
     TypeError
-        If only one of the two is spread.
+        If only one of the two is distributed.
     """
     if is_spread(tensor) is not is_spread(whole):
         kinds = ["a DTensor" if is_spread(x) else "no DTensor" for x in (tensor, whole)]
@@ -146,7 +163,7 @@ def placed_as(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def stretches(tensor: torch.Tensor) -> Iterator[Stretch]:
-    """Yield what lies here of a tensor as stretches of the whole one."""
+    """Yield the local part of a tensor as stretches of the whole tensor."""
     if not is_spread(tensor):
         yield Stretch(0, ())
         return
@@ -165,7 +182,7 @@ def stretches(tensor: torch.Tensor) -> Iterator[Stretch]:
 
 
 def check_whole(tensor: torch.Tensor, size: Any) -> None:
-    """Raise ValueError if a process has a part of a group of so many elements; None: of all of a tensor."""
+    """Raise ValueError if a process has only part of a group of `size` (None: all) elements of a tensor."""
     count = tensor.numel()
     size = size or max(count, 1)
     here = local(tensor)
@@ -176,3 +193,161 @@ def check_whole(tensor: torch.Tensor, size: Any) -> None:
                 f"a process has elements {first} to {end - 1} of a parameter of {count}, which cuts a group "
                 f"of {size} that share a scale; spread it by whole groups, or choose another strategy"
             )
+
+
+# -- codes and scales -------------------------------------------------------------------------------------
+#: The suffix that turns a moment's name into that of its scales.
+SCALES = "_scales"
+#: PyTorch's dtypes for NumPy's. Processes can exchange both, but not all 8-bit floats.
+_HELD = {np.dtype(np.uint8): torch.uint8, np.dtype(np.float32): torch.float32}
+_SATURATING = Rounding(overflow=Overflow.SATURATE)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A moment's storage as codes and scales, in groups that are counted from its first element.
+
+    Parameters
+    ----------
+    kept : ScaledFormat or Quantiser
+        The format of codes and scales. The last group of a tensor may be short.
+    format : Format
+        The format in which steps compute the numbers.
+    """
+
+    kept: ScaledFormat | Quantiser
+    format: Format
+
+    @classmethod
+    def of(cls, kept: ScaledFormat | Quantiser | None, fmt: Format) -> Grouped | None:
+        """Return a moment's storage, or None if it is stored as numbers of its format.
+
+        The latter holds if groups depend on each other, or codes are longer than a byte or of no format.
+        """
+        if kept is None or carrier_of(fmt) != FLOAT32:
+            return None
+        if text_of(kept, fmt) is None and why_not_packed(kept):
+            return None
+        codes, scales = Groups.forms(kept)
+        return cls(kept, fmt) if codes == np.uint8 and scales in _HELD else None
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, torch.dtype]:
+        """The dtypes of codes and scales."""
+        codes, scales = Groups.forms(self.kept)
+        return _HELD[codes], _HELD[scales]
+
+    @property
+    def size(self) -> int:
+        """The number of elements in a group."""
+        assert isinstance(self.kept.block, int)
+        return self.kept.block
+
+    @property
+    def shared(self) -> int:
+        """The number of shared numbers per group."""
+        return Groups.shared(self.kept)
+
+    @property
+    def zero(self) -> int:
+        """The code of zero."""
+        return self.kept.zero if isinstance(self.kept, Quantiser) else 0
+
+    def zero_scales(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return the scales of a moment of zeros; see the function `zero_scales`."""
+        return zero_scales(whole, self.size, self.dtypes[1], self.shared)
+
+    def vector(self, codes: torch.Tensor, scales: torch.Tensor) -> Groups:
+        """Return contiguous CPU tensors of codes and scales as one vector in the same memory."""
+        edges = GroupBoundaries([slice(0, codes.numel())], self.size)
+        own, shared = as_array(codes).reshape(-1), as_array(scales)
+        shared = shared.reshape(-1) if self.shared == 1 else shared.reshape(-1, self.shared)
+        return Groups.whole(own, shared, self.kept, self.format, edges)
+
+    @property
+    def _scaled(self) -> ScaledFormat:
+        assert isinstance(self.kept, ScaledFormat)
+        return self.kept
+
+    def numbers(self, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        """Return the decoded numbers as a vector in the format's dtype, on the device of the codes."""
+        found = torch.empty(codes.numel(), dtype=torch_dtype(self.format), device=codes.device)
+        if not self._there:
+            found.copy_(torch.from_numpy(self.vector(codes.cpu(), scales.cpu()).numbers()))
+            return found
+        ar = arithmetic(self.format, backend="torch", device=codes.device)
+        own = codes.reshape(-1).view(self._dtype)
+        for part, groups in self._parts(codes.numel()):
+            exact = own[part].to(torch.float64)
+            exact *= self._spread(scales.reshape(-1)[groups], exact)
+            found[part] = ar.round(exact)
+        return found
+
+    def keep(self, numbers: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Quantise a vector of numbers of the format into codes and scales on its device.
+
+        Elements are rounded to nearest even, and saturate. A group with an infinity or NaN becomes NaN.
+        """
+        numbers = numbers.to(torch.float32)
+        if not self._there:
+            made = codes.cpu().clone(), scales.cpu().clone()
+            self.vector(*made).keep(as_array(numbers.cpu()))
+            for x, y in zip((codes, scales), made, strict=True):
+                x.copy_(y)
+            return
+        found = [torch.empty(x.numel(), dtype=x.dtype, device=x.device) for x in (codes, scales)]
+        nan = torch.full_like(found[0][:1], int(encode(math.nan, self._scaled.element)))  # of any NaN
+        for part, groups in self._parts(numbers.numel()):
+            x = numbers[part].to(torch.float64)
+            rows = torch.nn.functional.pad(x, (0, -x.numel() % self.size)).view(-1, self.size)
+            largest = rows.abs().amax(1)
+            largest = torch.where(largest.isfinite(), largest, torch.nan)
+            whole = torch.full_like(largest, float(self._scaled.element.max))
+            by = quotients(largest, whole, self._scaled.scale, _SATURATING)
+            made = quotients(x, self._spread(by, x).to(torch.float64), self._scaled.element, _SATURATING)
+            found[0][part] = torch.where(made.isnan(), nan, made.to(self._dtype).view(torch.uint8))
+            found[1][groups] = by
+        for y, z in zip((codes, scales), found, strict=True):
+            y.copy_(z.view(y.shape))
+
+    @cached_property
+    def _there(self) -> bool:
+        """Whether PyTorch operations make codes and scales; otherwise NumPy does."""
+        if isinstance(self.kept, Quantiser):
+            return False
+        plain = self.kept.rule is ScaleRule.ABSMAX and self.kept.scale == SINGLE
+        return plain and self._dtype is not None
+
+    @cached_property
+    def _dtype(self) -> Any:
+        """PyTorch's dtype of the elements; None if it has none."""
+        found = [dtype for dtype, fmt in TORCH_DTYPES.items() if fmt == self._scaled.element]
+        return found[0] if found else None
+
+    def _parts(self, size: int) -> Iterator[tuple[slice, slice]]:
+        """Yield slices of whole groups of a vector: of its elements, and of its groups."""
+        count, together = -(-size // self.size), max(1, AT_ONCE // self.size)
+        for first in range(0, count, together):
+            groups = slice(first, min(first + together, count))
+            yield slice(first * self.size, min(groups.stop * self.size, size)), groups
+
+    def _spread(self, scales: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return the scale of each element of x, which begins where a group does."""
+        return scales.repeat_interleave(self.size)[: x.numel()]
+
+
+def zero_scales(whole: torch.Tensor, size: int, dtype: torch.dtype, shared: int = 1) -> torch.Tensor:
+    """Return a zero for each group of `size` elements of a parameter, distributed like the parameter.
+
+    If the parameter's rows consist of whole groups, the zeros have its shape, with groups along the last
+    axis; otherwise they are a vector. Several numbers per group have one more axis.
+
+    Raises
+    ------
+    ValueError
+        If a process would have the scales of other groups than those of its elements.
+    """
+    shape = whole.shape
+    rows = shape and shape[-1] and not shape[-1] % size
+    groups = (*shape[:-1], shape[-1] // size) if rows else (-(-whole.numel() // size),)
+    return spread_beside(whole, groups, size, dtype, shared)

@@ -1,48 +1,175 @@
-"""What a step is made of: the tensors of a parameter, and how they are stored."""
+"""The inputs of a step: parameters and their tensors, their storage layout, and checks of outside writes."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.backends.strung_tensors import as_array, torch_dtype
 from mcfsim.codec import encode
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.optim.beside import Remainder
+from mcfsim.kernels.torch_tensors import as_array, torch_dtype
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import size_of
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
-from mcfsim.optim.vectors import Split, requantize
+from mcfsim.optim.vectors import Remainder, Split, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.torch.grouped import SCALES, Grouped
-from mcfsim.torch.local import check_whole
+from mcfsim.torch.local import SCALES, Grouped, check_whole, is_spread, local
 
-#: As what 16 bits that are no number lie in memory. Of torch's formats bfloat16 alone leads float32, so 16
+
+# -- work, and what others write --------------------------------------------------------------------------
+class ParameterPlace(NamedTuple):
+    """The place of a parameter in an optimizer.
+
+    Attributes
+    ----------
+    group : int
+        The index of its group.
+    within : int
+        Its index in the group.
+    parameter : tensor
+    first : int
+        The index of its first element among the elements of all parameters.
+    """
+
+    group: int
+    within: int
+    parameter: torch.Tensor
+    first: int
+
+
+class StepRunner(Protocol):
+    """A step runner: an object that makes steps, on the CPU or on a GPU."""
+
+    stores: StateLayout
+
+    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
+        """Make step number `count` of parameters on one device."""
+
+    def asked(
+        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
+    ) -> list[torch.Tensor]:
+        """Return the intended update of step number `count`: one float64 vector per parameter."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Parameters of one group that make one step together.
+
+    Attributes
+    ----------
+    group : int
+        The index of the group.
+    on : StepRunner
+    moved : list of ParameterSlice
+        The local parts of the parameters.
+    hyper : Declaration
+    count : int
+        The number of the step, from 1.
+    rate : float
+        The learning rate.
+    """
+
+    group: int
+    on: StepRunner
+    moved: list[ParameterSlice]
+    hyper: Declaration
+    count: int
+    rate: float
+
+    def check(self) -> None:
+        """Raise ValueError if the step cannot be made with its scalars, before anything changes."""
+        stores = self.on.stores
+        self.hyper.scalars(stores.roles, stores.strategy, self.count, self.rate, decayed=True)
+
+
+class Watching(Protocol):
+    """An observer that sees steps before they are made."""
+
+    def see(self, works: Sequence[Work]) -> None:
+        """Look at all works of a step, without changing them."""
+
+
+# -- others' writes ---------------------------------------------------------------------------------------
+class OutsideWriteWarning(UserWarning):
+    """Something other than the optimizer wrote into a parameter that the state holds a part of."""
+
+
+class Writes:
+    """Versions of parameters after an optimizer's steps; PyTorch counts all writes except through `data`."""
+
+    def __init__(self) -> None:
+        self._versions: dict[torch.Tensor, tuple[int, int]] = {}
+        self._told = False
+
+    def look(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Warn, once, if a parameter was written to since the previous step."""
+        if self._told:
+            return
+        for p in parameters:
+            if self._versions.get(p, version := _version(p)) != version:
+                self._told = True
+                warnings.warn(
+                    f"a parameter of shape {tuple(p.shape)} was written to since the step before, and the "
+                    "optimizer's state, a master copy or what compensates roundings, is still that of the "
+                    "numbers before; if the new ones are to stay, call optimizer.resync() after writing them "
+                    "(not if the old ones were put back)",
+                    OutsideWriteWarning,
+                    stacklevel=2,
+                )
+                return
+
+    def made(self, parameters: Sequence[torch.Tensor], given: Sequence[torch.Tensor] = ()) -> None:
+        """Remember the versions of parameters after a step on the given tensors.
+
+        The version of a parameter that is not among these is forgotten: PyTorch's compiler may pass a copy in
+        its place, and copy it back later.
+        """
+        themselves = {id(x) for x in given}
+        for p in parameters:
+            if id(p) in themselves:
+                self._versions[p] = _version(p)
+            else:
+                self._versions.pop(p, None)
+
+    def forget(self) -> None:
+        """Forget all versions, as after loading a state."""
+        self._versions.clear()
+
+
+def _version(parameter: torch.Tensor) -> tuple[int, int]:
+    """Return the versions of a tensor and of its local part, which may count writes differently."""
+    here = local(parameter.detach()) if is_spread(parameter) else parameter
+    return int(parameter._version), int(here._version)
+
+
+# -- tensors ----------------------------------------------------------------------------------------------
+#: The dtype that stores 16 bits that are no number. Of torch's formats only bfloat16 leads float32, so 16
 #: bits follow. Processes cannot exchange tensors of 16-bit integers, neither by NCCL nor by Gloo.
 BITS = torch.bfloat16
 
 
-class Moved(NamedTuple):
-    """A parameter that a step moves.
+class ParameterSlice(NamedTuple):
+    """A part of a parameter that a step moves, with its state and gradient.
 
     Attributes
     ----------
     tensors : mapping of str to tensor
-        The parameter and its state, by name, of one shape but for scales; written in place.
+        The parameter and its state, by name, of one shape except for scales; written in place.
     gradient : tensor
     first : int
-        The number of its first element, where random words are drawn.
+        The index of the first element, used where random words are drawn.
     counted : bool
-        Whether the process is the first of those that have these elements.
+        Whether this process is the first of those that have these elements.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -52,24 +179,24 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stores:
-    """What an optimizer stores for each parameter.
+class StateLayout:
+    """The tensors that an optimizer stores for each parameter: their names, formats and dtypes.
 
     Attributes
     ----------
     strategy : Strategy
     roles : Roles
-        Its arithmetics.
+        The arithmetics of the strategy.
     scalars : {"exact", "rounded"}
         How hyperparameters enter.
     names : State of str
-        What the tensors are called, in the places of a state's components.
+        The names of the tensors, in the places of a state's components.
     formats : dict of str to Format
-        Of each, in the same order.
+        The format of each, in the same order.
     dtypes : dict of str to dtype
-        Of the tensors, among them the scales of moments whose numbers share some.
+        The dtypes of the tensors, including the scales of moments.
     grouped : dict of str to Grouped
-        The moments that lie as codes and scales.
+        The moments stored as codes and scales.
     """
 
     strategy: Strategy
@@ -81,15 +208,17 @@ class Stores:
     grouped: Mapping[str, Grouped]
 
     @classmethod
-    def of(cls, declaration: type[Declaration], strategy: Strategy, roles: Roles, scalars: Scalars) -> Stores:
-        """Return what an optimizer stores by a strategy.
+    def of(
+        cls, declaration: type[Declaration], strategy: Strategy, roles: Roles, scalars: Scalars
+    ) -> StateLayout:
+        """Return the layout of an optimizer's state under a strategy.
 
         Raises
         ------
         UnsupportedFormatError
             If torch has no dtype for a format.
         ValueError
-            If the strategy asks for a feedback that the optimizer does not have.
+            If the strategy needs error feedback, which the optimizer does not have.
         """
         check_addition(declaration, strategy)
         formats: dict[str, Format] = {}
@@ -121,42 +250,42 @@ class Stores:
 
     @property
     def gradient(self) -> Format:
-        """Of the gradients."""
+        """The format of the gradients."""
         fmt = self.strategy.gradient.format
         assert fmt is not None
         return fmt
 
     @property
     def compensating(self) -> tuple[str, ...]:
-        """What holds, beside the parameter, what rounding cuts off of it: the tensors' names."""
+        """The names of the tensors that hold what rounding cuts off the parameter."""
         return (*self.names.parameter[1:], *self.names.extra)
 
     @property
     def scaled(self) -> dict[str, ScaledFormat | Quantiser]:
-        """As what moments are kept between steps, if not in their format, by name."""
+        """The scaled formats or quantisers of moments that have one, by name."""
         moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}
         return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
 
     def group(self, name: str) -> int | None:
-        """Return how many elements share a row of a tensor; None if each has its own."""
+        """Return how many elements share a row of a tensor of scales; None for other tensors."""
         kept = self.grouped.get(name.removesuffix(SCALES)) if name.endswith(SCALES) else None
         return None if kept is None else kept.size
 
     def numbers(self, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-        """Return a tensor's numbers as a vector: its own elements, or what codes and scales stand for."""
+        """Return a tensor's numbers as a vector: its elements, or the decoded codes and scales."""
         if name not in self.grouped:
             return tensors[name].reshape(-1).contiguous()
         return self.grouped[name].numbers(tensors[name], tensors[name + SCALES])
 
     def keep(self, tensors: Mapping[str, torch.Tensor], name: str, numbers: torch.Tensor) -> None:
-        """Put a vector of numbers in a tensor, or its codes and scales in two."""
+        """Write a vector of numbers into a tensor, or its codes and scales into two tensors."""
         if name in self.grouped:
             self.grouped[name].keep(numbers, tensors[name], tensors[name + SCALES])
         elif tensors[name].data_ptr() != numbers.data_ptr():
             tensors[name].copy_(numbers.view(tensors[name].shape))
 
     def requantize(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put in place of moments that lie as numbers what a scaled format leaves of them; on the host."""
+        """Quantise, in place, the moments with a scaled format that are stored as numbers; on the host."""
         for name, kept in self.scaled.items():
             if name not in self.grouped:
                 x = tensors[name]
@@ -165,28 +294,28 @@ class Stores:
                 x.copy_(torch.from_numpy(numbers).view(x.shape))
 
     def check_scales(self, parameter: torch.Tensor) -> None:
-        """Raise ValueError if a process would have scales of other groups than its elements are in."""
+        """Raise ValueError if a process would have the scales of other groups than those of its elements."""
         for kept in self.grouped.values():
             kept.zero_scales(parameter)
 
     def check_groups(self, parameter: torch.Tensor) -> None:
-        """Raise ValueError if a process has a part of a group that shares a scale."""
+        """Raise ValueError if a process has only part of a group that shares a scale."""
         for kept in self.scaled.values():
             alone = isinstance(kept, Quantiser) or (isinstance(kept.block, int) and kept.tensor_scale is None)
             check_whole(parameter, kept.block if alone else None)
 
     @property
     def _rounded(self) -> bool:
-        """Whether codes that lead a master copy are rounded."""
+        """Whether the codes that lead a master copy are rounded to nearest, not truncated."""
         return self.strategy.parameter.rounding is Mode.NEAREST_AWAY
 
     @property
     def remainder(self) -> int | None:
-        """How many bits of a master copy lie beside the parameter, if they do not follow its codes."""
+        """The number of bits of a master copy's remainder; None if there is no remainder."""
         return self.strategy.extra.remainder if self.strategy.extra else None
 
     def represented(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the numbers whose sum is the parameter that the optimizer means, the leading ones first."""
+        """Return the numbers that add up to the represented parameter, the leading ones first."""
         if "remainder" not in self.formats:
             return tuple(tensors[name] for name in self.names.represented(self.strategy))
         parameter, rest = (as_array(tensors[name].cpu()) for name in ("parameter", "remainder"))
@@ -195,7 +324,7 @@ class Stores:
         return (whole.to(tensors["parameter"].device),)
 
     def beside(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split | Remainder:
-        """Return the master copy of which a parameter has the leading bits, with the others."""
+        """Return the master copy given by a parameter, which leads it, and by the bits of the rest."""
         low = self.formats["parameter"]
         if self.remainder is not None:
             return Remainder(parameter, rest, low, self.remainder)
@@ -203,7 +332,7 @@ class Stores:
 
 
 def _bits_beside(strategy: Strategy) -> torch.dtype:
-    """Return as what the bits of a master copy lie that are stored beside the parameter."""
+    """Return the dtype for the bits of a master copy that are stored beside the parameter."""
     bits = strategy.extra.remainder if strategy.extra else None
     return torch.uint8 if bits is not None and size_of(bits) == 8 else BITS
 
@@ -214,7 +343,7 @@ def bits_of(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum of components, from the last one on, as a new tensor of float64."""
+    """Return the sum of components, starting from the last, as a new float64 tensor."""
     total = torch.zeros_like(components[0], dtype=torch.float64)
     for x in reversed(components):
         total += x.to(torch.float64)
@@ -222,7 +351,7 @@ def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def opposite(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor of the numbers with the other sign, by which a step that descends ascends."""
+    """Return the negated gradient as a new tensor, with which a step ascends instead of descending."""
     if gradient.itemsize > 1:
         return gradient.neg()
-    return gradient.to(torch.float32).neg_().to(gradient.dtype)  # torch has no sign operation on 8 bits
+    return gradient.to(torch.float32).neg_().to(gradient.dtype)  # torch cannot negate 8-bit floats

@@ -1,4 +1,4 @@
-"""Optimizers by their torch names: AdamW, TorchAdamW, SGD, and those that other modules declare."""
+"""The public optimizer classes: AdamW, TorchAdamW, SGD, and those made from other declarations."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from mcfsim.torch.step import StoredOptimizer
 
 
 class AdamW(StoredOptimizer):
-    """AdamW with its state stored, and its operations rounded, by a strategy.
+    """AdamW with its state stored, and its operations rounded, as a strategy says.
 
-    Bit for bit the steps of `mcfsim.Optimizer` with `mcfsim.AdamW`, on a CPU by NumPy, on a GPU by a kernel.
+    Makes the steps of `mcfsim.Optimizer` with `mcfsim.AdamW`, bit for bit: by NumPy, or a kernel on a GPU.
 
     Parameters
     ----------
     params : iterable
-        Parameters or groups of them, of the dtype in which the strategy stores parameters. A group may have
-        its own of all that follows, a ``name``, and what schedulers write into it; 0 switches decay off.
+        Parameters or groups of parameters, in the dtype in which the strategy stores parameters. A group may
+        override all arguments below, and may have a ``name`` and entries of schedulers; 0 turns decay off.
     lr : float, optional
-        The learning rate; schedulers of torch change it.
+        The learning rate; torch's schedulers change it.
     betas, eps, weight_decay : optional
-        Decay of the two moments; what is added to the root of the second one; decoupled decay. Where no
-        gradient but zero has come yet, a step with an ``eps`` of zero is 0 / 0, NaN.
+        Decay of the two moments; the number added to the root of the second one; decoupled decay. As long as
+        all gradients were zero, a step with an ``eps`` of zero is 0 / 0, NaN.
     strategy : str or Strategy, optional
-        A name of `mcfsim.STRATEGIES` or a declaration whose formats torch has dtypes for.
+        A name of `mcfsim.STRATEGIES`, or a declaration whose formats torch has dtypes for.
     low : Format or str, optional
         The low format.
     rounding : str or Rounding, optional
@@ -33,16 +33,16 @@ class AdamW(StoredOptimizer):
     scalars : {"exact", "rounded"}, optional
         How hyperparameters enter, see `mcfsim.Arithmetic`.
     random : RandomWords, optional
-        For stochastic rounding, which needs it unless the strategy alone asks for that: each parameter's
-        step takes the words of its number, each element those of its index among all elements of all
-        parameters, in their order.
+        For stochastic rounding; required, unless the strategy rounds stochastically. Step t of a
+        parameter uses the words of step t. An element uses those of its index among all elements of all
+        parameters, in order.
     capturable : bool, optional
-        Whether steps on a GPU may be part of a captured CUDA graph, see `before_replay`; the others then are
-        launched as in one.
+        Whether steps on a GPU may be part of a captured CUDA graph, see `before_replay`; steps outside a
+        graph are then launched in the same way.
     maximize : bool, optional
-        Whether a step is that of the gradients with the other sign, of which it makes a copy.
+        Whether a step uses the negated gradients, in a copy.
     foreach, fused, differentiable, amsgrad : optional
-        Taken as long as they are off, for scripts that name them.
+        Accepted only if they are off, for scripts that pass them.
 
     Raises
     ------
@@ -52,23 +52,22 @@ class AdamW(StoredOptimizer):
     Notes
     -----
     ``state[p]`` holds ``step``, ``m``, ``v``, and ``compensation`` or ``master``; further components of an
-    expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step, and from then on what
-    others write into the parameter is overwritten from it, unless `resync` is called. Of a split one
-    ``remainder`` holds the lower half, as bits in a tensor of bfloat16, and what others write is its upper
-    half; of one in few bits it holds these, as uint8 or, beyond 8, as bits in bfloat16, and they count from
-    what others write. Of moments whose groups share numbers ``m`` and ``v`` are codes, as uint8, and
-    ``m_scales`` and ``v_scales`` lie beside them, with an axis more where a group has several; where all of a
-    tensor shares one they lie as float32.
+    expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step. From then on each step
+    overwrites the parameter from it, whatever others wrote there, unless `resync` is called. Two kinds of
+    master copies have a ``remainder`` instead. A split one stores its lower half there, as bits in a bfloat16
+    tensor; its upper half is what others write. One in few bits stores them there, as uint8 or, beyond 8, as
+    bits in bfloat16; they count from what others write. If groups of a moment share numbers, ``m`` and ``v``
+    are uint8 codes, and ``m_scales`` and ``v_scales`` the shared numbers, with one more axis if a group has
+    several. If a whole tensor shares one, the moments are stored as float32.
 
-    These are not the bits of `torch.optim.AdamW`, which rounds at other points: those are `TorchAdamW`'s.
+    The bits are not those of `torch.optim.AdamW`, which rounds at other points; `TorchAdamW` has those.
 
     Warns
     -----
     VanishingScalarWarning
-        If a hyperparameter or the rate of a group that is added is zero in the format of the moments.
+        If a hyperparameter or the rate of an added group is zero in the format of the moments.
     OutsideWriteWarning
-        At a step, once, if something else wrote into a parameter of which the state holds a part; see
-        `resync`.
+        At a step, once, if others wrote into a parameter that the state holds a part of; see `resync`.
     """
 
     _declaration = adamw.AdamW
@@ -76,46 +75,46 @@ class AdamW(StoredOptimizer):
 
 
 class TorchAdamW(AdamW):
-    """AdamW with the rounding points of `torch.optim.AdamW`, its state stored by a strategy.
+    """AdamW with the rounding points of `torch.optim.AdamW`, and its state stored as a strategy says.
 
-    Bit for bit the steps of ``torch.optim.AdamW(foreach=False, fused=False)`` of PyTorch 2.13 on a CPU with
-    AVX2 or AVX-512: strategy ``fp32`` those of float32, ``plain`` those of bfloat16, or of float16 with that
-    for `low`. But for roots of float32: these PyTorch has from Intel MKL, which rounds a sixth of them to
-    the other neighbour; here they are rounded correctly. What other strategies make of these points is said
-    at `mcfsim.optim.torchadamw.torchadamw`.
+    Its steps are, bit for bit, those of ``torch.optim.AdamW(foreach=False, fused=False)`` of PyTorch 2.13 on
+    a CPU with AVX2 or AVX-512: in float32 with strategy ``fp32``, in bfloat16 with ``plain``, in float16 with
+    ``plain`` and that `low`. The exception is roots in float32. PyTorch takes these from Intel MKL, which
+    rounds a sixth of them to the other neighbour; here they are rounded correctly. For the rounding points
+    under other strategies see `mcfsim.optim.torchadamw.torchadamw`.
 
     Parameters
     ----------
     params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random, capturable, maximize
-        As of `AdamW`. PyTorch's ``amsgrad`` is not here.
+        As for `AdamW`. PyTorch's ``amsgrad`` is not supported.
     """
 
     _declaration = torchadamw.TorchAdamW
 
 
 class SGD(StoredOptimizer):
-    """Stochastic gradient descent with momentum, stored and rounded by a strategy.
+    """Stochastic gradient descent with momentum, stored and rounded as a strategy says.
 
-    The steps of `mcfsim.Optimizer` with `mcfsim.SGD`: unlike in `torch.optim.SGD`, decay is decoupled.
+    Makes the steps of `mcfsim.Optimizer` with `mcfsim.SGD`; unlike in `torch.optim.SGD`, decay is decoupled.
 
     Parameters
     ----------
     params, lr, weight_decay, strategy, low, rounding, scalars, random, capturable, maximize
-        As of `AdamW`.
+        As for `AdamW`.
     momentum : float, optional
-        Decay of the one moment.
+        Decay of the moment.
     """
 
     _declaration = sgd.SGD
 
 
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
-    """Return the optimizer that a module of `mcfsim.optim` declares by a name; None if none does.
+    """Return the optimizer class for a name that `mcfsim.optim` declares; None if it does not.
 
     Raises
     ------
     AttributeError
-        If its step has means over rows, columns or tensors in it, which tensors of PyTorch do not get.
+        If its step takes means over rows, columns or tensors, which PyTorch tensors do not support here.
     """
     declared = optimizers().get(name.lower())
     if declared is None or declared.__name__ != name:

@@ -1,4 +1,4 @@
-"""The state of an optimizer, saved and gone on from, to the same bits."""
+"""State dicts of the optimizers: they save a state, and continue from it with the same bits."""
 
 from __future__ import annotations
 
@@ -11,50 +11,47 @@ from typing import Any
 
 import torch
 
-from mcfsim.backends.strung_tensors import check_dense
-from mcfsim.checks.arguments import whole_number
-from mcfsim.checks.whole import Whole
-from mcfsim.torch.group import number, without_absent
+from mcfsim.checks import Whole, whole_number
+from mcfsim.kernels.torch_tensors import check_dense
+from mcfsim.torch.group import Settings, Steps, number, without_absent
 from mcfsim.torch.local import is_spread, local
-from mcfsim.torch.moved import Stores
-from mcfsim.torch.settings import Settings, Steps
-from mcfsim.torch.writes import Writes
+from mcfsim.torch.moved import StateLayout, Writes
 
-#: So many steps nobody makes; of fewer the count is exact in binary64.
+#: A step count that nobody reaches; smaller counts are exact in binary64.
 _COUNTS = 2**53
-#: What settings are called in a group.
+#: The names of the settings in a group.
 NAMES = tuple(field.name for field in fields(Settings))
 
 
 class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
-    """An optimizer whose state says of what arithmetic it is."""
+    """The base class of an optimizer whose state dict records its arithmetic."""
 
     whole: Whole
     param_groups: list[dict[str, Any]]
     _writes: Writes
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles have; SpoiltStateError where a step was broken off."""
+        """Return the state for copies and pickles; raise SpoiltStateError if a step was broken off."""
         self.whole.check()
         return super().__getstate__()  # type: ignore[no-any-return]
 
     @abstractmethod
     def steps_of(self, group: Mapping[str, Any]) -> Steps:
-        """Return what carries out the steps of a group."""
+        """Return the object that makes the steps of a group."""
 
     @abstractmethod
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a number or flag of a group is out of range."""
 
     @abstractmethod
-    def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
-        """Return the state before the first step."""
+    def _start(self, parameter: torch.Tensor, stores: StateLayout) -> dict[str, Any]:
+        """Return a parameter's state before the first step."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return state and groups as torch does, each group with its settings as strings and numbers.
 
-        Its ``random`` is where stochastic rounding draws from, by `mcfsim.RandomWords`' fields, or None. What
-        is returned can be loaded with ``weights_only=True``. Where a step was broken off this raises
+        A group's ``random`` has the fields of the `mcfsim.RandomWords` that stochastic rounding draws, or is
+        None. The result can be loaded with ``weights_only=True``. If a step was broken off, this raises
         SpoiltStateError.
         """
         self.whole.check()
@@ -69,13 +66,13 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, whose tensors are copied, to the same bits.
+        """Continue from a `state_dict` with the same bits; its tensors are copied.
 
-        Tensors that this optimizer has, of its state and of learning rates, are written in place, so that
-        what keeps their addresses sees it. Random words go on where the state's do, whatever this optimizer
-        began with. A state of another optimizer, strategy or rounding, or of other parameters, raises
-        ValueError; then nothing has changed. A loading that is broken off half-way spoils the optimizer until
-        a state is loaded.
+        Existing tensors of this optimizer, of its state and of learning rates, are written in place, so that
+        holders of their addresses see the new values. Random words continue those of the loaded state,
+        whatever this optimizer began with. A state of another optimizer, strategy or rounding, or of other
+        parameters, raises ValueError; then nothing has changed. If loading is broken off half-way, the
+        optimizer is spoilt until a state is loaded.
         """
         own, groups = type(self).__name__, list(self.param_groups)
         taken: list[dict[str, Any]] = []
@@ -86,7 +83,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             _check_form(given)
             if (found := given.get("optimizer", own)) != own:
                 raise ValueError(f"the state is of {found}, and this optimizer is {own}")
-            # torch refuses other numbers of groups and parameters.
+            # torch itself refuses other numbers of groups and parameters.
             for place, (group, saved) in enumerate(zip(groups, given["param_groups"], strict=False)):
                 settings.append(Settings.of(group).gone_on(saved))
                 with _told_of(f"the state's group {place}"):
@@ -95,13 +92,13 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     taken.append(without_absent("it", saved))
                     self._check_group({**group, **taken[-1]})
             pairs.update(self._paired(given))
-            # torch casts all state to the parameter's dtype, which would round what is kept in a longer one.
+            # torch casts all state to the parameter's dtype, which would round numbers in a longer one.
             groups_given = [*taken, *given["param_groups"][len(taken) :]]
             return {**given, "state": {}, "param_groups": groups_given}
 
         def write(_: Any) -> None:
             for group, old, found in zip(self.param_groups, groups, settings, strict=True):
-                missing = {name: x for name, x in old.items() if name not in group}  # as an older state has
+                missing = {name: x for name, x in old.items() if name not in group}  # older states lack some
                 group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
                 if isinstance(old["lr"], torch.Tensor):
                     group["lr"] = old["lr"].fill_(number(group["lr"]))
@@ -113,7 +110,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         if not isinstance(state_dict, Mapping):
             raise ValueError(f"a {type(state_dict).__name__} is no state of an optimizer")
-        # After the hooks of others that change what is loaded, and before those that look at what was.
+        # After others' hooks that change the loaded state, and before those that look at the result.
         with (
             _hooked(self.register_load_state_dict_pre_hook, check),
             _hooked(self.register_load_state_dict_post_hook, write, prepend=True),
@@ -121,11 +118,11 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             try:
                 super().load_state_dict(state_dict)
             except BaseException:
-                self.param_groups = groups  # whose settings are whole, so that a state can be loaded
+                self.param_groups = groups  # their settings are whole, so that a state can be loaded
                 raise
 
     def _paired(self, given: dict[str, Any]) -> dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return by parameter the state to be written, and the saved one, found to be of this optimizer."""
+        """Return, by parameter, the state to write and the saved one; check that they fit."""
         places = list(chain.from_iterable(group["params"] for group in given["param_groups"]))
         if stray := [place for place in given["state"] if place not in places]:
             raise ValueError(f"the state has parameter {stray[0]!r}, which is in none of its groups")
@@ -141,7 +138,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
 @contextmanager
 def _told_of(what: str) -> Iterator[None]:
-    """Have an error say what it is about, as a ValueError."""
+    """Turn an error into a ValueError that says what it is about."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -149,7 +146,7 @@ def _told_of(what: str) -> Iterator[None]:
 
 
 def _check_form(given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a state has what `state_dict` returns: states, and groups of parameters."""
+    """Raise ValueError unless a state dict has states, and groups of parameters."""
     states, groups = given.get("state"), given.get("param_groups")
     grouped = isinstance(groups, list | tuple) and all(
         isinstance(group, Mapping) and isinstance(group.get("params"), list | tuple) for group in groups
@@ -162,7 +159,7 @@ def _check_form(given: Mapping[str, Any]) -> None:
 
 
 def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a parameter, which can be written into another one, its step as a whole number."""
+    """Return a parameter's saved state, with its step as an int, checked against the state to write."""
     if not isinstance(saved, Mapping):
         raise TypeError(f"a {type(saved).__name__} is no state")
     found, expected = _described(saved), _described(target)
@@ -175,7 +172,7 @@ def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _count(step: Any) -> int:
-    """Return how many steps were made, which may be a float or a tensor that is whole, as torch has them."""
+    """Return a step count as an int; like torch's, it may be a float or a tensor with an integer value."""
     counted = number(step)
     if isinstance(counted, float) and counted.is_integer():
         counted = int(counted)
@@ -186,7 +183,7 @@ def _count(step: Any) -> int:
 
 @contextmanager
 def _hooked(register: Callable[..., Any], hook: Callable[..., Any], **where: bool) -> Iterator[None]:
-    """Have a hook registered for a while."""
+    """Register a hook for the duration of a block."""
     handle = register(hook, **where)
     try:
         yield
@@ -206,5 +203,5 @@ def _kind(item: Any) -> str:
 
 
 def _written(target: Any, item: Any) -> Any:
-    """Return a tensor with what another one holds written into it; a number as it is."""
+    """Copy a saved tensor into a target and return the target; return a number as it is."""
     return target.copy_(item) if isinstance(target, torch.Tensor) else item

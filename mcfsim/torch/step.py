@@ -1,4 +1,4 @@
-"""An optimizer of PyTorch that makes the steps of `mcfsim.optim` on the tensors of a model, in place."""
+"""The base class of the optimizers: it makes the steps of `mcfsim.optim` in place, on a model's tensors."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import Any, ClassVar
 import torch
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.backends.strung_tensors import check_dense
-from mcfsim.checks.processor import check_processor
-from mcfsim.checks.whole import Whole
+from mcfsim.checks import Whole, check_processor
+from mcfsim.kernels.torch_tensors import check_dense
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.vanishing import warn_of_vanishing
-from mcfsim.torch import operator
+from mcfsim.optim.strategy import warn_of_vanishing
+from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
-from mcfsim.torch.group import LABELS, Hyperparameters, check_flags
-from mcfsim.torch.grouped import SCALES
-from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, spread_as, stretches
-from mcfsim.torch.moved import Moved, Stores, opposite, summed
-from mcfsim.torch.settings import Settings, Steps
+from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags
+from mcfsim.torch.local import SCALES, is_first_copy, is_spread, local, placed_as, spread_as, stretches
+from mcfsim.torch.moved import (
+    ParameterPlace,
+    ParameterSlice,
+    StateLayout,
+    Watching,
+    Work,
+    Writes,
+    opposite,
+    summed,
+)
 from mcfsim.torch.state_dicts import SavedOptimizer
-from mcfsim.torch.work import ParameterPlace, Watching, Work
-from mcfsim.torch.writes import Writes
 
 
 class StoredOptimizer(SavedOptimizer):
-    """A step of `mcfsim.optim` on packed tensors: by NumPy on the CPU, by kernels on a GPU."""
+    """A PyTorch optimizer that makes steps of `mcfsim.optim`: by NumPy on the CPU, by kernels on a GPU."""
 
-    #: Whose step it makes, and the defaults in which it differs from that.
+    #: The declaration whose step it makes, and the defaults that differ from it.
     _declaration: ClassVar[type[Declaration]]
     _defaults: ClassVar[Mapping[str, Any]] = {}
     _hyperparameters: ClassVar[Hyperparameters]
@@ -56,8 +60,8 @@ class StoredOptimizer(SavedOptimizer):
         return cls._declaration(**cls._hyperparameters.of(group))
 
     def _begin(self) -> None:
-        """Make what is neither saved nor copied."""
-        self._number = operator.enrolled(self)
+        """Initialise the attributes that are neither saved nor copied."""
+        self._number = captured.enrolled(self)
         self._made: dict[Settings, Steps] = {}
         self._writes = Writes()
         self.watches: list[Watching] = []
@@ -65,7 +69,7 @@ class StoredOptimizer(SavedOptimizer):
         self._captured: list[CapturedStep] = []
 
     def steps_of(self, group: Mapping[str, Any]) -> Steps:
-        """Return what carries out the steps of a group; it is made once for all with the same settings."""
+        """Return the object that makes the steps of a group; groups with equal settings share one."""
         settings = Settings.of(group)
         if settings not in self._made:
             self._made[settings] = Steps(self._declaration, settings)
@@ -74,21 +78,21 @@ class StoredOptimizer(SavedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group with its own hyperparameters and settings; see `torch.optim.Optimizer`.
 
-        A parameter that is in it twice is warned of, as by torch, and moves once. What the group says that is
-        unknown or out of range is refused, and the group not added.
+        A parameter that occurs twice in it causes torch's warning, and moves once. If an entry of the group
+        is unknown or out of range, an exception is raised, and the group is not added.
         """
         group = param_group
         if isinstance(param_group, dict):
             group = self._hyperparameters.received("a group", param_group, LABELS)
         super().add_param_group(group)
-        group = self.param_groups.pop()  # it comes back once it is found good
+        group = self.param_groups.pop()  # it is put back once all checks have passed
         _without_doubles(group)
         self._check_group(group)
         Settings.settled(group)
         stores = self.steps_of(group).stores
-        rate, entering = self._hyperparameters.rate(group), self._hyper(group).entering()
-        for role in {**entering, "update": {}}:
-            scalars = entering.get(role, {})
+        rate, rounded = self._hyperparameters.rate(group), self._hyper(group).rounded_hyperparameters()
+        for role in {**rounded, "update": {}}:
+            scalars = rounded.get(role, {})
             warn_of_vanishing(stores.roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
         for parameter in group["params"]:
             self._check(parameter, stores)
@@ -104,11 +108,11 @@ class StoredOptimizer(SavedOptimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step with the gradients, each rounded into the strategy's gradient format.
 
-        A closure, if given, computes the gradients first, and what it returns is returned. A parameter or
-        gradient that is no dense tensor of the right dtype raises TypeError, before anything changes. In what
-        ``torch.compile`` makes of a training step this is one operator, with the same bits. A step that is
-        broken off half-way, by KeyboardInterrupt say, spoils parameters and state: until a state is loaded,
-        each further step raises `mcfsim.checks.whole.SpoiltStateError`.
+        A closure, if given, first computes the gradients; its result is returned. A parameter or gradient
+        that is no dense tensor of the right dtype raises TypeError, before anything changes. In a training
+        step compiled by ``torch.compile`` this is one operator, with the same bits. A step that is broken off
+        half-way, by KeyboardInterrupt say, spoils parameters and state: each further step raises
+        `mcfsim.checks.SpoiltStateError` until a state is loaded.
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
@@ -117,13 +121,13 @@ class StoredOptimizer(SavedOptimizer):
         given = [places[index].parameter for index in moving]
         gradients = [p.grad for p in given]
         if torch.compiler.is_compiling():
-            operator.step(self._number, moving, given, gradients)
+            captured.step(self._number, moving, given, gradients)
         else:
             self.advance([places[index] for index in moving], given, gradients)
         return loss
 
     def listed(self) -> list[ParameterPlace]:
-        """Return the places of all parameters, counted through all groups."""
+        """Return the places of all parameters, with their elements numbered through all groups."""
         found, first = [], 0
         for group, given in enumerate(self.param_groups):
             for within, p in enumerate(given["params"]):
@@ -132,7 +136,7 @@ class StoredOptimizer(SavedOptimizer):
         return found
 
     def is_at(self, place: ParameterPlace) -> bool:
-        """Return whether a parameter still is at its place."""
+        """Return whether a parameter is still at its place."""
         if place.group >= len(self.param_groups):
             return False
         group = self.param_groups[place.group]["params"]
@@ -144,12 +148,12 @@ class StoredOptimizer(SavedOptimizer):
         given: Sequence[torch.Tensor],
         gradients: Sequence[torch.Tensor],
     ) -> None:
-        """Make one step of the parameters at some places, for which tensors are given that stand for them.
+        """Make one step of the parameters at some places, on the given tensors that stand for them.
 
         Raises
         ------
         TypeError, ValueError
-            As `step` does, before anything changes.
+            As in `step`, before anything changes.
         """
         check_processor()
         self.whole.check()
@@ -178,7 +182,7 @@ class StoredOptimizer(SavedOptimizer):
                         work.on.move(work.moved, work.hyper, work.count, work.rate)
                     for p in together:
                         self.state[p]["step"] = work.count
-            # Autograd did not see the writing, and could not tell that a graph has become stale.
+            # Autograd did not see these writes, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
             self._writes.made(kept, given)
 
@@ -189,14 +193,14 @@ class StoredOptimizer(SavedOptimizer):
         given: Sequence[torch.Tensor],
         gradients: Sequence[torch.Tensor],
     ) -> list[tuple[list[torch.Tensor], Work]]:
-        """Return what is to be done, and the parameters that it is done to: those of each step together."""
+        """Return the work to do, with its parameters: one entry for all that make one step together."""
         groups = {which: self.param_groups[which] for which in steps}
         for group in groups.values():
             check_flags(group)
         rates = {which: self._hyperparameters.rate(group) for which, group in groups.items()}
         hyper = {which: self._hyper(group) for which, group in groups.items()}  # as schedulers left them
         works: dict[Any, tuple[list[torch.Tensor], Work]] = {}
-        end = 0  # of the elements here, numbered as they come where their numbers do not matter
+        end = 0  # of the elements so far; they are numbered as they come if their numbers do not matter
         for (which, _, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
             if groups[which]["maximize"]:
                 gradient = opposite(gradient)
@@ -211,31 +215,30 @@ class StoredOptimizer(SavedOptimizer):
             if steps[which].numbered:
                 work.moved.extend(_parts(steps[which].stores, tensors, gradient, first, counted))
             else:
-                work.moved.append(Moved(_here(tensors), gradient, end, counted))
+                work.moved.append(ParameterSlice(_here(tensors), gradient, end, counted))
                 end += gradient.numel()
         return list(works.values())
 
     def before_replay(self, which: int = -1) -> None:
-        """Count the step that a captured CUDA graph is about to make, and hand over what the step needs.
+        """Count the step that a captured CUDA graph is about to make, and hand over the step's inputs.
 
-        To be called once before each replay, on its stream. A step that was asked for while a graph was being
-        captured is part of that graph, of which it is the only one; a replay to which nothing was handed over
-        changes no parameter. Rates and hyperparameters are the groups' at this time, so schedulers work as
-        ever.
+        Call it once before each replay, on the stream of the replay. A step made while a graph is captured
+        becomes part of that graph, and must be its only one. A replay without this call changes no parameter.
+        Learning rates and hyperparameters are those that the groups have now, so schedulers work as usual.
 
         Parameters
         ----------
         which : int, optional
-            Of the steps that were captured, in their order; by default the last one.
+            The index of the captured step, in order of capture; by default the last one.
 
         Raises
         ------
         IndexError
             If no such step was captured.
         RuntimeError
-            If the graph cannot make the step: parameters or state lie elsewhere, or have made different
-            numbers of steps; or decay became zero, or was, so that other operations take part. Nothing has
-            changed then.
+            If the graph cannot make the step: parameters or state have moved in memory, or have made
+            different numbers of steps; or decay became zero, or was zero, so that other operations are
+            needed. Nothing has changed then.
         """
         if not -len(self._captured) <= which < len(self._captured):
             raise IndexError(f"{len(self._captured)} steps of this optimizer were captured: none is {which}")
@@ -250,7 +253,7 @@ class StoredOptimizer(SavedOptimizer):
             self._captured[which].before_replay(self.state, settings, self.whole)
 
     def _check_capture(self, places: Sequence[ParameterPlace]) -> None:
-        """Raise RuntimeError unless what is asked may be part of a graph that is being captured."""
+        """Raise RuntimeError unless this step may be part of the graph that is being captured."""
         self._check_watches()
         for group in self.param_groups:
             for name, given in group.items():
@@ -269,15 +272,15 @@ class StoredOptimizer(SavedOptimizer):
         if self.watches:
             raise RuntimeError("steps of a captured graph cannot be watched; remove the watch first")
 
-    def _start(self, parameter: torch.Tensor, stores: Stores) -> dict[str, Any]:
-        """Return the state before the first step: zeros, and a master copy of the parameter."""
+    def _start(self, parameter: torch.Tensor, stores: StateLayout) -> dict[str, Any]:
+        """Return a parameter's state before the first step: zeros, and a master copy if there is one."""
         names = [name for name in stores.dtypes if name != "parameter"]
         return {"step": 0, **self._begun(parameter, stores, names)}
 
     def _begun(
-        self, parameter: torch.Tensor, stores: Stores, names: Sequence[str]
+        self, parameter: torch.Tensor, stores: StateLayout, names: Sequence[str]
     ) -> dict[str, torch.Tensor]:
-        """Return some tensors of the state before the first step."""
+        """Return the named tensors of the state before the first step."""
         state: dict[str, torch.Tensor] = {}
         whole = parameter.detach()
         for name in names:
@@ -294,7 +297,7 @@ class StoredOptimizer(SavedOptimizer):
             local(state["master"]).copy_(ar.round(here))
         return state
 
-    def _check(self, parameter: torch.Tensor, stores: Stores) -> None:
+    def _check(self, parameter: torch.Tensor, stores: StateLayout) -> None:
         expected = stores.dtypes["parameter"]
         if parameter.dtype != expected:
             raise TypeError(
@@ -309,9 +312,9 @@ class StoredOptimizer(SavedOptimizer):
         stores.check_groups(parameter)
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Return the parameter that the optimizer means, as a new float64 tensor.
+        """Return the parameter that the optimizer represents, as a new float64 tensor.
 
-        It is the sum of the parameter's components, of the parameter and Kahan's compensation, or it is
+        It is the sum of the parameter's components, the sum of the parameter and Kahan's compensation, or
         the master copy. A sum that needs more than 53 bits is rounded. A tensor that is no parameter of
         this optimizer raises ValueError.
         """
@@ -322,16 +325,16 @@ class StoredOptimizer(SavedOptimizer):
         return spread_as(whole, summed(stores.represented(tensors)))
 
     def resync(self, *parameters: torch.Tensor) -> None:
-        """Take the numbers that parameters hold now for those that are meant, after they were written to.
+        """Reset the state to the numbers that parameters hold now, after something else wrote them.
 
-        To be called where something else than the optimizer has written weights that are to stay: of an
-        average, pruned, or loaded ones. A master copy becomes the parameter, and what compensates roundings,
-        or holds the rest of an expansion, zero, as before the first step; moments and counts stay.
+        Call it after other code has written weights that are to stay: averaged, pruned or loaded ones. A
+        master copy is made anew from the parameter. Compensations, and the further components of an
+        expansion, become zero, as before the first step. Moments and step counts stay.
 
         Parameters
         ----------
         *parameters : tensor
-            Of this optimizer; all of them by default.
+            Parameters of this optimizer; by default all of them.
 
         Raises
         ------
@@ -348,7 +351,7 @@ class StoredOptimizer(SavedOptimizer):
                     for name, x in self._begun(p, stores, stores.compensating).items():
                         state[name].copy_(x)
 
-    def _stores_of(self, parameter: torch.Tensor) -> Stores:
+    def _stores_of(self, parameter: torch.Tensor) -> StateLayout:
         groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
         if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")
@@ -357,13 +360,13 @@ class StoredOptimizer(SavedOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "defaults" in state:
             self._begin()
-        else:  # torch comes here with loaded state alone, of which the last is written by `load_state_dict`
+        else:  # torch calls this with loaded state alone; `load_state_dict` writes the last part of it
             self.whole.begin("loading a state")
         super().__setstate__(state)
 
 
 def _without_doubles(group: dict[str, Any]) -> None:
-    """Leave the first of each parameter in a group, with its name."""
+    """Remove repeated parameters from a group, and their names; keep the first of each."""
     places = {p: place for place, p in reversed(list(enumerate(group["params"])))}
     for name in ("params", "param_names"):
         if name in group:
@@ -371,9 +374,9 @@ def _without_doubles(group: dict[str, Any]) -> None:
 
 
 def _parts(
-    stores: Stores, tensors: Mapping[str, Any], gradient: torch.Tensor, first: int, counted: bool
-) -> Iterator[Moved]:
-    """Yield what lies here of a parameter and its state, as far as its elements follow one another."""
+    stores: StateLayout, tensors: Mapping[str, Any], gradient: torch.Tensor, first: int, counted: bool
+) -> Iterator[ParameterSlice]:
+    """Yield the local part of a parameter and its state, one slice per run of consecutive elements."""
     here = _here(tensors)
     sizes = {name: size for name in here if (size := stores.group(name)) is not None}
     done = 0
@@ -384,7 +387,7 @@ def _parts(
             rows = here[name].reshape(-1, stores.grouped[name.removesuffix(SCALES)].shared)
             part[name] = rows[done // size : -(-(done + given.numel()) // size)]
         done += given.numel()
-        yield Moved(part, given, first + begin, counted)
+        yield ParameterSlice(part, given, first + begin, counted)
 
 
 def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -393,5 +396,5 @@ def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _is_host(device: torch.device) -> bool:
-    """Return whether tensors of a device are NumPy's, too."""
+    """Return whether NumPy can use the tensors of a device."""
     return bool(device.type == "cpu")

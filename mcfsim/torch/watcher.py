@@ -1,4 +1,4 @@
-"""What rounding costs a run while it goes on: lost arithmetic and EDQ, seen every some steps."""
+"""Tools that observe a training loop: record its gradients, and measure what rounding costs its steps."""
 
 from __future__ import annotations
 
@@ -7,31 +7,123 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mcfsim.checks.arguments import whole_number
-from mcfsim.storage.files import telling
-from mcfsim.torch.local import is_first_process, is_spread
-from mcfsim.torch.moved import Moved
-from mcfsim.torch.step import StoredOptimizer
-from mcfsim.torch.work import Work
-from mcfsim.training.tally import Tally
+import torch
+from numpy.typing import NDArray
 
-#: Elements that are looked at together.
+from mcfsim.checks import whole_number
+from mcfsim.kernels.torch_tensors import as_array
+from mcfsim.models.recorder import Recorder
+from mcfsim.storage.files import Pathlike, telling
+from mcfsim.torch.local import is_first_process, is_spread
+from mcfsim.torch.moved import ParameterSlice, Work
+from mcfsim.torch.step import StoredOptimizer
+from mcfsim.training.metrics import Tally
+
+
+# -- gradients recorded -----------------------------------------------------------------------------------
+class ModelRecorder:
+    """A writer of the gradients of a model's parameters, one file per step; see `record`."""
+
+    def __init__(self, model: torch.nn.Module, directory: Pathlike, *, after: int | None = None) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self._parameters:
+            raise ValueError("the model has no parameter that requires a gradient")
+        weights = {name: _array(name, p) for name, p in self._parameters.items()}
+        self._recorder = Recorder(weights, directory, after=after)
+
+    @property
+    def count(self) -> int:
+        """The number of steps recorded."""
+        return self._recorder.count
+
+    def step(self, rate: float | None = None) -> None:
+        """Write the gradients that the parameters have now, all of them or nothing.
+
+        Call it after ``backward()``, and after gradients are clipped or unscaled, but before the optimizer's
+        ``step()``.
+
+        Parameters
+        ----------
+        rate : float, optional
+            The learning rate of the step, for example ``optimizer.param_groups[0]["lr"]``.
+
+        Raises
+        ------
+        TypeError
+            If a gradient is not dense, or its dtype is not a floating dtype that files have.
+        ValueError
+            If a parameter has no gradient, a dtype differs from the step before, a number is NaN or infinite,
+            or the rate is out of range.
+        OutputError
+            If the file cannot be written, or the disk has no room for it.
+        """
+        without = [name for name, p in self._parameters.items() if p.grad is None]
+        if without:
+            raise ValueError(
+                f"{len(without)} parameters have no gradient, {without[0]!r} first; exclude those untrained "
+                "by requires_grad_(False) before recording, or give it a gradient of zeros"
+            )
+        self._recorder.step({name: _array(name, p.grad) for name, p in self._parameters.items()}, rate)
+
+
+def record(model: torch.nn.Module, directory: Pathlike, *, after: int | None = None) -> ModelRecorder:
+    """Begin to record the gradients of a model's training loop, for `mcfsim.replay`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its parameters that require a gradient are the weights, on any device; a shared one counts once.
+    directory, after
+        As for `mcfsim.record`.
+
+    Returns
+    -------
+    ModelRecorder
+        Call its ``step(rate)`` once per step, between ``backward()`` and the optimizer's ``step()``.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module, or a parameter's dtype is not a floating dtype that files have.
+    ValueError, OSError
+        As in `mcfsim.record`; or if no parameter requires a gradient.
+
+    Notes
+    -----
+    A parameter without a gradient is refused, and not recorded as zeros: a torch optimizer leaves such a
+    parameter alone, whereas zeros let its moments and weights decay. Elements are copied to the CPU
+    unchanged: bfloat16 stays bfloat16.
+    """
+    return ModelRecorder(model, directory, after=after)
+
+
+def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
+    try:
+        return as_array(tensor.detach().cpu())
+    except TypeError as problem:
+        raise TypeError(f"parameter {name!r}: {problem}") from problem
+
+
+# -- what rounding costs ----------------------------------------------------------------------------------
+#: The number of elements measured together.
 AT_ONCE = 1 << 22
 
 
 class Seen(NamedTuple):
-    """What a step costs a group of parameters.
+    """The cost of rounding in one step of a group of parameters.
 
     Attributes
     ----------
     step : int
-        Its number, from 1.
+        The number of the step, from 1.
     group : int or None
-        The group's number; None of all groups together, if there are several, and all make this step.
+        The group's number; None for all groups together, if there are several and all make this step.
     lost : float
-        The share of elements that were to move, and whose represented value did not.
+        Among the elements with a nonzero update, the share whose represented value did not move.
     edq : float
-        ``<D, E> / ||D||**2`` of the update D that was asked for, and E that was made: 1 if nothing is lost.
+        ``<D, E> / ||D||**2`` for the intended update D and the effective update E: 1 if nothing is lost.
     """
 
     step: int
@@ -41,12 +133,12 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """Looks at an optimizer's steps, see `watch`.
+    """A watch on an optimizer that measures some of its steps; see `watch`.
 
     Attributes
     ----------
     seen : list of Seen
-        All of them so far.
+        All measurements so far.
     """
 
     def __init__(self, optimizer: StoredOptimizer, every: int, tell: Callable[[Seen], Any]) -> None:
@@ -55,12 +147,12 @@ class Watch:
         optimizer.watches.append(self)
 
     def remove(self) -> None:
-        """Look no more."""
+        """End the watch."""
         if self in self._optimizer.watches:
             self._optimizer.watches.remove(self)
 
     def see(self, works: Sequence[Work]) -> None:
-        """Look at a step before it is made: it is made of copies, some parameters at a time."""
+        """Measure a step before it is made, by making it on copies, some parameters at a time."""
         parameters = (p for group in self._optimizer.param_groups for p in group["params"])
         shared = any(is_spread(p) for p in parameters)
         tallies: dict[tuple[int, int], list[Tally]] = {}
@@ -88,26 +180,26 @@ class Watch:
 
 
 def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch:
-    """Have lost arithmetic and EDQ of each group of parameters, and of all, measured every some steps.
+    """Measure lost arithmetic and EDQ in every `every`-th step, for each parameter group and for all.
 
     Parameters
     ----------
     optimizer : optimizer of `mcfsim.torch`
     every : int, optional
-        Steps whose number is a multiple of it are looked at.
+        Steps whose number is a multiple of it are measured.
     to : callable, str, path or object with ``add_scalar``, optional
-        Who is told: ``to(seen)`` is called with each `Seen`; or it is the path of a CSV file, to which lines
-        are added; or a writer of TensorBoard. By default nobody is: `Watch.seen` has all.
+        Where measurements go: ``to(seen)`` is called with each `Seen`; or it is the path of a CSV file, which
+        gets a line for each; or a writer of TensorBoard. By default nowhere: `Watch.seen` has all.
 
     Returns
     -------
     Watch
-        Whose ``remove()`` ends it.
+        Its ``remove()`` ends the watch.
 
     Raises
     ------
     TypeError
-        If it is no optimizer of `mcfsim.torch`, or nothing can be told to `to`.
+        If `optimizer` is no optimizer of `mcfsim.torch`, or `to` is of none of these kinds.
     ValueError
         If `every` is not positive.
     OSError
@@ -116,11 +208,11 @@ def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch
     Notes
     -----
     The measures are those of `mcfsim.simulate`: D is the update before it is added, E the change of the
-    number that the parameter stands for. A step that is looked at is made of copies first, and measured in
-    binary64: on a CPU it takes some seven times as long. Memory for copies of four million elements, or of
-    the largest parameter, is needed. Nothing is changed by looking. NaN or infinity in a group makes its
-    measures NaN. Of parameters that several processes share, all measure together, and all must look at the
-    same steps; the first process tells.
+    number that the parameter represents. A measured step is first made on copies, and measured in binary64;
+    on a CPU it takes about seven times as long. It needs memory for copies of four million elements, or of
+    the largest parameter. Measuring changes nothing. NaN or infinity in a group makes its measures NaN. If
+    processes share parameters, they measure together, and all must watch the same steps; the first process
+    reports.
     """
     if not isinstance(optimizer, StoredOptimizer):
         raise TypeError(f"only optimizers of mcfsim.torch are watched, not {type(optimizer).__name__}")
@@ -128,7 +220,7 @@ def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch
 
 
 def _teller(to: Any) -> Callable[[Seen], Any]:
-    """Return a function that tells what was seen."""
+    """Return a function that reports a measurement to `to`."""
     if to is None:
         return lambda seen: None
     if isinstance(to, str | Path):
@@ -150,7 +242,7 @@ def _teller(to: Any) -> Callable[[Seen], Any]:
 
 
 class _File:
-    """A CSV file, to which lines are added; its head is written first, if it is new."""
+    """A CSV file that grows by lines; if it is new, its header is written first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -163,9 +255,9 @@ class _File:
             csv.writer(file).writerow(seen)
 
 
-def _parts(moved: Sequence[Moved]) -> Iterator[list[Moved]]:
-    """Yield parameters, so many at a time that copies of them take little memory."""
-    part: list[Moved] = []
+def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
+    """Yield parameters in batches small enough that copies of them take little memory."""
+    part: list[ParameterSlice] = []
     size = 0
     for x in moved:
         if part and size + x.gradient.numel() > AT_ONCE:
@@ -177,7 +269,7 @@ def _parts(moved: Sequence[Moved]) -> Iterator[list[Moved]]:
         yield part
 
 
-def _tally(work: Work, moved: Sequence[Moved]) -> Tally:
+def _tally(work: Work, moved: Sequence[ParameterSlice]) -> Tally:
     copies = [x._replace(tensors={name: y.clone() for name, y in x.tensors.items()}) for x in moved]
     updates = work.on.asked(moved, work.hyper, work.count, work.rate)
     work.on.move(copies, work.hyper, work.count, work.rate)
@@ -189,7 +281,7 @@ def _tally(work: Work, moved: Sequence[Moved]) -> Tally:
 
 
 def _of_all_processes(found: dict[tuple[int, int], Tally]) -> dict[tuple[int, int], Tally]:
-    """Return the tallies of all processes, joined."""
+    """Return the joined tallies of all processes."""
     import torch.distributed as dist
 
     gathered: list[Any] = [None] * dist.get_world_size()

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.storage.archive import ArraySpec, Forms, read_archive, write_archive
-from mcfsim.storage.files import check_outputs
-from mcfsim.storage.space import check_space
+from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.training.record import Run, check_kinds, check_versions
 from mcfsim.training.setup import Setup
 from mcfsim.training.trainer import Trainer
@@ -23,13 +22,13 @@ from mcfsim.training.trainer import Trainer
 FORMAT = "mcfsim-checkpoint-2"
 
 _KINDS = {"format": str, "settings": dict, "versions": dict, "problem": str, "step": int}
-#: An exact number: integer times power of two, both in hexadecimal, which has no limit of digits.
+#: An exact number: an integer times a power of two, both in hexadecimal, which has no limit of digits.
 _EXACT = re.compile(r"(-?)0x([0-9a-f]+)p(-?)([0-9a-f]+)")
 _SPECIAL = ("inf", "-inf", "nan")
 
 
 class _Kept(NamedTuple):
-    """A state after a step: copies, and how much of each trainer's series there was."""
+    """The state after a step: copies of the arrays, and how many numbers each series had."""
 
     step: int
     arrays: dict[str, NDArray[Any]]
@@ -37,7 +36,7 @@ class _Kept(NamedTuple):
 
 
 class Checkpoint:
-    """The file from which a run that was ended goes on.
+    """The file from which an interrupted run continues.
 
     Parameters
     ----------
@@ -46,11 +45,11 @@ class Checkpoint:
     run : Run
         Its settings and versions say which run it is.
     setup : Setup
-        What the run is a function of.
+        All that the run depends on.
     trainers : mapping of str to Trainer
-        The states to be saved; at the start of the run.
+        Trainers with the states to be saved; at the start of the run.
     measures : mapping of str to sequence of str
-        What each of them records.
+        The series that each of them records.
     """
 
     def __init__(
@@ -70,15 +69,15 @@ class Checkpoint:
         self._found: tuple[int, ...] | None = None
 
     def resume(self) -> int:
-        """Put the saved state into the trainers and return its step. If there is no file, save the start.
+        """Load the saved state into the trainers and return its step; if there is no file, save the start.
 
-        So the place is this run's from now on, and another run started beside it is refused at once.
+        From then on the path belongs to this run, and another run started beside it is refused at once.
 
         Raises
         ------
         ValueError
-            If the file is of another run, or of other versions, whose bits might differ; or is damaged, or
-            holds what no run has saved. Nothing is put into the trainers then.
+            If the file is of another run, or of other versions, whose bits might differ; if it is damaged, or
+            holds what no run has saved. The trainers are not changed then.
         OutputError
             If the file cannot be written, or the disk has no room for it.
         """
@@ -111,7 +110,7 @@ class Checkpoint:
         return step
 
     def keep(self, step: int) -> None:
-        """Remember the state after a step, for `save`, which may come in the middle of the next one."""
+        """Copy the state after a step for `save`, which may be called in the middle of the next step."""
         arrays = {
             f"{name}|{key}": array.copy()
             for name, trainer in self.trainers.items()
@@ -120,12 +119,12 @@ class Checkpoint:
         self._kept = _Kept(step, arrays, self.recorded(step))
 
     def save(self) -> None:
-        """Write the state that was kept last, in the place of an older one at once.
+        """Write the state that was kept last; replace an older file at once.
 
         Raises
         ------
         ValueError
-            If another run has meanwhile written to the place.
+            If another run has meanwhile written to the path.
         OutputError
             If the file cannot be written.
         """
@@ -134,7 +133,7 @@ class Checkpoint:
         if self._saved == step and found == self._found:
             return
         if found is not None and found != self._found:
-            read_archive(self.path, self._check)  # by the same run, it may go on; by another, it is theirs
+            read_archive(self.path, self._check)  # a file of the same run is replaced, another one refused
         arrays = {key: _pack(array) for key, array in states.items()}
         if recorded:
             for name, trainer in self.trainers.items():
@@ -151,7 +150,7 @@ class Checkpoint:
         self._saved, self._found = step, _signature(self.path)
 
     def _check(self, about: dict[str, Any], forms: Forms) -> None:
-        """Refuse what is no checkpoint of this run, by its JSON data and the forms of its arrays."""
+        """Raise ValueError unless JSON data and forms of arrays are those of a checkpoint of this run."""
         if about.get("format") != FORMAT:
             raise ValueError(f"is no checkpoint of a simulation, {FORMAT!r}")
         check_kinds(about, _KINDS)
@@ -171,7 +170,7 @@ class Checkpoint:
         recorded = self.recorded(step)
         for name, trainer in self.trainers.items():
             for key, array in _states(trainer).items():
-                # The length of a text is known only to who wrote it.
+                # Only the writer of a text knows its length.
                 form = (
                     None if array.dtype == object else ArraySpec(array.dtype.newbyteorder("<"), array.shape)
                 )
@@ -197,7 +196,7 @@ class Checkpoint:
     def _values(
         self, name: str, trainer: Trainer, arrays: Mapping[str, NDArray[Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Return a trainer's state; refuse numbers that are no values of the format they are stored in."""
+        """Return a trainer's state; refuse numbers that are not values of the format they are stored in."""
         values = {}
         for key, array in _states(trainer).items():
             saved = arrays[f"{name}|{key}"]
@@ -212,7 +211,7 @@ class Checkpoint:
 
 
 def _signature(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
-    """Return what tells a file from one that took its place; None if there is none."""
+    """Return numbers that change when another file takes a file's place; None if there is no file."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -221,7 +220,7 @@ def _signature(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
 
 
 def _states(trainer: Trainer) -> dict[str, NDArray[Any]]:
-    """Every array that the next step reads, by a name; filled in place on loading."""
+    """Return every array that the next step reads, by name; loading fills them in place."""
     named: dict[str, NDArray[Any]] = {}
     for field, components in trainer.optimizer.state._asdict().items():
         named |= {f"{field}{i}": array for i, array in enumerate(components)}
@@ -230,12 +229,12 @@ def _states(trainer: Trainer) -> dict[str, NDArray[Any]]:
 
 
 def _formats(trainer: Trainer) -> dict[str, Format | None]:
-    """Return the format of each part of the state; the averages are any binary64 numbers."""
+    """Return the format of each part of the state; the averages may be any binary64 numbers."""
     return {name: stored.format for name, stored in trainer.optimizer.strategy.tensors.items()}
 
 
 def _values_of(saved: NDArray[Any], fmt: Format, label: str) -> NDArray[Any]:
-    """Return numbers if all are values of a format: those that rounding leaves as they are."""
+    """Return numbers if rounding to a format changes none of them; otherwise raise ValueError."""
     with np.errstate(all="ignore"):
         rounded = round_to(saved, fmt)
     same = (rounded == saved) & (np.signbit(rounded) == np.signbit(saved))
@@ -253,7 +252,7 @@ def _pack(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _text(number: Any) -> str:
-    """Return an mpf as ``-0x1afp-3``: all of its bits, however many the exponent has."""
+    """Return an mpf as text like ``-0x1afp-3``, with all its bits and an exponent of any length."""
     if number - number != 0:  # NaN or infinite
         return str(float(number))
     mantissa, exponent = (int(part) for part in number.man_exp)  # of the magnitude
@@ -262,7 +261,7 @@ def _text(number: Any) -> str:
 
 
 def _unpack(texts: NDArray[Any], trainer: Trainer) -> NDArray[Any]:
-    """Return exact numbers from their texts, each of which must be the one that they are written as."""
+    """Return exact numbers from their texts; raise ValueError unless `_text` writes each one so."""
     arithmetic: Any = trainer.optimizer.roles.moments
     numbers = np.empty(texts.shape, dtype=object)
     for i, text in enumerate(map(str, texts)):
@@ -281,5 +280,5 @@ def _unpack(texts: NDArray[Any], trainer: Trainer) -> NDArray[Any]:
 
 
 def _plain(value: Any) -> str:
-    """Return what JSON makes of a value; of NaN, too, which equals nothing."""
+    """Return a value as JSON text, in which NaN equals NaN."""
     return json.dumps(value, sort_keys=True)

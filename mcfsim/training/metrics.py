@@ -1,37 +1,27 @@
-"""What rounding costs a training step.
-
-D is the *intended* update: the exact value of what the optimizer asked for. E is the *effective* update:
-the change of the represented parameter, the exact sum of its components. All sums are formed in binary64.
-Vectors are brought near 1 by powers of two before they are multiplied, so no square overflows or underflows.
-Where D, E or a parameter is infinite or NaN, what is measured is no number: the measure is NaN.
-Tensors of PyTorch, of any device, are copied to the host's memory, and summed there: their measures are those
-of the arrays that they are, and what is a vector is NumPy's.
-The ``released_`` measures are those of the code published with Collage, which differ: there E is the change
-of the leading component alone, and an update of zero counts as lost.
-"""
+"""Measures of what rounding costs a training step, for whole vectors or for parts from several processes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mcfsim.checks.processor import check_processor
-from mcfsim.codec import ulp
-from mcfsim.codec.views import on_host
+from mcfsim.checks import check_processor
+from mcfsim.codec import on_host, ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.training.inner_products import InnerProducts, Vector, all_finite, norm, ratio, vectors
+from mcfsim.training.schedule import InnerProducts, Vector, all_finite, norm, ratio, vectors
 
 _Measure = TypeVar("_Measure", bound=Callable[..., Any])
 
 
 def _quietly(measure: _Measure) -> _Measure:
-    """Let a run that diverged give inf or NaN without a warning, on a processor that is set as it must be."""
+    """Wrap a measure: check the processor's settings, and let diverged runs give inf or NaN silently."""
 
     @wraps(measure)
     def measured(*args: Any, **options: Any) -> Any:
@@ -54,8 +44,8 @@ def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     Returns
     -------
     array
-        Flat, binary64: the components' changes, each exact in binary64 within its range of exponents,
-        summed from the last. A component that stays infinite did not change.
+        A flat binary64 array: the sum of the components' changes, from the last on. Each change is exact in
+        binary64 within its range of exponents. A component that stays infinite did not change.
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} components before and {len(after)} after")
@@ -68,7 +58,7 @@ def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
 
 @_quietly
 def edq(intended: ArrayLike, effective: ArrayLike) -> float:
-    """Return the effective descent quality ``<D / ||D||, E>``; NaN if D is zero, or a number not finite.
+    """Return the effective descent quality ``<D / ||D||, E>``; NaN if D is zero or a number is not finite.
 
     References
     ----------
@@ -109,7 +99,7 @@ def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
 
 @_quietly
 def released_edq(update: ArrayLike, before: ArrayLike, after: ArrayLike) -> float:
-    """Return the EDQ as Collage's released code has it: E is the leading component's change.
+    """Return the EDQ as in Collage's released code: E is the leading component's change.
 
     Parameters
     ----------
@@ -125,8 +115,8 @@ def released_edq(update: ArrayLike, before: ArrayLike, after: ArrayLike) -> floa
 def released_imprecision(before: ArrayLike, after: ArrayLike) -> float:
     """Return the released code's "imprecision percentage" as a share: leading components that did not move.
 
-    Elements whose update is zero are counted in; for an expansion, whose trailing component takes what
-    the leading one cannot, this is large though almost nothing is lost. NaN if a component is not finite.
+    Elements whose update is zero count, too. For an expansion this is large though almost nothing is lost:
+    the trailing component takes what the leading one cannot. NaN if a component is not finite.
     """
     new, old = vectors(after, before)
     if not all_finite(new, old):
@@ -160,7 +150,7 @@ def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
 
 @_quietly
 def residual_norm(components: Sequence[ArrayLike]) -> float:
-    """Return the norm of what the components after the first hold together."""
+    """Return the norm of the sum of the components after the first."""
     return _length(_trailing(components))
 
 
@@ -180,8 +170,8 @@ def _length(vector: Vector) -> float:
 def ulp_error(x: ArrayLike, exact: ArrayLike, fmt: Format | str) -> Vector:
     """Return ``|x - exact|`` in units in the last place of the exact value in a format.
 
-    The unit is that of `mcfsim.codec.ulp`, in every kind of format: beyond the largest number it is that of
-    the largest one. NaN if the exact value is not finite.
+    The unit is that of `mcfsim.codec.ulp`, in every kind of format. Beyond the largest number it is the unit
+    of that number. NaN if the exact value is not finite.
 
     Raises
     ------
@@ -211,12 +201,12 @@ def measure(
     leading : tuple of array_like
         The parameter that the model sees, before and after.
     fmt : Format, optional
-        Of that parameter; the released measures take the update rounded to it.
+        Format of that parameter; the released measures take the update rounded to it.
 
     Returns
     -------
     dict of str to float
-        All of them NaN if D or a component of a parameter, before or after, is infinite or NaN.
+        All measures are NaN if D or a component of a parameter, before or after, is infinite or NaN.
     """
     return measure_parts({"": slice(None)}, intended, before, after, leading, fmt)[""]
 
@@ -235,7 +225,7 @@ def measure_parts(
     Parameters
     ----------
     parts : mapping of str to slice
-        Of the vectors of all elements.
+        Slices of the vectors of all elements, by name.
     intended, before, after, leading, fmt
         As for `measure`.
     """
@@ -258,3 +248,52 @@ def measure_parts(
         }
         found[name] = numbers if finite[part].all() else dict.fromkeys(numbers, math.nan)
     return found
+
+
+# -- a part at a time -------------------------------------------------------------------------------------
+@dataclass
+class Tally:
+    """Sums over the elements of a step that give lost arithmetic and EDQ.
+
+    The results are those of `mcfsim.metrics.lost_fraction` and `mcfsim.metrics.normalized_edq` for all
+    elements together; the EDQ up to the order in which its sums are formed, in binary64.
+
+    Attributes
+    ----------
+    asked, unmoved : int
+        How many elements have a nonzero update, and how many of them have a represented value that stayed.
+    finite : bool
+        Whether no number was infinite or NaN.
+    """
+
+    asked: int = 0
+    unmoved: int = 0
+    finite: bool = True
+    _parts: list[InnerProducts] = field(default_factory=list)
+
+    def add(self, intended: ArrayLike, before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> None:
+        """Add elements: D, and the components of their represented values, before and after."""
+        d, e = np.asarray(intended, np.float64).ravel(), effective_update(before, after)
+        if d.size:
+            self.finite &= all_finite(d, *before, *after)
+            self.asked += int(np.count_nonzero(d))
+            self.unmoved += int(np.count_nonzero((d != 0) & (e == 0)))
+            self._parts = [InnerProducts.joined([*self._parts, InnerProducts.of(d, e)])]
+
+    @classmethod
+    def joined(cls, tallies: Iterable[Tally]) -> Tally:
+        """Return the tally of all elements of several tallies."""
+        found = list(tallies)
+        counts = sum(x.asked for x in found), sum(x.unmoved for x in found)
+        parts = [part for x in found for part in x._parts]
+        return cls(*counts, all(x.finite for x in found), parts)
+
+    @property
+    def lost(self) -> float:
+        """Share of elements with D != 0 that did not move; NaN if none, or if a number is not finite."""
+        return ratio(self.unmoved, self.asked) if self.finite else float("nan")
+
+    @property
+    def normalized_edq(self) -> float:
+        """``<D, E> / ||D||**2``: 1 if nothing is lost; NaN if D is zero, or a number is not finite."""
+        return InnerProducts.joined(self._parts).normalized_edq() if self.finite else float("nan")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,7 @@ _STEPS = "steps"
 
 @dataclass(eq=False, repr=False)
 class Run:
-    """What a simulation recorded.
+    """The record of a simulation.
 
     Attributes
     ----------
@@ -30,20 +27,20 @@ class Run:
         JSON data from which the run can be repeated: problem (with its corpus digest), optimizer,
         strategies, steps, schedule, seed and so on.
     versions : dict of str to str
-        Of this package, Python, NumPy and so on; under ``blas`` the library for matrix products and its
-        kernel, on which the last bits of losses and gradients depend.
+        Versions of this package, Python, NumPy and so on. ``blas`` names the library for matrix products and
+        its kernel; the last bits of losses and gradients depend on them.
     steps : array of int
         The recorded steps, counted from 1.
     series : dict of str to dict of str to array
-        ``series[strategy][measure]``, one number a recorded step. A measure of one tensor has the name
+        ``series[strategy][measure]``, one number per recorded step. A measure of one tensor has the name
         ``measure/tensor``.
     results : dict of str to dict of str to float
-        ``results[strategy][name]``: numbers of the whole run, as ``validation_loss``; ``diverged_at`` is the
-        first step that met or left a number that is not finite, of a strategy that diverged.
+        ``results[strategy][name]``: numbers of the whole run, such as ``validation_loss``. Only a strategy
+        that diverged has ``diverged_at``, the first step that met or left a number that is not finite.
 
     Notes
     -----
-    Runs are equal if all of these are, with NaN equal to NaN, and lists to tuples as JSON has it.
+    Runs are equal if all of these are equal. NaN equals NaN, and lists equal tuples, as in JSON.
     """
 
     settings: dict[str, Any]
@@ -73,14 +70,14 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to an ``.npz`` file: arrays ``strategy|measure``, and JSON text ``about``.
 
-        The file is replaced at once when all of it is written, so none is ever half there.
+        An existing file is replaced at once when all is written, so a file is never half written.
 
         Raises
         ------
         ValueError
-            If a series has not one number a recorded step, or something else is not as the attributes say.
+            If a series does not have one number per recorded step, or other data contradict the attributes.
         OutputError
-            If the path is no place for a file, see `mcfsim.storage.files.destination`.
+            If no file can be written at the path, see `mcfsim.storage.files.destination`.
         """
         about = {
             "format": FORMAT,
@@ -108,9 +105,9 @@ class Run:
         Raises
         ------
         ValueError
-            If the file is none of ours, or is damaged, or what it says is no record of a run.
+            If the file is not one that `save` wrote, is damaged, or does not hold a valid record of a run.
         OSError
-            If it is not there or cannot be read.
+            If it is missing or cannot be read.
         """
         about, arrays = read_archive(path, _check)
         run = cls(about["settings"], about["versions"], arrays.pop(_STEPS), results=about["results"])
@@ -130,7 +127,7 @@ class Run:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether nested dicts, lists, arrays and numbers are equal, NaN to NaN, and tuples to lists."""
+    """Return whether nested dicts, lists, arrays and numbers are equal; NaN equals NaN, a tuple a list."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
@@ -140,40 +137,13 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    return found | {package: _installed(package) for package in ("mcfsim", "numpy", "mpmath")}
-
-
-@lru_cache
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def blas() -> str:
-    """Return NumPy's library for matrix products, its version, and its kernel for the processor.
-
-    Sums come out in the order of the kernel, and so does what is rounded in them.
-    """
-    from threadpoolctl import threadpool_info
-
-    found = [item for item in threadpool_info() if item["user_api"] == "blas" and "numpy" in item["filepath"]]
-    if not found:
-        return "unknown"
-    return " ".join(str(found[0].get(key)) for key in ("internal_api", "version", "architecture"))
-
-
 def check_kinds(about: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
-    """Refuse JSON data that lack a part, or have another, or one of another kind.
+    """Raise unless JSON data have exactly these parts, each of its kind.
 
     Raises
     ------
     ValueError
-        With what the file does, as "lacks 'step'".
+        The message says what is wrong with the file, as "lacks 'step'".
     """
     for name, kind in kinds.items():
         if name not in about:
@@ -185,14 +155,14 @@ def check_kinds(about: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
 
 
 def check_versions(texts: Mapping[str, Any]) -> None:
-    """Refuse versions that are not texts."""
+    """Raise ValueError unless all versions are strings."""
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"has version {_short(text)} of {name}")
 
 
 def _check(about: Mapping[str, Any], forms: Forms) -> None:
-    """Refuse what is no record of a run, by its JSON data and the forms of its arrays."""
+    """Raise ValueError unless JSON data and forms of arrays are those of a record of a run."""
     if about.get("format") != FORMAT:
         raise ValueError(f"holds {_short(about.get('format'))}, not {FORMAT!r}")
     check_kinds(about, {"format": str, "settings": dict, "versions": dict, "results": dict})
@@ -217,12 +187,12 @@ def _check(about: Mapping[str, Any], forms: Forms) -> None:
         if form.dtype != np.float64 or form.shape != forms[_STEPS].shape:
             raise ValueError(
                 f"has series {key!r} of {form.dtype} and shape {form.shape}; "
-                f"it must have one float64 a recorded step, of which there are {forms[_STEPS].shape[0]}"
+                f"it must have one float64 for each of {forms[_STEPS].shape[0]} recorded steps"
             )
 
 
 def _check_steps(settings: Mapping[str, Any], steps: NDArray[np.int64]) -> None:
-    """Refuse recorded steps that do not increase from 0 or 1 to at most the run's length."""
+    """Raise ValueError unless recorded steps increase and lie between 0 and the run's length."""
     last = settings.get("steps", np.iinfo(np.int64).max)
     if type(last) is not int or last < 0:
         raise ValueError(f"has settings of {_short(last)} steps")
@@ -231,7 +201,7 @@ def _check_steps(settings: Mapping[str, Any], steps: NDArray[np.int64]) -> None:
 
 
 def _strategies(settings: Mapping[str, Any]) -> set[str] | None:
-    """Return the names of the strategies in the settings, None if these do not say."""
+    """Return the names of the strategies in the settings; None if the settings do not have them."""
     given = settings.get("strategies")
     if given is None:
         return None
@@ -248,7 +218,7 @@ def _check_strategy(name: str, known: set[str] | None) -> None:
 
 
 def _short(value: Any) -> str:
-    """Return a value's text, cut where it is long."""
+    """Return a value as text, cut if it is long."""
     text = (
         repr(value) if not isinstance(value, int) else f"{value:#x}" if abs(value) >= 10**20 else str(value)
     )

@@ -1,17 +1,24 @@
-"""Learning rates by step."""
+"""Schedules of learning rates, and clipping of gradients to a largest norm, with binary64 inner products."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from mcfsim.checks.arguments import finite_number, whole_number
-from mcfsim.checks.processor import check_processor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcfsim.checks import check_processor, finite_number, whole_number
+from mcfsim.codec import on_host
+from mcfsim.kernels.real_numbers import is_mpf
 
 
+# -- rates ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to a peak, then a cosine or nothing.
+    """A schedule of learning rates: linear warm-up to a peak, then a cosine or a constant.
 
     Parameters
     ----------
@@ -20,14 +27,14 @@ class Schedule:
     warmup : int
         Steps of linear warm-up; the first step has ``peak / warmup``.
     final : float
-        What the cosine ends at, as a share of the peak; 1 keeps the rate constant.
+        The end of the cosine, as a share of the peak; 1 keeps the rate constant.
 
     Raises
     ------
     TypeError
-        If one is no number, or the warm-up no int.
+        If an argument is not a number, or the warm-up is not an int.
     ValueError
-        If one is out of range, or not finite.
+        If an argument is out of range, or not finite.
 
     Examples
     --------
@@ -50,7 +57,7 @@ class Schedule:
             raise ValueError(f"final = {self.final} must lie in [0, 1]")
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step of a run of so many steps.
+        """Return the learning rate of a step in a run of `steps` steps.
 
         Parameters
         ----------
@@ -60,7 +67,7 @@ class Schedule:
         Raises
         ------
         TypeError
-            If one is no int.
+            If one is not an int.
         ValueError
             If the run has no such step.
         """
@@ -77,16 +84,179 @@ class Schedule:
 
 @dataclass(frozen=True)
 class RecordedRates:
-    """Learning rates as a training loop had them.
+    """The learning rates recorded from a training loop.
 
     Parameters
     ----------
     rates : tuple of float
-        One a step.
+        One per step.
     """
 
     rates: tuple[float, ...]
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, from 1, of a run of so many steps, which are recorded."""
+        """Return the recorded learning rate of a step, counted from 1; `steps` is ignored."""
         return self.rates[step - 1]
+
+
+# -- norms and inner products -----------------------------------------------------------------------------
+Vector = NDArray[np.float64]
+
+
+def vectors(*arrays: ArrayLike) -> list[Vector]:
+    """Return arrays or tensors as flat binary64 vectors; raise ValueError if their sizes differ."""
+    found = [np.asarray(on_host(array)).astype(np.float64, copy=False).ravel() for array in arrays]
+    if len({vector.size for vector in found}) > 1:
+        raise ValueError(f"the arrays differ in size: {[np.shape(array) for array in arrays]}")
+    return found
+
+
+def ratio(numerator: float, denominator: float, exponent: int = 0) -> float:
+    """Return ``numerator / denominator * 2**exponent``; NaN if the denominator is zero."""
+    return float(np.ldexp(numerator / denominator, exponent)) if denominator else float("nan")
+
+
+def all_finite(*numbers: ArrayLike) -> bool:
+    """Return whether no number is infinite or NaN; numbers of mpmath may be among them."""
+    arrays = [np.asarray(on_host(x)) for x in numbers]
+    return all(all(y - y == 0 for y in x.flat) if x.dtype == object else np.isfinite(x).all() for x in arrays)
+
+
+def scaled(vector: Vector) -> tuple[Vector, int]:
+    """Return a vector times ``2**-exponent``, so that its largest magnitude is in [1/2, 1), and the exponent.
+
+    A vector that is zero, empty or not finite is returned unchanged, with the exponent 0.
+    """
+    largest = float(np.abs(vector).max(initial=0.0))
+    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
+    return (np.ldexp(vector, -exponent), exponent) if exponent else (vector, 0)
+
+
+def norm(vector: Vector) -> tuple[float, int]:
+    """Return the norm ``f 2**e`` of a vector as ``f`` and ``e``."""
+    near_one, exponent = scaled(vector)
+    return float(np.linalg.norm(near_one)), exponent
+
+
+class InnerProducts(NamedTuple):
+    """The inner products of D and E, each scaled near 1 by a power of two, and these powers' exponents."""
+
+    mixed: float
+    intended: float
+    effective: float
+    below: int
+    above: int
+
+    @classmethod
+    def of(cls, d: Vector, e: Vector) -> InnerProducts:
+        """Return the inner products of two vectors; NaN if a number is not finite."""
+        if not all_finite(d, e):
+            return cls(math.nan, math.nan, math.nan, 0, 0)
+        (d, below), (e, above) = scaled(d), scaled(e)
+        return cls(float(d @ e), float(d @ d), float(e @ e), below, above)
+
+    @classmethod
+    def joined(cls, parts: Iterable[InnerProducts]) -> InnerProducts:
+        """Return the inner products of all elements of several vectors, from those of each vector."""
+        found = list(parts)
+        below = max((x.below for x in found if x.intended), default=0)
+        above = max((x.above for x in found if x.effective), default=0)
+
+        def total(numbers: Iterable[tuple[float, int]]) -> float:
+            return math.fsum(math.ldexp(number, exponent) for number, exponent in numbers)
+
+        return cls(
+            total((x.mixed, x.below - below + x.above - above) for x in found),
+            total((x.intended, 2 * (x.below - below)) for x in found),
+            total((x.effective, 2 * (x.above - above)) for x in found),
+            below,
+            above,
+        )
+
+    def edq(self) -> float:
+        """Return ``<D / ||D||, E>``."""
+        return ratio(self.mixed, math.sqrt(self.intended), self.above)
+
+    def normalized_edq(self) -> float:
+        """Return ``<D, E> / ||D||**2``."""
+        return ratio(self.mixed, self.intended, self.above - self.below)
+
+    def norm_ratio(self) -> float:
+        """Return ``||E|| / ||D||``."""
+        return ratio(math.sqrt(self.effective), math.sqrt(self.intended), self.above - self.below)
+
+    def cosine(self) -> float:
+        """Return the cosine of the angle between D and E."""
+        return ratio(self.mixed, math.sqrt(self.intended) * math.sqrt(self.effective))
+
+
+# -- clipping ---------------------------------------------------------------------------------------------
+Gradients = Mapping[str, NDArray[Any]]
+#: A number beyond every exponent of binary64.
+_FAR = 10_000
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]:
+    """Return gradients scaled down to the norm `clip` if theirs is larger, and the norm that they had.
+
+    All gradients are first scaled near 1 by one power of two, so no square overflows or underflows. For
+    floats norm and factor are binary64; for mpmath's numbers they have the precision of these.
+
+    Parameters
+    ----------
+    gradients : mapping of str to array
+        By tensor, in binary32, binary64 or mpmath's numbers.
+    clip : float or None
+        The largest norm of all together; None scales nothing.
+
+    Returns
+    -------
+    gradients : mapping of str to array
+        In the dtype that they had.
+    norm : float
+        Summed in that dtype; infinite if it is beyond binary64. If an element is infinite or NaN, so is the
+        norm. Scaling by an infinite norm gives zero, or NaN where an element is infinite.
+    """
+    exponent = 0
+    if all_finite(*gradients.values()):
+        largest = max((abs(g).max(initial=0) for g in gradients.values()), default=0.0)
+        exponent = _exponent(largest)
+    near_one = {name: _times_power(g, -exponent) for name, g in gradients.items()}
+    total: Any = sum((g * g).sum() for g in near_one.values())
+    # Root and factor of mpmath's numbers are mpmath's, too: binary64 would limit an exact run to 16 digits.
+    exact = is_mpf(total)
+    norm: Any = total.sqrt() if exact else float(np.sqrt(float(total)))
+    whole = float(np.ldexp(float(norm), max(-_FAR, min(exponent, _FAR))))
+    if clip is None or not (norm * _power(exponent) if exact else whole) > clip:
+        return gradients, whole
+    shrink = clip / norm
+    return {
+        name: g * (shrink if g.dtype == object else g.dtype.type(shrink)) for name, g in near_one.items()
+    }, whole
+
+
+def _exponent(x: Any) -> int:
+    """Return e with ``2**(e - 1) <= x < 2**e`` for a float or a number of mpmath; 0 for zero."""
+    if not is_mpf(x):
+        return math.frexp(x)[1]
+    mantissa, exponent = x.man_exp
+    return int(exponent) + int(mantissa).bit_length()
+
+
+def _times_power(g: NDArray[Any], exponent: int) -> NDArray[Any]:
+    """Return ``g * 2**exponent``, exact except for floats that underflow."""
+    if not exponent:
+        return g
+    if g.dtype != object:
+        product: NDArray[Any] = np.ldexp(g, exponent)
+        return product
+    exact: NDArray[Any] = g * _power(exponent)
+    return exact
+
+
+def _power(exponent: int) -> Any:
+    """Return ``2**exponent`` as a number of mpmath."""
+    import mpmath
+
+    return mpmath.ldexp(1, exponent)

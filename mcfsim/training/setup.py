@@ -1,15 +1,17 @@
-"""What a simulation is a function of: problem, optimizer, strategies, length and what is recorded."""
+"""All that a simulation depends on: problem or recording, optimizer, strategies, length and so on."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks.arguments import finite_number, whole_number
+from mcfsim.checks import finite_number, lacks, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration, check_hyperparameters, optimizers
@@ -17,13 +19,123 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.strategies import Strategy, strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.training.problems import Problem, get_problem
+from mcfsim.training.problems.base import Tensors
 from mcfsim.training.schedule import RecordedRates, Schedule
-from mcfsim.training.source import Source
 
 
+# -- where gradients come from ----------------------------------------------------------------------------
+class Source(Protocol):
+    """A source of the start and of one gradient per step, the same for the same arguments."""
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Names of the tensors that weight decay applies to."""
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a loss comes with each gradient."""
+
+    def check_exact(self) -> None:
+        """Raise ValueError if the source has no gradients for weights in mpmath's numbers."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a run's settings say about the source: JSON data, under its name."""
+
+    def start(self, seed: int) -> Tensors:
+        """Return the weights before the first step."""
+
+    def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
+        """Return the loss (None if there is none) and the gradient of a step, by tensor."""
+
+    def results(self, weights: Tensors) -> dict[str, float]:
+        """Return named numbers about the weights after the last step."""
+
+    def fingerprint(self, seed: int) -> str:
+        """Return a digest of data that the settings need not name."""
+
+
+@dataclass(frozen=True)
+class ComputedGradients:
+    """A source of gradients that a problem computes, in its own precision, at the weights given.
+
+    Parameters
+    ----------
+    problem : Problem
+        The objective.
+    """
+
+    problem: Problem
+    has_losses = True
+
+    @classmethod
+    def of(cls, given: Any) -> ComputedGradients:
+        """Make a source of a problem or its name; raise TypeError for anything else."""
+        problem = get_problem(given) if isinstance(given, str) else given
+        if isinstance(problem, type) or lacks(problem, Problem):
+            raise TypeError(f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}")
+        return cls(problem)
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Names of the tensors that weight decay applies to."""
+        return self.problem.decayed
+
+    def check_exact(self) -> None:
+        """Raise ValueError if the problem does not compute with mpmath's numbers."""
+        if not self.problem.exact_capable:
+            raise ValueError(
+                f"problem {self.problem.name!r} cannot be trained in exact arithmetic; leave out 'exact'"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the problem's settings."""
+        return {"problem": self.problem.settings()}
+
+    def start(self, seed: int) -> Tensors:
+        """Return the problem's starting point."""
+        return self.problem.initial_parameters(seed)
+
+    def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
+        """Return the loss and the gradient at these weights."""
+        return self.problem.loss_and_gradient(self._taken(weights), step, seed)
+
+    def results(self, weights: Tensors) -> dict[str, float]:
+        """Return the validation loss."""
+        return {"validation_loss": float(self.problem.validation_loss(self._taken(weights)))}
+
+    def fingerprint(self, seed: int) -> str:
+        """Return a SHA-256 of what the problem computes at its start.
+
+        It covers the start, the loss on the first batch and its gradient, and the validation loss, with
+        names, shapes and all bits.
+        """
+        start = self.start(seed)
+        weights = {name: np.asarray(tensor).astype(self._dtype) for name, tensor in start.items()}
+        loss, gradients = self.problem.loss_and_gradient(weights, 1, seed)
+        losses = np.array([loss, self.problem.validation_loss(weights)], dtype=np.float64)
+        digest = hashlib.sha256()
+        for part in (start, gradients, {"losses": losses}):
+            for name in sorted(part):
+                array = np.asarray(part[name])
+                digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def _dtype(self) -> Any:
+        """The dtype that the problem computes in."""
+        return np.float64 if self.problem.exact_capable else np.float32
+
+    def _taken(self, weights: Tensors) -> dict[str, NDArray[Any]]:
+        """Return weights in the dtype that the problem computes in; leave numbers of mpmath unchanged."""
+        return {name: x if x.dtype == object else x.astype(self._dtype) for name, x in weights.items()}
+
+
+# -- settings ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The arguments of `mcfsim.simulate` on which the numbers depend, see there; its problem is a source."""
+    """The arguments of `mcfsim.simulate` that determine the numbers, with a source for the problem."""
 
     source: Source
     optimizer: Declaration
@@ -41,7 +153,7 @@ class Setup:
 
     @classmethod
     def of(cls, **given: Any) -> Setup:
-        """Look up what is given by its name, and check the rest.
+        """Make a setup: look up arguments given by name, and check the others.
 
         Raises
         ------
@@ -64,7 +176,7 @@ class Setup:
         return setup
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return each strategy's optimizer, all at the same start: the source's, in the low format."""
+        """Return the optimizer of each strategy, all at the source's start rounded to the low format."""
         tensors = self.source.start(self.seed)
         start: dict[str, NDArray[Any]] = {
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
@@ -87,16 +199,16 @@ class Setup:
         return self.schedule.rate(step, self.steps)
 
     def records(self, step: int) -> bool:
-        """Whether a step is recorded: the first, multiples of `record_every`, and the last."""
+        """Return whether a step is recorded: the first, multiples of `record_every`, and the last."""
         return step in (1, self.steps) or step % self.record_every == 0
 
     def recorded(self, step: int) -> int:
-        """Return how many steps are recorded until one, that included."""
+        """Return how many steps are recorded up to and including one."""
         every, last = self.record_every, step == self.steps > 1
         return step // every + (every > 1 <= step) + (last and step % every > 0)
 
     def settings(self) -> dict[str, Any]:
-        """Return it as JSON data, from which a run can be repeated."""
+        """Return the setup as JSON data from which a run can be repeated."""
         rounding = self.rounding
         return {
             **self.source.settings(),

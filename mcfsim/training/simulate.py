@@ -1,21 +1,145 @@
-"""A problem trained under several storage strategies side by side, and what each of them loses."""
+"""Simulations: a problem trained under several storage strategies side by side, and what each loses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+
+from mcfsim.checks import whole_number
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.strategies import Strategy
-from mcfsim.problems import Problem
 from mcfsim.rounding import Rounding
-from mcfsim.training.loop import carry_out
+from mcfsim.storage.files import check_outputs, check_space
+from mcfsim.storage.sweeps.installed import blas, versions
+from mcfsim.training.checkpoint import Checkpoint
+from mcfsim.training.problems import Problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
-from mcfsim.training.setup import Setup
-from mcfsim.training.source import ComputedGradients
+from mcfsim.training.setup import ComputedGradients, Setup
+from mcfsim.training.trainer import Trainer, record_distances
 
+
+# -- the steps of a run -----------------------------------------------------------------------------------
+def carry_out(
+    setup: Setup,
+    checkpoint: str | os.PathLike[str] | None,
+    checkpoint_every: Any,
+    output: str | os.PathLike[str] | None,
+    progress: bool | None,
+    label: str,
+) -> Run:
+    """Make the steps of a run, or those that its checkpoint lacks, and return the record.
+
+    Parameters
+    ----------
+    setup : Setup
+        All that the run depends on.
+    checkpoint, checkpoint_every, output, progress
+        As for `mcfsim.simulate`.
+    label : str
+        The label of the progress bar.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `mcfsim.simulate` does.
+    """
+    from threadpoolctl import threadpool_limits
+
+    every = whole_number("checkpoint_every", checkpoint_every, least=1)
+    check_outputs({"checkpoint": checkpoint, "output": output})
+    trainers = {name: Trainer(setup.source, one) for name, one in setup.optimizers().items()}
+    run = Run(setup.settings(), {**versions(), "blas": blas()})
+    # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
+    # A run that diverges shows it in its series, not by warnings.
+    with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        measures: dict[str, list[str]] = {}
+        if checkpoint is not None or output is not None:
+            exact = any(trainer.exact for trainer in trainers.values())
+            measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
+        if output is not None:
+            numbers = setup.recorded(setup.steps) * sum(map(len, measures.values()))
+            check_space(output, numbers * np.dtype(np.float64).itemsize)
+        saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers, measures)
+        first = 1 if saved is None else saved.resume() + 1
+        shown = sys.stderr.isatty() if progress is None else progress
+        try:
+            with steps_shown(label, first, setup.steps, shown) as steps:
+                for t in steps:
+                    for trainer in trainers.values():
+                        trainer.step(t, setup)
+                    if setup.records(t):
+                        record_distances(trainers.values())
+                    if saved is not None:
+                        saved.keep(t)
+                        if t % every == 0 or t == setup.steps:
+                            saved.save()
+        except KeyboardInterrupt:
+            if saved is not None:
+                saved.save()
+            raise
+        run.steps = np.array(list(filter(setup.records, range(1, setup.steps + 1))), dtype=np.int64)
+        for name, trainer in trainers.items():
+            run.series[name] = {measure: np.array(numbers) for measure, numbers in trainer.series.items()}
+            run.results[name] = trainer.results()
+    if output is not None:
+        run.save(output)
+    return run
+
+
+@contextmanager
+def steps_shown(label: str, first: int, last: int, shown: bool) -> Iterator[Iterable[int]]:
+    """Enter a context that gives the steps from first to last, with a progress bar on stderr if `shown`.
+
+    The bar shows the step, the number of steps, the speed, and the time left. Steps before the first count as
+    made, but not for the speed.
+    """
+    steps = range(first, last + 1)
+    if not shown:
+        yield steps
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.3g} steps/s", style="progress.data.speed")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        Speed(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=last, completed=first - 1)
+
+        def counted() -> Iterator[int]:
+            for step in steps:
+                yield step
+                progress.advance(task)
+
+        yield counted()
+
+
+# -- simulations ------------------------------------------------------------------------------------------
 DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
 
 
@@ -43,14 +167,14 @@ def simulate(
 
     The start is the problem's, rounded to the low format for all. Gradients are computed in the
     problem's precision at the weights that the model sees (the leading component), clipped, and
-    rounded into the strategy's gradient format; so what differs between strategies is the optimizer alone.
+    rounded into the strategy's gradient format. So strategies differ by the optimizer alone.
 
     Parameters
     ----------
     problem : Problem or str
         The objective, or its name.
     optimizer : AdamW, SGD, another Declaration, or str, optional
-        Hyperparameters, or a name for the default ones: ``"adamw"``, ``"sgd"``, or one of
+        Hyperparameters, or an optimizer's name for its default ones: ``"adamw"``, ``"sgd"``, or one of
         `mcfsim.optim.declaration.optimizers`.
     strategies : sequence of str or Strategy, or one of these, optional
         Names of `STRATEGIES` or `GRID_STRATEGIES`, or declarations; ``"exact"`` trains in mpmath, if the
@@ -60,12 +184,12 @@ def simulate(
     schedule : Schedule, optional
         Learning rates; by default the peak is 3e-4.
     seed : int, optional
-        Of the start and of the batches. The run is a function of its arguments: the same ones give the
-        same bits, wherever NumPy multiplies matrices by the same kernel (see `Run.versions`).
+        Seed of the start and of the batches. The run is a function of its arguments: the same ones give the
+        same bits wherever NumPy multiplies matrices by the same kernel (see `Run.versions`).
     low : Format or str, optional
         The low format of the strategies.
     clip : float or None, optional
-        Largest norm of the gradient; it is scaled down to that.
+        Largest norm of the gradient; a larger gradient is scaled down to it.
     rounding : str or Rounding, optional
         Rounding of the optimizer's operations. Stochastic rounding draws words from the run's seed.
     scalars : {"exact", "rounded"}, optional
@@ -74,18 +198,17 @@ def simulate(
         Measures are recorded at the first step, at multiples of this, and at the last.
     truth_sample : int, optional
         If positive, the exact update from the same state is computed at each recorded step: in binary64
-        for all parameters, and in mpmath for so many of them, to judge binary64.
+        for all parameters, and in mpmath for this many of them, to judge binary64.
     precision : int, optional
         Bits of mpmath; 400 are 120 decimal digits.
     checkpoint : path, optional
-        The run is saved here as it goes: its start, so that no other run can take the place, every so many
-        steps, at the last, and when KeyboardInterrupt (Ctrl-C) ends it. If the file is there, the run goes
-        on from it, to the same bits.
+        The run is saved here at its start, so that no other run can take the place, every `checkpoint_every`
+        steps, at the last step, and when KeyboardInterrupt (Ctrl-C) ends it. If the file exists, the run
+        continues from it, to the same bits.
     checkpoint_every : int, optional
         Steps between two checkpoints.
     output : path, optional
-        The run is saved here at its end, see `Run.save`; whether there is room is looked at before the first
-        step.
+        The run is saved here at its end, see `Run.save`. The room for it is checked before the first step.
     progress : bool, optional
         Show a progress bar on stderr; by default where that is a terminal.
 
@@ -94,21 +217,21 @@ def simulate(
     Run
         ``series``: ``loss`` (of the batch, before the step), ``rate``, ``gradient_norm``, the measures of
         `mcfsim.metrics.measure`, in total and per tensor; ``m_error``, ``m_ratio``, ``v_error``, ``v_ratio``
-        against averages of the same gradients in binary64; of weights on a grid ``changed``, ``at_ends`` and
+        against averages of the same gradients in binary64; for weights on a grid ``changed``, ``at_ends`` and
         ``grid_size``, see `mcfsim.optim.on_grid.OnGrid.measures`; with `truth_sample`, ``one_step_error`` of
         E to the exact update, ``update_length`` of D along it, and ``binary64_gap``; ``distance`` to the
-        exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``, and
-        of a strategy that diverged ``diverged_at``; of weights on a grid ``clipped_at_start``, the share that
-        lay beyond its ends, and if its integers have more than 2 bits ``ternary_validation_loss``, of the
-        trained weights put on a grid of 3 values.
+        exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``; for
+        a strategy that diverged ``diverged_at``; for weights on a grid ``clipped_at_start``, the share that
+        lay beyond its ends; if the grid's integers have more than 2 bits ``ternary_validation_loss``, with
+        the trained weights put on a grid of 3 values.
 
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, as a class in place of hyperparameters.
+        If an argument is of the wrong type, such as a class in place of hyperparameters.
     ValueError
-        If an argument is out of range; or the checkpoint is of another run or another problem's data, or is
-        damaged, or its place cannot be written; or there is no room for the output.
+        If an argument is out of range; if the checkpoint is of another run or another problem's data, is
+        damaged, or cannot be written; or if there is no room for the output.
 
     Warns
     -----
@@ -117,9 +240,9 @@ def simulate(
 
     Notes
     -----
-    A run goes on when a strategy diverges. ``results[strategy]["diverged_at"]`` is the first step whose loss
-    or gradient was infinite or NaN, or which left such a number in parameters, moments or compensations;
-    without one there is no such result. From then on measures of the update are NaN.
+    A run continues when a strategy diverges. ``results[strategy]["diverged_at"]`` is the first step that had
+    an infinite or NaN loss or gradient, or left such a number in parameters, moments or compensations. It is
+    missing if no step did. From then on measures of the update are NaN.
     """
     setup = Setup.of(
         source=ComputedGradients.of(problem),

@@ -8,24 +8,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.optim.layout import bytes_per_parameter
 from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.staged import Staged
-from mcfsim.optim.state_slices import bytes_per_parameter
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.training import metrics
-from mcfsim.training.clipping import clipped
-from mcfsim.training.exact_step import REFERENCE, REFERENCE_ROLES, one_step, sample_indices
-from mcfsim.training.inner_products import all_finite
-from mcfsim.training.setup import Setup
-from mcfsim.training.source import Source
-from mcfsim.training.staged_truth import EXACT, move_averages
+from mcfsim.training.exact_step import (
+    EXACT,
+    REFERENCE,
+    REFERENCE_ROLES,
+    move_averages,
+    one_step,
+    sample_indices,
+)
+from mcfsim.training.schedule import all_finite, clipped
+from mcfsim.training.setup import Setup, Source
 
-#: What every trainer records, the loss if there is one; and what besides, of a step beside the exact one.
+#: The series of every trainer, the loss if there is one; and those that compare a step with the exact one.
 BASE = ("loss", "rate", "gradient_norm")
 COMPARED = ("one_step_error", "update_length", "binary64_gap")
 DISTANCE = "distance"
-#: Elements of the averages that are moved at a time, so that what comes in between stays in cache.
+#: How many elements of the averages are moved at a time, so that intermediate results stay in cache.
 _BLOCK = 1 << 14
 
 
@@ -45,7 +49,7 @@ class Trainer:
         }
 
     def step(self, t: int, setup: Setup) -> None:
-        """Make step number t, and record its measures if that is one to be recorded."""
+        """Make step number t, and record its measures if the setup records this step."""
         optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
         loss, gradients = self.source.gradient(optimizer.weights(), t, setup.seed)
         losses = () if loss is None else (loss,)
@@ -95,7 +99,7 @@ class Trainer:
         Parameters
         ----------
         setup : Setup
-            Whether steps are compared with the exact one.
+            Says whether steps are compared with the exact one.
         distance : bool
             Whether `record_distances` finds an exact trajectory.
         """
@@ -128,20 +132,20 @@ class Trainer:
         self.series.setdefault(measure, []).append(float(number))
 
     def _state_is_finite(self, tensor: str | None = None) -> bool:
-        """Whether the state is finite, of all or of one tensor."""
+        """Return whether the state is finite, of all tensors or of one."""
         parts = {} if tensor is None else self._parts(tensor)
         named = self.optimizer.state._asdict().items()
         return all(all_finite(x[parts.get(label, slice(None))]) for label, items in named for x in items)
 
     def _parts(self, tensor: str) -> dict[str, slice]:
-        """Return where a tensor lies in the vectors of the state, by their field of `State`."""
+        """Return a tensor's slice of each vector of the state, by the vector's field of `State`."""
         part = self.optimizer.layout.slices[tensor]
         found = {"parameter": part, "extra": part}
         found |= {slot: parts.tensor(tensor) for slot, parts in self.optimizer.parts.items()}
         return found
 
     def _average(self, gradient: NDArray[Any], t: int, rate: float) -> None:
-        """Move the reference averages: the optimizer's own text in binary64."""
+        """Move the reference averages by the optimizer's own algorithm in binary64."""
         hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
         if isinstance(hyper, Staged):
             before = self.optimizer.represented()
@@ -184,7 +188,7 @@ class Trainer:
 
 
 def record_distances(trainers: Collection[Trainer]) -> None:
-    """Record how far every strategy is from the exact trajectory, relative to its norm."""
+    """Record the distance of every strategy from the exact trajectory, relative to its norm."""
     truth = next((trainer for trainer in trainers if trainer.exact), None)
     if truth is None:
         return

@@ -24,7 +24,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.rounding import DETERMINISTIC, Mode
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.verification import prepare
 from tests.benchmarks import roundings, timing
 from tests.benchmarks.timing import SIZE, Array, Call, Pair, median_seconds

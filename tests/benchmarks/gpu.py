@@ -25,9 +25,9 @@ from experiments.common import write_result
 from mcfsim.compile import trace
 from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
-from mcfsim.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems.device import Device, find_device
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.verification import prepare, run
 from tests.benchmarks import gpu_peers
 from tests.benchmarks.timing import about

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from mcfsim.backends.strung_tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.formats import Format
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.rounding import Rounding
 

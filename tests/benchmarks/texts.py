@@ -15,8 +15,7 @@ from rich.console import Console
 
 import mcfsim as mcf
 from experiments.common import write_result
-from mcfsim.compile.loops import Filler, Loop
-from mcfsim.compile.scalars import uses
+from mcfsim.compile.loops import BoundLoop, Loop
 from mcfsim.compile.tracing import trace
 from mcfsim.optim.step_programs import numbers, words_of
 from mcfsim.storage.buffers import BLOCK
@@ -39,14 +38,14 @@ def sums(x: Array) -> Iterator[Pair]:
         operands = timing.addends(x, name)
         words = {"random": mcf.RandomWords(1)} if mode == "stochastic" else {}
         ar = mcf.arithmetic(name, mode, compiled=False, **words)
-        filler = Loop(trace(mcf.two_sum, name, mode)).on_numpy(())
+        bound_loop = Loop(trace(mcf.two_sum, name, mode)).on_numpy(())
         if words:
-            filler = filler.drawing({0: words["random"]})
-        whole = _filled(filler, operands, ar.blocks.keeps)
+            bound_loop = bound_loop.drawing({0: words["random"]})
+        whole = _filled(bound_loop, operands, ar.blocks.keeps)
         yield Pair(f"two_sum in {name}, {mode}", whole, PEER, partial(mcf.two_sum, ar, *operands))
 
 
-def _filled(filler: Filler, operands: tuple[Array, ...], keeps: Callable[[Array], bool]) -> Call:
+def _filled(bound_loop: BoundLoop, operands: tuple[Array, ...], keeps: Callable[[Array], bool]) -> Call:
     results = [np.empty_like(x) for x in operands]
 
     def call() -> None:
@@ -54,7 +53,7 @@ def _filled(filler: Filler, operands: tuple[Array, ...], keeps: Callable[[Array]
             block = slice(start, start + BLOCK)
             given = [x[block] for x in operands]
             assert all(map(keeps, given))
-            filler(given, [x[block] for x in results], start)
+            bound_loop(given, [x[block] for x in results], start)
 
     return call
 
@@ -72,15 +71,15 @@ def _step(name: str, x: Array, *, whole: bool) -> Call:
     if whole:
         loops: dict[Any, Loop] = {}
 
-        def filler(
+        def bound_loop(
             roles: Any, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
-        ) -> Filler:
+        ) -> BoundLoop:
             program = optimizer._compiled._programs.of(roles, scalars, mcf.get_format(str(gradient.dtype)))
             loop = loops.setdefault(program.key, Loop(program))
-            found = loop.on_numpy([use.number(numbers(scalars)) for use in uses(program)])
+            found = loop.on_numpy(program.reals(numbers(scalars)))
             return found.drawing(words_of(roles, count)) if program.drawn else found
 
-        optimizer._compiled.filler = filler  # type: ignore[method-assign]
+        optimizer._compiled.bound_loop = bound_loop  # type: ignore[method-assign]
     return partial(optimizer.step, gradient, 1e-3)
 
 

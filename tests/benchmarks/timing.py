@@ -15,7 +15,7 @@ from rich.table import Table
 
 import mcfsim as mcf
 from experiments.common import processor
-from mcfsim.training.record import versions
+from mcfsim.storage.sweeps.installed import versions
 
 SIZE = 1 << 24
 REPEATS = 7

@@ -17,7 +17,7 @@ import mcfsim as mcf
 from experiments.common import FIGURES
 from mcfsim.models.audit import audit
 from mcfsim.models.plan import forecast_in
-from mcfsim.models.scan import scan
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audit_figure import audit_figure
 from mcfsim.report.audit_page import at_rates, audit_page

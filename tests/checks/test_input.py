@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim import codec
-from mcfsim.checks.names import hint, nearest
-from mcfsim.codec import packing
+from mcfsim import codec, packing
+from mcfsim.checks import hint, nearest
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import operate, round_float, round_fraction
-from mcfsim.problems.registry import PROBLEMS
 from mcfsim.rounding import Mode
+from mcfsim.training.problems.registry import PROBLEMS
 
 PACKAGE = Path(mcf.__file__).parent
 X = np.array([1.0, -2.5, 3.0], np.float32)

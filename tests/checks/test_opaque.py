@@ -10,17 +10,17 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line, Value
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic import SymbolicArithmetic
 from mcfsim.theorems import homogeneity, paths, recorded, value
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.recorded_exact import RecordedExact
+from mcfsim.theorems.recorded import RecordedExact
 from mcfsim.theorems.solver import linear_forms
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.symbolic import SymbolicArithmetic
 from mcfsim.theorems.two_words import TwoWords
 from tests.shared.branching import DECISIONS, branching
 
@@ -148,7 +148,7 @@ def _traced():
 
 def _path():
     ar, a = BlockArithmetic(BFLOAT16, Rounding(Mode.STOCHASTIC), "exact"), np.float32([1, 2])
-    return paths.EveryPath(ar, 2).add(a, a)
+    return paths.AllDraws(ar, 2).add(a, a)
 
 
 STANDS_FOR = {
@@ -156,7 +156,7 @@ STANDS_FOR = {
     "SymbolicArithmetic": lambda: SymbolicArithmetic().add(1, 2),
     "UnknownArithmetic": lambda: (ar := UnknownArithmetic()).add(ar.number(), ar.number()),
     "Scales": lambda: homogeneity.Scales(BFLOAT16, Rounding(), 2, False).add(1, 1),
-    "EveryPath": _path,
+    "AllDraws": _path,
 }
 
 

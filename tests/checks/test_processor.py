@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.checks import processor as checks
-from mcfsim.checks.processor import FlushedSubnormalsError, ProcessorError, RoundingDirectionError
+from mcfsim import checks as checks
+from mcfsim.checks import FlushedSubnormalsError, ProcessorError, RoundingDirectionError
 from tests.shared import processor_calls
 from tests.shared.processor_calls import MODES
 
@@ -128,7 +128,7 @@ library.fesetenv(changed)
 import mcfsim as mcf
 try:
     mcf.arithmetic("bfloat16")
-except mcf.checks.processor.FlushedSubnormalsError:
+except mcf.checks.FlushedSubnormalsError:
     print("refused")
 library.fesetenv(before)
 print(mcf.arithmetic("bfloat16").mul(2.0**-100, 2.0**-33) == 2.0**-133)

@@ -13,10 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.cli.constructor_options import KindOptions, with_settings
+from mcfsim.cli.options import KindOptions, with_settings
 from mcfsim.cli.simulate import OPTIMIZER, PROBLEM
 from mcfsim.optim.declaration import optimizers
-from mcfsim.problems.registry import PROBLEMS
+from mcfsim.training.problems.registry import PROBLEMS
 from tests.cli.runner import COMMANDS, call, invoke, refused
 
 QUADRATIC = "simulate --problem quadratic --dimension 8 --steps 30 --warmup 5"
@@ -73,7 +73,7 @@ REFUSALS = [
     ("inspect 1 2", "'2' is no option"),
     ("memory 1e9 --low nvfp4", "'nvfp4' is a scaled format"),
     ("show adafactor --as cost", "is made in stages, each a text of its own: adafactor.squares, "),
-    ("simulate --problem x", "unknown problem 'x'; known problems: quadratic"),
+    ("simulate --problem x", "unknown problem 'x'; known problems: digits"),
     ("simulate --optimizer x", f"unknown optimizer 'x'; known optimizers: {OPTIMIZERS}"),
     ("{q} --strategy x", "unknown strategy 'x'; known strategies: plain"),
     ("{q} --low mxfp8_e4m3", "'mxfp8_e4m3' is a scaled format"),
@@ -128,7 +128,7 @@ def test_simulate_saves_what_it_ran(tmp_path: Path) -> None:
 
 
 def test_what_the_library_raises_of_no_argument_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcfsim.cli.look.format_table", lambda names: [][0])
+    monkeypatch.setattr("mcfsim.cli.show.format_table", lambda names: [][0])
     with pytest.raises(IndexError):
         invoke("formats")
 

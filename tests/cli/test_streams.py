@@ -14,7 +14,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import cli
-from mcfsim.checks.printable import printable
+from mcfsim.checks import printable
 from tests.cli.runner import invoke
 from tests.models.files import checkpoint, raw_safetensors
 
@@ -29,7 +29,7 @@ def end(monkeypatch, tmp_path):
     """Return a function that runs the command on streams; it returns how it ended, and what was refused."""
 
     def end(line, **streams):
-        monkeypatch.setattr("mcfsim.cli.streams._end_by_signal", lambda: sys.exit("the signal"))
+        monkeypatch.setattr("mcfsim.cli.application._end_by_signal", lambda: sys.exit("the signal"))
         monkeypatch.setattr(sys, "argv", ["mcfsim", *line.split()])
         status = 0
         with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:

@@ -5,7 +5,7 @@ from itertools import count, product
 import numpy as np
 import pytest
 
-from mcfsim.codec.packing import BLOCK, pack, packed_size, unpack
+from mcfsim.packing import BLOCK, pack, packed_size, unpack
 from tests.shared.layouts import LAYOUTS
 from tests.shared.refusals import check, refusals, refused
 

@@ -9,10 +9,10 @@ import pytest
 
 from mcfsim.convert import round_to
 from mcfsim.formats import get_format
-from mcfsim.kernels.element.calls import Calls
-from mcfsim.kernels.element.choices import Choice
+from mcfsim.kernels.element.calls import Calls, Choice
+from mcfsim.kernels.element.forms import as_calls
 from mcfsim.kernels.element.machine import F32, F64, TRUTH, Line, Value, recorded
-from mcfsim.kernels.element.on_numpy import DTYPES, run
+from mcfsim.kernels.element.verbs import DTYPES, run
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from tests.shared.lines import at_random, operands
@@ -60,7 +60,7 @@ def test_blocks_of_any_size_have_the_bits_of_one_verb_after_another(seed):
     """Operands are left as they are; what is the same for all elements needs no vector."""
     line, inputs, results = line_of(seed)
     single = random.Random(seed).sample(range(len(inputs)), 2)
-    every, some = Calls(results, inputs), Calls(results, inputs, [inputs[place] for place in single])
+    every, some = as_calls(results, inputs), as_calls(results, inputs, [inputs[place] for place in single])
     for size in (SIZE, 1, 37, SIZE):
         given = given_for(seed + size, size)
         kept, out = [x.copy() for x in given], [np.full(size, 77).astype(DTYPES[x.type]) for x in results]
@@ -78,7 +78,7 @@ def test_blocks_of_any_size_have_the_bits_of_one_verb_after_another(seed):
 def test_a_single_result_may_be_in_the_memory_of_any_operand(seed):
     line, inputs, _ = line_of(seed)
     result = next((x for x in reversed(line.values) if x.type in DTYPES and x.type is not TRUTH), inputs[0])
-    calls = Calls([result], inputs, apart=False)
+    calls = as_calls([result], inputs, apart=False)
     for size in (SIZE, 1):
         given = given_for(seed, size)
         expected = by_verbs(line, [result], inputs, given)
@@ -95,7 +95,7 @@ def test_a_side_that_few_take_is_computed_for_few_and_one_that_none_takes_not_at
         return (abs(x) < 1.0).select((x + 1.0) * (x + 2.0) * (x + 3.0), x)
 
     line, results = recorded(text, x=F64)
-    calls = Calls(results, line.values[:1])
+    calls = as_calls(results, line.values[:1])
     ((choice, _),) = [call for call in calls._calls if isinstance(call[0], Choice)]
     compute = choice._sides[1].compute
     object.__setattr__(choice._sides[1], "compute", lambda x, out: (sizes.append(x[0].size), compute(x, out)))
@@ -127,7 +127,7 @@ def test_one_number_that_differs_in_a_block_rounds_by_the_definition(name, mode,
 
 def test_threads_do_not_share_memory():
     line, inputs, results = line_of(36)
-    calls = Calls(results, inputs)
+    calls = as_calls(results, inputs)
 
     def work(seed: int) -> None:
         for turn in range(15):
@@ -141,4 +141,4 @@ def test_threads_do_not_share_memory():
 def test_an_operand_that_is_not_given_is_refused():
     line, results = recorded(lambda x, y: x + y, x=F32, y=F32)
     with pytest.raises(ValueError, match="the operand y is not given"):
-        Calls(results, line.values[:1])
+        as_calls(results, line.values[:1])

@@ -26,8 +26,11 @@ PROGRAM = trace(mcf.two_sum, "bfloat16", lines=False)
 LONG = record(recursive_sum, "bfloat16", operands=(tuple(f"x{i}" for i in range(2000)),))
 #: Loops, what asks them for one of so many elements, and how many elements each call has.
 PAYING = {
-    "compiled": (lambda loops, size, asked: loops.filler(lambda: PROGRAM, size, asked), 10**7),
-    "written": (lambda loops, size, asked: loops.filler(lambda: PROGRAM, size, asked, by_numpy=True), 10**5),
+    "compiled": (lambda loops, size, asked: loops.bound_loop(lambda: PROGRAM, size, asked), 10**7),
+    "written": (
+        lambda loops, size, asked: loops.bound_loop(lambda: PROGRAM, size, asked, by_numpy=True),
+        10**5,
+    ),
     "folded": (lambda loops, size, asked: loops.fold(lambda: LONG, size, asked), 64),
 }
 
@@ -55,17 +58,17 @@ def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
         # At once, where enough is to follow.
         for ahead in (10**5, 10**10):
             fresh = Loops("exact", checked=False)
-            assert (fresh.filler(lambda: PROGRAM, 1, None, ahead=ahead) is None) == (ahead < 10**10)
+            assert (fresh.bound_loop(lambda: PROGRAM, 1, None, ahead=ahead) is None) == (ahead < 10**10)
     if name == "written":
-        assert loops.filler(lambda: PROGRAM, 10**10, None) is None
+        assert loops.bound_loop(lambda: PROGRAM, 10**10, None) is None
 
 
 @needs_numba
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, monkeypatch):
-    monkeypatch.setattr("mcfsim.optim.compiled_step.loops", lru_cache(Loops))
+    monkeypatch.setattr("mcfsim.optim.step_programs.loops", lru_cache(Loops))
     filled = []
-    monkeypatch.setattr(mcf.Optimizer, "_fill", lambda self, filler, *rest: filled.append(filler))
+    monkeypatch.setattr(mcf.Optimizer, "_fill", lambda self, bound_loop, *rest: filled.append(bound_loop))
     optimizer = mcf.Optimizer(SGD(), mcf.strategy("plain"), {"w": np.ones(5000)}, steps=steps)
     optimizer.step(np.ones(5000, np.float32), 1e-3)
     assert len(filled) == (steps > 1)
@@ -138,7 +141,7 @@ def test_if_numba_fails_numpy_does_the_work(monkeypatch):
     monkeypatch.setattr("mcfsim.compile.loops.called", fail)
     loops = Loops("exact", checked=False)
     with pytest.warns(RuntimeWarning, match="two_sum could not be .*: no registers; NumPy does the work"):
-        assert loops.filler(lambda: PROGRAM, 10**10, None) is None
-    assert loops.filler(lambda: PROGRAM, 10**10, None) is None  # and says so once
+        assert loops.bound_loop(lambda: PROGRAM, 10**10, None) is None
+    assert loops.bound_loop(lambda: PROGRAM, 10**10, None) is None  # and says so once
     with pytest.raises(CompilationError, match="no registers"):
-        loops.filler(lambda: PROGRAM, 1, True)
+        loops.bound_loop(lambda: PROGRAM, 1, True)

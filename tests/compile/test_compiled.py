@@ -192,7 +192,7 @@ class Odd(Declaration):
     def scalars(self, roles: Any, strategy: Any, step: int, rate: float, *, decayed: bool) -> Any:
         return Rate(1e-200 if self.far and not decayed else rate)
 
-    def entering(self) -> Any:
+    def rounded_hyperparameters(self) -> Any:
         return {}
 
     def step(self, roles: Any, strategy: Any, state: State, gradient: Any, scalars: Any) -> Step:

@@ -14,7 +14,7 @@ pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import mcfsim as mcf
 from mcfsim.compile import folds
-from mcfsim.compile.rolling import RepeatedBody, roll
+from mcfsim.compile.folds import RepeatedBody, roll
 from mcfsim.compile.tracing import record
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of

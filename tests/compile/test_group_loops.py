@@ -11,14 +11,14 @@ import pytest
 import mcfsim as mcf
 from mcfsim.compile import group_loops
 from mcfsim.compile.group_loops import GroupLoops, uniform
-from mcfsim.compile.places import Places
+from mcfsim.compile.group_text import Places
 from mcfsim.kernels.element.machine import F32, I32, recorded
-from mcfsim.kernels.element.on_numpy import run
 from mcfsim.kernels.element.powers import log2_element, power_element
 from mcfsim.kernels.element.split import integer_element, number_element
+from mcfsim.kernels.element.verbs import run
 from mcfsim.scaled import ScaledFormat
-from mcfsim.scaled.by_text import LargestMagnitude
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
+from mcfsim.scaled.quantization import LargestMagnitude
 
 needs_numba = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),

@@ -11,10 +11,10 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
-from mcfsim.compile.fission import AT_ONCE
 from mcfsim.compile.loops import Loop
+from mcfsim.compile.numba_source import AT_ONCE
 from mcfsim.compile.program import Scalar, flat
-from mcfsim.compile.scalars import entering, uses
+from mcfsim.compile.scalars import encoding
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.oracle import operate_integers
@@ -26,13 +26,13 @@ needs_numba = pytest.mark.skipif(not NUMBA, reason="Numba is not installed")
 WAYS = [pytest.param("compiled", marks=needs_numba), "calls"]
 
 
-def filler(way, loop, scalars):
-    numbers = [use.number(scalars) for use in uses(loop.program)]
+def bound_loop(way, loop, scalars):
+    numbers = loop.program.reals(scalars)
     return loop.with_numbers(numbers) if way == "compiled" else loop.on_numpy(numbers)
 
 
 def carried_out(way, loop, given, threads=1, **scalars):
-    found = filler(way, loop, scalars).on_threads(threads)
+    found = bound_loop(way, loop, scalars).on_threads(threads)
     results = [np.empty(given[0].size, dtype) for dtype in found.results]
     assert found(given, results)
     return results
@@ -88,7 +88,7 @@ def test_an_fma_with_a_short_scalar_stays_in_the_carrier(fmt, mode, assert_same)
             assert_same(found, expected, x, c)
     program = trace(lambda ar, x, c: ar.fma(x, 1.0, c), fmt)
     numbers = (1.0, 2.0**-20, 1e4)
-    ways = [entering(uses(program)[0], float(mcf.round_to(x, fmt)), "exact")[0] for x in numbers]
+    ways = [encoding(program.uses[0], float(mcf.round_to(x, fmt)), "exact")[0] for x in numbers]
     assert [way == "short" for way in ways] == [True, str(fmt) == "float16", fmt.emax < 100]
 
 
@@ -97,9 +97,9 @@ def test_scalars_too_far_out_are_refused_and_zeros_of_either_sign_enter_apart():
     for rate in (1e300, 2**53 + 1, 1e-200):
         with pytest.raises(ValueError, match="beyond what a compiled loop takes exactly"):
             Loop(program)(np.ones(3, np.float32), rate=rate)
-    (use,) = uses(trace(lambda ar, a: ar.mul(a, Scalar("s")), "bfloat16", lines=False))
+    (use,) = trace(lambda ar, a: ar.mul(a, Scalar("s")), "bfloat16", lines=False).uses
     for zero in (0.0, -0.0, 0.0):
-        _, (number,) = entering(use, zero, "exact")
+        _, (number,) = encoding(use, zero, "exact")
         assert str(number) == str(zero)
 
 
@@ -134,7 +134,7 @@ def test_operands_may_be_called_as_what_is_in_a_source(apart, names, assert_same
         return total, x[0]
 
     loop = Loop(trace(long, "float32", operands=names, lines=False), apart=apart)
-    assert ("kept" in loop.source([use.number({}) for use in uses(loop.program)])) == apart
+    assert ("kept" in loop.source(loop.program.reals())) == apart
     for size in (1, AT_ONCE - 1, AT_ONCE, 3 * AT_ONCE + 5):
         compared(assert_same, "compiled", loop, arrays("float32", len(names), size))
     with pytest.raises(ValueError, match="names of their own"):

@@ -79,10 +79,10 @@ def test_loops_take_whole_vectors_and_fuse_nothing(name, packed, monkeypatch, tm
     # Numba does not show the code of a loop that it read from its cache.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sources._loaded.cache_clear()
-    filler = Loop(PROGRAMS[name](), packed=packed).with_scalars({})
-    operands, results = ([np.ones(64, x) for x in part] for part in (filler.operands, filler.results))
-    assert filler(operands, results)
-    found = inspected(code_of(filler._loop))
+    bound_loop = Loop(PROGRAMS[name](), packed=packed).with_scalars({})
+    operands, results = ([np.ones(64, x) for x in part] for part in (bound_loop.operands, bound_loop.results))
+    assert bound_loop(operands, results)
+    found = inspected(code_of(bound_loop._loop))
     assert found["packed"]
     assert not found["fused"]
     assert not found["root"]

@@ -10,14 +10,14 @@ from experiments.common import read_result
 from experiments.families.climb import Grid, climb, scores
 from experiments.families.fit import NoFitError, fit, normalised, polynomial
 from experiments.families.search import in_u, quality, search, tidied
+from mcfsim.compile.program import flat
 from mcfsim.oracle import FractionArithmetic
-from mcfsim.symbolic import EVEN, EVERY, ODD, Family, Precisions, UndecidedError, family, u
-from mcfsim.symbolic.variables import root
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.every_p import Sharpness, prove
 from mcfsim.theorems.every_p.family_certificate import polynomial as of_terms
 from mcfsim.theorems.every_p.family_proof import members
-from mcfsim.theorems.trial import flat
+from mcfsim.theorems.symbolic import EVEN, EVERY, ODD, Family, Precisions, UndecidedError, family, u
+from mcfsim.theorems.symbolic.operand_families import root
 from tests.theorems.reading import rounded
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import mcfsim as mcf
 from experiments.common import ROOT
 from experiments.tables import PAGES, fill
-from mcfsim.problems import LanguageModel
+from mcfsim.training.problems import LanguageModel
 
 pytestmark = pytest.mark.slow
 

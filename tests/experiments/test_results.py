@@ -29,8 +29,8 @@ from experiments import (
 from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
 from mcfsim.formats import Format
-from mcfsim.problems import LanguageModel
 from mcfsim.storage.files import write_text
+from mcfsim.training.problems import LanguageModel
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():
     """That of NumPy's OpenBLAS, in a new interpreter where another one is asked for."""
     kernels = []
     for first in ("", "import experiments.common; "):
-        code = f"{first}from mcfsim.training.record import blas; print(blas())"
+        code = f"{first}from mcfsim.storage.sweeps.installed import blas; print(blas())"
         options = {"env": {**os.environ, "OPENBLAS_CORETYPE": "Nehalem"}, "cwd": ROOT, "text": True}
         kernels.append(subprocess.check_output([sys.executable, "-c", code], **options).split()[-1])
     if kernels[0] != "Nehalem":

@@ -14,10 +14,10 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.codec import all_values, decode, encode, next_down, next_up, ulp
-from mcfsim.codec.packing import pack, unpack
 from mcfsim.kernels.blocks import for_each_block
+from mcfsim.packing import pack, unpack
 from mcfsim.rounding import Rounding
-from mcfsim.scaled.mean import sum_of_magnitudes
+from mcfsim.scaled.rules import sum_of_magnitudes
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 from tests.shared.layouts import LAYOUTS
 

@@ -12,8 +12,8 @@ import pytest
 from mcfsim.compile.choice import is_available
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
+from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.machine import F32, F64, recorded
 from mcfsim.oracle import round_integers

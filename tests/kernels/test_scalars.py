@@ -12,7 +12,6 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
 from mcfsim.compile.loops import Loop
-from mcfsim.compile.scalars import uses
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, Grid, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -82,9 +81,9 @@ def by_calls(text, fmt, rounding, *arrays):
     """Return the results of a text, carried out as one line by NumPy."""
     names = tuple(f"x{place}" for place, _ in enumerate(arrays))
     program = trace(text, fmt, rounding, operands=names, lines=False)
-    filler = Loop(program).on_numpy([use.number({}) for use in uses(program)])
-    out = [np.empty(arrays[0].size, dtype) for dtype in filler.results]
-    assert filler(arrays, out)
+    bound_loop = Loop(program).on_numpy(program.reals())
+    out = [np.empty(arrays[0].size, dtype) for dtype in bound_loop.results]
+    assert bound_loop(arrays, out)
     return out
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.stand_ins import addend_for, factor_for, neighbours
 from mcfsim.oracle import OracleArithmetic, same
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Underflow

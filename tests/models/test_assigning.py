@@ -11,9 +11,9 @@ import mcfsim as mcf
 from mcfsim.models.assigning import assign, candidates_of, choices_of
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
 from mcfsim.models.audit import audit
-from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.scan import scan
-from mcfsim.models.updates import NoiseModel
+from mcfsim.models.known import RecordedUpdates
+from mcfsim.models.plan import NoiseModel
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.assignments import as_csv, as_json, assignment_table, comparison_table
 from tests.models import pages

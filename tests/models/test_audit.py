@@ -10,11 +10,10 @@ import pytest
 import mcfsim as mcf
 from mcfsim.formats import FORMATS
 from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, audit
-from mcfsim.models.freezes import frozen_share
-from mcfsim.models.plan import Plan, forecast_in
-from mcfsim.models.saved_state import SavedState
-from mcfsim.models.scan import scan
-from mcfsim.models.updates import NoiseModel
+from mcfsim.models.forecast import frozen_share
+from mcfsim.models.known import SavedState
+from mcfsim.models.plan import NoiseModel, Plan, forecast_in
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import as_json, mix_offered, strategy_table, tensor_table, update_model
 from tests.models import pages

@@ -19,7 +19,7 @@ from matplotlib.colors import to_rgb
 
 import mcfsim as mcf
 from mcfsim.models.audit import EDGES, audit
-from mcfsim.report import legends
+from mcfsim.report import terminal
 from mcfsim.report.audit_figure import MOST, audit_figure
 from mcfsim.report.audit_page import at_rates, audit_page, page_data
 from mcfsim.report.audits import update_model
@@ -127,7 +127,7 @@ def test_the_rates_differ_and_the_same_audits_give_the_same_page(audits, page):
 def test_it_says_what_it_rests_on(page, audits):
     data = data_of(page)
     assert data["updates"] == update_model(audits[0])
-    assert data["terms"] == [list(pair) for pair in legends.AUDIT.items()]
+    assert data["terms"] == [list(pair) for pair in terminal.AUDIT.items()]
     assert (data["left_out"], data["source"]) == ([[*pair] for pair in LEFT_OUT.items()], "model.safetensors")
     said = dict(data["plan"])
     assert "beta2 = 0.95" in said["optimizer"]

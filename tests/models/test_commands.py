@@ -16,12 +16,11 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.audit import audit
+from mcfsim.models.memory import SHAPES, get_model
 from mcfsim.models.memory import Model as Named
-from mcfsim.models.memory import get_model
+from mcfsim.models.plan import NoiseModel
 from mcfsim.models.replay import RecordedGradients
-from mcfsim.models.scan import scan
-from mcfsim.models.shapes import SHAPES
-from mcfsim.models.updates import NoiseModel
+from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.audits import as_json
@@ -279,7 +278,7 @@ def test_a_full_disk_is_told_before_the_first_step(option, monkeypatch):
 @pytest.mark.parametrize("strategies", [["plain", "collage-plus"], ["plain", "exact"]])
 def test_the_room_that_is_looked_for_is_that_of_the_series(strategies, monkeypatch):
     asked = []
-    monkeypatch.setattr("mcfsim.training.loop.check_space", lambda _, size: asked.append(size))
+    monkeypatch.setattr("mcfsim.training.simulate.check_space", lambda _, size: asked.append(size))
     found = mcf.replay("r", "sgd", strategies, record_every=2, truth_sample=2, output="run.npz")
     assert asked == [sum(x.nbytes for series in found.series.values() for x in series.values())]
     assert mcf.Run.load("run.npz") == found

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.directions import Steady, noise_rms, normal_directions
-from mcfsim.models.forecast import Course, TensorRows, forecast, points_of, stop_of
-from mcfsim.models.freezes import frozen_share
+from mcfsim.models.forecast import Course, TensorRows, forecast, frozen_share, points_of, stop_of
+from mcfsim.models.plan import Steady, noise_rms, normal_directions
 from mcfsim.models.samples import places_of, read_sample
 from mcfsim.models.weights import open_weights
 from mcfsim.oracle import round_fraction

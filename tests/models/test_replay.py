@@ -5,8 +5,8 @@ import pytest
 
 import mcfsim as mcf
 from experiments.common import ROOT
-from mcfsim.models.recorded_file import TensorFile
-from mcfsim.problems import LogisticRegression
+from mcfsim.models.recording import TensorFile
+from mcfsim.training.problems import LogisticRegression
 from tests.experiments.test_readme import EXAMPLE
 from tests.models.files import SHAPES, gradients, rate, recorded, weights
 from tests.shared.kinds import STORED

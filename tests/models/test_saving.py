@@ -8,10 +8,9 @@ import pytest
 from safetensors import deserialize
 
 import mcfsim as mcf
-from mcfsim.models.samples import places_of
-from mcfsim.models.saved_state import SavedState
+from mcfsim.models.known import SavedState
+from mcfsim.models.samples import places_of, scan
 from mcfsim.models.saving import load_state, save_state, save_weights
-from mcfsim.models.scan import scan
 from mcfsim.models.weights import open_tensors, open_weights
 from mcfsim.optim.adafactor import MomentumAdafactor
 from mcfsim.optim.lion import Lion

@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from mcfsim.models.memory import footprint, footprints
-from mcfsim.models.shapes import SHAPES, Shape, get_shape
+from mcfsim.models.memory import SHAPES, Shape, footprint, footprints, get_shape
 from mcfsim.optim.strategies import LOW, STRATEGIES, Stored, Strategy, strategy
 from tests.shared.kinds import LEADING
 

@@ -8,13 +8,9 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.audit import audit
-from mcfsim.models.directions import Steady
-from mcfsim.models.known import updates_of
-from mcfsim.models.recorded_updates import RecordedUpdates
-from mcfsim.models.samples import TensorSample, places_of, read_sample
-from mcfsim.models.saved_state import SavedState
-from mcfsim.models.scan import scan
-from mcfsim.models.updates import NoiseModel
+from mcfsim.models.known import RecordedUpdates, SavedState, updates_of
+from mcfsim.models.plan import NoiseModel, Steady
+from mcfsim.models.samples import TensorSample, places_of, read_sample, scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import update_model
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -163,7 +159,7 @@ def test_a_reading_goes_on_where_it_ended(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return read_sample(weight, *rest)
 
-    monkeypatch.setattr("mcfsim.models.scan.read_sample", noted)
+    monkeypatch.setattr("mcfsim.models.samples.read_sample", noted)
     with pytest.raises(KeyboardInterrupt):
         scan(weights, 64, kept)
     found = scan(weights, 64, kept, lambda *what: told.append(what))

@@ -12,7 +12,7 @@ import pytest
 from safetensors import deserialize
 
 from mcfsim.models.weights import open_tensors, open_weights
-from mcfsim.storage import npz
+from mcfsim.storage import tensors as storage_tensors
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError
 from tests.models.files import FLOATING, checkpoint, header_of, raw_safetensors, some_tensors, with_header
@@ -124,9 +124,11 @@ def test_an_archive_is_listed_once_and_each_array_read_once(save, order, tmp_pat
     """However many arrays and blocks there are: the list, and an array in columns, are long to go through."""
     made = {f"t{number}": np.full((5, 7), number, np.float32, order) for number in range(10)}
     save(tmp_path / "m.npz", **made)
-    listed, read, stream, opened = [], [], npz._MemberStream.read, zipfile.ZipFile
-    monkeypatch.setattr(npz, "ZipFile", lambda *file: listed.append(file) or opened(*file))
-    monkeypatch.setattr(npz._MemberStream, "read", lambda it, *x: read.append(x[1] - x[0]) or stream(it, *x))
+    listed, read, stream, opened = [], [], storage_tensors._MemberStream.read, zipfile.ZipFile
+    monkeypatch.setattr(storage_tensors, "ZipFile", lambda *file: listed.append(file) or opened(*file))
+    monkeypatch.setattr(
+        storage_tensors._MemberStream, "read", lambda it, *x: read.append(x[1] - x[0]) or stream(it, *x)
+    )
     tensors = open_tensors(tmp_path / "m.npz")
     for _ in range(2):
         read.clear()

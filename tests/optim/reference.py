@@ -256,7 +256,7 @@ def added(strategy, roles, parameter, extra, update):
         case Addition.PLAIN:
             return (ar.add(parameter[0], step),), extra
         case Addition.MASTER:
-            return of_master(strategy, roles, ar.add(extra[0], step))
+            return split_master(strategy, roles, ar.add(extra[0], step))
         case Addition.KAHAN:
             y = ar.add(step, extra[0])
             moved = ar.add(parameter[0], y)
@@ -265,7 +265,7 @@ def added(strategy, roles, parameter, extra, update):
             return ar.grow(parameter, step), extra
 
 
-def of_master(strategy, roles, master):
+def split_master(strategy, roles, master):
     """Return the parameter, and what is left of its master copy."""
     theta, bits = roles.model.round(master), strategy.extra.remainder
     left = left_of(master, theta, roles.model.format, 2 ** (bits - 1) - 1) if bits else master
@@ -364,7 +364,7 @@ class Element:
             moved = into(adding, inner_p.mul(moved, kept), inner_p)
         moved = into(adding, inner_p.add(moved, quotient), inner_p)
         master = self.strategy.addition is Addition.MASTER
-        self.parameter, self.extra = of_master(self.strategy, roles, moved) if master else ((moved,), ())
+        self.parameter, self.extra = split_master(self.strategy, roles, moved) if master else ((moved,), ())
         return update
 
     def _second(self, ar, square, gain):

@@ -10,9 +10,8 @@ from mpmath import MPContext
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
 from mcfsim.optim.adafactor import Adafactor, MomentumAdafactor
-from mcfsim.optim.layout import Layout
-from mcfsim.optim.means import mean
-from mcfsim.optim.state_slices import bytes_per_parameter
+from mcfsim.optim.layout import Layout, bytes_per_parameter
+from mcfsim.optim.staged import mean
 from mcfsim.optim.strategies import Stored, Strategy
 from tests.optim.stored import numbers
 from tests.training.problems import Folded

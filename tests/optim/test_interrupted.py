@@ -7,10 +7,10 @@ import pytest
 
 import mcfsim as mcf
 from experiments.learned_step import LearnedStepTable
-from mcfsim.checks.whole import SpoiltStateError
+from mcfsim.checks import SpoiltStateError
 from mcfsim.models.saving import load_state, save_state, save_weights
+from mcfsim.optim import layout
 from mcfsim.optim import optimizer as optimizers
-from mcfsim.optim import stripes
 from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.optimizer import Optimizer
 from tests.optim import stored
@@ -35,7 +35,7 @@ EACH = 8
 def short_blocks(monkeypatch):
     """Let steps of few numbers have many blocks."""
     monkeypatch.setattr(optimizers, "BLOCK", 8)
-    monkeypatch.setattr(stripes, "_STRIPE", 8)
+    monkeypatch.setattr(layout, "_STRIPE", 8)
 
 
 def made(kind: str, **options: object) -> Optimizer:

@@ -13,8 +13,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.optim import adafactor, on_grid
+from mcfsim.optim.stored import Reach, WeightGrid
 from mcfsim.optim.strategies import FLOAT32
-from mcfsim.optim.weight_grid import Reach, WeightGrid
 from mcfsim.oracle import operate
 from tests.shared.alterations import alterations, usual, with_altered
 
@@ -50,7 +50,9 @@ def survivors(text, alter, check, part, parts):
     for where, *place in alterations(tree, alter):
         name = f"{where}: {ast.unparse(place[0])} -> {ast.unparse(place[1])}"
         # What is refused and warned of is asked elsewhere.
-        if name in dealt([name], part, parts) and not where.endswith(("entering", "__post_init__")):
+        if name in dealt([name], part, parts) and not where.endswith(
+            ("rounded_hyperparameters", "__post_init__")
+        ):
             tried.append((name, *place))
     assert len(tried) > 12
     return {name for name, *place in tried if passes(with_altered(tree, *place))}
@@ -72,14 +74,14 @@ SCALARS = following("beta2 gain2 beta1 gain1 beta2", "epsilon threshold least_sc
 #: Those that change no bit.
 SAME = {
     # The update has the format of m, and so of g.
-    "direction: crossed(up, known['g'], roles.moments) -> known['g']",
-    "averaged: crossed(ar, new, up) -> new",
-    "averaged: crossed(up, m[0], ar) -> m[0]",
+    "direction: converted(up, known['g'], roles.moments) -> known['g']",
+    "averaged: converted(ar, new, up) -> new",
+    "averaged: converted(up, m[0], ar) -> m[0]",
     # A decay of zero adds zero.
     "moved: scalars.decay -> scalars.rate",
     "averaged: scalars.decay -> scalars.rate",
     # The numbers of all matrices of a tensor are alike.
-    "Adafactor.stages: Over.TENSOR -> Over.MATRIX",
+    "Adafactor.stages: Granularity.TENSOR -> Granularity.MATRIX",
 }
 
 
@@ -95,7 +97,7 @@ def of_stages(node):
             yield ast.Constant(number + 1)
         case ast.Constant(name) if name in KNOWN:
             yield ast.Constant(KNOWN[name])
-        case ast.Call(ast.Name("crossed"), args=[_, taken, _]):
+        case ast.Call(ast.Name("converted"), args=[_, taken, _]):
             yield taken
         case ast.Call(ast.Attribute(ast.Name("ar" | "up"), "round"), args=[taken]):
             yield taken

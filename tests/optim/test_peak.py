@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.codec.codes import check_codes
+from mcfsim.codec import check_codes
 from mcfsim.compile import choice
 from mcfsim.formats import Format
 from tests.optim.stored import Made, made

@@ -14,9 +14,9 @@ from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.declaration import Declaration, Slot, optimizers
 from mcfsim.optim.layout import Layout
 from mcfsim.optim.state import error_weight
+from mcfsim.optim.stored import WeightGrid
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored
 from mcfsim.optim.torchadamw import TorchAdamW
-from mcfsim.optim.weight_grid import WeightGrid
 from mcfsim.report.texts import record
 from mcfsim.rounding import Rounding
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
@@ -195,7 +195,7 @@ CALLS = [
     (lambda: list(Layout(ONE).blocks(ONE, 4)), ValueError, "float64 from element 4 on, before float32"),
     # Audits and records of the points of other steps, or that grids follow.
     (partial(audit, TorchAdamW()), TypeError, OTHER_POINTS),
-    (partial(audit, mcf.AdamW(), "dqt-int8"), ValueError, "of which an audit forecasts nothing"),
+    (partial(audit, mcf.AdamW(), "dqt-int8"), ValueError, "an audit forecasts nothing about"),
     (partial(recorded, strategy="dqt-int8"), ValueError, "puts its weights on a grid after each step"),
 ]
 

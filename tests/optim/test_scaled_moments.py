@@ -10,7 +10,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.memory import footprint
-from mcfsim.optim.edges import Edges
+from mcfsim.optim.groups import GroupBoundaries
 from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, EXPANDED
 from mcfsim.optim.strategies import Stored
 from mcfsim.scaled.formats import SCALED
@@ -40,7 +40,7 @@ def trained(sizes, steps=3, **options):
 def test_edges_are_those_of_counting(sizes, group):
     stops = np.cumsum(sizes).tolist()
     begins = [stop - size for size, stop in zip(sizes, stops, strict=True)]
-    edges = Edges([slice(*ends) for ends in zip(begins, stops, strict=True)], group)
+    edges = GroupBoundaries([slice(*ends) for ends in zip(begins, stops, strict=True)], group)
     first = [i for begin, stop in zip(begins, stops, strict=True) for i in range(begin, stop, group)]
     known = sorted({*first, stops[-1]})
     assert (edges.size, edges.count) == (stops[-1], len(first))

@@ -11,10 +11,9 @@ import mcfsim as mcf
 from mcfsim.models.saving import load_state, save_state
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.on_grid import on_grid, scale_of
-from mcfsim.optim.remainder import remaining
-from mcfsim.optim.state import error_weight
+from mcfsim.optim.state import error_weight, remaining
+from mcfsim.optim.stored import Reach, WeightGrid
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored, Strategy
-from mcfsim.optim.weight_grid import Reach, WeightGrid
 from mcfsim.rounding import DETERMINISTIC
 from tests.optim.stored import E4M3, made, numbers, scaled
 from tests.shared.kinds import LEADING, QUANTISED, STORED, feeding

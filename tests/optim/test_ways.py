@@ -8,12 +8,12 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.compile import choice
-from mcfsim.compile.loops import Filler
+from mcfsim.compile.loops import BoundLoop
 from mcfsim.optim import optimizer as stepping
 from mcfsim.optim.adafactor import Adafactor
-from mcfsim.optim.compiled_step import fill_block
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.groups import Groups
+from mcfsim.optim.step_programs import fill_block
 from mcfsim.optim.strategies import FLOAT32, Stored
 from mcfsim.optim.vectors import packed_dtype, read
 from tests.optim.stored import E4M3, SHORT, Stretches, held, scaled
@@ -117,8 +117,8 @@ def small_blocks(monkeypatch):
     """Let blocks be of sizes that divide nothing, and few numbers worth a list of calls."""
     sizes = {
         **{"optim.optimizer.BLOCK": 150, "optim.staged_step.BLOCK": 150, "optim.vectors.BLOCK": 200},
-        **{"optim.on_grid.BLOCK": 94, "optim.start.AT_ONCE": 133, "optim.stripes._STRIPE": 300},
-        **{"optim.compiled_step._LEAST_COMPILED": 320, "optim.staged_step._LEAST_COMPILED": 320},
+        **{"optim.on_grid.BLOCK": 94, "optim.start.AT_ONCE": 133, "optim.layout._STRIPE": 300},
+        **{"optim.step_programs._LEAST_COMPILED": 320, "optim.staged_step._LEAST_COMPILED": 320},
         **{"compile.loops.AT_ONCE": 83, "compile.loops.BLOCK": 171},
     }
 
@@ -210,8 +210,8 @@ def test_a_gradient_need_not_be_contiguous(steps, monkeypatch, assert_same):
 @needs_numba
 @pytest.mark.costly("it compiles the stages of a step")
 def test_small_steps_in_stages_are_compiled_if_that_is_asked_for(monkeypatch):
-    called, call = [], Filler.__call__
-    monkeypatch.setattr(Filler, "__call__", lambda *given: called.append(given) or call(*given))
+    called, call = [], BoundLoop.__call__
+    monkeypatch.setattr(BoundLoop, "__call__", lambda *given: called.append(given) or call(*given))
     start = {"w": np.ones((8, 8))}
     for compiled in (False, True):
         made = mcf.Optimizer(Adafactor(), mcf.strategy("plain"), start, compiled=compiled)

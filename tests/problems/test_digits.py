@@ -10,8 +10,8 @@ import pytest
 from mcfsim.formats import Posit, get_format
 from mcfsim.oracle import round_fraction
 from mcfsim.oracle.posits import round_posit
-from mcfsim.problems import Digits
-from mcfsim.problems.calculation import Calculation
+from mcfsim.training.problems import Digits
+from mcfsim.training.problems.calculation import Calculation
 from tests.problems.test_problems import generic
 
 HELD_OUT = np.arange(1797) % 5 == 4

@@ -12,8 +12,8 @@ import pytest
 
 from mcfsim import FORMATS
 from mcfsim.oracle import operate
-from mcfsim.problems import Corpus, LanguageModel, language_model
-from mcfsim.problems._transformer import as_integers
+from mcfsim.training.problems import Corpus, LanguageModel, language_model
+from mcfsim.training.problems._transformer import as_integers
 from tests.problems.test_problems import EXACT, EXAMPLES, TEXT, assert_derivative, generic
 
 DEFAULT, SMALL, ROUNDED = LanguageModel(), EXACT[-1], EXAMPLES[-1]

@@ -8,8 +8,16 @@ import pytest
 from mcfsim import get_problem
 from mcfsim.formats import Format, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.problems import Corpus, Digits, LanguageModel, LogisticRegression, Problem, Quadratic, Rosenbrock
-from mcfsim.problems.registry import PROBLEMS
+from mcfsim.training.problems import (
+    Corpus,
+    Digits,
+    LanguageModel,
+    LogisticRegression,
+    Problem,
+    Quadratic,
+    Rosenbrock,
+)
+from mcfsim.training.problems.registry import PROBLEMS
 
 TEXT = Corpus.from_bytes(np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes(), "random")
 EXACT = [Quadratic(6, 1e4, seed=4), Rosenbrock(5), LogisticRegression(l2=0.01), Digits(hidden=5, batch=7)]

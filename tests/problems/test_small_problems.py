@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from mcfsim.problems import LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.training.problems import LogisticRegression, Quadratic, Rosenbrock
 from tests.problems.test_problems import EXACT, generic, label
 
 

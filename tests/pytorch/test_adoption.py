@@ -7,7 +7,7 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 import mcfsim as mcf
-from mcfsim.optim.remainder import remaining
+from mcfsim.optim.state import remaining
 from mcfsim.oracle import round_fraction
 from mcfsim.torch import TorchAdamW, adopt, release
 from tests.pytorch.runs import RightRoots, assert_same_states, backward, dtype_of, fused, net, states

@@ -15,11 +15,10 @@ from experiments.machine_code import device_code as code_of_devices
 from experiments.machine_code.device_code import faults
 from experiments.machine_code.throughput import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from mcfsim.compile import trace
-from mcfsim.compile.joined import Joined
 from mcfsim.compile.kernel import Kernel, TableKernel
 from mcfsim.compile.launch import function
+from mcfsim.compile.lines import SplitOperand
 from mcfsim.compile.program import Register
-from mcfsim.compile.scalars import uses
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F32, F64, I32, I64
@@ -28,7 +27,7 @@ from mcfsim.optim.step_programs import record_step
 from mcfsim.random import RandomWords
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.verification import prepare
 from tests.pytorch.runs import first
 from tests.shared.kinds import PLAIN, rotating
@@ -69,7 +68,7 @@ def products_in_sums(ar, a, b, c):
 def written(program, **options):
     """Return the source and the line of a program's kernel, with the numbers that it has."""
     kind = TableKernel if "joined" in options else Kernel
-    kernel, given = kind(program, **options), [use.number({}) for use in uses(program)]
+    kernel, given = kind(program, **options), program.reals()
     return kernel.source(given), kernel.line(given)
 
 
@@ -131,7 +130,9 @@ TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master"
 @pytest.mark.costly("a long kernel is compiled twice")
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
     program = step("adamw", mcf.strategy(strategy, low))
-    joined = Joined(len(program.inputs) - 2, 0, 16, rounded=True) if strategy == "split-master" else None
+    joined = (
+        SplitOperand(len(program.inputs) - 2, 0, 16, rounded=True) if strategy == "split-master" else None
+    )
     source, lowered = written(replace(program, results=program.results[:-1]), joined=joined, packed=True)
     code = device_code(source, lowered, capability, many=True)
     assert faults(code, lowered) == []
@@ -167,7 +168,7 @@ def test_every_judgement_of_a_statement_is_exact_on_a_gpu(name):
     if not computed or get_format(fmt).precision < check.theorem.precision:  # or no hypothesis holds
         return
     assert (len(program.steps) > 64) is (name in LONG)
-    _, lowered, code = code_of(program, capability, sequel=predicates)
+    _, lowered, code = code_of(program, capability, epilogue=predicates)
     assert faults(code, lowered) == []
     assert code.instructions()["STG"] == len(lowered.results)
 

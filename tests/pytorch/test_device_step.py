@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcfsim as mcf
-from mcfsim.compile import vector_tables
+from mcfsim.compile import kernel
 from mcfsim.torch import AdamW, TorchAdamW, device_step, step, watch
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, codes, give_hard, listed, made
@@ -44,7 +44,7 @@ def test_steps_have_the_bits_of_the_cpu(place, on_device):
 
 @pytest.mark.parametrize("on_device", ["kernel"], indirect=True)
 def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, monkeypatch):
-    launches, tables_made, function = [], [], vector_tables.function
+    launches, tables_made, function = [], [], kernel.function
 
     class Spy:
         def __init__(self, kernel):
@@ -54,10 +54,8 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, mon
             launches.append(grid[0])
             return self.kernel[grid]
 
-    monkeypatch.setattr(vector_tables, "function", lambda *given, **named: Spy(function(*given, **named)))
-    monkeypatch.setattr(
-        device_step, "Table", lambda *given: tables_made.append(1) or vector_tables.Table(*given)
-    )
+    monkeypatch.setattr(kernel, "function", lambda *given, **named: Spy(function(*given, **named)))
+    monkeypatch.setattr(device_step, "Table", lambda *given: tables_made.append(1) or kernel.Table(*given))
     on_device(True)
 
     def launched(sizes, steps):
@@ -130,11 +128,9 @@ class Graph(TorchDispatchMode):
         self._noted, self._patch = [], pytest.MonkeyPatch()
 
     def __enter__(self):
-        kernels = vector_tables.function
+        kernels = kernel.function
         self._patch.setattr(step, "capturing", lambda: True)
-        self._patch.setattr(
-            vector_tables, "function", lambda *of, **how: _Noting(kernels(*of, **how), self._noted)
-        )
+        self._patch.setattr(kernel, "function", lambda *of, **how: _Noting(kernels(*of, **how), self._noted))
         return super().__enter__()
 
     def __exit__(self, *error):

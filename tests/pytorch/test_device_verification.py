@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 from mcfsim.backends import torch_device
 from mcfsim.cli import app
 from mcfsim.compile.kernel import Kernel
-from mcfsim.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify
 from mcfsim.theorems import device as devices
 from mcfsim.theorems.device import Device, DeviceJudge
+from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.parts import Pieces, Sample
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare, run
 from tests.theorems.campaign.declared import theorem
 from tests.theorems.campaign.draw import GROUPS, draw

@@ -11,8 +11,9 @@ import mcfsim as mcf
 from mcfsim.codec import decode
 from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32
 from mcfsim.optim.strategies import Stored
-from mcfsim.torch import AdamW, grouped
-from mcfsim.torch.grouped import Grouped, zero_scales
+from mcfsim.scaled import ScaledFormat
+from mcfsim.torch import AdamW, local
+from mcfsim.torch.local import Grouped, zero_scales
 from tests.pytorch.runs import dtype_of, give, scaled
 from tests.shared.kinds import STORED
 
@@ -73,7 +74,7 @@ def differs(x, way):
 @pytest.mark.parametrize("element", FLOAT8)
 @pytest.mark.parametrize(("size", "group"), [(1000, 128), (500, 7), (5, 128), (300, 1)])
 def test_operations_of_pytorch_quantise_as_numpy_does(element, size, group, monkeypatch):
-    monkeypatch.setattr(grouped, "AT_ONCE", 300)
+    monkeypatch.setattr(local, "AT_ONCE", 300)
     way = Grouped(scaled(element, group), FLOAT32)
     assert way._there
     for seed in range(5):
@@ -107,7 +108,7 @@ def test_quotients_are_noticed_if_they_are_wrong_and_only_then(way, monkeypatch)
         found = torch.where(y == 0, x * 0.0, WRONG[way](x, y)).numpy()
         return torch.from_numpy(np.asarray(mcf.round_to(found, fmt, rounding)))
 
-    monkeypatch.setattr(grouped, "quotients", quotients)
+    monkeypatch.setattr(local, "quotients", quotients)
     kept, (count, size) = Grouped(FLOAT8_GROUPS, FLOAT32), (3, 512) if way is None else (20, 4096)
     found = any(differs(hostile(size, 128, kept.kept.element, seed), kept) for seed in range(count))
     assert found == (way is not None)
@@ -141,7 +142,10 @@ def test_scales_have_the_shape_of_rows_where_these_have_whole_groups(shape):
     assert tuple(zero_scales(torch.empty(shape), 128, torch.float32).shape) == SCALES[shape]
 
 
-@pytest.mark.parametrize("fmt", ["mxfp8_e4m3", "int8", "nvfp4"])
+LONG = ScaledFormat("long", element=FLOAT32, block=32, scale=FLOAT32, rule="absmax")
+
+
+@pytest.mark.parametrize("fmt", ["mxfp8_e4m3", "int8", "nvfp4", LONG])
 def test_other_scaled_formats_have_the_bits_of_the_simulated_optimizer(fmt):
     """Those that lie as codes and scales, and those that lie as the numbers that they are."""
     kept = Stored(FLOAT32, scaled=fmt)

@@ -15,16 +15,22 @@ import pytest
 import torch
 
 import mcfsim as mcf
-from mcfsim.compile import hardware_trials, launch, trace
-from mcfsim.compile.hardware import INSTRUCTIONS
-from mcfsim.compile.hardware_trials import InstructionError, check_instructions, first_difference, trials
+from mcfsim.compile import launch, trace
 from mcfsim.compile.kernel import Kernel
-from mcfsim.compile.launch import Launcher, text_on
+from mcfsim.compile.launch import (
+    InstructionError,
+    Launcher,
+    check_instructions,
+    first_difference,
+    text_on,
+    trials,
+)
+from mcfsim.compile.triton_source import INSTRUCTIONS
 from mcfsim.formats import get_format
 from mcfsim.kernels.element import gpu_verbs
 from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.machine import F32, F64, recorded
-from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.element.verbs import run
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step
@@ -135,7 +141,7 @@ def test_a_rounding_beside_which_an_instruction_is_noted_is_that_of_the_instruct
     """At all upper halves of binary32 codes, and lower ones next to which either format's ties lie."""
     line, (result,) = recorded(lambda x: round_element(x, get_format(name), Rounding()), x=F32)
     assert line.noted(result).verb == f"round_{name}"
-    lower = np.array(hardware_trials._LOWER, np.uint32)
+    lower = np.array(launch._LOWER, np.uint32)
     x = ((np.arange(2**16, dtype=np.uint32) << 16)[:, None] | lower).reshape(-1).view(np.float32)
     (rounded,) = run(line, (result,), x=x)
     with np.errstate(all="ignore"):
@@ -175,7 +181,7 @@ def test_instructions_that_are_as_said_pass():
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
 @pytest.mark.sampled(3, each=False)
 def test_operands_are_tried_by_number(verb, monkeypatch):
-    monkeypatch.setattr(hardware_trials, "_BLOCK", 1000)
+    monkeypatch.setattr(launch, "_BLOCK", 1000)
     total = trials()[verb].tuples
     for start in {0, total // 3, total // 2, total - 2500} if total > 2**16 else {0}:
         assert first_difference(verb, CPU, Launcher, start, start + 2500) is None

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.machine_code.device_code import faults
 from mcfsim.compile import trace
-from mcfsim.compile.hardware import INSTRUCTIONS
+from mcfsim.compile.triton_source import INSTRUCTIONS
 from tests.pytorch import test_device_code
 from tests.pytorch.test_device_code import assert_noticed, code_of, device_code, rounding, step, written
 from tests.shared.kinds import PLAIN

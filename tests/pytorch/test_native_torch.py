@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import mcfsim as mcf
-from mcfsim.backends.native_torch import TorchNativeArithmetic
+from mcfsim.backends.torch import TorchNativeArithmetic
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import same
 from tests.pytorch.devices import OPERATIONS, here, numbers, there

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 import mcfsim as mcf
 from mcfsim.cli import app
-from mcfsim.models.samples import TensorSample, places_of
-from mcfsim.models.saved_state import SavedState
-from mcfsim.models.scan import scan
+from mcfsim.models.known import SavedState
+from mcfsim.models.samples import TensorSample, places_of, scan
 from mcfsim.models.torch_state import Numbered, by_order
 from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError

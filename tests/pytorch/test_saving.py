@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from mcfsim.checks.whole import SpoiltStateError
+from mcfsim.checks import SpoiltStateError
 from mcfsim.random import RandomWords
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, frozen, listed, run, states

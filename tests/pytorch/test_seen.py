@@ -18,7 +18,7 @@ from mcfsim import metrics
 from mcfsim.models.recording import open_recording
 from mcfsim.torch import AdamW, OutsideWriteWarning, Seen, adopt, record, step_in_backward, watch, watcher
 from mcfsim.torch import step as steps
-from mcfsim.training.tally import Tally
+from mcfsim.training.metrics import Tally
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, backward, dtype_of, listed, net, parameters, put, run
 from tests.shared.kinds import STORED

@@ -9,15 +9,15 @@ import torch
 
 import mcfsim as mcf
 import mcfsim.torch
-from mcfsim.checks.processor import FlushedSubnormalsError
+from mcfsim.checks import FlushedSubnormalsError
 from mcfsim.compile import choice, loops
-from mcfsim.optim import compiled_step
+from mcfsim.optim import step_programs
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.torch import AdamW, batched, host_step
+from mcfsim.torch import AdamW, host_step
 from mcfsim.torch import step as steps
 from mcfsim.torch.host_step import HostStep
 from tests.pytorch import runs
@@ -32,7 +32,7 @@ def test_parameters_without_a_gradient_stay_and_change_no_other(strategy, monkey
     shapes = ((3,), (0, 2), (40,), (), (9,), (256,), (4, 4))
     made = []
     for small in (-1, 64):
-        monkeypatch.setattr(batched, "SMALL", small)
+        monkeypatch.setattr(host_step, "SMALL", small)
         given = parameters(shapes)
         made.append(AdamW(given, 1e-2, strategy=strategy))
         for step, skip in enumerate(({2}, {0, 5}, {2, 3, 6})):
@@ -55,14 +55,14 @@ def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
         handed.append([x.gradient.numel() for x in moved])
 
     monkeypatch.setattr(HostStep, "move", move)
-    sizes = [16] * 200 + [BLOCK] + [batched.SMALL] * 9 + [16] * 3
+    sizes = [16] * 200 + [BLOCK] + [host_step.SMALL] * 9 + [16] * 3
     given = [torch.nn.Parameter(torch.ones(size).bfloat16()) for size in sizes]
     given[3].data = torch.ones(2, 16).bfloat16()[:, ::2].reshape(4, 4).t()
     for p in given:
         p.grad = torch.ones_like(p)
     kind(given, 1e-2).step()
-    fit = BLOCK // batched.SMALL
-    ends = [BLOCK, fit * batched.SMALL, (9 - fit) * batched.SMALL + 3 * 16]
+    fit = BLOCK // host_step.SMALL
+    ends = [BLOCK, fit * host_step.SMALL, (9 - fit) * host_step.SMALL + 3 * 16]
     assert handed == [[3 * 16, 16, 196 * 16, *ends]]
 
 
@@ -196,22 +196,22 @@ NUMBERS = {"beta1": 0.8, "beta2": 0.99, "epsilon": 2.0**-10, "momentum": 0.75, "
 
 
 SMALL_BLOCKS = [
-    *((module, "BLOCK", 190) for module in (loops, host_step, batched)),
-    *((loops, "AT_ONCE", 77), (batched, "SMALL", 23)),
+    *((module, "BLOCK", 190) for module in (loops, host_step)),
+    *((loops, "AT_ONCE", 77), (host_step, "SMALL", 23)),
 ]
 #: Loops by calls of NumPy's functions: to compile them never pays, to write them always does.
 CALLS = [
-    *((compiled_step, "_LEAST_COMPILED", 0), (choice, "_LOAD", float("inf"))),
+    *((step_programs, "_LEAST_COMPILED", 0), (choice, "_LOAD", float("inf"))),
     *((choice, "_WRITE", -1.0), (choice, "_WRITE_DRAWN", -1.0)),
 ]
 #: How a step is made: what is other than by default, where small tensors go together by operations.
 WAYS = {
     "batches": [],
-    "one by one": [(batched, "SMALL", -1)],
+    "one by one": [(host_step, "SMALL", -1)],
     "calls": CALLS,
     "calls on small blocks": [*CALLS, *SMALL_BLOCKS],
     "small blocks": SMALL_BLOCKS,
-    "numba": [(compiled_step, "how_compiled", lambda roles: True)],
+    "numba": [(step_programs, "how_compiled", lambda roles: True)],
     "a device": [(steps, "_is_host", lambda device: False)],
 }
 HOST = list(WAYS)[:5]

@@ -7,8 +7,8 @@ import torch
 import mcfsim as mcf
 from mcfsim import convert
 from mcfsim.backends.meter import Meter
-from mcfsim.backends.strung_tensors import TORCH_DTYPES, as_array, cut, torch_dtype
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, cut, torch_dtype
 from mcfsim.multiword import shewchuk
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.training import metrics

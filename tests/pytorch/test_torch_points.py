@@ -152,23 +152,23 @@ def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
 #: For which dtypes another text has other rounding points: what is altered, and what it becomes.
 BOTH, LONG, SHORT = ("float32", "bfloat16"), ("float32",), ("bfloat16",)
 MOMENT = "wide.fma(apart, scalars.near, old) if"
-QUOTIENT = "return asking.div(scaled, crossed(asking, denominator, wide))"
+QUOTIENT = "return asking.div(scaled, converted(asking, denominator, wide))"
 ALTERED = {
     "m by a product and an fma": (BOTH, MOMENT, "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if"),
     "m by two roundings": (LONG, MOMENT, "wide.add(wide.mul(apart, scalars.near), old) if"),
     "m from its own end alone": (LONG, "near=weight if weight < 0.5 else 0.0", "near=weight"),
     "w not rounded": (LONG, "of_m(given.gain1)", "given.gain1"),
     "v decayed and moved at once": (SHORT,
-        "crossed(ar, wide.mul(crossed(wide, v[0], ar), scalars.beta2), wide)",
-        "wide.mul(crossed(wide, v[0], ar), scalars.beta2)"),
+        "converted(ar, wide.mul(converted(wide, v[0], ar), scalars.beta2), wide)",
+        "wide.mul(converted(wide, v[0], ar), scalars.beta2)"),
     "the gradient squared first": (LONG, "wide.fma(wide.mul(g, scalars.gain2), g, ",
         "wide.fma(wide.mul(g, g), scalars.gain2, "),
-    "v by two roundings": (LONG, "wide.fma(wide.mul(g, scalars.gain2), g, crossed(wide, shrunk, ar))",
-        "wide.add(wide.mul(wide.mul(g, scalars.gain2), g), crossed(wide, shrunk, ar))"),
+    "v by two roundings": (LONG, "wide.fma(wide.mul(g, scalars.gain2), g, converted(wide, shrunk, ar))",
+        "wide.add(wide.mul(wide.mul(g, scalars.gain2), g), converted(wide, shrunk, ar))"),
     "beta2 not rounded": (LONG, "of_v(given.beta2)", "given.beta2"),
     "1 - beta2 not rounded": (LONG, "of_v(given.gain2)", "given.gain2"),
-    "the root taken of the corrected v": (BOTH, "root = stored(wide.sqrt(crossed(wide, v[0], second)))",
-        "root = wide.div(stored(wide.sqrt(wide.div(crossed(wide, v[0], second), scalars.root2 * "
+    "the root taken of the corrected v": (BOTH, "root = stored(wide.sqrt(converted(wide, v[0], second)))",
+        "root = wide.div(stored(wide.sqrt(wide.div(converted(wide, v[0], second), scalars.root2 * "
         "scalars.root2))), 1 / scalars.root2)"),
     "the root not stored": (SHORT, "root = stored(wide.sqrt", "root = (wide.sqrt"),
     "the corrected root not stored": (SHORT, "stored(wide.div(root", "(wide.div(root"),
@@ -176,12 +176,12 @@ ALTERED = {
     "epsilon in binary32": (SHORT, "_let_in(roles.second_moment)(", "of_v("),
     "the correction's root not rounded": (LONG, "of_v(given.correction2**0.5)", "given.correction2**0.5"),
     "the quotient scaled last": (LONG, QUOTIENT,
-        "return asking.mul(asking.div(crossed(asking, m[0], up), denominator), -scalars.size)"),
+        "return asking.mul(asking.div(converted(asking, m[0], up), denominator), -scalars.size)"),
     "the quotient stored": (SHORT, QUOTIENT,
-        "return asking.round(up.round(asking.div(scaled, crossed(asking, denominator, wide))))"),
+        "return asking.round(up.round(asking.div(scaled, converted(asking, denominator, wide))))"),
     "the decay in the update": (BOTH, "(Addition.KAHAN, Addition.GROW)", "tuple(Addition)"),
     "the decayed parameter not stored": (SHORT,
-        "crossed(wide, crossed(ar, wide.mul(theta, scalars.kept), wide), ar)",
+        "converted(wide, converted(ar, wide.mul(theta, scalars.kept), wide), ar)",
         "wide.mul(theta, scalars.kept)"),
     "1 - lr lambda not rounded": (LONG, "of_parameter(1.0 - decay)", "1.0 - decay"),
     "corrected rate not rounded": (LONG, "of_update(rate / given.correction1)", "rate / given.correction1"),

@@ -9,8 +9,8 @@ import torch
 
 import mcfsim as mcf
 from mcfsim.compile.program import Register, Scalar
-from mcfsim.compile.scalars import Entering, uses
-from mcfsim.compile.torch_lines import TensorLines
+from mcfsim.compile.scalars import ScalarEncoding
+from mcfsim.compile.torch_loops import TensorLines
 from mcfsim.compile.tracing import trace
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from tests.pytorch.devices import WITH_SCALARS
@@ -58,7 +58,7 @@ def test_the_general_way_has_the_bits_of_the_cheapest(name, mode, policy):
         program = trace(operation, fmt, rounding, operands=registers, lines=False)
         lines = LinesByWays(program, policy)
         for scalar in SCALARS:
-            numbers = [use.number({"s": scalar}) for use in uses(program)]
+            numbers = program.reals({"s": scalar})
             try:
                 ways = lines.ways(numbers)
             except UnsupportedFormatError:
@@ -74,7 +74,11 @@ def test_a_scalar_that_does_not_enter_in_a_way_is_refused():
     fmt = mcf.get_format("bfloat16")
     program = trace(WITH_SCALARS["x s"], fmt, operands=(Register("x", fmt), "y", Scalar("s")), lines=False)
     lines = LinesByWays(program)
-    for scalar, way in ((0.0, Entering.CARRIER), (0.1, Entering.VALUE), (Fraction(1, 3), Entering.REAL)):
+    for scalar, way in (
+        (0.0, ScalarEncoding.CARRIER),
+        (0.1, ScalarEncoding.VALUE),
+        (Fraction(1, 3), ScalarEncoding.REAL),
+    ):
         lines.given = [way]
         with pytest.raises(UnsupportedFormatError, match="is beyond what is compiled already"):
             lines.with_numbers([scalar])

@@ -21,16 +21,15 @@ from mcfsim.cli.show import VIEWS
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.program import Register
-from mcfsim.compile.scalars import entering, uses
+from mcfsim.compile.scalars import encoding
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import TRUTH
 from mcfsim.multiword import double_word
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.report.costs import machine_operations
-from mcfsim.report.network import network_text, staves
 from mcfsim.report.network_figure import network_figure
 from mcfsim.report.texts import is_optimizer, record, texts
-from mcfsim.report.wiring import wired
+from mcfsim.report.wiring import network_text, staves, wired
 from mcfsim.rounding import get_rounding
 from tests.cli.runner import call, refused
 from tests.shared.kinds import STORED, feeding, feeds
@@ -126,7 +125,7 @@ def test_the_generated_source_is_python_and_what_is_compiled(name, view, says):
         assert f"{len(found.program.steps)} operations." in out, mode
         assert says in out, mode
         if view == "numba":  # and that of the loop that is compiled
-            numbers = [use.number(found.numbers) for use in uses(found.program)]
+            numbers = found.program.reals(found.numbers)
             assert Loop(found.program).source(numbers) == out, mode
 
 
@@ -207,7 +206,9 @@ def test_bytes_are_those_of_carriers_and_of_codes():
 
 def test_machine_operations_are_those_of_the_generated_source():
     found = recorded("two_prod", "up")
-    ways = tuple(entering(use, use.number({}), "exact")[0] for use in uses(found.program))
+    ways = tuple(
+        encoding(use, x, "exact")[0] for use, x in zip(found.program.uses, found.program.reals(), strict=True)
+    )
     counted = machine_operations(lower(found.program, ways))
     statements = re.findall(r"^        r\d+ = (.*)$", shown("numba", found), re.M)
     moved = [text for text in statements if re.match(r"\w+\[i\]|bits\d|number\d", text)]

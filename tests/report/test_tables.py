@@ -11,7 +11,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.formats import FORMATS, get_format
 from mcfsim.report import tables
-from mcfsim.report.runs import run_table, tensor_table
+from mcfsim.report.tables import run_table, tensor_table
 from mcfsim.rounding import Rounding
 from mcfsim.training.record import Run
 from tests.cli.runner import call

@@ -18,7 +18,7 @@ import pytest
 
 from mcfsim.formats import FORMATS
 from mcfsim.optim.strategies import STRATEGIES
-from mcfsim.report import legends
+from mcfsim.report import terminal
 from mcfsim.report.tables import certificate_table
 from mcfsim.report.terminal import labelled, output_width, print_columns, print_rows, stacked
 from mcfsim.rounding import Mode
@@ -106,7 +106,7 @@ def certificates():
 def test_verdicts_at_every_width_and_to_a_pipe(width, certificates, monkeypatch, capsys):
     rows = certificate_table(certificates)
     set_width(monkeypatch, width)
-    print_rows(rows, legends.VERIFY, ("at", "counterexample"))
+    print_rows(rows, terminal.VERIFY, ("at", "counterexample"))
     text = capsys.readouterr().out
     first = [line.split()[0] for line in text.splitlines() if line and line[0] not in " \u2500"]
     assert first[: len(rows) + 1] == ["theorem", *(row["theorem"] for row in rows)]
@@ -123,7 +123,7 @@ def test_verdicts_at_every_width_and_to_a_pipe(width, certificates, monkeypatch,
         check_lines(text, width)
         # The legend explains the words that are there.
         for word in ("verified", "refuted", "holds", "fails", "at", "counterexample", "worst, bound"):
-            assert f"\n{word}: {legends.VERIFY[word]}"[: width // 2] in text, word
+            assert f"\n{word}: {terminal.VERIFY[word]}"[: width // 2] in text, word
         for word in ("vacuous", "open", "core verified"):
             assert f"\n{word}: " not in text
 
@@ -174,12 +174,12 @@ def test_random_tables_keep_every_cell_whole():
 def test_legends_are_below_the_tables_and_in_the_help(call):
     for name in ("formats", "inspect", "simulate", "replay", "memory", "verify"):
         text = " ".join(call(100, f"{name} --help").split())
-        for term, meaning in getattr(legends, name.upper()).items():
+        for term, meaning in getattr(terminal, name.upper()).items():
             assert f"{term}: {meaning}." in text
-        assert legends.LAYOUT in text
+        assert terminal.LAYOUT in text
     trained = " ".join(call(100, next(line for line in ROWS if "fp32-master" in line)).split())
     for term in ("late", "lost", "EDQ", "v / exact", "distance to exact", "minus fp32-master", "-"):
-        assert f" {term}: {legends.SIMULATE[term]}" in trained
+        assert f" {term}: {terminal.SIMULATE[term]}" in trained
     assert "one-step error:" not in trained
     assert "codes in parentheses" in call(100, "inspect 1")
 

@@ -20,11 +20,11 @@ import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.scalars import _parts
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.codes_by_kind import codes_by_kind
-from mcfsim.kernels.dispatch import get_kernel
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
-from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.element.verbs import run
 from mcfsim.kernels.operation_plan import Way, sum_within
 from mcfsim.oracle import same
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mcfsim.compile.drawing import draw, drawn_by_numpy
-from mcfsim.compile.loops import calls
+from mcfsim.compile.loops import calls, draw, drawn_by_numpy
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import source
-from mcfsim.kernels.element.on_numpy import DTYPES, run
+from mcfsim.kernels.element.verbs import DTYPES, run
 from tests.shared.lines import START, STREAM
 
 Arrays = Sequence[Any]
@@ -81,11 +80,11 @@ def by_torch(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]
     """PyTorch's operations."""
     torch = pytest.importorskip("torch")
     from mcfsim.compile.torch_calls import TorchCalls
-    from mcfsim.compile.torch_lines import TensorFiller
+    from mcfsim.compile.torch_loops import BoundTensorLoop
 
     calls = TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])
-    filler = TensorFiller("", lowered, tuple(map(float, _numbers(lowered))), calls=calls)
-    return _on_tensors(torch, filler, lowered, arrays, device)
+    bound_loop = BoundTensorLoop("", lowered, tuple(map(float, _numbers(lowered))), calls=calls)
+    return _on_tensors(torch, bound_loop, lowered, arrays, device)
 
 
 def by_triton(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
@@ -100,7 +99,7 @@ def by_triton(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any
 def by_triton_table(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
     """The same on sets of vectors in a table: here two, that begin anywhere."""
     torch, text = _kernel(lowered, many=True)
-    from mcfsim.compile.vector_tables import Table, TableLauncher
+    from mcfsim.compile.kernel import Table, TableLauncher
 
     launcher = TableLauncher(text, lowered, tuple(map(float, _numbers(lowered))))
     tensors = _tensors(torch, [*arrays, *_empty(lowered, arrays[0].size)], device)
@@ -140,10 +139,10 @@ def _kernel(lowered: Lowered, *, many: bool) -> tuple[Any, str]:
     return torch, kernel_source(lowered, "A line.", many=many)
 
 
-def _on_tensors(torch: Any, filler: Any, lowered: Lowered, arrays: Arrays, device: str) -> list[Any]:
+def _on_tensors(torch: Any, bound_loop: Any, lowered: Lowered, arrays: Arrays, device: str) -> list[Any]:
     tensors = _tensors(torch, [*arrays, *_empty(lowered, arrays[0].size)], device)
     operands, results = tensors[: len(arrays)], tensors[len(arrays) :]
-    filler(operands, results, START, {0: STREAM})
+    bound_loop(operands, results, START, {0: STREAM})
     return _arrays(lowered, results)
 
 

@@ -19,12 +19,19 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import Run
-from mcfsim.problems import Quadratic
 from mcfsim.report.plotting import save, subplots
 from mcfsim.storage.buffers import LARGE_BLOCK, scratch
-from mcfsim.storage.files import OutputError, check_outputs, open_regular, read_text, replacing, write_text
+from mcfsim.storage.files import (
+    OutputError,
+    check_outputs,
+    check_space,
+    open_regular,
+    read_text,
+    replacing,
+    write_text,
+)
 from mcfsim.storage.shards import write_file
-from mcfsim.storage.space import check_space
+from mcfsim.training.problems import Quadratic
 from tests.shared.places import KINDS, look, no_file
 from tests.shared.refusals import check, refused
 

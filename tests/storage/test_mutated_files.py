@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.problems import Quadratic
 from mcfsim.storage import archive
-from mcfsim.sweeps.journal import Journal
+from mcfsim.storage.sweeps.journal import Journal
 from mcfsim.theorems.certificate import Certificate
+from mcfsim.training.problems import Quadratic
 from tests.shared.mutations import changed, damaged
 
 pytestmark = pytest.mark.slow
@@ -168,7 +168,7 @@ def test_files_made_anew_with_wrong_content_are_refused_or_valid(name, cases, tm
 
 
 # In fp8 epsilon vanishes, in int8 much else: what a file may hold does not depend on it.
-@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
+@pytest.mark.filterwarnings("ignore::mcfsim.optim.strategy.VanishingScalarWarning")
 @pytest.mark.parametrize(
     ("strategy", "low", "fields"),
     [

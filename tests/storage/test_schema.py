@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcfsim.storage.schema import build, parse
+from mcfsim.storage.sealed import build, parse
 
 
 @dataclass(frozen=True)

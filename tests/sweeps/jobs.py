@@ -7,8 +7,8 @@ import threading
 import time
 from pathlib import Path
 
-from mcfsim.sweeps.journal import Journal
-from mcfsim.sweeps.sweep import Job
+from mcfsim.storage.sweeps.journal import Journal
+from mcfsim.storage.sweeps.sweep import Job
 
 #: More than a slow machine takes for anything here.
 PATIENCE = 60.0

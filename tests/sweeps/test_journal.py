@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from mcfsim.sweeps.journal import _OPENING, VERSION, Journal
+from mcfsim.storage.sweeps.journal import _OPENING, VERSION, Journal
 
 pytestmark = pytest.mark.slow
 
@@ -150,7 +150,7 @@ class Colliding:
 
 
 def test_of_two_that_open_a_new_journal_at_once_one_is_refused(monkeypatch, path):
-    monkeypatch.setattr("mcfsim.sweeps.journal._OPENING", Colliding(_OPENING))
+    monkeypatch.setattr("mcfsim.storage.sweeps.journal._OPENING", Colliding(_OPENING))
     both = threading.Barrier(2)
 
     def take(_):

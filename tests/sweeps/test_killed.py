@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import mcfsim as mcf
-from mcfsim.sweeps.journal import Journal
-from mcfsim.sweeps.sweep import Sweep
-from mcfsim.sweeps.workers import Processes
+from mcfsim.storage.sweeps.journal import Journal
+from mcfsim.storage.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.workers import Processes
 from tests.sweeps import jobs
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def test_a_killed_worker_costs_time_alone_and_a_range_that_kills_each_is_named(
         cluster = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0")
         request.addfinalizer(cluster.close)
         place, attempts = {"dask": cluster.scheduler_address}, 1
-    monkeypatch.setattr("mcfsim.sweeps.sweep.ATTEMPTS", attempts)
+    monkeypatch.setattr("mcfsim.storage.sweeps.sweep.ATTEMPTS", attempts)
     with Sweep(**place, journal=path) as sweep:
         assert list(sweep.run(several)) == jobs.done(*several)
         if where == "dask":
@@ -76,7 +76,7 @@ from functools import partial
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from tests.sweeps import jobs
-from mcfsim.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.sweep import Sweep
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from mcfsim.sweeps.journal import Journal
-from mcfsim.sweeps.progress import Bar
-from mcfsim.sweeps.sweep import Job, Sweep
+from mcfsim.storage.sweeps.journal import Journal
+from mcfsim.storage.sweeps.progress import Bar
+from mcfsim.storage.sweeps.sweep import Job, Sweep
 from tests.shared.refusals import check, refusals, refused
 from tests.sweeps import jobs
 

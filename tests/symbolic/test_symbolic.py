@@ -12,10 +12,10 @@ from mcfsim.multiword import expansion
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.symbolic import EVEN, EVERY, ODD, Polynomial, Precisions, Quotient, families, family, u
-from mcfsim.symbolic.decisions import Relation, UndecidedError, first
-from mcfsim.symbolic.polynomial_arithmetic import SymbolicArithmetic
-from mcfsim.symbolic.variables import root, unit
+from mcfsim.theorems.symbolic import EVEN, EVERY, ODD, Polynomial, Precisions, Quotient, families, family, u
+from mcfsim.theorems.symbolic.decisions import Relation, UndecidedError, first
+from mcfsim.theorems.symbolic.operand_families import root, unit
+from mcfsim.theorems.symbolic.polynomial_arithmetic import SymbolicArithmetic
 from tests.shared.refusals import check, refusals, refused
 
 

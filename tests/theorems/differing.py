@@ -13,11 +13,11 @@ import numpy as np
 
 import mcfsim as mcf
 from mcfsim.rounding import Mode
-from mcfsim.symbolic import u
 from mcfsim.theorems import claim, relative_error
 from mcfsim.theorems.claims import all_of, bounded, error_relative_to, exact_sum, root_error, sum_of
 from mcfsim.theorems.hypotheses import exponent_gap, hypothesis, of_format
 from mcfsim.theorems.logic import OfFormat, Word
+from mcfsim.theorems.symbolic import u
 from tests.theorems.trying import mine
 
 #: By its name: what makes a statement of a number.

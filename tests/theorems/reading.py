@@ -6,10 +6,11 @@ from fractions import Fraction
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.element.machine import F32, F64, Line
-from mcfsim.kernels.element.on_numpy import run
+from mcfsim.kernels.element.verbs import run
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.compiled import RecordedTrial, _OnLine, _truth
@@ -18,11 +19,10 @@ from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.logic.on_numbers import Case
 from mcfsim.theorems.operands import belongs, finite_values, unbounded
 from mcfsim.theorems.paths import Paths
-from mcfsim.theorems.recorded import PredicateRecorder, Recorded
-from mcfsim.theorems.recorded_exact import RecordedExact
-from mcfsim.theorems.solver.numbers import UnknownNumber
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
+from mcfsim.theorems.solver.linear_forms import UnknownNumber
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
-from mcfsim.theorems.trial import Trial, flat
+from mcfsim.theorems.trial import Trial
 
 #: The unit in which numbers are integers, and a power of two beyond all others.
 UNIT, ABOVE = Fraction(1, 1 << 500), Fraction(1 << 500)

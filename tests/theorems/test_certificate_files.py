@@ -11,11 +11,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mcfsim.symbolic import decisions
 from mcfsim.theorems import THEOREMS, Certificate, examine, verify
-from mcfsim.theorems.cases import SHOWN, ShownNumber, Witness
 from mcfsim.theorems.certificate import format_of, rounding_of
-from mcfsim.theorems.every_p import EveryCertificate, family_check, prove, recheck
+from mcfsim.theorems.counterexamples import SHOWN, ShownNumber, Witness
+from mcfsim.theorems.every_p import EveryCertificate, family_certificate, prove, recheck
+from mcfsim.theorems.symbolic import decisions
 from tests.shared import mutations
 
 pytestmark = pytest.mark.slow
@@ -206,11 +206,11 @@ VICTIMS = (
 
 def by_the_oracle(certificate):
     """Return the first problem that the oracle finds, at some precision."""
-    return next(family_check._of_precisions(certificate, THEOREMS[certificate.theorem]), None)
+    return next(family_certificate._of_precisions(certificate, THEOREMS[certificate.theorem]), None)
 
 
 def by_proving_again(certificate):
-    return next(family_check._of_proof(certificate, THEOREMS[certificate.theorem]), None)
+    return next(family_certificate._of_proof(certificate, THEOREMS[certificate.theorem]), None)
 
 
 def altered(rng, terms):
@@ -273,7 +273,7 @@ def test_wrong_obligations_are_caught(many):
         obligations, index = one_altered(rng, honest.obligations, altered_demand)
         changed = replace(honest, obligations=obligations)
         # What is true as well, but nothing that this run rests on, is seen where the proof is made again.
-        found = family_check.unmet(list(changed.demands())[index])
+        found = family_certificate.unmet(list(changed.demands())[index])
         wrong += found is not None
         assert found or by_proving_again(changed)
     assert wrong > many // 8

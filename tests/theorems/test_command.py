@@ -13,9 +13,9 @@ import pytest
 from mcfsim.compile import kernel
 from mcfsim.formats import get_format
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.sweeps.journal import VERSION, Journal
+from mcfsim.storage.sweeps.journal import VERSION, Journal
 from mcfsim.theorems import THEOREMS, Certificate, catalogue, device, verification
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
 from tests.cli import runner
 
 pytestmark = pytest.mark.slow
@@ -256,7 +256,7 @@ def test_what_is_interrupted_prints_the_command_that_goes_on(folder, monkeypatch
 MODULE = """
 import mcfsim as mcf
 from fractions import Fraction
-from mcfsim.symbolic import families, family, u
+from mcfsim.theorems.symbolic import families, family, u
 from mcfsim.theorems import Theorem, claim, exact_sum, relative_error, value
 from mcfsim.theorems.claims import sum_of
 from mcfsim.theorems.hypotheses import not_largest, sum_in_range

@@ -11,10 +11,10 @@ import pytest
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.choice import Loops, is_available
 from mcfsim.compile.lowering import lower
-from mcfsim.compile.scalars import entering, uses
+from mcfsim.compile.scalars import encoding
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line
-from mcfsim.kernels.element.on_numpy import DTYPES, run
+from mcfsim.kernels.element.verbs import DTYPES, run
 from mcfsim.oracle import same
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, compiled, findings, verify
@@ -22,9 +22,8 @@ from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
-from mcfsim.theorems.recorded import _VERBS, PredicateRecorder, Recorded
-from mcfsim.theorems.recorded_exact import RecordedExact
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.recorded import _VERBS, PredicateRecorder, Recorded, RecordedExact
 from mcfsim.theorems.trial import total
 from mcfsim.theorems.verification import plan, prepare
 from tests.theorems.trying import add, mine
@@ -152,7 +151,7 @@ def judged(check, extremes=(-np.inf, np.inf)):
     blocks = [np.concatenate(column) for column in zip(*columns, strict=True)]
     fmt = check.domain().format
     program = recorded_algorithm(check.theorem, fmt, check.rounding)
-    ways = [entering(use, use.number({}), "exact") for use in uses(program)]
+    ways = [encoding(use, x, "exact") for use, x in zip(program.uses, program.reals(), strict=True)]
     numbers = [*(number for _, given in ways for number in given), *extremes]
     predicates = compiled.Predicates(check.theorem, fmt, check.rounding)
     lowered = predicates(lower(program, tuple(way for way, _ in ways)))

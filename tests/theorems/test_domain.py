@@ -12,14 +12,13 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-from mcfsim.sweeps.sweep import Sweep
+from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, sequence, value, verify
 from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.domain import cover
-from mcfsim.theorems.operands import belongs, every, finite_values, normal, significands, sparse
+from mcfsim.theorems.operands import Selection, belongs, every, finite_values, normal, significands, sparse
 from mcfsim.theorems.parts import Part, Sample
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import prepare, run, sort_out
 from tests.shared import formats as shared
 from tests.theorems.trying import PAIR, mine

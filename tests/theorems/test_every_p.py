@@ -8,11 +8,18 @@ from fractions import Fraction
 import pytest
 
 from experiments.common import read_result
+from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from mcfsim.symbolic import (
+from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, value
+from mcfsim.theorems.claims import error_relative_to, sum_of
+from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove, recheck
+from mcfsim.theorems.every_p.family_proof import LAST, members, with_families
+from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.hypotheses import ordered
+from mcfsim.theorems.symbolic import (
     EVEN,
     EVERY,
     ODD,
@@ -23,14 +30,7 @@ from mcfsim.symbolic import (
     operand_families,
     u,
 )
-from mcfsim.symbolic.variables import root, unit
-from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error, value
-from mcfsim.theorems.claims import error_relative_to, sum_of
-from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove, recheck
-from mcfsim.theorems.every_p.family_proof import LAST, members, with_families
-from mcfsim.theorems.every_p.trying import difference
-from mcfsim.theorems.hypotheses import ordered
-from mcfsim.theorems.trial import flat
+from mcfsim.theorems.symbolic.operand_families import root, unit
 from tests.theorems.trying import add, mine
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,8 @@ import pytest
 
 from mcfsim.formats import Format, get_format
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.logic import bits
-from mcfsim.theorems.logic.bits import has_bits, is_value
-from mcfsim.theorems.logic.exact_sums import equal_sums, is_difference, rest_of_sum
+from mcfsim.theorems.logic import of_trials
+from mcfsim.theorems.logic.of_trials import equal_sums, has_bits, is_difference, is_value, rest_of_sum
 from mcfsim.theorems.two_words import TwoWords
 from tests.theorems.campaign import numbers
 from tests.theorems.trying import Rationals, bits_of, last_bit
@@ -141,13 +140,13 @@ def test_predicates_on_all_triples_of_some_numbers():
     triples = list(itertools.product(numbers, repeat=3))
     columns = [np.array(column, np.float32) for column in zip(*triples, strict=True)]
     for predicate, oracle in (
-        (bits.nonoverlapping, nonoverlapping),
-        (lambda parts: bits.nonoverlapping(parts, 2), lambda parts: nonoverlapping(parts, 2)),
-        (bits.strongly_nonoverlapping, strongly),
+        (of_trials.nonoverlapping, nonoverlapping),
+        (lambda parts: of_trials.nonoverlapping(parts, 2), lambda parts: nonoverlapping(parts, 2)),
+        (of_trials.strongly_nonoverlapping, strongly),
     ):
         assert predicate(columns).tolist() == [oracle(triple) for triple in triples]
     rng = np.random.default_rng(1)
     x = np.ldexp(rng.integers(1, 2**53, 3000) >> rng.integers(0, 52, 3000), rng.integers(-1074, 900, 3000))
     x = np.array([*x[x != 0], *-x[x != 0], 2.0**-1074, 3 * 2.0**-1074, 2.0**1023])
-    assert bits.low_bit(x).tolist() == [float(last_bit(item)) for item in x]
-    assert bits.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]
+    assert of_trials.low_bit(x).tolist() == [float(last_bit(item)) for item in x]
+    assert of_trials.low_bit(np.float32([0.0, -0.0, 6.0])).tolist() == [np.inf, np.inf, 2.0]

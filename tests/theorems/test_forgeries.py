@@ -14,8 +14,8 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, double_word, examine, hypothesis, recheck, retry, value, verify
-from mcfsim.theorems.cases import ShownNumber
 from mcfsim.theorems.claims import relative_error, sum_of
+from mcfsim.theorems.counterexamples import ShownNumber
 from mcfsim.theorems.retry import _surprise
 from tests.theorems.trying import add, mine
 

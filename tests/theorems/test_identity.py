@@ -17,7 +17,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.compile.loops import Loop
 from mcfsim.formats import Format
-from mcfsim.sweeps.reached import digest
+from mcfsim.storage.sweeps.reached import digest
 from mcfsim.theorems import THEOREMS, hypothesis, verify
 from mcfsim.theorems.compiled import Predicates
 from mcfsim.theorems.identity import NoIdentityError, _parts, check_same, holding, identity_of
@@ -250,7 +250,7 @@ def test_a_loop_that_is_kept_does_not_ask_a_statement_that_has_changed():
     at_most = (statement(lambda t, x=x: np.abs(t["a"]) <= x[0]) for x in (bound, [1.0]))
     before, same = (Predicates(x, *place) for x in at_most)
     assert before == same
-    loop = Loop(recorded_algorithm(before.theorem, *place), sequel=before)
+    loop = Loop(recorded_algorithm(before.theorem, *place), epilogue=before)
     loop.line([])
     bound[0] = 2.0
     assert Predicates(before.theorem, *place) != before

@@ -9,13 +9,13 @@ import pytest
 from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import FORMATS
 from mcfsim.rounding import Rounding
-from mcfsim.symbolic import Quotient, u
 from mcfsim.theorems import claim, exactly, hypothesis, relative_error, verify
 from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import bounded, root_error, same_results, sum_of
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.solver import Found, Question, prove, readable
 from mcfsim.theorems.statement import Claim, Hypothesis
+from mcfsim.theorems.symbolic import Quotient, u
 from mcfsim.theorems.trial import Trial
 from tests.theorems.reading import by_arrays, by_fractions, trial_of
 from tests.theorems.trying import PAIR, add, mine

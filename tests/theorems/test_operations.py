@@ -14,13 +14,12 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from mcfsim.theorems import THEOREMS, verify
-from mcfsim.theorems.catalogue import double_rounding, products, representability, sums
+from mcfsim.theorems.catalogue import double_rounding, exact_products, representability, sums
 from mcfsim.theorems.claims import same_results
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import significands, value
+from mcfsim.theorems.operands import Selection, significands, value
 from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.statement import EVERY_MODE, NEAREST, Theorem
 from tests.theorems.trying import Rationals, bits_of, constant, on_domain, on_tables
 
@@ -163,7 +162,7 @@ def test_counts_are_those_of_rationals(definition, mode):
 
 def test_every_statement_of_three_chapters_is_counted():
     """But flushed sums, which are below, and the two errors of a fused operation."""
-    names = {t.name for chapter in (representability, sums, products) for t in chapter.THEOREMS}
+    names = {t.name for chapter in (representability, sums, exact_products) for t in chapter.THEOREMS}
     names -= {"two_sum_flushed", "fast_two_sum_flushed", "fma_error"}
     assert all(f'"{name}"' in Path(__file__).read_text() for name in names)
 

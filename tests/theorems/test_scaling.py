@@ -12,6 +12,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.compile.program import flat
 from mcfsim.formats import Format, get_format
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.rounding import Mode, Rounding
@@ -20,12 +21,9 @@ from mcfsim.theorems.cells import representatives
 from mcfsim.theorems.claims import product_of, quotient_of
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
-from mcfsim.theorems.in_range import RangeWatch, inside, may_leave
-from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import finite_values, unbounded
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.judge import RangeWatch, inside, may_leave, try_block
+from mcfsim.theorems.operands import Selection, finite_values, unbounded
 from mcfsim.theorems.statement import Scaling
-from mcfsim.theorems.trial import flat
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import PAIR, add, core_of, mine, on_parts

@@ -15,9 +15,8 @@ from experiments.common import read_result
 from mcfsim.theorems import THEOREMS, double_word, logic, solver, value
 from mcfsim.theorems.claims import exactly, sum_of
 from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all, readable
-from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Comparison, Disjunction
-from mcfsim.theorems.solver.proof import facts_of
+from mcfsim.theorems.solver.proof import Solver, facts_of
 from mcfsim.theorems.solver.question import of_even_ties_alone
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from tests.cli import runner

@@ -16,9 +16,9 @@ from mcfsim.theorems.claims import exactly, normalised, relative_error, sum_of
 from mcfsim.theorems.hypotheses import exponents_ordered, multiple_of_ulp, ordered, same_sign
 from mcfsim.theorems.logic import AllOf, Exponent, IsMultiple, LowBit, NoOverflow, U, Ulp, Word, equal
 from mcfsim.theorems.solver import Found, Question, prove, question_of, readable
-from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.linear_forms import Comparison, Disjunction, LinearForm
 from mcfsim.theorems.solver.linear_forms import Conjunction as All
+from mcfsim.theorems.solver.proof import Solver
 from tests.theorems.reading import TIES, Assigned, unknowns_of
 from tests.theorems.trying import PAIR, Mutant, exchanged, opposite
 

@@ -14,12 +14,11 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 from mcfsim.theorems import THEOREMS, Certificate, claim, examine, verification, verify
-from mcfsim.theorems.catalogue import lost, products, representability, sums
+from mcfsim.theorems.catalogue import exact_products, lost, representability, sums
 from mcfsim.theorems.domain import cover
-from mcfsim.theorems.logic.bits import half_step
-from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.logic.of_trials import half_step
+from mcfsim.theorems.operands import Selection, unbounded
 from mcfsim.theorems.parts import Kind, Part
-from mcfsim.theorems.selection import Selection
 from mcfsim.theorems.verification import about, certify, plan, prepare
 from tests.theorems.trying import by_oracle, constant, on_core, on_domain, on_parts, rounding_of
 
@@ -103,7 +102,9 @@ def test_all_operands_of_larger_formats(name, fmt, cases):
 
 
 # -- cores --------------------------------------------------------------------------------------------------
-CHAPTERS = [theorem for chapter in (representability, sums, products, lost) for theorem in chapter.THEOREMS]
+CHAPTERS = [
+    theorem for chapter in (representability, sums, exact_products, lost) for theorem in chapter.THEOREMS
+]
 WIDE_TOY = Format("wide toy", precision=3, emin=-14, emax=15)
 
 

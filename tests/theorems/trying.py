@@ -11,13 +11,12 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import Theorem, claim, exact_sum, value
-from mcfsim.theorems.by_oracle import is_of_kind, results_of, trial_of
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
-from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.operands import Selection, finite_values
 from mcfsim.theorems.parts import Part
-from mcfsim.theorems.selection import Selection
+from mcfsim.theorems.retry import is_of_kind, results_of, trial_of
 
 PAIR = (value("a"), value("b"))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mcfsim.problems import Corpus, LanguageModel, Quadratic
+from mcfsim.training.problems import Corpus, LanguageModel, Quadratic
 
 
 def tiny_model():

@@ -19,7 +19,7 @@ from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, simulate
 from mcfsim.cli import app
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.strategies import GRID_STRATEGIES, LOW, Stored
-from mcfsim.problems import LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.training.problems import LogisticRegression, Quadratic, Rosenbrock
 from mcfsim.training.trainer import Trainer
 from tests.optim.on_grid_reference import placed
 from tests.training.problems import Folded, Made, Watched, assert_same_run, tiny_model
@@ -55,7 +55,7 @@ def train(problem, hyper, strategies, options=None, **more):
     return simulate(problem, hyper, strategies, STEPS, Schedule(0.02, 3), 6, **kept)
 
 
-@pytest.mark.filterwarnings("ignore::mcfsim.optim.vanishing.VanishingScalarWarning")
+@pytest.mark.filterwarnings("ignore::mcfsim.optim.strategy.VanishingScalarWarning")
 @pytest.mark.parametrize("at", [2, 5, STEPS])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -153,7 +153,7 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path, first, then, message
 
 
 def test_the_checkpoint_of_other_versions_is_refused(tmp_path, monkeypatch):
-    path, module = tmp_path / "checkpoint.npz", sys.modules["mcfsim.training.loop"]
+    path, module = tmp_path / "checkpoint.npz", sys.modules["mcfsim.training.simulate"]
     simple(path)
     versions = module.versions() | {"numpy": "1.0", "mpmath": "0.1"}
     others = ("versions", versions, "mpmath, numpy"), ("blas", "openblas 0.3.31 Nehalem", "blas")

@@ -9,7 +9,7 @@ import pytest
 
 from mcfsim import SGD, Schedule, simulate
 from mcfsim.kernels.real_numbers import nearest_binary64, to_fraction
-from mcfsim.training.clipping import clipped
+from mcfsim.training.schedule import clipped
 from tests.training.problems import Made, Watched
 
 CONSTANT = Schedule(2.0**-4, 0, 1.0)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, simulate
 from mcfsim.cli import app
-from mcfsim.report.runs import run_table
+from mcfsim.report.tables import run_table
 from mcfsim.training import metrics
 from tests.training.problems import Scripted
 

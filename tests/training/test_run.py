@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from mcfsim import Run, simulate
-from mcfsim.problems import LogisticRegression
 from mcfsim.storage.archive import write_archive
+from mcfsim.training.problems import LogisticRegression
 from mcfsim.training.record import FORMAT
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ import pytest
 
 from mcfsim import STRATEGIES, AdamW, Optimizer, Schedule, round_to, simulate, strategy
 from mcfsim.kernels.real_numbers import to_fraction
-from mcfsim.problems import LogisticRegression, Quadratic
 from mcfsim.random import RandomWords
 from mcfsim.training import metrics
 from mcfsim.training.exact_step import one_step
+from mcfsim.training.problems import LogisticRegression, Quadratic
 from tests.training.problems import Watched, assert_same_run, tiny_model
 
 LOW_STRATEGIES = [name for name in STRATEGIES if name != "exact"]

@@ -18,7 +18,7 @@ from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, Slot
 from mcfsim.optim.staged import Staged
 from mcfsim.optim.strategies import LOW, Stored, is_open
-from mcfsim.problems import Corpus, Digits, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
+from mcfsim.training.problems import Corpus, Digits, LanguageModel, LogisticRegression, Quadratic, Rosenbrock
 
 START = {"w": np.ones(3)}
 
@@ -128,7 +128,7 @@ TYPES = [
 ]
 VALUES = [
     (declared, "addition", NO_ADDITION, "mine: unknown addition .*; allowed: plain, kahan, grow, master"),
-    (mcf.get_problem, "name_or_settings", NO_PROBLEM, "unknown problem .*; known problems: quadratic"),
+    (mcf.get_problem, "name_or_settings", NO_PROBLEM, "unknown problem .*; known problems: digits"),
     (stored, "format", ["bf61"], "unknown format 'bf61'"),
     *((simulated, label, [0], f"{label} = 0") for label in ("steps", "record_every", "checkpoint_every")),
     (simulated, "clip", [0.0], "clip = 0.0 must be positive"),
@@ -168,7 +168,9 @@ def test_what_stands_for_something_else():
 
 
 # -- declarations -----------------------------------------------------------------------------------------
-METHODS = product((Declaration, Staged, mcf.SGD), ("scalars", "entering", "step", "parts", "keeps"))
+METHODS = product(
+    (Declaration, Staged, mcf.SGD), ("scalars", "rounded_hyperparameters", "step", "parts", "keeps")
+)
 
 
 @pytest.mark.parametrize(("base", "name"), [*METHODS, (Staged, "stages")])

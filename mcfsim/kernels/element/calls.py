@@ -1,32 +1,41 @@
-"""A line as calls of NumPy's functions: one a verb, on blocks, in memory that is used again.
+"""Calls of NumPy's functions on blocks, with reused memory, that execute a line or part of one.
 
-What only one side of a selection needs is computed only if some element takes that side, and where few do,
-for these alone: a guard for each block, which follows from the text. So a line that puts right what overflows
-or is no number pays for looking whether there is any.
+A line is a straight line of machine operations on one element. Values that only one side of a selection needs
+are computed only if some element takes that side, and only for these elements if they are few. So a line
+that corrects overflows and NaN pays only for the test whether there are any.
 """
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.kernels.element.choices import Choice, Side, blend, foreseen
-from mcfsim.kernels.element.forms import SELECTIONS, VIEWS, Form, Forms, Operand
-from mcfsim.kernels.element.machine import TRUTH, Value
-from mcfsim.kernels.element.on_numpy import DTYPES
+from mcfsim.kernels.element.machine import Value
+from mcfsim.kernels.element.verbs import BITWISE, VERBS
 from mcfsim.storage.buffers import BLOCK, scratch
 
 Array = NDArray[Any]
+#: Fills results from operands.
+Fill = Callable[[Sequence[Array], Sequence[Array]], None]
+#: A function, and a getter that picks its operands and its output from all memory.
+Call = tuple[Callable[..., Any], Callable[[list[Any]], tuple[Any, ...]]]
+
+#: One element in so many is few: a masked copy or a gather then costs less than passes over all.
+_FEW = 16
+#: The bound memory before the first call: no size, and no memory.
+_NOTHING: tuple[int, list[Any]] = -1, []
 
 
-def _cast(x: Array, out: Array) -> None:
+# -- verbs (machine operations), into existing memory ------------------------------------------------------
+def cast(x: Array, out: Array) -> None:
+    """Fill a block with the elements of another, converted to its dtype."""
     np.copyto(out, x, casting="unsafe")
 
 
@@ -38,23 +47,44 @@ def _least(a: Array, b: Array, out: Array) -> None:
     np.minimum(a, b, out=out)
 
 
-#: What carries out a verb, the memory of the result last.
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt},
-    **{"neg": np.negative, "abs": np.absolute, "lt": np.less, "le": np.less_equal, "eq": np.equal},
-    **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert},
-    **{"shl": np.left_shift, "sar": np.right_shift, "shr": np.right_shift, "select": blend},
+def blend(condition: Array, yes: Array, no: Array, out: Array) -> None:
+    """Fill a block with elements of `yes` where a condition holds, else of `no`; `out` may be either one."""
+    taken = np.count_nonzero(condition)
+    if taken == condition.size or not taken:
+        chosen = yes if taken else no
+        if chosen is not out:
+            np.copyto(out, chosen)
+        return
+    if yes is out:
+        condition, yes, taken = ~condition, no, condition.size - taken
+    elif no is not out:
+        np.copyto(out, no)
+    if taken * _FEW <= condition.size:
+        np.copyto(out, yes, where=condition)
+        return
+    # A masked copy takes a branch per element, which is mispredicted if the mask is irregular.
+    integer = np.dtype(f"i{out.itemsize}")
+    mask = scratch("mask", out.size, integer)
+    np.copyto(mask, condition)
+    np.negative(mask, mask)
+    codes = out.view(integer)
+    differing = np.bitwise_xor(yes.view(integer), codes, scratch("differing", out.size, integer))
+    np.bitwise_xor(codes, np.bitwise_and(differing, mask, mask), codes)
+
+
+#: The functions that perform verbs; they take the memory of the result last.
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **VERBS,
+    **BITWISE,
+    **{"shr": np.right_shift, "select": blend},
     **{"clip": np.clip, "greatest": _greatest, "least": _least},
-    **dict.fromkeys(("widen", "narrow", "extend", "cut", "count"), _cast),
+    **dict.fromkeys(("widen", "narrow", "extend", "cut", "count"), cast),
 }
-#: Verbs from which on it pays to look whether any element takes a side of a selection.
-_WORTH_A_LOOK = 3
-#: No size, and no memory for it.
-_NOTHING: tuple[int, list[Any]] = -1, []
 
 
-class _Memory(NamedTuple):
-    """What a value is in: an operand, a result, a constant, a single number, or a buffer of an item size."""
+# -- calls ---------------------------------------------------------------------------------------------------
+class Memory(NamedTuple):
+    """The memory of a value: an operand, result, constant, single number, or buffer of an item size."""
 
     kind: str
     number: int
@@ -62,63 +92,44 @@ class _Memory(NamedTuple):
 
 
 class Calls:
-    """A line, or part of one, as calls of NumPy's functions.
+    """Calls of NumPy's functions that fill results from operands, as `forms.as_calls` writes them.
 
     Parameters
     ----------
-    results : sequence of Value
-        What is to be computed.
-    given : sequence of Value
-        From what: inputs of the line, or other values of it.
-    singles : collection of Value, optional
-        Those of `given` that are the same for all elements, arrays without axes.
-    apart : bool, optional
-        Whether results share no memory with operands. Otherwise there is one result alone, which may be in
-        the memory of an operand.
+    calls : sequence of Call
+        In order.
+    slots : mapping
+        The place of each memory and dtype in the list of all memory, in order.
+    constants : sequence of array
     depth : int, optional
-        How many other calls are under way while these are made: each has memory of its own.
-
-    Raises
-    ------
-    ValueError
-        If a result needs an input that is not given.
+        How many other `Calls` are running meanwhile: each has memory of its own.
     """
 
     def __init__(
         self,
-        results: Sequence[Value],
-        given: Sequence[Value],
-        singles: Collection[Value] = (),
+        calls: Sequence[Call],
+        slots: Mapping[tuple[Memory, np.dtype[Any]], int],
+        constants: Sequence[Array],
         *,
-        apart: bool = True,
         depth: int = 0,
     ) -> None:
-        self._depth, self._apart = depth, apart
-        self._slots: dict[tuple[_Memory, np.dtype[Any]], int] = {}
-        self._constants: list[Array] = []
-        self._calls: list[tuple[Callable[..., Any], Callable[[list[Any]], tuple[Any, ...]]]] = []
+        self._calls, self._slots, self._constants, self._depth = calls, slots, constants, depth
         self._kept = threading.local()
-        forms = Forms(results, given)
-        self._singles = {x.number for x in singles}
-        for number, form in forms.made.items():
-            if all(x.number in self._singles for x in form.values):
-                self._singles.add(number)
-        self._write(forms, self._choices(forms), results, given)
-        slots = [(slot, memory, dtype) for (memory, dtype), slot in self._slots.items()]
-        self._buffers = [slot for slot, memory, _ in slots if memory.kind == "buffer"]
+        places = [(slot, memory, dtype) for (memory, dtype), slot in slots.items()]
+        self._buffers = [slot for slot, memory, _ in places if memory.kind == "buffer"]
         self._external = [
             (slot, memory.kind == "result", memory.number, dtype)
-            for slot, memory, dtype in slots
+            for slot, memory, dtype in places
             if memory.kind in ("operand", "result")
         ]
-        self._alone = self._single(slots)
+        self._alone = self._single(places)
 
     def _single(
-        self, slots: Sequence[tuple[int, _Memory, np.dtype[Any]]]
+        self, slots: Sequence[tuple[int, Memory, np.dtype[Any]]]
     ) -> tuple[Any, tuple[int, ...]] | None:
-        """Return the only function, and the places of the operands that it takes, if that is all there is.
+        """Return the function and its operands' places if there is a single call, and None otherwise.
 
-        Inside other calls operands are memory of any dtype.
+        Nested calls are excluded, as their operands are memory of any dtype.
         """
         outside = all(
             memory.kind in ("operand", "result") and dtype.kind == "f" for _, memory, dtype in slots
@@ -153,7 +164,7 @@ class Calls:
 
     # -- memory ----------------------------------------------------------------------------------------------
     def _bound(self, size: int) -> list[Any]:
-        """Return all memory for blocks of a size, but for operands and results."""
+        """Return all memory for blocks of a size, except operands and results."""
         if size > BLOCK:
             return self._memory(size)
         if not hasattr(self._kept, "whole"):
@@ -180,143 +191,160 @@ class Calls:
                     slots.append(None)
         return slots
 
-    # -- selections ------------------------------------------------------------------------------------
-    def _choices(self, forms: Forms) -> dict[int, Choice]:
-        """Take out of forms what only one side of a selection needs; return these selections as functions."""
-        found: dict[int, Choice] = {}
-        for number in sorted(forms.made, reverse=True):
-            form = forms.made.get(number)
-            if form is not None and form.verb == "select":
-                choice = self._choice(form, forms)
-                if choice is not None:
-                    found[number] = choice
-        return found
 
-    def _choice(self, form: Form, forms: Forms) -> Choice | None:
-        condition = form.operands[0]
-        if not isinstance(condition, Value) or condition.number in self._singles:
-            return None
-        look = foreseen(condition)
-        if look is not None and not (condition.number in forms.made and forms.has(look[1])):
-            look = None
-        kept = () if look is None else (look[1].number,)
-        parts = [forms.alone(x, form, kept) for x in form.operands]
-        if look is None:
-            parts[0] = set()  # needed in any case
-        work = sum(forms.made[x].verb not in VIEWS for part in parts[1:] for x in part)
-        if look is None and work < _WORTH_A_LOOK:
-            return None
-        operands: list[Operand] = []
-        sides: list[Side] = []
-        for part, result in zip(parts, form.operands, strict=True):
-            taken: list[Operand] = [result]
-            compute = None
-            if isinstance(result, Value) and part:
-                values = forms.sources(part)
-                singles = [x for x in values if x.number in self._singles]
-                compute = _Later([result], values, singles, apart=self._apart, depth=self._depth + 1)
-                taken = [*values]
-            sides.append(Side(tuple(range(len(operands), len(operands) + len(taken))), compute))
-            operands += taken
-        watched = len(operands)
-        operands += [] if look is None else [look[1]]
-        forms.replace(Form(form.value, "choice", tuple(operands)))
-        by, yes, no = sides
-        return Choice(by, yes, no, look and look[0], watched, f"choice {self._depth}")
+class Later:
+    """Calls that are built at their first execution: most lines have sides that no element takes."""
 
-    # -- written ------------------------------------------------------------------------------------
-    def _write(
-        self, forms: Forms, choices: Mapping[int, Choice], results: Sequence[Value], given: Sequence[Value]
-    ) -> None:
-        """Write the calls, each value in the memory of one that is needed no more if there is any."""
-        truths = forms.truths()
-        roots = {x.number: x.number for x in given}  # of values that share the memory of others
-        for number, form in forms.made.items():
-            shares = form.verb in VIEWS or number in truths
-            roots[number] = roots[form.values[0].number] if shares else number
-        steps = [form for number, form in forms.made.items() if roots[number] == number]
-        last = {roots[x.number]: place for place, form in enumerate(steps) for x in form.values}
-        ends = {place: roots[x.number] for place, x in enumerate(results) if x.number in roots}
-        last |= dict.fromkeys(ends.values(), len(steps))
-        memory = {x.number: _Memory("operand", place) for place, x in enumerate(given)}
-        vectors = [last.get(x.number, -1) for x in given if x.number not in self._singles]
-        begin = -1 if self._apart else max(vectors, default=-1)  # when results may be written
-        ready = {form.value.number: _ready(form, choices, roots) for form in steps}
-        sizes = {form.value.number: DTYPES[form.value.type].itemsize for form in steps}
-        meant = {root: _Memory("result", place) for place, root in reversed(ends.items())}
-        for place, form in reversed([*enumerate(steps)]):
-            # What is needed for a result alone had better be made where that goes.
-            number = form.value.number
-            passed = [x for x in ready[number] if last[x] == place and sizes.get(x) == sizes[number]]
-            if number in meant and passed:
-                meant.setdefault(passed[0], meant[number])
-        free: dict[int, list[_Memory]] = defaultdict(list)
-        made: dict[int, int] = defaultdict(int)
-
-        def slot(x: Operand, *, unsigned: bool = False) -> int:
-            if isinstance(x, Value):
-                kind, place = DTYPES[TRUTH if x.number in truths else x.type], memory[roots[x.number]]
-            else:
-                kind, place = x.dtype, _Memory("constant", len(self._constants))
-                self._constants.append(x)
-            return self._slot(place, np.dtype(f"u{kind.itemsize}") if unsigned else kind)
-
-        for place, form in enumerate(steps):
-            value, number, unsigned = form.value, form.value.number, form.verb == "shr"
-            taken = [slot(x, unsigned=unsigned) for x in form.operands]
-            size = sizes[number]
-            used = dict.fromkeys(roots[x.number] for x in form.values)
-            dying = [memory[x] for x in used if last[x] == place and memory[x].kind == "buffer"]
-            fitting = [x for x in (memory[x] for x in ready[number]) if x in dying and x.size == size]
-            if number in self._singles:
-                target = _Memory("single", number)
-            elif number in meant and place >= begin:
-                target = meant[number]
-            elif fitting:
-                target = fitting[0]
-                dying.remove(target)
-            elif free[size]:
-                target = free[size].pop()
-            else:
-                target = _Memory("buffer", made[size], size)
-                made[size] += 1
-            memory[number] = target
-            for old in dying:
-                free[old.size].append(old)
-            function = choices[number] if number in choices else _FUNCTIONS[form.verb]
-            self._calls.append((function, itemgetter(*taken, slot(value, unsigned=unsigned))))
-        for place, x in enumerate(results):
-            end = _Memory("result", place)
-            if place not in ends or memory[ends[place]] != end:
-                source = slot(forms.constants.get(x.number, x))
-                self._calls.append((_cast, itemgetter(source, self._slot(end, DTYPES[x.type]))))
-
-    def _slot(self, memory: _Memory, dtype: np.dtype[Any]) -> int:
-        return self._slots.setdefault((memory, dtype), len(self._slots))
-
-
-class _Later:
-    """Calls that are made when they are first carried out: most lines have sides that no element takes."""
-
-    def __init__(self, *line: Any, **options: Any) -> None:
-        self._line, self._options = line, options
+    def __init__(self, make: Callable[[], Calls]) -> None:
+        self._make = make
 
     @cached_property
     def _made(self) -> Calls:
-        return Calls(*self._line, **self._options)
+        return self._make()
 
     def __call__(self, given: Sequence[Array], out: Sequence[Array]) -> None:
+        """Fill results from operands; the first time, build the calls."""
         self._made(given, out)
 
 
-def _ready(form: Form, choices: Mapping[int, Choice], roots: Mapping[int, int]) -> list[int]:
-    """Return the roots of the operands that a value may overwrite: of a selection, sides that are there."""
-    if form.verb not in SELECTIONS:
-        return [*dict.fromkeys(roots[x.number] for x in form.values)]
-    choice = choices.get(form.value.number)
-    there, read = ((2, 1), (0,)) if choice is None else choice.places()
-    sides, busy = (
-        [roots[x.number] for x in (form.operands[place] for place in places) if isinstance(x, Value)]
-        for places in (there, read)
-    )
-    return [x for x in sides if x not in busy]
+# -- selections ---------------------------------------------------------------------------------------------
+def foreseen(condition: Value) -> tuple[Callable[[Array], bool | None], Value] | None:
+    """Return a test whether a truth value is the same for a whole block, and the value it tests, if any.
+
+    The test costs less than the truth value. It returns the common truth value, or None if it cannot tell.
+    It looks for rare cases, which hardly any block has: NaN, magnitudes beyond a bound, and set bits.
+    """
+    if condition.verb == "not":
+        if (found := foreseen(condition.operands[0])) is None:
+            return None
+        inner, value = found
+
+        def negated(x: Array) -> bool | None:
+            return None if (known := inner(x)) is None else not known
+
+        return negated, value
+    if condition.verb not in ("eq", "le", "lt"):
+        return None
+    left, right = condition.operands
+    if condition.verb == "eq":
+        if left is right and left.type.is_float:
+            return _is_number, left
+        if left.verb == "and" and left.operands[1].verb == "constant" and right.constant == 0:
+            return partial(_are_clear, left.operands[1].constant), left.operands[0]
+        return None
+    beyond = left.verb == "constant"
+    bound, magnitude = (left, right) if beyond else (right, left)
+    if magnitude.verb != "abs" or bound.verb != "constant":
+        return None
+    # |x| <= bound and bound < |x| test for |x| <= bound, the other two for |x| < bound.
+    within = operator.le if beyond == (condition.verb == "lt") else operator.lt
+    number = float(bound.constant)  # type: ignore[arg-type]
+    answer = not beyond
+
+    def test(x: Array) -> bool | None:
+        inside = within(np.maximum.reduce(x), number) and within(-number, np.minimum.reduce(x))
+        return answer if inside else None
+
+    return test, magnitude.operands[0]
+
+
+def _are_clear(bits: Any, x: Array) -> bool | None:
+    return None if np.bitwise_or.reduce(x) & bits else True
+
+
+def _is_number(x: Array) -> bool | None:
+    greatest = np.maximum.reduce(x)
+    return True if greatest == greatest else None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a selection, or its condition.
+
+    Attributes
+    ----------
+    places : tuple of int
+        The places of the selection's operands that it takes.
+    compute : callable, optional
+        Fills a block from these operands; without it, the side is its only operand.
+    """
+
+    places: tuple[int, ...]
+    compute: Fill | None = None
+
+    def of(self, given: Sequence[Array], out: Array, index: Array | None = None) -> Array:
+        """Return the side for all elements, or for those of an index; `out` is memory for it."""
+        if index is None:
+            taken = [given[place] for place in self.places]
+        else:
+            taken = [x[index] if x.ndim else x for x in map(given.__getitem__, self.places)]
+        if self.compute is None:
+            return taken[0]
+        self.compute(taken, (out,))
+        return out
+
+
+class Choice:
+    """A selection that computes each side only for the elements that take it, as far as that pays.
+
+    Parameters
+    ----------
+    condition, yes, no : Side
+    foresee : callable, optional
+        A test as `foreseen` returns it, applied to one operand.
+    watched : int
+        The place of that operand.
+    memory : str
+        The place of the condition among the buffers.
+    """
+
+    def __init__(
+        self,
+        condition: Side,
+        yes: Side,
+        no: Side,
+        foresee: Callable[[Array], bool | None] | None,
+        watched: int,
+        memory: str,
+    ) -> None:
+        self._condition, self._sides = condition, (no, yes)
+        self._foresee, self._watched, self._memory = foresee, watched, memory
+
+    def places(self) -> tuple[list[int], list[int]]:
+        """Return the places of operands that are sides themselves, and of operands read to compute a side."""
+        ready = [side.places[0] for side in self._sides if side.compute is None]
+        computed = [side for side in self._sides if side.compute is not None]
+        return ready, [place for side in (self._condition, *computed) for place in side.places]
+
+    def __call__(self, *given_and_out: Array) -> None:
+        """Fill the last block from the others; it may share memory with one of them."""
+        *given, out = given_and_out
+        if self._foresee is not None and (known := self._foresee(given[self._watched])) is not None:
+            return self._whole(known, given, out)
+        condition = self._condition.of(given, scratch(self._memory, out.size, np.bool_))
+        taken = np.count_nonzero(condition)
+        if taken in (0, out.size):
+            return self._whole(bool(taken), given, out)
+        usual = bool(2 * taken > out.size)
+        where = ~condition if usual else condition
+        rare = self._sides[not usual]
+        if min(taken, out.size - taken) * _FEW <= out.size:
+            # Computed before the block is filled, as that may be an operand.
+            index = np.flatnonzero(where)
+            few = rare.of(given, np.empty(index.size, out.dtype), index)
+            self._whole(usual, given, out)
+            out[index] = few
+        else:
+            kept = scratch(f"{self._memory} rare", out.size, out.dtype)
+            other = rare.of(given, kept)
+            if other is not kept and other.ndim:  # it may be the block to be filled
+                np.copyto(kept, other)
+                other = kept
+            self._whole(usual, given, out)
+            blend(where, other, out, out)
+        return None
+
+    def _whole(self, chosen: bool, given: Sequence[Array], out: Array) -> None:
+        made = self._sides[chosen].of(given, out)
+        if made is not out:
+            np.copyto(out, made)

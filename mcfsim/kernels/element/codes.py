@@ -1,4 +1,4 @@
-"""Codes of one number: of a floating-point format with a code for NaN, as `mcfsim.codec` has them."""
+"""Codes of one number, as in `mcfsim.codec`, for floating-point formats with a code for NaN."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mcfsim.kernels.element.floats import CARRIERS, INFINITY, NAN
 from mcfsim.kernels.element.gpu_verbs import note_code, note_decoded
 from mcfsim.kernels.element.machine import F64, Type, Value
 
-#: Codes of more bits are not worth reading in place of numbers of a carrier.
+#: Longer codes are not worth reading instead of numbers of a carrier.
 MOST_BITS = 16
 
 
 def has_codes(fmt: Format) -> bool:
-    """Return whether codes of a format are read and written here."""
+    """Return whether this module reads and writes codes of a format."""
     return type(fmt) is Format and fmt.has_nan and fmt.bits <= MOST_BITS
 
 
@@ -23,11 +23,11 @@ def decode_element(code: Value, fmt: Format, kind: Type) -> Value:
     Parameters
     ----------
     code : value of 32 bits
-        A code of the format: what another integer gives is left open.
+        A code of the format; for other integers the result is unspecified.
     fmt : Format
-        One for which `has_codes` holds.
+        A format for which `has_codes` holds.
     kind : Type
-        That of the format's carrier, and of the value.
+        The type of the format's carrier, and of the value.
     """
     return note_decoded(code, _decoded(code, fmt, kind), fmt)
 
@@ -56,14 +56,14 @@ def _decoded(code: Value, fmt: Format, kind: Type) -> Value:
 
 
 def encode_element(x: Value, fmt: Format) -> Value:
-    """Return the code of a value, an integer of the carrier's size; of every NaN it is the same.
+    """Return the code of a value, an integer of the carrier's size; all NaNs have the same code.
 
     Parameters
     ----------
     x : value of binary32 or binary64
-        A value of the format in its carrier: what another number gives is left open.
+        A value of the format in its carrier; for other numbers the result is unspecified.
     fmt : Format
-        One for which `has_codes` holds.
+        A format for which `has_codes` holds.
     """
     codes, carrier = FloatCodes(fmt), CARRIERS[x.type]
     cut = carrier.place + 1 - fmt.precision
@@ -87,7 +87,7 @@ def encode_element(x: Value, fmt: Format) -> Value:
 
 
 def is_code(code: Value, fmt: Format) -> Value:
-    """Return whether an integer is a code of a format, for which `has_codes` holds."""
+    """Return whether an integer is a code of a format for which `has_codes` holds."""
     codes = FloatCodes(fmt)
     known = code.shr(fmt.bits).equals(0)
     if codes.gaps:
@@ -97,7 +97,7 @@ def is_code(code: Value, fmt: Format) -> Value:
 
 
 def _is_top(fmt: Format, kind: Type) -> bool:
-    """Return whether codes are the upper bits of the carrier's."""
+    """Return whether codes are the upper bits of the carrier's codes."""
     carrier = CARRIERS[kind]
     fields = fmt.exponent_bits == carrier.exponent_bits.bit_count() and fmt.emin == carrier.emin
     return fields and fmt.specials is Specials.IEEE and fmt.zero

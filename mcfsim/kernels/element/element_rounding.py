@@ -24,15 +24,15 @@ def round_element(
 
 
 def is_value(x: Value, fmt: Format) -> Value:
-    """Return whether a number of the carrier is NaN or a value of a format, but for a zero's sign."""
+    """Return whether a number of the carrier is NaN or a value of a format, ignoring the sign of zero."""
     return is_kept(x, fmt) | ~x.equals(x)
 
 
 def is_kept(x: Value, fmt: Format) -> Value:
-    """Return whether a number of the carrier is a value of a format, but for a zero's sign; NaN may be."""
+    """Return whether a number of the carrier is a value of a format but for the sign of zero; NaN may be."""
     carrier = CARRIERS[x.type]
     if type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero:
         return (x.bits() & ((1 << (carrier.place + 1 - fmt.precision)) - 1)).equals(0)
-    # Each the shorter text.
+    # The mode with the shorter algorithm.
     rounding = Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding()
     return round_element(x, fmt, rounding).equals(x)

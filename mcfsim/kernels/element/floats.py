@@ -1,16 +1,14 @@
-"""Rounding of one number to a floating-point format or a grid, as a straight line.
+"""Rounding of one number to a floating-point format or a grid, as a straight line of machine operations.
 
-Two ways lead to the neighbours of a number, and the mode decides between them.
+There are two ways to find the neighbours of a number; the mode decides between the neighbours.
 
-*By addition*, where the carrier has room: a power of two is added whose unit in the last place is the
-quantum of the format there, and subtracted again. The sum's code counts in quanta; one more or less is the
-next value.
+*By addition*, where the carrier has room: add and subtract a power of two whose unit in the last place is the
+format's quantum at the number. The sum's code counts in quanta; one more or less is the next value.
 
-*By the code*, elsewhere: what a format cuts off of a normal number are the low bits of its code, so a mode is
-an addition to the code, and clearing of these bits. Numbers below the smallest normal one are rounded in
-units of the quantum.
+*By the code*, elsewhere: rounding a normal number cuts off the low bits of its code, so each mode adds to the
+code and clears these bits. Numbers below the smallest normal one are rounded in units of the quantum.
 
-What overflows, what is infinite or NaN, and what a format lacks, is put right afterwards.
+Overflow, infinity, NaN and values that the format lacks are corrected afterwards.
 """
 
 from __future__ import annotations
@@ -34,20 +32,20 @@ from mcfsim.kernels.element.machine import (
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
 
 NAN, INFINITY = float("nan"), float("inf")
-#: Random bits that an integer of 32 bits holds, and one more for the rule that is centred.
+#: Random bits that an integer of 32 bits holds, with room for one more by the rule `CENTRED`.
 SHORT = 30
 
 
 @dataclass(frozen=True)
 class FloatLayout:
-    """The shape of binary32 or binary64.
+    """The layout of binary32 or binary64.
 
     Attributes
     ----------
     place : int
-        How many fraction bits there are, and so where the exponent's field begins.
+        The number of fraction bits, and so the place of the exponent field.
     bias : int
-        The exponent's, which is the largest exponent too.
+        The bias of the exponent, which is also the largest exponent.
     """
 
     place: int
@@ -60,17 +58,17 @@ class FloatLayout:
 
     @property
     def sign_bit(self) -> int:
-        """The code of -0, an integer less than zero."""
+        """The code of -0, a negative integer."""
         return -(1 << self.sign_place)
 
     @property
     def sign_place(self) -> int:
-        """Where the sign is."""
+        """The place of the sign bit."""
         return 31 if self.place == 23 else 63
 
     @property
     def exponent_bits(self) -> int:
-        """The exponent's field, all ones: the code of infinity."""
+        """The exponent field with all bits set: the code of infinity."""
         return (2 * self.bias + 1) << self.place
 
     def field(self, exponent: int) -> int:
@@ -91,7 +89,7 @@ def round_float(
     residual: Value | None = None,
     clean: bool = False,
 ) -> Value:
-    """Round a number of the carrier to a floating-point format, see `mcfsim.convert.round_to`.
+    """Round a number of the carrier to a floating-point format, once; see `mcfsim.convert.round_to`.
 
     Parameters
     ----------
@@ -100,15 +98,15 @@ def round_float(
     fmt : Format
         The target.
     rounding : Rounding
-        Mode and policies. Here ``flush_inputs`` is ``flush_before``: what is rounded is the operand.
+        Mode and policies. Here ``flush_inputs`` is ``flush_before``: the rounded number is the operand.
     word : integer, optional
         For stochastic rounding: the random bits, an integer below ``2**random_bits``; of 64 bits, or of 32
         for up to 30 random ones.
     residual : value, optional
-        What the carrier lost of x, where `takes_residual` says so: rounded is the sum of both.
+        The rounding error of x in the carrier, if `takes_residual` allows one: the sum of both is rounded.
     clean : bool, optional
-        Whether x, if it is NaN, has a *clean* code, all of whose bits but the highest of the fraction are
-        zero, as processors make it. The result then has one, too.
+        Whether x, if it is NaN, has a *clean* code, as processors make it: all fraction bits but the highest
+        are zero. The result then has one, too.
     """
     carrier = CARRIERS[x.type]
     full_range = has_range_of(carrier, fmt)
@@ -139,12 +137,12 @@ def round_float(
 
 
 def has_range_of(carrier: FloatLayout, fmt: Format) -> bool:
-    """Return whether a format's normal numbers and infinity are those of the carrier, but for precision."""
+    """Return whether a format has the exponent range and the infinity of the carrier."""
     return fmt.emin == carrier.emin and fmt.emax == carrier.bias and fmt.has_infinity
 
 
 def takes_residual(kind: Type, fmt: Format, rounding: Rounding) -> bool:
-    """Return whether a number of the carrier can be rounded together with what the carrier lost of it."""
+    """Return whether a number of the carrier can be rounded together with its residual."""
     carrier = CARRIERS[kind]
     usual = type(fmt) is Format and fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
     spare = carrier.place + 1 >= fmt.precision + rounding.guard_bits and fmt.precision > 1
@@ -153,14 +151,14 @@ def takes_residual(kind: Type, fmt: Format, rounding: Rounding) -> bool:
 
 
 def carries_over(kind: Type, fmt: Format, rounding: Rounding) -> bool:
-    """Return whether overflow and infinity come out right by the carry into the code alone."""
+    """Return whether the carry in the code alone handles overflow and infinity correctly."""
     plain = fmt.precision > 1 and rounding.overflow is Overflow.IEEE
     return plain and has_range_of(CARRIERS[kind], fmt)
 
 
 def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
-    """Round a number of the carrier to a uniform grid: to fixed point, and then to between its ends."""
-    # One bit more than the grid needs, so that neither end is next to where this format itself ends.
+    """Round a number of the carrier to a uniform grid: to fixed point, then clamped to the grid's ends."""
+    # One bit more than the grid needs, so that neither end of the grid is next to an end of this format.
     precision, exponent = fmt.precision + 1, fmt.emin + 1
     fixed_point = Format(precision=precision, emin=exponent, emax=exponent, specials=Specials.NONE)
     rounded = round_float(x, fixed_point, rounding, word)
@@ -171,7 +169,7 @@ def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = Non
 
 # -- by addition ---------------------------------------------------------------------------------------------
 def _reaches(fmt: Format, carrier: FloatLayout) -> bool:
-    """Return whether the power exists for every exponent, and has a last bit to tell even from odd."""
+    """Return whether the added power exists for every exponent, with a last bit that tells even from odd."""
     cut = carrier.place + 1 - fmt.precision
     return cut >= 2 and fmt.emax + 1 + cut <= carrier.bias and fmt.precision > 1
 
@@ -187,7 +185,7 @@ def _by_addition(x: Value, fmt: Format, mode: Mode) -> Value:
     if mode in (Mode.UP, Mode.DOWN):
         towards = x if mode is Mode.UP else -x
         total = towards + power
-        error = (total - power) - towards  # exact; less than zero where the neighbour above is meant
+        error = (total - power) - towards  # exact; negative where the result is the neighbour above
         total = (total.bits() - (error.bits() >> carrier.sign_place)).as_number()
         return with_sign(total - power if mode is Mode.UP else power - total, code)
     if mode is Mode.NEAREST_EVEN:
@@ -197,18 +195,18 @@ def _by_addition(x: Value, fmt: Format, mode: Mode) -> Value:
     nearest = total - power
     error = magnitude - nearest  # exact
     if mode is Mode.NEAREST_AWAY:
-        # A tie that went toward zero is as far from the next number.
+        # After a tie that went toward zero, the next number is equally far.
         above = ((total.bits() + 1).as_number() - power) - magnitude
         stepped = total.bits() + above.equals(error).count(BITS_OF[x.type])
     else:
-        stepped = total.bits() + (error.bits() >> carrier.sign_place)  # one less where it went up
+        stepped = total.bits() + (error.bits() >> carrier.sign_place)  # one less where it rounded up
         if mode is Mode.TO_ODD:
             stepped = stepped | (~error.equals(0.0)).count(BITS_OF[x.type])
     return with_sign(stepped.as_number() - power, code)
 
 
 def with_sign(x: Value, code: Value) -> Value:
-    """Return a number with the sign of a code set, if that has one: a zero gets it back."""
+    """Return a number with its sign bit set if that of a code is: a zero regains its sign."""
     return (x.bits() | (code & CARRIERS[x.type].sign_bit)).as_number()
 
 
@@ -224,7 +222,7 @@ def _by_code(
         code = _towards(code, residual, rounding.mode)
     ones, quantum = (1 << cut) - 1, 1 << cut
     mode, flips = rounding.mode, False
-    if fmt.precision == 1:  # the last bit kept is the exponent's, and no bit of the significand
+    if fmt.precision == 1:  # the last bit kept belongs to the exponent, not to the significand
         if fmt.parity is Parity.CODE:
             flips = (fmt.bias - carrier.bias) % 2 == 1
         elif mode is Mode.NEAREST_EVEN:
@@ -240,8 +238,8 @@ def _by_code(
     elif mode is Mode.DOWN:
         code = code + ((code >> carrier.sign_place) & ones)
     elif mode is Mode.TO_ODD:
-        carry = (code & ones) + ones  # reaches the last bit kept if anything is cut off
-        # Where odd is a clear bit: up from a set one.
+        carry = (code & ones) + ones  # reaches the last bit kept if any bit cut off is set
+        # If a clear bit is odd, step up from a set one.
         code = ((carry & code) & quantum) + code if flips else carry | code
     elif mode is Mode.STOCHASTIC:
         bits, rule = rounding.random_bits, rounding.rule
@@ -252,7 +250,7 @@ def _by_code(
 
 
 def _towards(code: Value, residual: Value, mode: Mode) -> Value:
-    """Return the code of the next number where a residual leads across what a mode would keep."""
+    """Return the code, moved to the next number where the residual changes the result of the mode."""
     if mode in (Mode.TOWARD_ZERO, Mode.NEAREST_AWAY):
         return code - _inward(code, residual).count(code.type)
     sign = code >> CARRIERS[NUMBER_OF[code.type]].sign_place  # 0 or -1
@@ -262,14 +260,14 @@ def _towards(code: Value, residual: Value, mode: Mode) -> Value:
 
 
 def _inward(code: Value, residual: Value) -> Value:
-    """Return whether a residual leads toward zero from the number of a code."""
+    """Return whether a residual points toward zero from the number of a code."""
     return (code < 0).select(residual > 0.0, residual < 0.0)
 
 
 def _tied_to_even(code: Value, cut: int, flips: bool, residual: Value | None = None) -> Value:
-    """Add just under half a unit of some bit, and that bit (or its opposite): ties then go to even.
+    """Add just under half a unit of the bit at `cut`, and that bit (or its opposite): ties then go to even.
 
-    What a residual says of a tie comes first.
+    A nonzero residual decides ties first.
     """
     odd = (code >> cut) & 1
     up = odd ^ 1 if flips else odd
@@ -280,11 +278,11 @@ def _tied_to_even(code: Value, cut: int, flips: bool, residual: Value | None = N
 
 
 def _aligned_draw(word: Value | None, rounding: Rounding, cut: int, kind: Type) -> Value:
-    """Return what carries with the stated probability: the random bits, aligned below the last bit kept.
+    """Return the random bits aligned below the last bit kept; adding them carries with the right probability.
 
     With r random bits R the rules truncate and nearest_first carry if ``rest + R 2**(cut - r)`` reaches
     ``2**cut``, and centred does with ``2 R + 1`` and ``r + 1`` in place of R and r. If there are more random
-    bits than are cut off, the excess ones cannot matter and are dropped.
+    bits than bits cut off, the excess ones have no effect and are dropped.
     """
     draw, bits = random_bits(word, rounding)
     draw = draw if kind is I32 else draw.extend()
@@ -294,7 +292,7 @@ def _aligned_draw(word: Value | None, rounding: Rounding, cut: int, kind: Type) 
 
 
 def random_bits(word: Value | None, rounding: Rounding) -> tuple[Value, int]:
-    """Return the random bits as the rule takes them, and how many they are.
+    """Return the random bits as the rule takes them, and their number.
 
     Raises
     ------
@@ -312,7 +310,7 @@ def _below_normal(x: Value, fmt: Format, rounding: Rounding, word: Value | None)
     carrier, kind = CARRIERS[x.type], BITS_OF[x.type]
     code, mode = x.bits(), rounding.mode
     scale = fmt.precision - 1 - fmt.emin
-    first, second = scale // 2, scale - scale // 2  # the quantum may be beyond the carrier: in two steps
+    first, second = scale // 2, scale - scale // 2  # in two steps, as the quantum may be beyond the carrier
     quanta = abs(x) * 2.0**first * 2.0**second
     if scale < 0:  # numbers far below the quantum leave the carrier's range
         lost = quanta.equals(0.0) & ~x.equals(0.0)
@@ -351,18 +349,18 @@ def _whole(x: Value, *, nearest: bool) -> Value:
     return whole if nearest else whole - (x < total - unit).count(I64)
 
 
-# -- what is no finite number of the format ------------------------------------------------------------------
+# -- numbers that are no finite numbers of the format --------------------------------------------------------
 def _within_range(
     x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None, *, clean: bool
 ) -> Value:
-    """Apply the overflow policy, and put NaN and infinity in their places."""
+    """Apply the overflow policy, and restore NaN and infinity."""
     carrier, mode, code = CARRIERS[x.type], rounding.mode, x.bits()
     if carries_over(x.type, fmt, rounding):
-        # Infinity is what comes after the largest number. So a clean NaN stays, too.
+        # In the code, infinity follows the largest number. A clean NaN stays, too.
         return rounded if clean else x.equals(x).select(rounded, x)
     largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
     infinite = with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
-    # To nearest, NaN and infinity come through the additions as they are; elsewhere codes have been changed.
+    # In nearest modes the additions preserve NaN and infinity; elsewhere their codes have been changed.
     keeps_nan = _reaches(fmt, carrier) and mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
     exceeds = largest < abs(rounded) if keeps_nan else ~(abs(rounded) <= largest)
     if rounding.overflow is Overflow.NEAREST_BOUNDARY:
@@ -385,10 +383,10 @@ def _within_range(
 
 
 def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
-    """Return where a number overflows by its random word: from the maximum to half a quantum above it.
+    """Return whether a number overflows by its random word, between the maximum and half a quantum above it.
 
-    The excess over the maximum is exact. In units of the half quantum it is rounded to 1, 0 or less; infinity
-    and NaN are past it.
+    The excess over the maximum is exact. In units of half a quantum it is rounded to 1, 0 or less. Infinity
+    and NaN count as overflow.
     """
     unit = Format(precision=1, emin=0, emax=0, specials=Specials.NONE)
     excess = (abs(x) - _exact(fmt.max)) / 2.0 ** (fmt.emax - fmt.precision)
@@ -398,7 +396,7 @@ def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None
 
 
 def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
-    """Flush what is below the smallest normal number, or make it that number where there is no zero."""
+    """Flush a number below the smallest normal one, or replace it by that one if the format has no zero."""
     code = x.bits()
     normal = x.like(_exact(fmt.smallest_normal))
     tiny = (abs(x) < normal) & ~x.equals(0.0)
@@ -413,10 +411,10 @@ def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, 
 
 
 def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
-    """Return whether a number below the smallest normal one rounds to it with the exponent unbounded.
+    """Return whether a number below the smallest normal one rounds to it with an unbounded exponent.
 
-    Four times the number is normal, and rounds as the number would: to four times the smallest normal number,
-    or not. (Two binades up, codes of precision 1 are even or odd as they were.)
+    Four times the number is normal and rounds as the number would: to four times the smallest normal number
+    or not. (Two binades up, codes of precision 1 keep their parity.)
     """
     normal = replace(fmt, emax=fmt.emin + 2, specials=Specials.NONE, signed=True)
     gradual = replace(rounding, underflow=Underflow.GRADUAL)

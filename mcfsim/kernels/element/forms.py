@@ -1,42 +1,45 @@
-"""The values of a line as NumPy is to make them: what is constant, what needs what, and nothing else does."""
+"""Translation of a line of machine operations to calls of NumPy's functions, with memory for each value."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.kernels.element.machine import Value
-from mcfsim.kernels.element.on_numpy import DTYPES, carried_out
+from mcfsim.kernels.element.calls import FUNCTIONS, Call, Calls, Choice, Later, Memory, Side, cast, foreseen
+from mcfsim.kernels.element.machine import TRUTH, Value
+from mcfsim.kernels.element.verbs import DTYPES, carried_out
 
 #: A value, or a constant.
 Operand = Value | NDArray[Any]
 
-#: Verbs that leave the bits as they are.
+#: Verbs (machine operations) that keep all bits.
 VIEWS = ("bits", "number")
 SELECTIONS = ("select", "choice")
-#: Verbs that take a truth value for an integer.
+#: Verbs that accept a truth value as an integer.
 _TAKE_TRUTH = {"add", "sub", "and", "or", "xor"}
 
 
 @dataclass(slots=True)
 class Form:
-    """How a value is made.
+    """The verb and the operands that compute a value.
 
     Attributes
     ----------
     value : Value
     verb : str
-        One of a machine's; or ``clip``, ``least``, ``greatest``, of integers; or ``choice``, a selection
-        whose sides are computed with it.
+        A verb of the machine; or ``clip``, ``least`` or ``greatest`` on integers; or ``choice``, a selection
+        that computes its sides.
     operands : tuple of Value or array
     values : list of Value
-        The operands that are no constants.
+        The operands that are not constant.
     """
 
     value: Value
@@ -49,7 +52,7 @@ class Form:
 
 
 class Forms:
-    """How the values are made that results need, from others that are given.
+    """The forms of all values that results need, computed from given values.
 
     Parameters
     ----------
@@ -58,7 +61,7 @@ class Forms:
     Attributes
     ----------
     made : dict of int to Form
-        By the values' numbers, in order.
+        By the numbers of the values, in order.
     constants : dict of int to array
         The values that are constant, by number.
 
@@ -90,11 +93,11 @@ class Forms:
                 self._users[x.number].append(number)
 
     def has(self, value: Value) -> bool:
-        """Return whether a value is given or made."""
+        """Return whether a value is given or computed."""
         return value.number in self.made or value.number in self._there
 
     def alone(self, root: Operand, user: Form, kept: Collection[int] = ()) -> set[int]:
-        """Return the numbers of the values that are needed for one operand of a selection, and nothing else.
+        """Return the numbers of the values that only one operand of a selection needs.
 
         Values with the numbers in `kept` are needed elsewhere.
         """
@@ -105,7 +108,7 @@ class Forms:
             return set()
         found, waiting = {root.number}, [-x.number for x in self.made[root.number].values]
         heapify(waiting)
-        while waiting:  # from the last on, so that all users of a value are known
+        while waiting:  # in descending order, so that all users of a value are known
             number = -heappop(waiting)
             if number not in self.made or number in found or number in kept:
                 continue
@@ -116,7 +119,7 @@ class Forms:
         return found
 
     def sources(self, part: Collection[int]) -> list[Value]:
-        """Return what a part is computed from; what is one step from given values is computed again."""
+        """Return the values from which a part is computed; values one step from given ones are recomputed."""
         found: dict[int, Value] = {}
         waiting = [x for number in part for x in self.made[number].values]
         while waiting:
@@ -130,7 +133,7 @@ class Forms:
         return [found[number] for number in sorted(found)]
 
     def replace(self, form: Form) -> None:
-        """Make a value in another way, and leave out what is then needed no more."""
+        """Replace the form of a value, and remove values that are then no longer needed."""
         number = form.value.number
         waiting = [(x, number) for x in self.made[number].values]
         self.made[number] = form
@@ -143,7 +146,7 @@ class Forms:
                 waiting += [(y, x.number) for y in self.made.pop(x.number).values]
 
     def truths(self) -> set[int]:
-        """Return the integers that may stay truth values, as NumPy takes these beside an integer."""
+        """Return the numbers of integers that may stay truth values, as NumPy takes these beside integers."""
         found: set[int] = set()
         for number in sorted(self.made, reverse=True):
             serves = all(
@@ -153,11 +156,11 @@ class Forms:
             )
             if _is_count(self.made[number].value) and number not in self._results and serves:
                 found.add(number)
-        # Of an integer that is one nothing is a truth value.
+        # An extended value can stay a truth value only if its operand does.
         return {x for x in found if self.made[x].verb == "count" or self.made[x].values[0].number in found}
 
     def _is_near(self, form: Form) -> bool:
-        """Return whether a value is one step from given values, views apart."""
+        """Return whether a value is one step from given values, not counting views."""
         if form.verb in SELECTIONS:
             return False
         before = [self.made[x.number] for x in form.values if x.number in self.made]
@@ -199,7 +202,7 @@ def _form(value: Value, operands: tuple[Operand, ...], forms: dict[int, Form]) -
 
 
 def _extreme(value: Value, least: bool, operands: tuple[Operand, ...], forms: dict[int, Form]) -> Form:
-    """Return the lesser or the greater of two integers: beside a constant by clipping, which is faster."""
+    """Return the form of a minimum or maximum of integers: `clip` if one is constant, which is faster."""
     x, bound = operands if isinstance(operands[0], Value) else operands[::-1]
     if not isinstance(x, Value) or isinstance(bound, Value):
         return Form(value, "least" if least else "greatest", operands)
@@ -212,3 +215,192 @@ def _extreme(value: Value, least: bool, operands: tuple[Operand, ...], forms: di
         if low <= inner_high and inner_low <= high and isinstance(y, Value):
             x, low, high = y, max(low, inner_low), min(high, inner_high)
     return Form(value, "clip", (x, *(np.array(end, DTYPES[value.type]) for end in (low, high))))
+
+
+# -- written as calls ---------------------------------------------------------------------------------------
+def as_calls(
+    results: Sequence[Value],
+    given: Sequence[Value],
+    singles: Collection[Value] = (),
+    *,
+    apart: bool = True,
+    depth: int = 0,
+) -> Calls:
+    """Return a line, or part of one, as calls of NumPy's functions.
+
+    Parameters
+    ----------
+    results : sequence of Value
+        The values to compute.
+    given : sequence of Value
+        The values from which to compute them: inputs of the line, or other values of it.
+    singles : collection of Value, optional
+        Those of `given` that are the same for all elements, as arrays without axes.
+    apart : bool, optional
+        Whether results share no memory with operands. Otherwise there is only one result, which may share
+        the memory of an operand.
+    depth : int, optional
+        How many other `Calls` are running meanwhile: each has memory of its own.
+
+    Raises
+    ------
+    ValueError
+        If a result needs an input that is not given.
+    """
+    return _CallsWriter(results, given, singles, apart, depth).calls()
+
+
+#: The fewest verbs of a side of a selection for which it pays to test whether any element takes it.
+_WORTH_A_LOOK = 3
+
+
+class _CallsWriter:
+    """The writer of calls behind `as_calls`."""
+
+    def __init__(
+        self,
+        results: Sequence[Value],
+        given: Sequence[Value],
+        singles: Collection[Value],
+        apart: bool,
+        depth: int,
+    ) -> None:
+        self._depth, self._apart = depth, apart
+        self._slots: dict[tuple[Memory, np.dtype[Any]], int] = {}
+        self._constants: list[NDArray[Any]] = []
+        self._calls: list[Call] = []
+        forms = Forms(results, given)
+        self._singles = {x.number for x in singles}
+        for number, form in forms.made.items():
+            if all(x.number in self._singles for x in form.values):
+                self._singles.add(number)
+        self._write(forms, self._choices(forms), results, given)
+
+    def calls(self) -> Calls:
+        return Calls(self._calls, self._slots, self._constants, depth=self._depth)
+
+    def _choices(self, forms: Forms) -> dict[int, Choice]:
+        """Remove values that only one side of a selection needs; return such selections as choices."""
+        found: dict[int, Choice] = {}
+        for number in sorted(forms.made, reverse=True):
+            form = forms.made.get(number)
+            if form is not None and form.verb == "select":
+                choice = self._choice(form, forms)
+                if choice is not None:
+                    found[number] = choice
+        return found
+
+    def _choice(self, form: Form, forms: Forms) -> Choice | None:
+        condition = form.operands[0]
+        if not isinstance(condition, Value) or condition.number in self._singles:
+            return None
+        look = foreseen(condition)
+        if look is not None and not (condition.number in forms.made and forms.has(look[1])):
+            look = None
+        kept = () if look is None else (look[1].number,)
+        parts = [forms.alone(x, form, kept) for x in form.operands]
+        if look is None:
+            parts[0] = set()  # needed in any case
+        work = sum(forms.made[x].verb not in VIEWS for part in parts[1:] for x in part)
+        if look is None and work < _WORTH_A_LOOK:
+            return None
+        operands: list[Operand] = []
+        sides: list[Side] = []
+        for part, result in zip(parts, form.operands, strict=True):
+            taken: list[Operand] = [result]
+            compute = None
+            if isinstance(result, Value) and part:
+                values = forms.sources(part)
+                singles = [x for x in values if x.number in self._singles]
+                options: Any = {"apart": self._apart, "depth": self._depth + 1}
+                compute = Later(partial(as_calls, [result], values, singles, **options))
+                taken = [*values]
+            sides.append(Side(tuple(range(len(operands), len(operands) + len(taken))), compute))
+            operands += taken
+        watched = len(operands)
+        operands += [] if look is None else [look[1]]
+        forms.replace(Form(form.value, "choice", tuple(operands)))
+        by, yes, no = sides
+        return Choice(by, yes, no, look and look[0], watched, f"choice {self._depth}")
+
+    def _write(
+        self, forms: Forms, choices: Mapping[int, Choice], results: Sequence[Value], given: Sequence[Value]
+    ) -> None:
+        """Write the calls, each value in the memory of one that is no longer needed, if there is one."""
+        truths = forms.truths()
+        roots = {x.number: x.number for x in given}  # of values that share the memory of others
+        for number, form in forms.made.items():
+            shares = form.verb in VIEWS or number in truths
+            roots[number] = roots[form.values[0].number] if shares else number
+        steps = [form for number, form in forms.made.items() if roots[number] == number]
+        last = {roots[x.number]: place for place, form in enumerate(steps) for x in form.values}
+        ends = {place: roots[x.number] for place, x in enumerate(results) if x.number in roots}
+        last |= dict.fromkeys(ends.values(), len(steps))
+        memory = {x.number: Memory("operand", place) for place, x in enumerate(given)}
+        vectors = [last.get(x.number, -1) for x in given if x.number not in self._singles]
+        begin = -1 if self._apart else max(vectors, default=-1)  # when results may be written
+        ready = {form.value.number: _ready(form, choices, roots) for form in steps}
+        sizes = {form.value.number: DTYPES[form.value.type].itemsize for form in steps}
+        meant = {root: Memory("result", place) for place, root in reversed(ends.items())}
+        for place, form in reversed([*enumerate(steps)]):
+            # A value that only a result needs is best computed in the memory of that result.
+            number = form.value.number
+            passed = [x for x in ready[number] if last[x] == place and sizes.get(x) == sizes[number]]
+            if number in meant and passed:
+                meant.setdefault(passed[0], meant[number])
+        free: dict[int, list[Memory]] = defaultdict(list)
+        made: dict[int, int] = defaultdict(int)
+
+        def slot(x: Operand, *, unsigned: bool = False) -> int:
+            if isinstance(x, Value):
+                kind, place = DTYPES[TRUTH if x.number in truths else x.type], memory[roots[x.number]]
+            else:
+                kind, place = x.dtype, Memory("constant", len(self._constants))
+                self._constants.append(x)
+            return self._slot(place, np.dtype(f"u{kind.itemsize}") if unsigned else kind)
+
+        for place, form in enumerate(steps):
+            value, number, unsigned = form.value, form.value.number, form.verb == "shr"
+            taken = [slot(x, unsigned=unsigned) for x in form.operands]
+            size = sizes[number]
+            used = dict.fromkeys(roots[x.number] for x in form.values)
+            dying = [memory[x] for x in used if last[x] == place and memory[x].kind == "buffer"]
+            fitting = [x for x in (memory[x] for x in ready[number]) if x in dying and x.size == size]
+            if number in self._singles:
+                target = Memory("single", number)
+            elif number in meant and place >= begin:
+                target = meant[number]
+            elif fitting:
+                target = fitting[0]
+                dying.remove(target)
+            elif free[size]:
+                target = free[size].pop()
+            else:
+                target = Memory("buffer", made[size], size)
+                made[size] += 1
+            memory[number] = target
+            for old in dying:
+                free[old.size].append(old)
+            function = choices[number] if number in choices else FUNCTIONS[form.verb]
+            self._calls.append((function, itemgetter(*taken, slot(value, unsigned=unsigned))))
+        for place, x in enumerate(results):
+            end = Memory("result", place)
+            if place not in ends or memory[ends[place]] != end:
+                source = slot(forms.constants.get(x.number, x))
+                self._calls.append((cast, itemgetter(source, self._slot(end, DTYPES[x.type]))))
+
+    def _slot(self, memory: Memory, dtype: np.dtype[Any]) -> int:
+        return self._slots.setdefault((memory, dtype), len(self._slots))
+
+
+def _ready(form: Form, choices: Mapping[int, Choice], roots: Mapping[int, int]) -> list[int]:
+    """Return the roots of operands that a value may overwrite; for a selection, those that are its sides."""
+    if form.verb not in SELECTIONS:
+        return [*dict.fromkeys(roots[x.number] for x in form.values)]
+    choice = choices.get(form.value.number)
+    there, read = ((2, 1), (0,)) if choice is None else choice.places()
+    sides, busy = (
+        [roots[x.number] for x in (form.operands[place] for place in places) if isinstance(x, Value)]
+        for places in (there, read)
+    )
+    return [x for x in sides if x not in busy]

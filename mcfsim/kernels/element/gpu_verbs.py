@@ -1,20 +1,20 @@
-"""Verbs that some GPUs have: one instruction makes what the texts spell out.
+"""Verbs (machine operations) of some GPUs, where one instruction replaces several ordinary verbs.
 
-A text says what a value is, in verbs that every machine has. Beside some values it notes one verb that makes
-the same, but for the code of a NaN. A machine that has it may take it instead (`Line.needed`); all others
-never see it. So there is no second text of what a rounding is.
+An element algorithm defines a value by verbs that every machine has. Beside some values it notes one verb
+that computes the same, except for the code of a NaN. A machine that has this verb may use it instead
+(`Line.needed`); all others never see it. So rounding has one definition only.
 
 Verbs
 -----
 ``round_bfloat16``, ``round_float16``
-    Of a binary32 number: to nearest even, subnormal numbers kept, infinity where it overflows.
+    Round a binary32 number to nearest even, with subnormal numbers kept and overflow to infinity.
 ``add_bfloat16``, ``sub_bfloat16``, ``mul_bfloat16``, ``fma_bfloat16``
-    Of bfloat16 values in binary32, rounded once in the same way. Their codes are the upper halves of those
-    of binary32, and the lower halves are zero. A NaN, whose lower half may be anything, must show in its
-    upper half: so operands are results of these verbs, or codes read from memory, or one of those with
-    another sign.
+    Operate on bfloat16 values in binary32, rounded once in the same way. Their codes are the upper halves
+    of the binary32 codes, and the lower halves are zero. The lower half of a NaN may be anything, so its
+    upper half must show that it is NaN: operands are results of these verbs, or codes read from memory, or
+    one of those with another sign.
 ``encode_float16``, ``decode_float16``
-    The code of a float16 value in binary32, and the value of a code. What code a NaN has is left open.
+    The code of a float16 value in binary32, and the value of a code. The code of a NaN is unspecified.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = {_BFLOAT16: "bfloat16", _FLOAT16: "float16"}
 
 
 def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> Value:
-    """Return a rounded number, with the verb noted that makes it of x if there is one."""
+    """Return a rounded number after noting the verb that rounds x to it, if there is one."""
     if x.type is rounded.type is F32 and fmt in _NAMES and _is_standard(rounding):
         rounded.line.note(rounded, f"round_{_NAMES[fmt]}", x)
     return rounded
@@ -39,7 +39,7 @@ def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> 
 def note_operation(
     operation: str, operands: Sequence[Value], result: Value, fmt: Format, rounding: Rounding
 ) -> Value:
-    """Return the result of an operation, with the verb noted that makes it if there is one."""
+    """Return the result of an operation after noting the verb that computes it, if there is one."""
     known = operation in ("add", "sub", "mul", "fma") and fmt == _BFLOAT16 and result.type is F32
     if known and _is_standard(rounding) and all(map(_is_upper_half, operands)):
         result.line.note(result, f"{operation}_bfloat16", *operands)
@@ -47,14 +47,14 @@ def note_operation(
 
 
 def note_code(x: Value, code: Value, fmt: Format) -> Value:
-    """Return the code of a value, with the verb noted that makes it if there is one."""
+    """Return the code of a value after noting the verb that computes it, if there is one."""
     if x.type is F32 and fmt == _FLOAT16:
         code.line.note(code, "encode_float16", x)
     return code
 
 
 def note_decoded(code: Value, number: Value, fmt: Format) -> Value:
-    """Return the value of a code, with the verb noted that makes it if there is one."""
+    """Return the value of a code after noting the verb that computes it, if there is one."""
     if number.type is F32 and fmt == _FLOAT16:
         number.line.note(number, "decode_float16", code)
     return number

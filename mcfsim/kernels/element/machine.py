@@ -1,14 +1,15 @@
-"""A straight line of machine operations on one element: numbers, their bits, integers, truth values.
+"""Straight lines of machine operations on one element: on numbers, their bits, integers and truth values.
 
-A text is a Python function of `Value` objects. Run once, it leaves a `Line`: what a processor is to do for
-each element, without branches, in order. Whoever carries a line out (NumPy here, generated source elsewhere)
-needs to know some twenty verbs, and nothing of formats or rounding.
+An element algorithm is a Python function of `Value` objects. Running it once records a `Line`: the machine
+operations, called verbs, that a processor performs for each element, in order and without branches. Code that
+executes a line (NumPy here, generated source elsewhere) must know some twenty verbs, but no formats or
+rounding.
 
 Verbs and types
 ---------------
-Numbers are binary32 or binary64, each operation rounded to nearest even by the processor, subnormal numbers
-kept; integers have 32 or 64 bits, in two's complement, and wrap around. What NaN a result has is left open,
-and what a shift is by a count that is negative, or not below the size: processors differ.
+Numbers are binary32 or binary64. The processor rounds each operation to nearest even and keeps subnormal
+numbers. Integers have 32 or 64 bits, in two's complement, and wrap around. The code of a NaN result is
+unspecified, and so is a shift by a count that is negative or not below the size: processors differ.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 
 
 class Type(StrEnum):
-    """What a register holds."""
+    """The type of a register."""
 
     F32 = "f32"
     F64 = "f64"
@@ -33,31 +34,31 @@ class Type(StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds a number."""
+        """Whether a register of this type holds a floating-point number."""
         return self in (Type.F32, Type.F64)
 
     @property
     def is_integer(self) -> bool:
-        """Whether it holds an integer."""
+        """Whether a register of this type holds an integer."""
         return self in (Type.I32, Type.I64)
 
     @property
     def bits(self) -> int:
-        """The size of a number or an integer."""
+        """The size of a number or an integer, in bits."""
         return int(self[1:])
 
 
 F32, F64, I32, I64, TRUTH = Type
-#: The integer of a number's size, and the number of an integer's.
+#: The integer type of a number's size, and the number type of an integer's size.
 BITS_OF = {F32: I32, F64: I64}
 NUMBER_OF = {I32: F32, I64: F64}
 
 
 @dataclass(frozen=True, eq=False)
 class Value(Opaque):
-    """A register of a line: what a verb makes of others. Operators and the methods below record verbs.
+    """A register of a line: the result of a verb. Operators and the methods below record verbs.
 
-    A Python number beside a value stands for a constant of its type, which must hold it.
+    A Python number beside a value stands for a constant of the value's type, which must hold it.
     """
 
     line: Line = field(repr=False)
@@ -68,7 +69,7 @@ class Value(Opaque):
     constant: int | float | str | None = None
 
     opaque = "is a register of a line: ask it by equals() and select(), for each element"
-    # Whoever carries a line out asks which register it is; a text has equals().
+    # Code that executes a line compares registers by identity; an element algorithm uses equals().
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def _record(self, verb: str, *others: Any, result: Type | None = None) -> Value:
@@ -131,7 +132,7 @@ class Value(Opaque):
         return self._record("eq", other, result=TRUTH)
 
     def shr(self, count: Any) -> Value:
-        """Return an integer shifted right, zeros brought in."""
+        """Return an integer shifted right, filled with zeros."""
         return self._record("shr", count)
 
     def sqrt(self) -> Value:
@@ -143,7 +144,7 @@ class Value(Opaque):
         return self._record("bits", result=BITS_OF[self.type])
 
     def as_number(self) -> Value:
-        """Return the number of a code."""
+        """Return the number with a given code."""
         return self._record("number", result=NUMBER_OF[self.type])
 
     def widen(self) -> Value:
@@ -157,7 +158,7 @@ class Value(Opaque):
         return self if self.type is F32 else self._record("narrow", result=F32)
 
     def extend(self) -> Value:
-        """Return an integer of 64 bits."""
+        """Return an integer extended to 64 bits."""
         return self if self.type is I64 else self._record("extend", result=I64)
 
     def cut(self) -> Value:
@@ -170,7 +171,7 @@ class Value(Opaque):
         return one if kind is I32 else one.extend()
 
     def select(self, yes: Any, no: Any) -> Value:
-        """Return one of two values of a type, by a truth value."""
+        """Return `yes` where a truth value holds and `no` elsewhere; both have one type."""
         kind = yes.type if isinstance(yes, Value) else no.type
         yes, no = self.line.enter(yes, kind), self.line.enter(no, kind)
         if self.type is not TRUTH or yes.type is not no.type:
@@ -182,18 +183,18 @@ class Value(Opaque):
         return self.line.constant(number, self.type)
 
 
-#: Verbs of two operands that their order leaves as it is, but for which NaN results.
+#: Verbs of two operands that commute, except for which NaN results.
 _COMMUTE = {"add", "mul", "and", "or", "xor", "eq"}
 
 
 class Line:
-    """A straight line: values in the order of their making, equal ones made once.
+    """A straight line of machine operations: values in the order of recording, equal ones recorded once.
 
     Parameters
     ----------
     narrows : bool, optional
-        Whether the machine is faster in binary32 than in binary64, so that it pays to go over: it has more
-        elements in a vector, but a call of NumPy's for each verb on few elements costs the same.
+        Whether the machine is faster in binary32 than in binary64, so that switching pays. A vector then has
+        more elements, but a NumPy call per verb on few elements costs the same.
 
     Attributes
     ----------
@@ -207,7 +208,7 @@ class Line:
         self._noted: dict[int, Value] = {}
 
     def input(self, name: str, kind: Type) -> Value:
-        """Return an operand that the line is given for each element."""
+        """Return a new input of the line, given for each element."""
         return self.record("input", (), kind, name)
 
     def constant(self, number: float, kind: Type) -> Value:
@@ -230,13 +231,13 @@ class Line:
         return self.record("constant", (), kind, number)
 
     def enter(self, x: Any, kind: Type) -> Value:
-        """Return a value as it is, and a Python number as a constant."""
+        """Return a value unchanged, and a Python number as a constant."""
         return x if isinstance(x, Value) else self.constant(x, kind)
 
     def record(
         self, verb: str, operands: tuple[Value, ...], kind: Type, constant: int | float | str | None = None
     ) -> Value:
-        """Return the value that a verb makes, the one that is there if it was made before."""
+        """Record a verb and return its result; if it was recorded before, return the existing value."""
         numbers = tuple(operand.number for operand in operands)
         if verb in _COMMUTE:
             numbers = tuple(sorted(numbers))
@@ -249,23 +250,22 @@ class Line:
         return self._known[key]
 
     def note(self, value: Value, verb: str, *operands: Value) -> None:
-        """Note a verb of some machines that makes a value, too, of values before it."""
+        """Note that a verb of some machines also computes a value, from values before it."""
         if value.operands and all(operand.number < value.number for operand in operands):
             self._noted[value.number] = replace(value, verb=verb, operands=operands)
 
     def noted(self, value: Value) -> Value | None:
-        """Return a value as made by the verb that was noted, if one was."""
+        """Return a value as computed by the verb noted for it, or None if there is none."""
         return self._noted.get(value.number)
 
     def needed(self, results: tuple[Value, ...], *, hardware: bool = False) -> Iterator[Value]:
-        """Yield the values that results need, in order.
+        """Return an iterator over the values that results need, in order.
 
         Parameters
         ----------
         results : tuple of Value
         hardware : bool, optional
-            Whether values for which a verb was noted are made by it
-            (`mcfsim.kernels.element.gpu_verbs`).
+            Whether to use the noted verb for values that have one (`mcfsim.kernels.element.gpu_verbs`).
         """
         made = [self._noted.get(x.number, x) for x in self.values] if hardware else self.values
         wanted = {result.number for result in results}
@@ -297,7 +297,7 @@ def greatest(a: Value, b: Any) -> Value:
 
 
 def recorded(text: Callable[..., Any], **kinds: Type) -> tuple[Line, tuple[Value, ...]]:
-    """Run a text on operands of given names and types; return the line, and the text's results."""
+    """Run an element algorithm on inputs of given names and types; return the line and its results."""
     line = Line()
     results = text(*(line.input(name, kind) for name, kind in kinds.items()))
     return line, results if isinstance(results, tuple) else (results,)

@@ -1,6 +1,6 @@
-"""Operations on one element: the exact result, or what rounds like it, rounded once into the format.
+"""Operations on one element: the exact result, or a number that rounds like it, rounded once into the format.
 
-How an operation is made exact is settled by `mcfsim.kernels.operation_plan`; here it is carried out.
+`mcfsim.kernels.operation_plan` decides how each operation is made exact; this module performs it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mcfsim.rounding import Mode, Rounding, Underflow
 
 
 class Binary64:
-    """The processor's own arithmetic on binary64, as an `mcfsim.protocol.Arithmetic` that records.
+    """The processor's binary64 arithmetic, as an `mcfsim.protocol.Arithmetic` that records.
 
-    So that the error-free transformations of `mcfsim.eft` are texts for it, too.
+    With it, the error-free transformations of `mcfsim.eft` run on the values of a line.
     """
 
     format, rounding = get_format("float64"), Rounding()
@@ -70,7 +70,7 @@ def operate_element(
     real: bool = False,
     clean: bool = False,
 ) -> Value:
-    """Carry out an operation of a format on one element.
+    """Perform an operation of a format on one element, rounded once.
 
     Parameters
     ----------
@@ -81,13 +81,13 @@ def operate_element(
     way : str
         See `mcfsim.kernels.operation_plan.Way`.
     fmt, rounding, word
-        As for `mcfsim.kernels.element.element_rounding.round_element`, of the result.
+        As for `mcfsim.kernels.element.element_rounding.round_element`, for the result.
     carrier : Type
-        Of the result.
+        The carrier of the result.
     real : bool, optional
-        Whether an operand is no value of the format, so that binary64 need not hold a product.
+        Whether an operand is no value of the format, so that binary64 may not hold a product.
     clean : bool, optional
-        Whether operands that are NaN have clean codes, see `mcfsim.kernels.element.floats.round_float`.
+        Whether NaN operands have clean codes, see `mcfsim.kernels.element.floats.round_float`.
     """
     if rounding.underflow is Underflow.FLUSH_INPUTS:
         operands = [flush_element(x, fmt) for x in operands]
@@ -118,14 +118,14 @@ def _operated(
         )
     if operation == "sub":
         operation, given[1] = "add", -given[1]
-    # An exact zero sum is -0 in this mode: -((-a) + (-b)) gives just that.
+    # In this mode an exact zero sum is -0, as -((-a) + (-b)) gives it.
     negated = rounding.mode is Mode.DOWN and operation in ("add", "fma")
     if negated:
         given[0], given[-1] = -given[0], -given[-1]
     if operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
         operation, given = "add", [given[0] * given[1], given[2]]
     if word is not None and operation == "add" and fmt.emax == CARRIERS[F64].bias:
-        # A sum beyond the machine's range overflows, whatever is drawn: as its largest number by a word of 1.
+        # A sum beyond the machine's range overflows for any word, as its largest number does for the word 1.
         word = _leaves(_ON_MACHINE["add"](*given), *given).select(word.like(1), word)
     result: tuple[Value, Value | None] = (
         (_ON_MACHINE[operation](*given), None)
@@ -146,13 +146,13 @@ def _rounded(
     negated: bool = False,
     clean: bool,
 ) -> Value:
-    """Round ``y + lost`` once, or its negative; what is lost has the error's sign, or is zero or NaN."""
+    """Round ``y + lost`` once, or its negative; `lost` has the sign of the error, or is zero or NaN."""
     narrowed = y.line.narrows and carrier is F32 and y.type is F64 and _narrows(fmt, rounding)
     if narrowed:  # binary32 has more elements in a vector
         short = y.narrow()
         error = y - short.widen()  # exact, or infinite where binary32 overflows
         y, lost = short, error if lost is None else (abs(error) > 0.0).select(error, lost)
-    # What overflowed in between is no infinity: odd, it is binary32's largest number.
+    # An overflow in between is no infinity: rounded to odd, it is binary32's largest number.
     overflows = narrowed and not carries_over(y.type, fmt, rounding)
     if lost is not None and takes_residual(y.type, fmt, rounding) and not overflows:
         mode = Mode.UP if negated else rounding.mode
@@ -166,10 +166,10 @@ def _rounded(
 
 
 def _narrows(fmt: Format, rounding: Rounding) -> bool:
-    """Return whether a number of binary64 may be rounded to odd in binary32, which holds the format, first.
+    """Return whether a binary64 number may first be rounded to odd in binary32, which holds the format.
 
-    That has the bits that decide, down to the smallest number. At random what leaves its range may not become
-    its largest number.
+    Binary32 must have the bits that decide, down to its smallest number. In stochastic rounding, a number
+    beyond its range may not become its largest number.
     """
     spare = fmt.precision + rounding.guard_bits <= CARRIERS[F32].place + 1
     return spare and not (rounding.stochastic and fmt.emax == CARRIERS[F32].bias)
@@ -185,14 +185,14 @@ def change_element(
     carrier: Type,
     clean: bool = False,
 ) -> Value:
-    """Carry out what is exact, but for what a format lacks: ``neg``, ``abs`` and ``sign``; or ``round``.
+    """Perform ``neg``, ``abs`` or ``sign``, which are exact if the format has the result, or ``round``.
 
     Parameters
     ----------
     operation : {"neg", "abs", "sign", "round"}
         The operation.
     x : value
-        A value of the format in the carrier; of ``round`` any number.
+        A value of the format in the carrier; for ``round`` any number.
     fmt, rounding, word, carrier, clean
         As for `operate_element`.
     """
@@ -213,12 +213,12 @@ def _leave(x: Value, carrier: Type) -> Value:
 
 
 def flush_element(x: Value, fmt: Format) -> Value:
-    """Return a zero in place of a number below the smallest normal one."""
+    """Flush a number of magnitude below the smallest normal one to a zero of its sign."""
     zero = (x.bits() & CARRIERS[x.type].sign_bit).as_number()
     return (abs(x) < float(fmt.smallest_normal)).select(zero, x)
 
 
-# -- a result and what it lost -------------------------------------------------------------------------------
+# -- a result and its residual -------------------------------------------------------------------------------
 def _make_odd(y: Value, residual: Value) -> Value:
     """Round ``y + residual`` to odd (Boldo and Melquiond 2008)."""
     bits, above, below = y.bits(), residual > 0.0, residual < 0.0
@@ -232,7 +232,7 @@ def _sum(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
-    """Return the largest number for a finite sum beyond the machine's range, as which it rounds."""
+    """Replace a finite sum beyond the machine's range by the largest number, which rounds alike."""
     if fmt.emax < CARRIERS[a.type].bias:
         return y
     left = _leaves(y, a, b)
@@ -264,19 +264,19 @@ def _root(fmt: Format, a: Value) -> tuple[Value, Value]:
 
 
 def _fma(fmt: Format, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """Boldo and Melquiond 2008, Fig. 5: a sum of three terms."""
+    """Return ``a b + c`` and its residual, as a sum of three terms: Boldo and Melquiond 2008, Fig. 5."""
     high, low = two_prod(BINARY64, a, b)
     t_high, t_low = two_sum(BINARY64, c, low)
     v_high, v_low = two_sum(BINARY64, high, t_high)
-    # Of the last sum the first term is the larger, or a multiple of the second one's unit in the last place.
+    # In the last sum the first term is the larger, or a multiple of the second one's unit in the last place.
     y, lost = fast_two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
     return _plainly(y, a * b + c), lost
 
 
 def _plainly(y: Value, plainly: Value) -> Value:
-    """Return a sum of three terms, and where it is no number but zero, or none, that of two operations.
+    """Return a sum of three terms, or the result of two plain operations where the sum is zero or NaN.
 
-    Infinities and NaN, and the sign of an exact zero, are right without the residuals and wrong with them.
+    Infinities, NaN and the sign of an exact zero are right without the residuals and wrong with them.
     """
     return (abs(y) > 0.0).select(y, plainly)
 
@@ -292,7 +292,7 @@ def fma_by_parts(
     carrier: Type,
     clean: bool = False,
 ) -> Value:
-    """Return ``x s + c`` for a real scalar s in two parts of binary64 whose products with values are exact.
+    """Return ``x s + c``, rounded once, for a real scalar s in two binary64 parts with exact products.
 
     Parameters
     ----------
@@ -312,11 +312,11 @@ def fma_by_parts(
         x, c = -x, -c
     high, low = x * factor[0], x * factor[1]
     total, rest = two_sum(BINARY64, high, c)
-    # The sum of both small terms is exact, or too small to lead to a boundary (docs/stand_ins.md). Of the
+    # The sum of both small terms is exact, or too small to lead to a boundary (docs/stand_ins.md). In the
     # last sum the first term is the larger, or a multiple of the second one's unit in the last place.
     rest = rest + low
     y, lost = fast_two_sum(BINARY64, total, rest)
-    # Infinities and NaN, and the sign of an exact zero, are right without the rest.
+    # Infinities, NaN and the sign of an exact zero are right without the rest.
     y = (abs(rest) > 0.0).select(y, total)
     return _rounded(y, lost, fmt, rounding, word, carrier=carrier, negated=down, clean=clean)
 

@@ -1,4 +1,4 @@
-"""The random words of one counter: Philox4x32-10 as a straight line."""
+"""The random words of one counter, by Philox4x32-10 as a straight line of machine operations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MASK = 2**32 - 1
 def philox_element(
     index: Value, seed_low: Value, seed_high: Value, step: Value, place: Value
 ) -> tuple[Value, Value, Value, Value]:
-    """Return the four words of a counter, as those of `mcfsim.random.RandomWords`.
+    """Return the four random words of a counter, as `mcfsim.random.RandomWords` does.
 
     Parameters
     ----------
     index : value
-        The number of the counter among those of a stream and operation, an integer of 64 bits.
+        The number of the counter within its stream and operation, an integer of 64 bits.
     seed_low, seed_high, step : value
         The seed's halves, and the step: integers of 64 bits below ``2**32``.
     place : value
@@ -47,12 +47,12 @@ def philox_element(
 def word_element(
     index: Value, seed_low: Value, seed_high: Value, step: Value, place: Value, *, bits: int
 ) -> Value:
-    """Return the word of an index, as `mcfsim.random.RandomWords.words` has it.
+    """Return the random word of an index, as `mcfsim.random.RandomWords.words` does.
 
     Parameters
     ----------
     index, seed_low, seed_high, step, place : value
-        Integers of 64 bits, as `philox_element` takes them; the index is that of the word.
+        Integers of 64 bits, as for `philox_element`, except that the index is that of the word.
     bits : {32, 16}
         The size of a word.
 

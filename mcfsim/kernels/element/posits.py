@@ -1,23 +1,22 @@
-"""Rounding of one number to a posit, as a straight line on the bits of the carrier's code.
+"""Rounding of one number to a posit, as a straight line of operations on the bits of the carrier's code.
 
 The posit standard rounds a number by its pattern, the code that it would have if codes had no end: n bits are
-kept, and the rest, read as a binary fraction, decides. Between two neighbours the boundary of the modes to
-nearest is therefore the posit of n + 1 bits between them, which is not the arithmetic mean where not all
-exponent bits are kept.
+kept, and the rest, read as a binary fraction, decides. So in the nearest modes the boundary between two
+neighbours is the posit of n + 1 bits between them. It is not the arithmetic mean where some exponent bits are
+cut off.
 
-Patterns are ordered as the numbers are, and so are a carrier's codes, whose low bits are those of the pattern
-where anything is cut off. So the pattern need not be put together: rounding is an addition to the carrier's
-code and a clearing of its low bits, how many of them depends on the number, and a carry into exponent and
-regime leads to the next posit.
+Patterns are ordered like the numbers. So are a carrier's codes, whose low bits equal those of the pattern
+wherever bits are cut off. The pattern need not be assembled: rounding adds to the carrier's code and clears
+low bits, whose number depends on the number rounded. A carry into exponent and regime gives the next posit.
 
-What binary64 can decide. All boundaries of rounding are posits of more bits: of n where it is directed or to
-odd, of n + 1 where it is to nearest, of n + r + 1 at most where it takes r random bits. A posit of n + j bits
-has at most p + j significant bits, p the precision of the format. So if p + j + 1 <= 53, no boundary lies
-between an exact result and the binary64 number made odd of it, nor on the latter if not on the former, and
-both round alike: in the deterministic modes up to n = 53 + es, with r random bits up to n = 53 + es - r. Here
-as for floating-point formats 53 bits must hold the precision and `Rounding.guard_bits`. Exact results must
-not leave binary64's range, either. Except for zero their magnitudes lie between minpos**2 and
-maxpos**2 + maxpos, maxpos = 2**((n - 2) 2**es), that is, within 2**+-481 for n <= 32 and es <= 3.
+What binary64 can decide. All boundaries of rounding are posits of more bits: n bits for directed rounding and
+rounding to odd, n + 1 for rounding to nearest, at most n + r + 1 with r random bits. A posit of n + j bits
+has at most p + j significant bits, where p is the precision of the format. Let y be an exact result, rounded
+to odd in binary64. If p + j + 1 <= 53, no boundary lies between the exact result and y, and y is a boundary
+only if the exact result is. Hence both round alike: in the deterministic modes up to n = 53 + es, with r
+random bits up to n = 53 + es - r. As for floating-point formats, 53 bits must hold the precision and
+`Rounding.guard_bits`, and exact results must not leave binary64's range. Nonzero results have magnitudes
+between minpos**2 and maxpos**2 + maxpos, maxpos = 2**((n - 2) 2**es): within 2**+-481 for n <= 32, es <= 3.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from mcfsim.rounding import Mode, Rounding, Rule
 def round_posit(x: Value, fmt: Posit, rounding: Rounding, word: Value | None = None) -> Value:
     """Round a number of the carrier to a posit.
 
-    A mode decides on the fraction that is cut off of the pattern of the magnitude; ``up`` and ``down`` are
-    directed by the sign, odd is a code whose last bit is 1, and ``nearest_even`` takes a tie to the other. In
-    every mode, the directed ones and the stochastic one included, a number other than zero of magnitude below
-    the smallest posit becomes the smallest, and one beyond the largest the largest, of the same sign. NaN
-    stays NaN, an infinity becomes NaN, and a zero positive.
+    A mode decides by the fraction cut off the magnitude's pattern. ``up`` and ``down`` also depend on the
+    sign. A code is odd if its last bit is 1, and ``nearest_even`` takes a tie to the even code. In every
+    mode, directed and stochastic ones included, a nonzero number of magnitude below the smallest posit
+    becomes the smallest of its sign, and one beyond the largest becomes the largest of its sign. NaN stays
+    NaN, an infinity becomes NaN, and a zero becomes positive.
 
     Parameters
     ----------
@@ -64,9 +63,9 @@ def round_posit(x: Value, fmt: Posit, rounding: Rounding, word: Value | None = N
 def _addend(
     offset: Value, cut: Value, ones: Value, code: Value, fmt: Posit, rounding: Rounding, word: Value | None
 ) -> Value | int:
-    """Return what to add to the offset before its low bits are cleared."""
+    """Return the addend for the offset, before its low bits are cleared."""
     mode, carrier = rounding.mode, CARRIERS[code.as_number().type]
-    # A regime that fills the code ends in 1 for k = 2 - n and in 0 for k = n - 3; so does k for odd n.
+    # A regime that fills the code ends in 1 for k = 2 - n and in 0 for k = n - 3; for odd n, so does k.
     odd = (offset >> cut) & 1
     if fmt.bits % 2 == 0:
         odd = odd ^ cut.equals(carrier.place + fmt.es).count(odd.type)
@@ -88,7 +87,7 @@ def _addend(
 
 
 def _draw(offset: Value, cut: Value, rounding: Rounding, word: Value | None) -> Value:
-    """Return the random bits aligned below the last bit kept; those beyond the bits cut off cannot matter."""
+    """Return the random bits aligned below the last bit kept; bits beyond those cut off have no effect."""
     kind = offset.type
     draw, bits = random_bits(word, rounding)
     if draw.type is I64 or offset.type is I64:
@@ -102,5 +101,5 @@ def _draw(offset: Value, cut: Value, rounding: Rounding, word: Value | None) -> 
 
 
 def _ones(count: Value) -> Value:
-    """Return an integer of so many ones."""
+    """Return an integer whose low `count` bits are ones."""
     return (count.line.enter(1, count.type) << count) - 1

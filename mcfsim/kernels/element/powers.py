@@ -1,8 +1,8 @@
 """Logarithms and powers of one binary32 number, computed in binary64 and rounded once.
 
-They are rounded correctly but where the exact result lies within 2^-52 of itself of a tie; powers that are
-ties themselves, to exponents of 16 at most, come out as ties. Only sums, products and quotients are asked, so
-that every machine has these bits.
+They are correctly rounded unless the exact result lies within a relative distance of 2^-52 of a tie. Powers
+that are ties themselves, to exponents of 16 at most, come out as ties. Only sums, products and quotients are
+used, so that every machine gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import struct
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import Value
 
-#: To be added to an integer, as a number or to its code: the sum has the integer in its last bits.
+#: Added as a number, or as a code to an integer: the sum has the integer in its last bits.
 _INTEGER = 1.5 * 2.0**52
-#: Leaves the first 28 bits of a number of binary64, whose product with one of binary32 is exact.
+#: A mask for the first 28 bits of a binary64 number, whose product with a binary32 number is exact.
 _FIRST = -(1 << 25)
-#: 2 / ln 2, and what its first 24 bits leave of it.
+#: 2 / ln 2, and the part of it below its first 24 bits.
 _FACTOR, _FACTOR_LOW = 2.885390043258667, 3.851925982253235e-08
-#: Terms of both series, of which the next one would be below 2^-60.
+#: The number of terms of both series; the next term would be below 2^-60.
 _LOGARITHM, _EXPONENTIAL = 10, 14
-#: Beyond these powers of two there is zero and infinity alone.
+#: Beyond these powers of two the result is zero or infinity.
 _REACH = 400.0
 
 
 def log2_element(x: Value) -> Value:
-    """Return the binary logarithm of a binary32 number that is not negative."""
+    """Return the binary logarithm of a nonnegative binary32 number."""
     high, low = _logarithm(x)
     found = (high + low).narrow()
     found = x.equals(0.0).select(-math.inf, found)
@@ -34,7 +34,7 @@ def log2_element(x: Value) -> Value:
 
 
 def power_element(x: Value, exponent: Value) -> Value:
-    """Return a binary32 number, not negative, to the power of another, as C's `pow`."""
+    """Return a nonnegative binary32 number to the power of another, with the special cases of C's `pow`."""
     high, low = _logarithm(x)
     to = exponent.widen()
     product = high * to  # exact
@@ -52,8 +52,8 @@ def power_element(x: Value, exponent: Value) -> Value:
 def _logarithm(x: Value) -> tuple[Value, Value]:
     """Return a binary logarithm as a sum of a number of 28 bits and a small one, right to 2^-60.
 
-    Of ``x = 2**k z``, z between the roots of 1/2 and 2, it is ``k + 2 / ln 2 artanh s`` with ``s = (z - 1) /
-    (z + 1)``. Numbers that have none lead to some number.
+    For ``x = 2**k z``, z between the square roots of 1/2 and 2, it is ``k + 2 / ln 2 artanh s`` with
+    ``s = (z - 1) / (z + 1)``. For x without a logarithm the result is some number.
     """
     bits = x.widen().bits()  # in binary64 none is subnormal
     middle = _code(math.sqrt(0.5))
@@ -63,7 +63,7 @@ def _logarithm(x: Value) -> tuple[Value, Value]:
     inverse = below.like(1.0) / below
     s = above * inverse
     s_high = (s.bits() & _FIRST).as_number()
-    s_low = (above - s_high * below) * inverse  # of an exact remainder
+    s_low = (above - s_high * below) * inverse  # the remainder is exact
     square = s * s
     series = square * (1 / (2 * _LOGARITHM + 1))
     for term in range(_LOGARITHM - 1, 0, -1):
@@ -72,13 +72,13 @@ def _logarithm(x: Value) -> tuple[Value, Value]:
     rest = s_low * _FACTOR + (s * _FACTOR_LOW + s * series * (_FACTOR + _FACTOR_LOW))
     k = _number(exponent)
     whole = k + first
-    rest = (first - (whole - k)) + rest  # what the sum has lost is exact
+    rest = (first - (whole - k)) + rest  # the error of the sum is exact
     high = (whole.bits() & _FIRST).as_number()
     return high, (whole - high) + rest
 
 
 def _exponential(whole: Value, fraction: Value, rest: Value) -> Value:
-    """Return ``2**(whole + fraction + rest)``, of an integer, half of one at most, and a small number."""
+    """Return ``2**(whole + fraction + rest)`` of an integer, a fraction up to 1/2, and a small number."""
     f = fraction + rest
     lost = (fraction - f) + rest
     series = f * _coefficient(_EXPONENTIAL)
@@ -93,7 +93,7 @@ def _coefficient(term: int) -> float:
 
 
 def _number(integer: Value) -> Value:
-    """Return an integer of 64 bits, a small one, as a number."""
+    """Return a small integer of 64 bits as a number."""
     return (integer + _code(_INTEGER)).as_number() - _INTEGER
 
 

@@ -1,10 +1,30 @@
-"""Sums of a double word and a number, and of two double words."""
+"""The double-word type, and sums of a double word and a number or another double word."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from mcfsim.eft import fast_two_sum, two_sum
-from mcfsim.multiword.double_word.words import DoubleWord, words
 from mcfsim.protocol import Arithmetic, Value, straight_line
+
+DoubleWord = tuple[Value, Value]
+
+
+def words(x: Any) -> DoubleWord:
+    """Return the high and the low word.
+
+    Raises
+    ------
+    TypeError
+        If x is not a tuple: the elements of an array are not words.
+    ValueError
+        If the tuple does not have two components.
+    """
+    if not isinstance(x, tuple):
+        raise TypeError(f"a double word is a tuple (high, low), not of type {type(x).__name__}")
+    if len(x) != 2:
+        raise ValueError(f"a double word is a tuple (high, low), not one of {len(x)} components")
+    return x
 
 
 @straight_line
@@ -16,13 +36,13 @@ def dw_plus_fp(ar: Arithmetic, x: DoubleWord, y: Value, *, ordered: bool = False
     ar : Arithmetic
         Rounds to nearest.
     x : double word
-        The one summand; ``|low| <= ulp(high) / 2`` suffices.
+        The first summand; ``|low| <= ulp(high) / 2`` suffices.
     y : value
-        The other one.
+        The second summand.
     ordered : bool, optional
-        If true, the first step is Fast2Sum, as in Collage's Grow, and exact only where ``|high| >= |y|``
-        (or high = 0, or the exponents are so ordered): the bits are then the same. Otherwise the
-        compensation is lost: the error reaches 1.004 u in bfloat16.
+        Whether the first step is Fast2Sum, as in Collage's Grow. It is exact, and the bits are the same, only
+        where ``|high| >= |y|`` (or high = 0, or the exponents are in that order). Elsewhere the compensation
+        is lost: the error reaches 1.004 u in bfloat16.
 
     Returns
     -------
@@ -41,7 +61,7 @@ def dw_plus_fp(ar: Arithmetic, x: DoubleWord, y: Value, *, ordered: bool = False
 
 @straight_line
 def sloppy_dw_plus_dw(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
-    """Return ``x + y``, to be trusted only where the signs agree. 11 operations.
+    """Return ``x + y``, accurate only if x and y have the same sign. 11 operations.
 
     Parameters
     ----------
@@ -97,7 +117,7 @@ def accurate_dw_plus_dw(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleW
 
 @straight_line
 def add222(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
-    """Return ``x + y`` by the network madd, more precise at the same cost. 20 operations.
+    """Return ``x + y`` by the network madd, more precise than `accurate_dw_plus_dw`. 20 operations.
 
     Parameters
     ----------

@@ -1,19 +1,18 @@
-"""Quotients of a double word by a number, and of two double words."""
+"""Quotients of a double word by a number or another double word, and the square root of a double word."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
-from mcfsim.multiword.double_word.add import dw_plus_fp
+from mcfsim.multiword.double_word.add import DoubleWord, dw_plus_fp, words
 from mcfsim.multiword.double_word.mul import dw_times_dw3, dw_times_fp1, dw_times_fp3
-from mcfsim.multiword.double_word.words import DoubleWord, words
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
 @straight_line
 def dw_div_fp1(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
-    """Return ``x / y`` for a number y: the form from which `dw_div_fp2` comes. 16 operations.
+    """Return ``x / y`` for a number y: the longer form of `dw_div_fp2`. 16 operations.
 
     Parameters
     ----------
@@ -27,7 +26,7 @@ def dw_div_fp1(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
     Returns
     -------
     double word
-        Off by at most 3.5 u**2, for p >= 4; bit for bit that of `dw_div_fp2`.
+        Off by at most 3.5 u**2, for p >= 4; bit for bit the result of `dw_div_fp2`.
 
     References
     ----------
@@ -103,19 +102,19 @@ def dw_div_fp3(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
 
 @straight_line
 def dw_div_dw1(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
-    """Return ``x / y``: the form from which `dw_div_dw2` comes. 24 operations.
+    """Return ``x / y``: the longer form of `dw_div_dw2`. 24 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : double word
-        The dividend and the divisor, which is not zero.
+        The dividend, and the divisor, not zero.
 
     Returns
     -------
     double word
-        Off by at most 15 u**2 + 56 u**3, for p >= 7; bit for bit that of `dw_div_dw2`.
+        Off by at most 15 u**2 + 56 u**3, for p >= 7; bit for bit the result of `dw_div_dw2`.
 
     References
     ----------
@@ -139,7 +138,7 @@ def dw_div_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : double word
-        The dividend and the divisor, which is not zero.
+        The dividend, and the divisor, not zero.
 
     Returns
     -------
@@ -162,13 +161,13 @@ def dw_div_dw2_fma(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : double word
-        The dividend and the divisor, which is not zero.
+        The dividend, and the divisor, not zero.
 
     Returns
     -------
     double word
         The theorem does not cover this variant. Its largest error may exceed that of `dw_div_dw2`: for p = 8
-        it is 7.52 u**2, and not 7.41 u**2; the bound of `dw_div_dw2` has held wherever it was tried.
+        it is 7.52 u**2 instead of 7.41 u**2. The bound of `dw_div_dw2` has held wherever it was tried.
 
     References
     ----------
@@ -178,7 +177,7 @@ def dw_div_dw2_fma(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
 
 
 def _div_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord, times: Callable[..., DoubleWord]) -> DoubleWord:
-    """Divide as `dw_div_dw2` does, with this product of a double word and a number."""
+    """Divide as `dw_div_dw2` does, with the given product of a double word and a number."""
     xh, xl = words(x)
     yh, _ = words(y)
     th = ar.div(xh, yh)
@@ -190,19 +189,19 @@ def _div_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord, times: Callable[..., 
 
 @straight_line
 def dw_div_dw3(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
-    """Return ``x / y`` by way of the reciprocal of y, with one step of Newton's. 31 operations.
+    """Return ``x / y`` by the reciprocal of y, found with one Newton step. 31 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : double word
-        The dividend and the divisor, which is not zero and whose reciprocal neither over- nor underflows.
+        The dividend, and the divisor, not zero; its reciprocal must neither overflow nor underflow.
 
     Returns
     -------
     double word
-        Off by at most 9.8 u**2, for p >= 14; below it the bound is not proved.
+        Off by at most 9.8 u**2, for p >= 14; for smaller p the bound is not proved.
 
     References
     ----------
@@ -214,3 +213,31 @@ def dw_div_dw3(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     e = fast_two_sum(ar, r, ar.neg(ar.mul(yl, th)))
     reciprocal = dw_plus_fp(ar, dw_times_fp3(ar, e, th), th)
     return dw_times_dw3(ar, x, reciprocal)
+
+
+@straight_line
+def sqrt_dw(ar: Arithmetic, x: DoubleWord) -> DoubleWord:
+    """Return the square root of ``x``. 8 operations.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest and has a fused multiply-add.
+    x : double word
+        Positive. The published algorithm tests for zero first. A straight line cannot, and divides 0 by 0:
+        for x = 0 both words are NaN, and an arithmetic without NaN raises ZeroDivisionError.
+
+    Returns
+    -------
+    double word
+        Off by at most 25/8 u**2.
+
+    References
+    ----------
+    SQRTDWtoDW: Lefevre, Louvet, Muller, Picot, Rideau, ACM TOMS 49(1), 2023, Algorithm 8.
+    """
+    xh, xl = words(x)
+    s = ar.sqrt(xh)
+    r = ar.fma(ar.neg(s), s, xh)  # exact
+    t = ar.div(ar.add(xl, r), ar.add(s, s))
+    return fast_two_sum(ar, s, t)

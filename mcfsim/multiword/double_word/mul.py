@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from mcfsim.eft import fast_two_sum, two_prod_fma
-from mcfsim.multiword.double_word.words import DoubleWord, words
+from mcfsim.multiword.double_word.add import DoubleWord, words
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
 @straight_line
 def dw_times_fp1(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
-    """Return ``x y`` for a double word and a number: the most precise way. 10 operations.
+    """Return ``x y`` for a double word and a number, by the most precise algorithm. 10 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x : double word
-        The one factor.
+        The first factor.
     y : value
-        The other one.
+        The second factor.
 
     Returns
     -------
@@ -37,16 +37,16 @@ def dw_times_fp1(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
 
 @straight_line
 def dw_times_fp2(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
-    """Return ``x y`` for a double word and a number: without an fma but for the first error. 7 operations.
+    """Return ``x y`` for a double word and a number, with an fma only for the first error. 7 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x : double word
-        The one factor.
+        The first factor.
     y : value
-        The other one.
+        The second factor.
 
     Returns
     -------
@@ -64,16 +64,16 @@ def dw_times_fp2(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
 
 @straight_line
 def dw_times_fp3(ar: Arithmetic, x: DoubleWord, y: Value) -> DoubleWord:
-    """Return ``x y`` for a double word and a number: the shortest way. 6 operations.
+    """Return ``x y`` for a double word and a number, by the shortest algorithm. 6 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x : double word
-        The one factor.
+        The first factor.
     y : value
-        The other one.
+        The second factor.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def dw_times_dw1(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : double word
-        The factors; the product of their low words is left out.
+        The factors; the product of their low words is omitted.
 
     Returns
     -------
@@ -120,14 +120,14 @@ def dw_times_dw1(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
 
 @straight_line
 def dw_times_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
-    """Return ``x y``: the shortest way. 8 operations.
+    """Return ``x y`` by the shortest algorithm. 8 operations.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : double word
-        The factors; the product of their low words is left out. Exchanging them may change the result.
+        The factors; the product of their low words is omitted. Exchanging them may change the result.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def dw_times_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
 
 @straight_line
 def dw_times_dw3(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
-    """Return ``x y``, with the product of the low words: the most precise way. 9 operations.
+    """Return ``x y`` with the product of the low words, by the most precise algorithm. 9 operations.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The statements that `verify` knows, a file for each kind."""
+"""The catalogue of statements that `verify` knows, one module per kind."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.checks.names import hint
+from mcfsim.checks import hint
 from mcfsim.theorems.catalogue import (
     double_rounding,
     double_word_products,
     double_word_suppositions,
     double_words,
+    exact_products,
     expansions,
     growth,
     lost,
-    products,
     representability,
     stochastic,
     sums,
@@ -32,12 +32,12 @@ def _catalogue(*families: tuple[Theorem, ...]) -> Mapping[str, Theorem]:
     return MappingProxyType(by_name)
 
 
-#: What each file is about, and its statements, in the order in which they build on each other.
+#: Title and statements of each module, in the order in which they build on each other.
 CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
     {
         "Errors that are values of the format": representability.THEOREMS,
         "2Sum and Fast2Sum": sums.THEOREMS,
-        "Splitting and products": products.THEOREMS,
+        "Splitting and products": exact_products.THEOREMS,
         "Growing an expansion": growth.THEOREMS,
         "Sums of double words": double_words.THEOREMS,
         "Products, quotients and roots of double words": double_word_products.THEOREMS,
@@ -48,17 +48,17 @@ CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
         "Lost arithmetic": lost.THEOREMS,
     }
 )
-#: By id.
+#: All statements by id.
 THEOREMS: Mapping[str, Theorem] = _catalogue(*CHAPTERS.values())
 
 
 def named(theorem: Theorem | str) -> Theorem:
-    """Return a statement, or that of the catalogue with an id.
+    """Look up a statement by its id; a statement itself is returned unchanged.
 
     Raises
     ------
     TypeError, ValueError
-        If it is neither, or the catalogue has none of that id.
+        If it is neither, or the catalogue has no statement of that id.
     """
     if isinstance(theorem, str):
         if theorem not in THEOREMS:
@@ -72,7 +72,7 @@ def named(theorem: Theorem | str) -> Theorem:
 
 
 def _reduced(theorem: Theorem) -> tuple[Any, tuple[Any, ...]]:
-    """Return what a statement is made from in another process: its id, since predicates cannot be sent."""
+    """Pickle a statement of the catalogue by its id, since predicates cannot be pickled."""
     if THEOREMS.get(theorem.name) is theorem:
         return named, (theorem.name,)
     return Theorem, tuple(getattr(theorem, field.name) for field in fields(theorem))

@@ -1,4 +1,4 @@
-"""Double rounding: when an operation in a wider format, rounded again, is as if rounded once."""
+"""Statements on double rounding: when rounding to a wider format first does not change the result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.claims import same_results
+from mcfsim.theorems.counterexamples import Case, Witnesses, halves, nearest_to, power, quantum, scaled, shows
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.rounding_twice import held, suffices, twice, wider
 from mcfsim.theorems.statement import DIRECTED, EVERY_MODE, FAITHFUL, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, Witnesses, halves, nearest_to, power, quantum, scaled, shows
 
 FORMULAS = {"add": "a + b", "mul": "a b", "div": "a / b", "sqrt": "sqrt(a)", "fma": "a b + c"}
 OPERANDS = {"add": "ab", "mul": "ab", "div": "ab", "sqrt": "a", "fma": "abc"}
@@ -42,9 +42,9 @@ def _statement(name: str, operation: str, algorithm: Callable[..., Any], how: st
     )
 
 
-# -- so many bits, without overflow and underflow on the way ------------------------------------------------
+# -- so many bits, without intermediate overflow or underflow ----------------------------------------------
 def _innocuous(operation: str, more: int, **facts: Any) -> Theorem:
-    """State that ``2p + more`` bits suffice."""
+    """State that rounding to ``2p + more`` bits first is innocuous."""
     bits = f"2p{more:+}" if more else "2p"
     name = f"innocuous_{operation}_2p{'_minus_' if more < 0 else ''}{abs(more) or ''}"
     algorithm = twice(operation, wider(lambda p: 2 * p + more))
@@ -58,7 +58,7 @@ def _same_direction(operation: str) -> Theorem:
 
 
 def _odd(operation: str, more: int, **facts: Any) -> Theorem:
-    """State that rounding to odd with ``p + more`` bits is innocuous."""
+    """State that rounding to odd with ``p + more`` bits first is innocuous."""
     algorithm = twice(operation, wider(lambda p: p + more), Mode.TO_ODD)
     name = f"round_to_odd_{operation}" + ("" if more == 2 else f"_p{more}")
     how = f"first to odd with p+{more} bits"
@@ -67,7 +67,7 @@ def _odd(operation: str, more: int, **facts: Any) -> Theorem:
 
 # -- carriers -----------------------------------------------------------------------------------------------
 def _via(operation: str, carrier: str) -> Theorem:
-    """State that a carrier with the bits and the range needed serves."""
+    """State that rounding to a carrier first is innocuous if it has the bits and the range needed."""
     fmt = FORMATS[carrier]
     return _statement(
         f"{operation}_via_{carrier}",
@@ -80,7 +80,7 @@ def _via(operation: str, carrier: str) -> Theorem:
 
 
 def _via_any(operation: str, carrier: str, **facts: Any) -> Theorem:
-    """State the same of every carrier that holds the operands, which is false of some formats."""
+    """State the same for any format whose values the carrier has, which is false for some formats."""
     fmt = FORMATS[carrier]
     return _statement(
         f"{operation}_via_{carrier}_any",
@@ -95,7 +95,7 @@ def _via_any(operation: str, carrier: str, **facts: Any) -> Theorem:
 
 
 def _beside_midpoints(p: int) -> Iterator[tuple[Fraction, ...]]:
-    """Yield a b + c where a b is midway between two values and a carrier drops c, which decides."""
+    """Yield a, b, c where a b is a midpoint and c decides, but a carrier drops c."""
     product = 2**p + (1 if p % 2 else 5)  # a multiple of 3
     for c in (20, 50):
         yield Fraction(3), Fraction(product, 3), Fraction(1, 2**c)
@@ -105,14 +105,14 @@ def _beside_midpoints(p: int) -> Iterator[tuple[Fraction, ...]]:
 def _seen(
     fmt: Format, rounding: Rounding, case: tuple[int | Fraction, Fraction], upper: int, last: int
 ) -> Iterator[Case]:
-    """Yield a case at two scales, see `scaled`, if the upper of its two results does not saturate."""
+    """Yield a case at two scales (see `scaled`), where the upper of its two results does not saturate."""
     for *operands, result in scaled((*case, upper), fmt, last):
         if shows(fmt, rounding, result):
             yield tuple(operands)
 
 
 def _sum_at_midpoint(bits: Callable[[int], int]) -> Witnesses:
-    """Return sums next to a midpoint that is what so many bits make of them, by a tie to even or away."""
+    """Return witnesses: sums next to a midpoint that a tie in so many bits, to even or away, takes to it."""
 
     def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         p, q = fmt.precision, bits(fmt.precision)
@@ -127,7 +127,7 @@ def _sum_at_midpoint(bits: Callable[[int], int]) -> Witnesses:
 
 
 def _product_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield products of 2p bits, the last two of which are beside those of a midpoint."""
+    """Yield products of 2p bits that differ from a midpoint by one unit of their last bit."""
     p = fmt.precision
     if rounding.mode is Mode.NEAREST_AWAY:
         a, b = 2 ** (p - 1) + 1, 2**p - 1
@@ -142,7 +142,7 @@ def _product_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 def _quotient_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield quotients just above a midpoint that goes down, or just below one that goes up."""
+    """Yield quotients just above a midpoint that rounds down, or just below one that rounds up."""
     p = fmt.precision
     x, y = 2 ** (p - 1), 2**p - 1
     if rounding.mode is Mode.NEAREST_AWAY:
@@ -156,7 +156,7 @@ def _quotient_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 def _root_at_midpoint(fmt: Format, _: Rounding) -> Iterator[Case]:
-    """Yield ``1 - u`` times a power of four, of root ``1 - u/2 - u^2/8``, less a little, times one of two."""
+    """Yield ``1 - u`` times powers of 4: the root is just below ``1 - u/2 - u^2/8`` times a power of 2."""
     p = fmt.precision
     low = max(quantum(fmt), 2 * fmt.emin + 2 - p)
     high = min(fmt.emax - p + (fmt.max_significand == 2**p - 1), 2 * fmt.emax - p)
@@ -165,7 +165,7 @@ def _root_at_midpoint(fmt: Format, _: Rounding) -> Iterator[Case]:
 
 
 def _lost_in_nearest(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield a number and so little that to nearest in 2p + 1 bits it is lost, and in the direction not."""
+    """Yield a number and one that is lost beside it to nearest in 2p + 1 bits, but not in the direction."""
     p, mode = fmt.precision, rounding.mode
     a, b = Fraction(1), power(-2 * p - 1)
     if mode is Mode.DOWN:
@@ -176,7 +176,7 @@ def _lost_in_nearest(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 def _odd_sum(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield numbers and a quarter, or three, of their ulp: p + 1 bits, rounded to odd, make a half of it."""
+    """Yield numbers and 1/4 or 3/4 of their ulp: rounding to odd in p + 1 bits makes it half an ulp."""
     one = 2 ** (fmt.precision - 1)
     yield from _seen(fmt, rounding, (one + 1, Fraction(1, 4)), one + 2, -2)
     if rounding.mode is Mode.NEAREST_EVEN:
@@ -184,7 +184,7 @@ def _odd_sum(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 def _odd_product(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield a product a quarter of an ulp above an odd significand; of p = 2, one above an even one."""
+    """Yield a product a quarter of an ulp above an odd significand; for p = 2, above an even one."""
     p = fmt.precision
     if p > 2 or rounding.mode is Mode.NEAREST_AWAY:
         low = max(fmt.emin - p - 1, 2 * quantum(fmt))
@@ -194,7 +194,7 @@ def _odd_product(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 def _odd_fma(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield products to which nothing is added, and sums of a number times 1."""
+    """Yield products ``a b + 0`` and sums ``a * 1 + b``."""
     yield from ((a, b, Fraction(0)) for a, b in _odd_product(fmt, rounding))
     yield from ((a, Fraction(1), b) for a, b in _odd_sum(fmt, rounding))
 
@@ -209,7 +209,7 @@ ODD: Mapping[str, Witnesses] = {
 
 
 def _root_in(bits: int) -> Witnesses:
-    """Return roots next to a midpoint that a carrier of so many bits makes of them."""
+    """Return witnesses: roots next to a midpoint to which a carrier of so many bits rounds them."""
 
     def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         if fmt.precision < bits <= 2 * fmt.precision + 1:
@@ -219,7 +219,7 @@ def _root_in(bits: int) -> Witnesses:
 
 
 def _product_below(carrier: Format) -> Witnesses:
-    """Return products just below three halves of the smallest number, to which a carrier rounds them.
+    """Return witnesses: products just below 3/2 of the smallest number, to which a carrier rounds them.
 
     ``(3 2**(p-2) + 3) (2**p - 4) = 3 2**(2p-2) - 12``.
     """
@@ -234,7 +234,7 @@ def _product_below(carrier: Format) -> Witnesses:
 
 
 def _fma_at_midpoint(carrier: Format) -> Witnesses:
-    """Return products midway between two values, and summands that a carrier drops, and which decide."""
+    """Return witnesses: products at a midpoint, and summands that decide but that a carrier drops."""
 
     def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         p = fmt.precision
@@ -251,7 +251,7 @@ def _fma_at_midpoint(carrier: Format) -> Witnesses:
 
 
 def _flushed(fmt: Format, _: Rounding) -> Iterator[Case]:
-    """Yield a product of three quarters of the smallest number, if that is subnormal in float32."""
+    """Yield a product of 3/4 of the smallest number, if that is subnormal in float32."""
     if quantum(fmt) <= FORMATS["float32"].emin:
         first, second = halves(quantum(fmt) - 2)
         yield 3 * power(first), power(second)

@@ -1,6 +1,6 @@
-"""Products, quotients and roots of double words: bounds on the error, and results that are double words.
+"""Statements on products, quotients and roots of double words: error bounds and double-word results.
 
-The theorems suppose that nothing overflows or underflows, so they are tried with unbounded exponents.
+The theorems assume that nothing overflows or underflows, so they are tried with unbounded exponents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Rounding
-from mcfsim.symbolic import Family, family, u
 from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, X, Y, double, unit
 from mcfsim.theorems.claims import (
     all_of,
@@ -23,17 +22,18 @@ from mcfsim.theorems.claims import (
     same_results,
     sum_of,
 )
+from mcfsim.theorems.counterexamples import Case
 from mcfsim.theorems.hypotheses import nonzero, positive
 from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case
+from mcfsim.theorems.symbolic import Family, family, u
 
 PRODUCT, QUOTIENT = product_of("x", "y"), quotient_of("x", "y")
 
-#: What all these bounds have in common.
+#: Common to all these bounds.
 OF_PRODUCTS: dict[str, Any] = {"modes": EVEN, "scaling": Scaling.EACH, "range": "unbounded"}
 OF_QUOTIENTS = {**OF_PRODUCTS, "where": (nonzero("y"),)}
 
-#: Of the three products of double words, which Muller and Rideau's proofs bound.
+#: For the three products of double words, which Muller and Rideau's proofs bound.
 SHARP = (
     "asymptotically: proved for every p by the family, the worst of all operands tried at p = 6 (low words "
     "zero or in the five binades below half an ulp), 7 and 8 (in one binade); no published family was found"
@@ -46,7 +46,7 @@ def _products(low: int, high: int, other: int) -> Family:
 
 
 def _one_sided(fmt: Format, _: Rounding) -> Iterable[Case]:
-    """Yield factors, in one order of which ``xl yh`` is rounded before its last bits have broken a tie."""
+    """Yield factors for which, in one order, ``xl yh`` is rounded before its last bits can break a tie."""
     small = unit(fmt.precision)
     if fmt.precision < 4:
         yield Fraction(1), 3 * small / 32, Fraction(3, 2), Fraction(1, 8)

@@ -1,4 +1,4 @@
-"""What double-word arithmetic supposes: double words, ties to even, products that do not underflow."""
+"""Statements on what double-word arithmetic assumes: double words, ties to even, no underflow of products."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic import families, family, u
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
 from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, double, unit
 from mcfsim.theorems.claims import double_word_to_even
+from mcfsim.theorems.counterexamples import Case, power, quantum, scaled
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_at_least, hypothesis
 from mcfsim.theorems.logic import SMALLEST_NORMAL, AllOf, AnyOf, Word, equal
 from mcfsim.theorems.operands import relaxed_pair
 from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, power, quantum, scaled
+from mcfsim.theorems.symbolic import families, family, u
 
 AWAY = frozenset({Mode.NEAREST_AWAY})
 
@@ -29,7 +29,7 @@ _NAMED = {theorem.name: theorem for theorem in (*double_words.THEOREMS, *double_
 def _relaxed(theorem: str, **changes: Any) -> Theorem:
     """Return a statement with relaxed pairs in place of double words, and any tie rule.
 
-    Every double word is a relaxed pair, in whichever direction ties go.
+    Every double word is a relaxed pair, whatever the tie rule.
     """
     of = _NAMED[theorem]
     about = {
@@ -46,7 +46,7 @@ def _relaxed(theorem: str, **changes: Any) -> Theorem:
 
 RELAXED_WORST = family(x=(1, -u + u**2), y=-(1 - 3 * u) / 2)
 RELAXED_AWAY = family(x=(1, -u + u**2), y=-(1 - u) / 2)
-#: Where ties go to even, and away from zero.
+#: For ties to even, and for ties away from zero.
 ADD222_EVEN, ADD222_AWAY = (
     family(x=(1, -u + u**2), y=(-(1 - u) / 2, -low * (1 + 2 * u))) for low in (u**2 / 4, u / 8)
 )
@@ -62,7 +62,7 @@ def _add222(fmt: Format, rounding: Rounding) -> Iterable[Case]:
     even, away = ADD222_EVEN.at(p), ADD222_AWAY.at(p)
     if rounding.mode is Mode.NEAREST_EVEN:
         return scaled(even, fmt, -3 * p - 1)
-    if p == 3:  # the family is at the bound, and its neighbour beyond
+    if p == 3:  # the family reaches the bound, and its neighbour exceeds it
         away = (away[0], -unit(p), *away[2:])
     return scaled(away, fmt, -2 * p - 2)
 
@@ -107,10 +107,10 @@ RELAXED = (
 
 # -- ties ---------------------------------------------------------------------------------------------------
 def _ties_away(name: str, *rest: Fraction) -> Theorem:
-    """Return the statement that ties away from zero, too, make double words of double words.
+    """State that results are double words also with ties away from zero, which is false.
 
-    A case refutes it if its exact result is ``2**(p-1) + 1/2``: the tie goes up, and leaves ``-1/2``. Its
-    first component is ``2**(p-1)``, and these are the others.
+    The exact result of the counterexample is ``2**(p-1) + 1/2``: the tie goes up and leaves ``-1/2``. Its
+    first component is ``2**(p-1)``, and `rest` are the others.
     """
 
     def witnesses(fmt: Format, _: Rounding) -> Iterable[Case]:
@@ -152,7 +152,7 @@ NO_UNDERFLOW = hypothesis(
 
 
 def _in_format(name: str, *where: Hypothesis, **changes: Any) -> Theorem:
-    """Return `dw_times_fp3` as a statement about all of a format, and not its precision alone."""
+    """Return `dw_times_fp3` as a statement about a format with its range, not about its precision alone."""
     return replace(
         _NAMED["dw_times_fp3"],
         name=name,
@@ -165,7 +165,7 @@ def _in_format(name: str, *where: Hypothesis, **changes: Any) -> Theorem:
 
 
 def _vanishing(fmt: Format, _: Rounding) -> Iterable[Case]:
-    """Yield the smallest number, squared, which vanishes if it is below 1."""
+    """Yield the smallest number as both factors: if it is below 1, its square vanishes."""
     if quantum(fmt) < 0:
         yield power(quantum(fmt)), Fraction(0), power(quantum(fmt))
 

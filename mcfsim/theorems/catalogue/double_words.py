@@ -1,6 +1,6 @@
-"""Sums of double words: bounds on the relative error, and that results are double words again.
+"""Statements on sums of double words: bounds on the relative error, and that results are double words.
 
-They hold with underflow, since sums of subnormal numbers are exact.
+They also hold with underflow, since sums of subnormal numbers are exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic import Quotient, families, family, u
 from mcfsim.theorems.claims import (
     Target,
     all_of,
@@ -21,6 +20,7 @@ from mcfsim.theorems.claims import (
     relative_error,
     sum_of,
 )
+from mcfsim.theorems.counterexamples import Case, scaled
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     hypothesis,
@@ -30,7 +30,7 @@ from mcfsim.theorems.logic import AnyOf, Operand, SameSign, Word
 from mcfsim.theorems.logic.propositions import Constant
 from mcfsim.theorems.operands import double_word, value
 from mcfsim.theorems.statement import Claim, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, scaled
+from mcfsim.theorems.symbolic import Quotient, families, family, u
 
 X, Y, NUMBER = double_word("x"), double_word("y"), value("y")
 SUM = sum_of("x", "y")
@@ -38,10 +38,10 @@ EVEN = frozenset({Mode.NEAREST_EVEN})
 
 JMP = "Joldes, Muller, Popescu, TOMS 44(2), 2017"
 MR = "Muller, Rideau, TOMS 48(1), 2022"
-#: Of relaxed pairs in the place of double words.
+#: For relaxed pairs in place of double words.
 BY_SOLVER = "proved here for every p >= 3 by a solver, ties to even (docs/every_bound.md)"
 
-#: What all bounds of sums have in common.
+#: Common to all bounds of sums.
 OF_SUMS: dict[str, Any] = {
     "where": (RESULTS_FINITE,),
     "modes": EVEN,
@@ -66,7 +66,7 @@ PLUS_FP_PUBLISHED = family(x=(1, u - u**2), y=-(1 - u) / 2)
 ACCURATE = family(x=(1, u - u**2), y=(-(1 - u) / 2, -(u**2) / 2 + u**3))
 ADD222 = family(x=(1, -(1 - u) * u / 2), y=(-(1 - u) / 2, (1 - u) * u**2 / 4))
 SLOPPY = family(x=(1 + 2 * u, -u + u**2), y=(5 * u, -4 * (1 - u) * u**2))
-#: What is left of the high words is minus the sum of the low ones, rounded.
+#: The sum of the high words is minus the rounded sum of the low words.
 CANCELLING = family(x=(2 - 6 * u, u - u**2), y=(-(2 - 4 * u), u), first=3)
 HALF = family(x=(1, u / 2 + u**2), y=(-(1 - u) / 2, (1 - u) * u**2 / 2))
 
@@ -80,7 +80,7 @@ def _cancelling(fmt: Format, _: Rounding) -> Iterable[Case]:
     small = unit(fmt.precision)
     for case in CANCELLING(fmt.precision):
         yield from scaled(case, fmt, -2 * fmt.precision)
-    # Nothing is left of the high words, and the sum of the low ones is rounded.
+    # The high words cancel, and the sum of the low words is rounded.
     yield from scaled((1, small, -1, small**2), fmt, -2 * fmt.precision)
 
 

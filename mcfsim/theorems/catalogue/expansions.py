@@ -1,4 +1,4 @@
-"""Expansions in Shewchuk's sense, and sums of many numbers with and without compensation."""
+"""Statements on Shewchuk's expansions, and on long sums with and without compensation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mcfsim.formats import Format
 from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic import family, u
 from mcfsim.theorems.claims import (
     all_of,
     exactly,
@@ -21,10 +20,11 @@ from mcfsim.theorems.claims import (
     strongly_nonoverlapping_results,
     sum_of,
 )
+from mcfsim.theorems.counterexamples import Case, scaled
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, by_magnitude, nonadjacent, nonoverlapping, of_format
 from mcfsim.theorems.operands import sequence, value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, scaled
+from mcfsim.theorems.symbolic import family, u
 
 SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
 ORO = "Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005"
@@ -56,12 +56,12 @@ def merged_and_added(ar: Any, g0: Any, g1: Any, g2: Any) -> Any:
 
 # -- long sums ----------------------------------------------------------------------------------------------
 def gamma(n: int, p: int) -> Fraction:
-    """Return ``n u / (1 - n u)``; where that is no bound, `few` excludes all cases."""
+    """Return ``n u / (1 - n u)``; where ``n u >= 1``, the hypothesis `few` excludes all cases."""
     return Fraction(n, max(2**p - n, 1))
 
 
 def few(n: int, text: str) -> Hypothesis:
-    """Suppose that ``n u < 1``."""
+    """Return the hypothesis that ``n u < 1``."""
     return of_format(text, lambda fmt, _: n < 2**fmt.precision)
 
 
@@ -71,7 +71,7 @@ def to_sum(shares: Callable[[int], tuple[Fraction, Fraction]], text: str, stop: 
 
 
 def _long_terms(p: int) -> Iterable[Case]:
-    """Return a few sequences of positive terms between 1 and 2, by a linear congruence."""
+    """Yield a few sequences of terms between 1 and 2, from a linear congruential generator."""
     for seed in range(4):
         state, terms = seed, []
         for _ in range(MANY):
@@ -85,7 +85,7 @@ def _stagnating(fmt: Format, _: Rounding) -> Iterable[Case]:
         yield next(iter(_long_terms(fmt.precision)))
 
 
-#: Three terms whose sum comes out in adjacent components.
+#: Three terms whose sum has adjacent components.
 ADJACENT = family(g0=-1 / (2 * u) - 6, g1=-2 / u, g2=2 / u + 4)
 
 

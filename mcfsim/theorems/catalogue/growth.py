@@ -1,6 +1,6 @@
-"""Growth: what Collage's Grow, Mul and Scaling of two components are worth.
+"""Statements on Collage's Grow, Mul and Scaling with two components: an error bound and equal algorithms.
 
-Grow is `dw_plus_fp` with Fast2Sum as its first step, which is right as long as the exponents are in order.
+Grow is `dw_plus_fp` with Fast2Sum as its first step, which is correct if the exponents are in order.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mcfsim.multiword import double_word as dw
 from mcfsim.multiword import expansion
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Rounding
-from mcfsim.symbolic import family, u
 from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, JMP, unit
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
+from mcfsim.theorems.counterexamples import Case, unordered
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     exponents_ordered,
@@ -27,7 +27,7 @@ from mcfsim.theorems.hypotheses import (
 from mcfsim.theorems.logic import AllOf, Exponent, Word, equal
 from mcfsim.theorems.operands import double_word, relaxed_pair, value
 from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, unordered
+from mcfsim.theorems.symbolic import family, u
 
 X, Y, A = double_word("x"), double_word("y"), value("a")
 BOUND = all_of(relative_error(2, sum_of("x", "a")), normalised())
@@ -47,7 +47,7 @@ RELAXED_WORST = family(x=(1, -u + u**2), a=-(1 - 3 * u) / 2)
 
 
 def _unordered(fmt: Format, rounding: Rounding) -> Iterable[Case]:
-    """Yield what Fast2Sum is off by a share u of, the low word zero."""
+    """Yield operands on which Fast2Sum has a relative error of about u, with a zero low word."""
     return ((a, Fraction(0), b) for a, b in unordered(fmt, rounding))
 
 

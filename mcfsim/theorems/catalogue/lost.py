@@ -1,4 +1,4 @@
-"""Lost arithmetic: when adding a number changes nothing."""
+"""Statements on lost arithmetic: when adding a number changes nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.theorems.catalogue.representability import add
 from mcfsim.theorems.claims import claim
+from mcfsim.theorems.counterexamples import Case, power, scaled
 from mcfsim.theorems.hypotheses import (
     hypothesis,
     nonzero,
@@ -33,7 +34,6 @@ from mcfsim.theorems.logic import (
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import DIRECTED, NEAREST, Claim, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, power, scaled
 
 PAIR = (value("a"), value("b"))
 NONZERO = nonzero("a", "b")
@@ -48,12 +48,12 @@ OPPOSED = ~SameSign(A, B)
 
 
 def lost_iff(condition: Proposition) -> Claim:
-    """Claim that a + b rounds to a just where something holds."""
+    """Claim that a + b rounds to a if and only if a condition holds."""
     return claim(Iff(LOST, condition))
 
 
 def up_to_half_a_step(on_tie: Proposition) -> Proposition:
-    """Say that b is below half the distance to a's neighbour, or is half of it and something holds."""
+    """Return the condition that |b| is below half the gap to a's neighbour, or is half and `on_tie` holds."""
     return AnyOf((2 * abs(B) < STEP, AllOf((equal(2 * abs(B), STEP), on_tie))))
 
 
@@ -63,7 +63,7 @@ def _in_mode(mode: Mode, condition: Proposition) -> Proposition:
     )
 
 
-#: By the direction, b points to the neighbour and does not reach it.
+#: b does not reach a's neighbour, and the mode rounds back to a.
 BEFORE_NEIGHBOUR = AllOf(
     (
         abs(B) < STEP,
@@ -80,12 +80,12 @@ BEFORE_NEIGHBOUR = AllOf(
 
 
 def _downward(fmt: Format, _: Rounding) -> Iterator[Case]:
-    """Yield 1 and -u: numbers below a power of two are twice as dense."""
+    """Yield 1 and -u: below a power of two, numbers are twice as dense."""
     return scaled((1, -power(-fmt.precision)), fmt, -fmt.precision)
 
 
 def _tie(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield a number and half its ulp, where that tie falls on it."""
+    """Yield a number and half its ulp, where the tie rounds back to the number."""
     u = power(-fmt.precision)
     case = (1 + 2 * u, -u) if rounding.mode is Mode.NEAREST_AWAY else (Fraction(1), u)
     return scaled(case, fmt, -fmt.precision)
@@ -93,7 +93,7 @@ def _tie(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 UP_TO_HALF_U, UP_TO_U = share_at_most("b", "a", Fraction(1, 2)), share_at_most("b", "a", 1)
 ABOVE_HALF_U, ABOVE_U = share_above("b", "a", Fraction(1, 2)), share_above("b", "a", 1)
-#: Where numbers saturate, the largest loses whatever is added.
+#: If overflow saturates, anything added to the largest number is lost.
 SHOWN = hypothesis(
     AnyOf(
         (

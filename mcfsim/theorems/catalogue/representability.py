@@ -1,4 +1,4 @@
-"""When an operation is exact, and when its error is itself a value of the format."""
+"""Statements on when an operation is exact, and when its error is a value of the format."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import claim
+from mcfsim.theorems.counterexamples import Case, beyond_the_gap, halves, nearest_to, power, quantum
 from mcfsim.theorems.hypotheses import (
     exponent_gap,
     exponents_at_least,
@@ -35,7 +36,6 @@ from mcfsim.theorems.logic import (
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, FAITHFUL, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, beyond_the_gap, halves, nearest_to, power, quantum
 
 A, B, X, Y = map(value, "abxy")
 
@@ -69,11 +69,11 @@ def root(ar: Arithmetic, x: Value) -> Value:
     return ar.sqrt(x)
 
 
-# -- what is claimed of it, and supposed --------------------------------------------------------------------
+# -- claims and hypotheses ----------------------------------------------------------------------------------
 _A, _B, _X, _Y = map(Word, "abxy")
 S, P, Q = Result(0, "s"), Result(0, "p"), Result(0, "q")
 _OF_SUM, _OF_PRODUCT = _A + _B - S, _A * _B - P
-#: Products of such exponents have no bit below the smallest number.
+#: Products of operands with at least this sum of exponents have no bit below the smallest number.
 _UNDER = OfFormat("emin + p - 1", lambda fmt, _: fmt.emin + fmt.precision - 1)
 #: The largest number, squared.
 _SQUARE = OfFormat("max^2", lambda fmt, _: fmt.max**2)
@@ -107,7 +107,7 @@ ROOT_IN_RANGE = hypothesis(_X <= _SQUARE)
 
 # -- counterexamples ----------------------------------------------------------------------------------------
 def _exact_product(fmt: Format, _: Rounding) -> Iterator[Case]:
-    """Yield powers of two with an exact product, of exponents as near to the bound as there are."""
+    """Yield powers of two with an exact product, and with exponents as near to the bound as possible."""
     least = quantum(fmt)
     low, high = max(2 * least, least), min(fmt.emin + fmt.precision - 2, fmt.emax, 2 * fmt.emax)
     for total in nearest_to(high, low, high):
@@ -116,27 +116,27 @@ def _exact_product(fmt: Format, _: Rounding) -> Iterator[Case]:
 
 
 def _odd_remainder(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield 3 and 1, or 5, at exponents where the last bit of the remainder is below all numbers.
+    """Yield 3 as divisor of 1 or 5, scaled so that the last bit of the remainder is below all numbers.
 
-    ``2**(p+1) / 3``, and toward zero ``5 2**(p-1) / 3`` if p is even, are rounded to an odd integer Q, so
-    that the remainder, 1 or -1, is odd in units of the product of both ulps. Of p = 2 it is 2 toward zero.
+    ``2**(p+1) / 3``, or toward zero ``5 2**(p-1) / 3`` if p is even, rounds to an odd integer Q. So the
+    remainder, 1 or -1, is odd in units of the product of both ulps. Toward zero with p = 2 it is 2.
     """
     p, mode, least = fmt.precision, rounding.mode, quantum(fmt)
     above = p % 2 == 0  # whether the odd one of the two neighbours of the quotient is the upper one
     sign = -1 if mode is (Mode.DOWN if above else Mode.UP) else 1
     dividend, shift = (5, p - 1) if mode is Mode.TOWARD_ZERO and above and p > 2 else (1, p + 1)
     spare = int(mode is Mode.TOWARD_ZERO and p == 2)
-    # Of the quotient's ulp and the divisor's.
+    # The sum of the exponents of the quotient's ulp and the divisor's.
     for total in nearest_to(least - 1 - spare, max(2 * least, least - shift), least - 1 - spare):
         of_quotient = max(least, min(fmt.emax - p, total // 2))
         yield 3 * power(total - of_quotient), sign * dividend * power(total + shift)
 
 
 def _directed_root(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield a number whose root is rounded by nearly an ulp, to an odd integer S, at an even shift.
+    """Yield a number whose root is rounded by nearly an ulp to an odd integer S, up to a power of two.
 
-    Upward it is ``S = 2**p - 1`` of ``2**p (2**p - 3)``, which leaves ``2**p + 1``; downward
-    ``S = 2**p - 3`` of ``2**p (2**p - 4)``, which leaves ``2**(p+1) - 9``: odd numbers above ``2**p``.
+    The root of ``2**p (2**p - 3)`` rounds up to ``S = 2**p - 1``, with a remainder of ``2**p + 1``. That of
+    ``2**p (2**p - 4)`` rounds down to ``2**p - 3``, with ``2**(p+1) - 9``. Both are odd and above ``2**p``.
     """
     p, upward = fmt.precision, rounding.mode in (Mode.UP, Mode.TO_ODD)
     if p < (3 if upward else 4):

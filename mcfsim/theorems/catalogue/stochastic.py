@@ -1,4 +1,4 @@
-"""Stochastic rounding: expectations, exact over all draws, and what holds on every draw."""
+"""Statements on stochastic rounding: exact expectations over all draws, and what holds on every draw."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mcfsim.theorems.claims import (
     unbiased_iff_resolved,
     variance_of_quarter,
 )
+from mcfsim.theorems.counterexamples import Case, beyond_the_gap, power, unordered
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     bits_resolved,
@@ -33,7 +34,6 @@ from mcfsim.theorems.hypotheses import (
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
-from mcfsim.theorems.witnesses import Case, beyond_the_gap, power, unordered
 
 PAIR = (value("a"), value("b"))
 CONNOLLY = "Connolly, Higham, Mary, SIAM J. Sci. Comput. 43(1), 2021"
@@ -42,13 +42,13 @@ FAITHFUL = "Park, Lim, Nagarakatte, arXiv:2601.17198, 2026, on faithful rounding
 LINEAR = f"{CONNOLLY}, on unbiased operations; expectation is linear"
 
 SUM, PRODUCT = sum_of("a", "b"), product_of("a", "b")
-#: That s + e = a + b, whatever is drawn.
+#: The claim that s + e = a + b on every draw.
 EXACT = exact_sum()
 ERROR = relative_error(2, SUM)
 ORDERED = exponents_ordered("a", "b")
 NEAR = exponent_gap("a", "b")
 RESOLVED = bits_resolved("a", "b")
-#: Beside 1, the most random bits, 32, do not resolve 2**-FAR.
+#: Even 32 random bits, the most there can be, do not resolve 2**-FAR beside 1.
 FAR = 64
 
 
@@ -58,18 +58,18 @@ def _unresolved(fmt: Format, _: Rounding) -> Iterator[Case]:
 
 
 def _rounded_up(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield a sum that has a quarter of an ulp too much, if the draws resolve that."""
+    """Yield a sum about a quarter of an ulp above a value, if the draws resolve that."""
     if rounding.random_bits > 1 or rounding.rule is not Rule.TRUNCATE:
         yield from beyond_the_gap(fmt, rounding)
 
 
 def _unordered(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield what a draw is off by 1 of, if none of them overflows."""
+    """Yield operands on which some draw is off by 1, if no draw overflows."""
     return ((a, b) for a, b in unordered(fmt, rounding) if abs(b) + 2 * a <= fmt.max)
 
 
 def _theorem(name: str, algorithm: Any, about: Claim, *where: Hypothesis, **others: Any) -> Theorem:
-    """Return a statement about all draws on which nothing overflows."""
+    """Return a statement on all draws without overflow."""
     return Theorem(
         name,
         algorithm,
@@ -77,7 +77,7 @@ def _theorem(name: str, algorithm: Any, about: Claim, *where: Hypothesis, **othe
         about,
         where=(*where, RESULTS_FINITE),
         modes=frozenset({Mode.STOCHASTIC}),
-        # Samples: up to where 16 random bits no longer tell whether there is a second operand.
+        # Samples reach the gaps at which 16 random bits no longer resolve the second operand.
         scaling=Scaling.EACH if algorithm is multiply else Scaling.COMMON,
         gaps=lambda p: (-p - 18, p + 18),
         **others,
@@ -154,7 +154,7 @@ THEOREMS = (
         source=FITZGIBBON,
         rules=(Rule.CENTRED,),
     ),
-    # In any order: E[z] = E[s] - a and E[e] = b - E[z], be the error of s a value of the format or not.
+    # In any order: E[z] = E[s] - a and E[e] = b - E[z], even if the error of s is no value of the format.
     _theorem("fast_two_sum_sr", fast_two_sum, unbiased(SUM), RESOLVED, source=LINEAR),
     _theorem("two_sum_sr", two_sum, unbiased(SUM), RESOLVED, source=LINEAR),
     _theorem("fast_two_sum_sr_near", fast_two_sum, EXACT, ORDERED, NEAR, source=FAITHFUL),

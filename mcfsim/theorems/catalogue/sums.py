@@ -1,4 +1,4 @@
-"""2Sum and Fast2Sum: when their second result is the exact error of the first, and how wrong it is if not."""
+"""Statements on 2Sum and Fast2Sum: when e is the exact error of s, and how wrong it is otherwise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.claims import E, S, claim, exact_sum, finite_result, relative_error, sum_of
+from mcfsim.theorems.counterexamples import (
+    Case,
+    beyond_the_gap,
+    exchanged,
+    power,
+    quantum,
+    shows,
+    unordered,
+)
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     exponents_ordered,
@@ -22,15 +31,6 @@ from mcfsim.theorems.hypotheses import finite_result as supposed_finite
 from mcfsim.theorems.logic import AllOf, Finite, Iff, IsValue, Word
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem
-from mcfsim.theorems.witnesses import (
-    Case,
-    beyond_the_gap,
-    exchanged,
-    power,
-    quantum,
-    shows,
-    unordered,
-)
 
 PAIR = (value("a"), value("b"))
 IN_RANGE = sum_in_range("a", "b")
@@ -55,15 +55,15 @@ JZ = "Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025"
 
 
 def _wide(p: int) -> tuple[int, int]:
-    """Return the gaps at which operands interact if nothing is rounded to nearest."""
+    """Return the exponent gaps at which operands interact in modes that are not to nearest."""
     return -2 * p - 4, 2 * p + 4
 
 
 def _overflows_on_the_way(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield the largest number and one that the sum loses a half of, so that ``s - b`` rounds beyond it."""
+    """Yield the largest number and a negative one: s is half an ulp too large, so ``s - b`` overflows."""
     if fmt.emax == fmt.emin or not shows(fmt, rounding, 2 * fmt.max):
         return
-    half = power(fmt.emax - fmt.precision)  # of the largest number's ulp
+    half = power(fmt.emax - fmt.precision)  # half an ulp of the largest number
     if rounding.mode is Mode.NEAREST_AWAY and fmt.max_significand > 2 ** (fmt.precision - 1):
         yield fmt.max, -half
     elif rounding.mode is Mode.NEAREST_EVEN and fmt.max_significand % 2 == 1 and fmt.precision > 2:
@@ -71,7 +71,7 @@ def _overflows_on_the_way(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 def _flushed(fmt: Format, _: Rounding) -> Iterator[Case]:
-    """Yield the two smallest normal numbers, whose difference is flushed."""
+    """Yield the two smallest normal numbers with opposite signs; their sum is flushed to zero."""
     least = fmt.smallest_normal
     yield least + power(quantum(fmt)), -least
 
@@ -116,7 +116,7 @@ THEOREMS = (
         source=BGM,
         modes=FAITHFUL,
         holds=False,
-        # The larger of the two may be the largest number of all.
+        # The larger one may be the format's largest number.
         witnesses=exchanged(beyond_the_gap),
         scaling=Scaling.COMMON,
     ),

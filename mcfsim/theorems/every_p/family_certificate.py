@@ -1,4 +1,4 @@
-"""The record of a proof for every precision."""
+"""Certificates of proofs for every precision, and their check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -14,27 +14,30 @@ from typing import Any
 
 from mcfsim.rounding import Mode
 from mcfsim.storage.files import read_text, write_text
-from mcfsim.storage.schema import build, parse
-from mcfsim.symbolic import Family, Obligation, Polynomial, Precisions, Quotient, Relation
-from mcfsim.theorems.every_p.family_proof import LAST, Proof, Sharpness
+from mcfsim.storage.sealed import build, parse
+from mcfsim.theorems.catalogue import THEOREMS
+from mcfsim.theorems.every_p.family_proof import LAST, Proof, Sharpness, prove
+from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.symbolic import Family, Obligation, Polynomial, Precisions, Quotient, Relation
 
 #: Version of the file's layout.
 LAYOUT = "mcfsim-every-p-1"
-#: A file of more bytes is no certificate of this kind: one of a hundred obligations has a fiftieth of it.
+#: Largest size of a file in bytes: a certificate of a hundred obligations has a fiftieth of it.
 _LARGEST = 1 << 21
-#: What powers and precisions of a sound certificate stay far below.
+#: Limit that powers and precisions of a sound certificate stay far below.
 _POWER = 1 << 10
 _COEFFICIENT = re.compile(r"-?[1-9][0-9]{0,200}(/[1-9][0-9]{0,200})?")
-#: How much of a problem is told.
+#: Longest description of a problem.
 _SAID = 300
 
-#: A polynomial as data: each power of t with its coefficient, powers ascending.
+#: A polynomial as data: powers of t in ascending order, each with its coefficient.
 Terms = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
 class Demand:
-    """An obligation as data: see `mcfsim.symbolic.Obligation`."""
+    """An obligation as data; see `mcfsim.theorems.symbolic.Obligation`."""
 
     about: str
     relation: str
@@ -44,38 +47,38 @@ class Demand:
 
 @dataclass(frozen=True)
 class EveryCertificate:
-    """What an algorithm returns for a family of operands at every precision, and what that rests on.
+    """A certificate of an algorithm's results for a family of operands at every precision.
 
     Attributes
     ----------
     theorem, statement, source : str
         The statement.
     rounding : str
-        The mode.
+        The rounding mode.
     step, rest : int
         The precisions ``p = step n + rest``; polynomials are in ``t = 2**-n``.
     operands : dict of str to tuple
-        Of each operand a polynomial for each component.
+        The polynomials of each operand, one per component.
     results : tuple
         The polynomials that the algorithm returns.
     error : tuple or None
-        Numerator and denominator of the relative error, of squares for a root.
+        Numerator and denominator of the relative error; that of squares for a root.
     unit : int
         The power of u in the statement's unit.
     limit : str or None
-        Of the statement's constant; None if it grows beyond all bounds, or nothing is measured.
+        The limit of the statement's constant; None if it is unbounded, or nothing is measured.
     bound : tuple or None
         Numerator and denominator of the claimed bound, if it is a function of u.
     sharpness : str
         ``sharp``, ``gap``, ``exceeded`` or ``open``.
     first, decided : int
-        From which p on the results are right, and from which on every obligation holds.
+        The least p from which the results are right, and from which every obligation holds.
     below : str
-        What is different below `first`.
+        What differs below `first`.
     tried_to : int
-        Up to which p the oracle gave the same.
+        The largest p for which the oracle checked the results.
     exponents : tuple
-        ``(slope, offset)`` of emin and emax in n, with which a bounded format does, from `decided` on.
+        ``(slope, offset)`` of emin and emax in n, for a bounded format that suffices, from `decided` on.
     obligations : tuple of Demand
     """
 
@@ -101,7 +104,7 @@ class EveryCertificate:
 
     @staticmethod
     def of(proof: Proof) -> EveryCertificate:
-        """Return the record of a proof."""
+        """Return the certificate of a proof."""
         bound, over = proof.theorem.claim.bound, proof.family.over
         return EveryCertificate(
             theorem=proof.theorem.name,
@@ -127,19 +130,19 @@ class EveryCertificate:
 
     @property
     def name(self) -> str:
-        """Statement, precisions and mode in one word, for a file."""
+        """A name for a file, from statement, precisions and mode."""
         known = {(1, 0): "every_p", (2, 0): "every_even_p", (2, 1): "every_odd_p"}
         precisions = known.get((self.step, self.rest), f"every_p_{self.rest}_mod_{self.step}")
         return f"{self.theorem}-{precisions}-{self.rounding}"
 
     @property
     def over(self) -> Precisions:
-        """The precisions that the polynomials are over."""
+        """The precisions for which the polynomials stand."""
         return Precisions(self.step, self.rest)
 
     @property
     def family(self) -> Family:
-        """The operands."""
+        """The family of operands."""
         parts = {
             name: tuple(polynomial(item, self.over) for item in items)
             for name, items in self.operands.items()
@@ -153,7 +156,7 @@ class EveryCertificate:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of the whole certificate."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def demands(self) -> Iterable[Obligation]:
@@ -164,13 +167,13 @@ class EveryCertificate:
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate as JSON; an old file is replaced when all is written."""
+        """Write the certificate as JSON; replace an old file only when all is written."""
         about = {"layout": LAYOUT, **asdict(self), "digest": self.digest}
         write_text(path, json.dumps(about, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EveryCertificate:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises
         ------
@@ -194,7 +197,7 @@ class EveryCertificate:
         return certificate
 
     def _check(self) -> None:
-        """Refuse what no proof can come to; reading all polynomials refuses the rest."""
+        """Raise ValueError for content that no proof can have; this also reads all polynomials."""
         over, mode, _ = self.over, self.mode, Sharpness(self.sharpness)
         if mode is Mode.STOCHASTIC:
             raise ValueError("stochastic rounding has no one result")
@@ -213,12 +216,12 @@ def terms(one: Polynomial) -> Terms:
 
 
 def polynomial(data: Terms, over: Precisions) -> Polynomial:
-    """Return the polynomial of data.
+    """Return a polynomial from its data.
 
     Raises
     ------
     ValueError
-        If it is none, or larger than any of a proof.
+        If it is no polynomial, or larger than any of a proof.
     """
     for power, coefficient in data:
         if abs(power) > _POWER or not _COEFFICIENT.fullmatch(coefficient):
@@ -235,9 +238,113 @@ def _demand(one: Obligation) -> Demand:
 
 
 def is_every(path: Path) -> bool:
-    """Return whether a file says that it is a certificate of this kind."""
+    """Return whether a file has the layout of these certificates."""
     try:
         about: Any = parse(read_text(path, _LARGEST))
     except (OSError, ValueError):
         return False
     return isinstance(about, dict) and about.get("layout") == LAYOUT
+
+
+# -- the check --------------------------------------------------------------------------------------------
+def recheck(
+    certificate: EveryCertificate | str | os.PathLike[str], theorem: Theorem | None = None
+) -> list[str]:
+    """Check a certificate and return the problems found.
+
+    Each obligation is decided again in another way: at every p up to 60 by its value, and beyond by a bound
+    on the terms after the first. At every p from `first` to 60, the oracle runs the algorithm on fractions.
+    Its results and error must be those of the polynomials, and just below `first` they must not be. Last, the
+    proof is made again and must give the same certificate.
+
+    Parameters
+    ----------
+    certificate : EveryCertificate or path
+        The certificate, or the file that `EveryCertificate.save` wrote.
+    theorem : Theorem, optional
+        The statement, if it is none of `THEOREMS`.
+
+    Raises
+    ------
+    ValueError
+        If the file is no certificate or was changed, or the statement is unknown or not the given one.
+    """
+    if not isinstance(certificate, EveryCertificate):
+        certificate = EveryCertificate.load(certificate)
+    known = theorem or THEOREMS.get(certificate.theorem)
+    if known is None:
+        raise ValueError(f"{certificate.theorem!r} is not in the catalogue; give the statement: --theorem")
+    if known.name != certificate.theorem:
+        raise ValueError(f"it is about {certificate.theorem!r}, not about {known.name!r}")
+    return [
+        *_of_obligations(certificate),
+        *_of_precisions(certificate, known),
+        *_of_proof(certificate, known),
+    ]
+
+
+def _of_obligations(certificate: EveryCertificate) -> Iterator[str]:
+    for one in certificate.demands():
+        if problem := unmet(one):
+            yield problem
+        if one.first > certificate.decided:
+            yield f"{one}: it is decided from p = {certificate.decided} on"
+
+
+def unmet(one: Obligation) -> str | None:
+    """Return how an obligation fails from its first p on, or that it holds before it; None if neither."""
+    over = one.polynomial.over
+    if one.first not in over or one.first > LAST:
+        return f"{one}: there is no such p up to {LAST}"
+    for p in range(one.first, LAST + 1, over.step):
+        if not one.relation.holds(one.polynomial.at(p)):
+            return f"{one}: it fails at p = {p}"
+    before = one.first - over.step
+    if before >= over.precision(over.least) and one.relation.holds(one.polynomial.at(before)):
+        return f"{one}: it holds at p = {before} as well"
+    if not _stays(one, over.index(over.rest + (LAST - over.rest) // over.step * over.step)):
+        return f"{one}: beyond p = {LAST} it is not shown"
+    return None
+
+
+def _stays(one: Obligation, n: int) -> bool:
+    """Return whether a relation that holds at ``t = 2**-n`` holds for larger n, by a bound on each term."""
+    if ">" in one.relation:
+        # Each term after the first loses at least a factor 2 against it from n to n + 1.
+        rest = [abs(c) * Fraction(2) ** (-n * k) for k, c in one.polynomial.terms]
+        return not rest or sum(rest[1:], Fraction(0)) < rest[0]
+    # Each term but the constant one is an even integer at n, and a multiple of itself from there on.
+    moving = [c * Fraction(2) ** (-n * k) for k, c in one.polynomial.terms if k]
+    return all(k <= 0 for k, _ in one.polynomial.terms) and all(
+        value.denominator == 1 and value.numerator % 2 == 0 for value in moving
+    )
+
+
+def _of_precisions(certificate: EveryCertificate, theorem: Theorem) -> Iterator[str]:
+    over = certificate.over
+    error = certificate.error and Quotient(*(polynomial(part, over) for part in certificate.error))
+    results = tuple(polynomial(item, over) for item in certificate.results)
+    if certificate.first not in over:
+        yield f"p = {certificate.first} is none of the precisions {over}"
+        return
+
+    def problem_at(p: int) -> str | None:
+        return difference(theorem, certificate.family, results, error, certificate.mode, p)
+
+    for p in range(certificate.first, LAST + 1, over.step):
+        if problem := problem_at(p):
+            yield f"at p = {p}: {problem}"
+    before = certificate.first - over.step
+    if before >= over.precision(over.least) and problem_at(before) is None:
+        yield f"p = {before} is as the polynomials say, too, and below the first"
+
+
+def _of_proof(certificate: EveryCertificate, theorem: Theorem) -> Iterator[str]:
+    try:
+        again = EveryCertificate.of(prove(theorem, certificate.family, certificate.mode))
+    except (ValueError, ZeroDivisionError) as problem:
+        yield f"it cannot be proved again: {problem}"
+        return
+    for name in EveryCertificate.__dataclass_fields__:
+        if getattr(again, name) != getattr(certificate, name):
+            yield f"proved again, its {name} is another"

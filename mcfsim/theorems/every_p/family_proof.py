@@ -1,4 +1,4 @@
-"""What an algorithm returns for a family, and its error, at every precision from some one on."""
+"""Proofs of an algorithm's results and error for a family, at every precision from a first one on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from fractions import Fraction
 from math import lcm
 from typing import Any
 
+from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode
-from mcfsim.symbolic import (
+from mcfsim.theorems.catalogue import THEOREMS
+from mcfsim.theorems.every_p.found import FOUND
+from mcfsim.theorems.every_p.trying import difference, exceeds, excess, holds_from, limit_of, measured
+from mcfsim.theorems.logic.propositions import Bound, predicates
+from mcfsim.theorems.operands import OperandSpec
+from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.symbolic import (
     Families,
     Family,
     Obligation,
@@ -19,28 +26,19 @@ from mcfsim.symbolic import (
     SymbolicArithmetic,
     UndecidedError,
 )
-from mcfsim.symbolic.range import LinearExponent
-from mcfsim.symbolic.reals import Exactly
-from mcfsim.symbolic.symbolic_rounding import binade, rounded
-from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.every_p.found import FOUND
-from mcfsim.theorems.every_p.measured import exceeds, excess, holds_from, limit_of, measured
-from mcfsim.theorems.every_p.trying import difference
-from mcfsim.theorems.logic.propositions import Bound, predicates
-from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import flat
+from mcfsim.theorems.symbolic.polynomial_arithmetic import LinearExponent
+from mcfsim.theorems.symbolic.symbolic_rounding import Exactly, binade, rounded
 
-#: Up to here everything is tried by the oracle, too.
+#: Up to this precision the oracle checks everything, too.
 LAST = 60
 
 
 class Sharpness(StrEnum):
-    """What a family says of a bound.
+    """How the error of a family compares with a bound.
 
-    ``sharp``: its error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
-    limit. ``exceeded``: it is beyond the bound, which is refuted, at precisions for which it is stated.
-    ``open``: nothing, as there is no bound that is a function of u, or nothing is measured.
+    ``sharp``: the error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
+    limit. ``exceeded``: it refutes the bound, at precisions for which the bound is stated. ``open``: the
+    bound is no function of u, or nothing is measured.
     """
 
     SHARP = "sharp"
@@ -51,7 +49,7 @@ class Sharpness(StrEnum):
 
 @dataclass(frozen=True)
 class Proof:
-    """An algorithm's results for a family, at every precision ``p >= first``.
+    """A proof of an algorithm's results for a family, at every precision ``p >= first``.
 
     Attributes
     ----------
@@ -61,18 +59,17 @@ class Proof:
     results : tuple of Polynomial
         What the algorithm returns.
     obligations : tuple of Obligation
-        What that rests on.
+        The relations on which the results rest.
     decided : int
-        The least p from which on all of them hold.
+        The least p from which all obligations hold.
     first : int
-        The least p from which on results, error and signs are right: below `decided` they were tried, one p
-        at a time.
+        The least p from which results, error and signs are right. Below `decided` each p was checked alone.
     below : str
-        What is different at the largest p below `first`, or that formats have none.
-    emin, emax : Line
-        Exponents with which a bounded format gives them, too, from `decided` on.
+        What differs at the largest p below `first`, or that formats have no such p.
+    emin, emax : LinearExponent
+        Exponents of a bounded format that gives the same results, from `decided` on.
     error : Quotient or None
-        The error, with its sign, relative to what the statement says; of squares, if it is of a root.
+        The signed error relative to the statement's reference; that of squares for a root.
     """
 
     theorem: Theorem
@@ -101,12 +98,12 @@ class Proof:
 
     @property
     def limit(self) -> Fraction | None:
-        """The limit of the statement's constant as p grows, or None if it grows beyond all bounds."""
+        """The limit of the statement's constant as p grows, or None if unbounded or not measured."""
         return None if self.error is None else limit_of(self.error, self.bound)
 
     @property
     def sharpness(self) -> Sharpness:
-        """What the family says of the bound."""
+        """How the error of the family compares with the bound."""
         beyond = None if self.error is None else excess(self.error, self.bound)
         if beyond is None:
             return Sharpness.OPEN
@@ -123,12 +120,12 @@ class Proof:
 
     @property
     def as_expected(self) -> bool:
-        """Whether the family is not beyond a bound that is claimed to hold."""
+        """Whether the family does not exceed a bound that is claimed to hold."""
         return not self.theorem.holds or self.sharpness is not Sharpness.EXCEEDED
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """What of the statement is not read for every p: predicates on arrays, in words."""
+        """The predicates on arrays in the statement, in words; they are not evaluated for every p."""
         parts = [hypothesis.said for hypothesis in self.theorem.where]
         unread = (node.text for part in (*parts, self.theorem.claim.said) for node in predicates(part))
         return tuple(dict.fromkeys(unread))
@@ -154,7 +151,7 @@ class Proof:
             lines.append(f"limit: {limit}, bound: {'none' if bound is None else bound}, {self.sharpness}")
         lines.append(f"{len(self.obligations)} obligations, all met from p = {self.decided}; {self.below}")
         lines += [
-            f"not read: {text!r} is a predicate on arrays, of which every p says nothing"
+            f"not read: {text!r} is a predicate on arrays, which says nothing for every p"
             for text in self.unread
         ]
         lines.append(f"exponents: emin <= {self.emin}, emax >= {self.emax}")
@@ -162,24 +159,24 @@ class Proof:
 
 
 def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | None = None) -> Proof:
-    """Run an algorithm on a family at every precision at once.
+    """Prove an algorithm's results for a family at every precision at once, by one run on polynomials.
 
     Parameters
     ----------
     theorem : Theorem
-        Its algorithm, operands and claim; whether it is true does not matter.
+        The statement that gives algorithm, operands and claim. It need not be true.
     family : Family, optional
-        The operands, by the names of the theorem's. By default that of the statement's own which is `best`.
+        The operands, by their names in the statement. By default the `best` of the statement's families.
     mode : str or Mode, optional
-        By default to nearest even, or the first mode that the statement is claimed for.
+        By default to nearest even, or the first mode for which the statement is claimed.
 
     Raises
     ------
     UndecidedError
         If an operand is not of its kind for every large p, or some result is no polynomial.
     ValueError
-        If the family's operands are not the statement's, or differ from rounding by the definition where
-        they must not.
+        If the family's operands are not the statement's, or the polynomials differ from rounding by the
+        definition where they must not.
     """
     if family is None:
         return best(theorem, mode)
@@ -208,7 +205,7 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
 
 
 def best(theorem: Theorem, mode: str | Mode | None = None) -> Proof:
-    """Return the proof of the statement's own family with the largest error for every large p.
+    """Return the proof of the statement's family with the largest error for large p.
 
     Raises
     ------
@@ -220,7 +217,7 @@ def best(theorem: Theorem, mode: str | Mode | None = None) -> Proof:
 
 
 def covering(theorem: Theorem, mode: str | Mode | None = None) -> tuple[Proof, ...]:
-    """Return the proofs of the best families that together speak of every large p: one, or one a parity.
+    """Return the best proofs that together cover every large p: one, or one for each parity.
 
     Raises
     ------
@@ -243,12 +240,12 @@ def with_families() -> tuple[Theorem, ...]:
 
 
 def members(theorem: Theorem) -> tuple[Family, ...]:
-    """Return the families of a statement.
+    """Return the families of polynomials of a statement.
 
     Raises
     ------
     ValueError
-        If it has none that are polynomials.
+        If it has none.
     """
     found = _members(theorem)
     if not found:
@@ -263,7 +260,7 @@ def _members(theorem: Theorem) -> tuple[Family, ...]:
 
 
 def _size(proof: Proof) -> tuple[bool, Fraction, Fraction]:
-    """Order proofs by the limit, and those of one limit by how they approach it."""
+    """Return the sort key of a proof: its limit, and for equal limits the error at a large p."""
     if proof.error is None or proof.in_unit is None:
         return False, Fraction(0), Fraction(0)
     far = proof.family.over.precision(LAST)
@@ -284,7 +281,7 @@ def _check_shape(theorem: Theorem, family: Family) -> None:
 
 
 def _demand_kind(ar: SymbolicArithmetic, operand: OperandSpec, parts: Any) -> None:
-    """Demand that polynomials are an operand of its kind at every precision."""
+    """Require that polynomials form an operand of its kind at every precision."""
     for part in parts:
         ar.value(part, operand.name)
     if not operand.paired:
@@ -302,19 +299,19 @@ def _demand_kind(ar: SymbolicArithmetic, operand: OperandSpec, parts: Any) -> No
         else:
             half = binade(Exactly(abs(high))) * Polynomial((high.over.unit,), high.over)
             ar.ledger.require(Relation.NOT_NEGATIVE, half - abs(low), "low word")
-            # The magnitude is that of every p only where the sign is.
+            # `abs` is the magnitude at p only where the polynomial has its sign for large p.
             ar.ledger.require(Relation.NOT_NEGATIVE, abs(low), "sign of the low word")
 
 
 def _error(
     theorem: Theorem, ar: SymbolicArithmetic, given: tuple[Any, ...], results: tuple[Any, ...]
 ) -> Quotient | None:
-    """Return the relative error, and demand what it supposes."""
+    """Return the relative error, and require the signs that it supposes."""
     found = measured(theorem, given, results, ar.over)
     if found is None:
         return None
     error, reference = found
-    # Claims take magnitudes of operands, which are polynomials where signs are those of leading terms.
+    # Claims take magnitudes of operands. These are polynomials where signs are those of leading terms.
     for operand, words in zip(theorem.operands, given, strict=True):
         parts: Any = flat(words)
         total: Polynomial = sum(parts, Polynomial((), ar.over))
@@ -334,7 +331,7 @@ def _least(
     mode: Mode,
     decided: int,
 ) -> tuple[int, str]:
-    """Return the least p from which on all is as it says, and what is different below it."""
+    """Return the least p from which the polynomials are right, and what differs just below it."""
     over, p = family.over, decided
     for higher in range(decided, LAST + 1, over.step):
         if problem := difference(theorem, family, results, error, mode, higher):

@@ -1,8 +1,8 @@
-"""Families of statements beside their own, found since: certificates of formats do not try them.
+"""Families of operands found by search, besides those that statements declare.
 
-They are from `experiments.families.search`, and each of them is proved. Where worst cases follow no
-polynomial in u, high words are near a power of two by multiples of the root of u: then their product, or
-what a quotient leaves, has last bits of any choice, while the operands hardly exceed the power of two.
+They are from `experiments.families.search`, and each is proved. Certificates of formats do not try them.
+Where worst cases follow no polynomial in u, high words differ from a power of two by multiples of the root
+of u. A product or remainder then has arbitrary last bits, and the operands hardly exceed the power of two.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mcfsim.symbolic import EVEN, ODD, Family, Polynomial, family, u
-from mcfsim.symbolic.variables import root
+from mcfsim.theorems.symbolic import EVEN, ODD, Family, Polynomial, family, u
+from mcfsim.theorems.symbolic.operand_families import root
 
 
 def _of_even_p(t: Polynomial) -> dict[str, Family]:
-    """Return families in ``t = 2**(-p/2)``: u is its square."""
+    """Return families in ``t = 2**(-p/2)``, so that ``u = t**2``."""
     return {
         "dw_times_fp2": family(x=(1 + t - 2 * t**2, t**2 - 3 * t**4), y=1 + t + 2 * t**2),
         "dw_times_fp3": family(x=(1 + t, t**2 - t**3 + 3 * t**4), y=2 + 2 * t),
@@ -33,7 +33,7 @@ def _of_even_p(t: Polynomial) -> dict[str, Family]:
 
 
 def _of_odd_p(t: Polynomial) -> dict[str, Family]:
-    """Return families in ``t = 2**(-(p-1)/2)``: u is half its square."""
+    """Return families in ``t = 2**(-(p-1)/2)``, so that ``u = t**2 / 2``."""
     return {
         "dw_times_fp2": family(x=(1 + 3 * t / 4 - t**2, t**2 / 2 - t**3 / 8), y=2 + 4 * t + 4 * t**2),
         "dw_times_fp3": family(x=(2 + t, -(t**2) + t**3), y=1 + 3 * t),
@@ -56,7 +56,7 @@ def _of_odd_p(t: Polynomial) -> dict[str, Family]:
 
 
 _EVEN, _ODD = _of_even_p(root(EVEN)), _of_odd_p(root(ODD))
-#: By statement: of every p, or of even and of odd p.
+#: The families of each statement: one for every p, or one for even and one for odd p.
 FOUND: Mapping[str, tuple[Family, ...]] = MappingProxyType(
     {
         "dw_times_fp1": (family(x=(2 + 24 * u, u + 4 * u**2), y=2 - 2 * u),),

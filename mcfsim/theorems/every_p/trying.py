@@ -1,26 +1,117 @@
-"""A family at one precision, by the oracle: whether polynomials give what rounding by the definition does."""
+"""The error of a family as polynomials in u, and its check at one precision by the oracle."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Any
 
+from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic import Family, Polynomial, Quotient
-from mcfsim.theorems.by_oracle import trial_of
-from mcfsim.theorems.every_p.measured import words_of
 from mcfsim.theorems.logic import UnreadableError
-from mcfsim.theorems.logic.on_numbers import Case
+from mcfsim.theorems.logic.on_numbers import Case, in_ring
+from mcfsim.theorems.logic.propositions import Bound
+from mcfsim.theorems.retry import trial_of
 from mcfsim.theorems.statement import Hypothesis, Theorem
-from mcfsim.theorems.trial import flat
+from mcfsim.theorems.symbolic import Family, Polynomial, Quotient, Relation
+from mcfsim.theorems.symbolic.decisions import first
+from mcfsim.theorems.symbolic.polynomial import Precisions
 
-#: Up to here binary64 holds the operands, so that hypotheses can be asked that are predicates on arrays.
+
+# -- on polynomials ---------------------------------------------------------------------------------------
+def measured(
+    theorem: Theorem, operands: tuple[Any, ...], results: tuple[Any, ...], over: Precisions | None = None
+) -> tuple[Any, Any] | None:
+    """Return the error and reference of a claim, or None if it measures nothing in u.
+
+    Numbers are of any kind that can be added and multiplied: polynomials over precisions, arrays.
+
+    Raises
+    ------
+    UnreadableError
+        If the claim computes them from trials.
+    """
+    found = theorem.claim.measured
+    if found is None or not found.bound.unit:
+        return None
+    words = words_of(theorem, operands)
+    return in_ring(found.error, words, results, over), in_ring(found.reference, words, results, over)
+
+
+def words_of(theorem: Theorem, operands: tuple[Any, ...]) -> dict[str, list[Any]]:
+    """Return the words of each operand, by name."""
+    return {operand.name: flat(words) for operand, words in zip(theorem.operands, operands, strict=True)}
+
+
+def limit_of(error: Quotient, bound: Bound) -> Fraction | None:
+    """Return the limit of a statement's constant, in its unit, or None if it is unbounded."""
+    found = abs(error).over_unit(bound.unit).limit
+    # For squares: sqrt(1 + d) - 1 is d / 2 up to higher powers of d, as d tends to 0.
+    if found is None and bound.squared:
+        return None
+    return found if found is None else found / (2 if bound.squared else 1)
+
+
+def excess(error: Quotient, bound: Bound) -> Polynomial | None:
+    """Return a polynomial that is positive where the error exceeds the bound, and negative where it does not.
+
+    Return None if the bound is no function of u.
+    """
+    if bound.formula is None:
+        return None
+    numerator, denominator = error.numerator, abs(error.denominator)
+    unit = _unit(bound.unit, error.numerator)
+    n, d = (_over(part, numerator) for part in (bound.formula.numerator, bound.formula.denominator))
+    share = n * unit
+    if not bound.squared:
+        return abs(numerator) * d - share * denominator
+    # (1 + s)^2 - 1 = s (2 + s) above, and 1 - (1 - s)^2 = s (2 - s) below.
+    far = share * (2 * d + share * numerator.sign)
+    return abs(numerator) * d * d - far * denominator
+
+
+def exceeds(error: Quotient, bound: Bound, p: int) -> bool:
+    """Return whether the error exceeds the bound at a precision.
+
+    At and below a pole of the formula there is no bound. Any error exceeds a negative bound.
+    """
+    if bound.formula is not None:
+        if bound.formula.denominator.at(p) <= 0:
+            return False
+        if bound.formula.at(p) < 0:
+            return True
+    wrong = error.at(p)
+    above, below = bound.limits(p)
+    return bool(abs(wrong) > (above if wrong >= 0 else below))
+
+
+def holds_from(polynomial: Polynomial) -> tuple[bool, int]:
+    """Return whether a bound holds for large p, by its `excess`, and the least p from which this is so."""
+    beyond = polynomial.sign > 0
+    relation = Relation.POSITIVE if beyond else Relation.NOT_NEGATIVE
+    n = first(relation, polynomial if beyond else -polynomial)
+    return not beyond, polynomial.over.precision(n)
+
+
+def _unit(power: int, like: Polynomial) -> Polynomial:
+    return Polynomial((like.over.unit,), like.over) ** power
+
+
+def _over(part: Polynomial, like: Polynomial) -> Polynomial:
+    """Return a polynomial in u as one over the precisions of another."""
+    if part.over == like.over:
+        return part
+    step, unit = like.over.unit
+    return Polynomial.of({k * step: c * unit**k for k, c in part.terms}, like.over)
+
+
+# -- at one precision -------------------------------------------------------------------------------------
+#: Up to this precision binary64 holds the operands, so that predicates on arrays can be evaluated.
 IN_BINARY64 = 53
-#: Exponents up to so many times the precision stand for unbounded ones.
+#: Exponents up to this multiple of the precision stand for unbounded ones.
 _REACH = 64
-#: Exponents that no case of a catalogue leaves at such a precision.
+#: Exponents that no case of a catalogue leaves at precisions up to `IN_BINARY64`.
 _RANGE = (-900, 900)
 
 
@@ -32,11 +123,11 @@ def difference(
     mode: Mode,
     p: int,
 ) -> str | None:
-    """Return what is not as the polynomials say at a precision, or None if all is.
+    """Return how a run at one precision differs from the polynomials, or None if it does not.
 
-    Operands must be numbers of p bits and of their kinds, hypotheses must hold, the algorithm must return the
-    results, and its error, if one is measured, must be that function of u, with the signs that it and what it
-    is relative to have for large p.
+    Operands must be numbers of p bits and of their kinds. Hypotheses must hold, and the algorithm must return
+    the results. Its error, if one is measured, must be that function of u; error and reference must have the
+    signs that they have for large p.
     """
     oracle = FractionArithmetic(p, Rounding(mode))
     given: Any = family.structured(p)
@@ -69,7 +160,7 @@ def _other_error(theorem: Theorem, case: Case, error: Quotient | None, p: int) -
     wanted = error.at(p)
     if wrong != wanted * reference:
         return f"the error is {wrong / reference}, not {wanted}"
-    # Its magnitude, and whether that is within a bound, are told by the signs that they have for large p.
+    # Magnitudes, and whether they are within a bound, are derived from the signs for large p.
     if not error.numerator:
         return None
     if abs(error.numerator).at(p) < 0:
@@ -103,7 +194,7 @@ def _is_pair(kind: str, high: Fraction, low: Fraction, p: int) -> bool:
     """Return whether two numbers are a double word or a relaxed pair."""
     if kind == "double word":
         return FractionArithmetic(p).add(high, low) == high
-    # Half an ulp of the high word is u times its binade, which one bit of it tells.
+    # Half an ulp of the high word is u times its leading power of two.
     binade: Fraction = FractionArithmetic(1, Rounding(Mode.TOWARD_ZERO)).round(abs(high))
     return bool(abs(low) <= binade / 2**p)
 

@@ -1,11 +1,10 @@
-"""What statements say, as data: terms are numbers of a case, propositions are true or false of it.
+"""Terms and propositions: the hypotheses and claims of statements, as data.
 
-Each claim and each hypothesis is written once, as a proposition, and read by several interpreters: on arrays
-and on recorded lines (`on_arrays`), on single exact numbers and on polynomials in u (`on_numbers`), by the
-solver (`mcfsim.theorems.solver.reading`), and as mathematics (`notation`).
+A term is a number of each case. A proposition is true or false of it, is written once, and has several
+interpreters: on arrays and recorded programs (`on_arrays`), on exact numbers and polynomials in u
+(`on_numbers`), for the solver (`mcfsim.theorems.solver.reading`), and in mathematics (`notation`).
 """
 
-from mcfsim.theorems.logic.algebra import AllOf, AnyOf, Not, Proposition, Term, equal
 from mcfsim.theorems.logic.notation import written
 from mcfsim.theorems.logic.propositions import (
     Bound,
@@ -32,21 +31,27 @@ from mcfsim.theorems.logic.terms import (
     RANDOM_BITS,
     SMALLEST,
     SMALLEST_NORMAL,
+    AllOf,
+    AnyOf,
     Computed,
     Expectation,
     Exponent,
     LowBit,
     Mixed,
+    Not,
     OfFormat,
     Operand,
+    Proposition,
     Result,
     Results,
     Rounded,
     RoundedToBits,
+    Term,
     U,
     Ulp,
     UlpTowards,
     Word,
+    equal,
 )
 
 __all__ = [

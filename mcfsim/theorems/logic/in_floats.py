@@ -1,4 +1,4 @@
-"""Terms in floats: their numbers in binary64 or a carrier, and where these are exact."""
+"""Evaluation of terms on a block of cases: in floats where exact, otherwise in integers of any length."""
 
 from __future__ import annotations
 
@@ -7,47 +7,115 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.theorems.logic import exact_sums
-from mcfsim.theorems.logic.algebra import (
-    Magnitude,
-    Negative,
-    Number,
-    Product,
-    Sum,
-    Term,
-)
-from mcfsim.theorems.logic.bits import (
+from mcfsim.theorems.exact import Exact
+from mcfsim.theorems.logic import of_trials
+from mcfsim.theorems.logic.of_trials import (
+    Reading,
+    block_of,
+    constant_of,
     exponent,
     half_step,
     low_bit,
+    rounded,
+    ulp_place,
+    units,
+    wide,
 )
-from mcfsim.theorems.logic.of_trials import Reading, block_of, constant_of, rounded, ulp_place, wide
-from mcfsim.theorems.logic.propositions import (
-    spoken_of,
-)
+from mcfsim.theorems.logic.propositions import UnreadableError, spoken_of
 from mcfsim.theorems.logic.terms import (
+    Computed,
+    Expectation,
     Exponent,
+    InnerProduct,
     LowBit,
+    Magnitude,
+    Negative,
+    Number,
     OfFormat,
     Operand,
+    Product,
     Result,
     Results,
     Rounded,
+    Sum,
+    SumOfMagnitudes,
+    Term,
     Ulp,
     UlpTowards,
     UnitRoundoff,
     Word,
 )
-from mcfsim.theorems.trial import Trial, Truth, all_hold
+from mcfsim.theorems.trial import Trial, Truth, all_hold, exact_of, total
 
+
+# -- integers ---------------------------------------------------------------------------------------------
+def exact(x: Term, t: Trial) -> Exact | Fraction:
+    """Return the exact value of a term per case; that of a constant as one Fraction."""
+    if isinstance(x, Number | OfFormat | UnitRoundoff):
+        return Fraction(constant_of(x, t))
+    found: Exact | Fraction = t.once(Reading(_computed, x))
+    return found
+
+
+def as_exact(x: Term, t: Trial) -> Any:
+    """Return the exact value per case of a term that is no constant."""
+    return exact(x, t)
+
+
+def _computed(x: Term, t: Trial) -> Any:
+    match x:
+        case Operand(name):
+            return t.exact(name)
+        case Results(first, stop):
+            return t.result(first, stop)
+        case Result(place):
+            return t.result(place, place + 1)
+        case Word():
+            return exact_of(block_of(x, t), t.format.precision)
+        case Sum(terms):
+            return total([as_exact(term, t) for term in terms])
+        case Negative(term):
+            return -exact(term, t)
+        case Magnitude(term):
+            return abs(exact(term, t))
+        case Product(first, second):
+            return exact(first, t) * exact(second, t)
+        case Ulp(of):
+            return units(as_exact(of, t), t.format)
+        case Expectation(of):
+            return t.mean(as_exact(of, t))
+        case SumOfMagnitudes(names):
+            return _sum_of_magnitudes(names, t)
+        case InnerProduct(a, b):
+            p = t.format.precision
+            pairs = zip(t[a], t[b], strict=True)
+            return total([exact_of(x, p) * exact_of(y, p) for x, y in pairs])
+        case UlpTowards(Word() as y, Word() as toward):
+            step = 2 * half_step(wide(block_of(y, t)), block_of(toward, t), t.format)
+            return Exact.of(step, 1)
+        case Computed(function, text):
+            found = function(t)
+            if type(found) is not t.numbers:
+                raise TypeError(f"{text!r} must be an exact number of every case, not {type(found).__name__}")
+            return found
+    raise UnreadableError(f"{type(x).__name__} cannot be read as an exact number of arrays")
+
+
+def _sum_of_magnitudes(names: tuple[str, ...], t: Trial) -> Any:
+    parts = [[abs(exact_of(part, t.format.precision)) for part in t[name]] for name in names]
+    products = parts[0] if len(parts) == 1 else [a * b for a, b in zip(*parts, strict=True)]
+    return total(products)
+
+
+# -- floats -----------------------------------------------------------------------------------------------
 #: The bits and the exponents of binary64.
 _BITS, _LEAST, _MOST = 53, -1074, 1023
 
 
 def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
-    """Return a number in a carrier or in binary64, and where that is exact: None stands for everywhere.
+    """Return a term in the carrier or binary64, and where this is exact, with None for everywhere.
 
-    None in place of both: integers are needed.
+    Return a single None if integers are needed.
     """
     match x:
         case Word() | Result():
@@ -61,7 +129,7 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
             return t.results[first:stop][0], None
         case Number() | OfFormat() | UnitRoundoff():
             number = constant_of(x, t)
-            if isinstance(number, int):  # compared with exponents, it stays one
+            if isinstance(number, int):  # it may be compared with exponents, so it stays an int
                 return number, None
             return (float(number), None) if _is_binary64(number) else None
         case Magnitude(term) | Negative(term):
@@ -88,7 +156,7 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
 
 
 def _near_sum(x: Sum, t: Trial) -> tuple[Any, Truth | None] | None:
-    """Return a sum of exponents; or of two floats, or of two and minus a result, in binary64."""
+    """Return a sum of exponents, or in binary64 one of two floats, or of two floats minus a result."""
     if any(map(_is_integer, x.terms)):
         parts = [near(term, t) for term in x.terms]
         whole = [part[0] for part in parts if part is not None]
@@ -96,17 +164,17 @@ def _near_sum(x: Sum, t: Trial) -> tuple[Any, Truth | None] | None:
     given, made = sides(addends(x, t))
     match len(given), len(made):
         case (2, 0):
-            return exact_sums.rest_of(given[0], -given[1])
+            return of_trials.rest_of(given[0], -given[1])
         case (1, 1):
-            return exact_sums.rest_of(given[0], made[0])
+            return of_trials.rest_of(given[0], made[0])
         case (2, 1):
-            rest, held, sure = exact_sums.rest_of_sum(given[0], given[1], made[0])
+            rest, held, sure = of_trials.rest_of_sum(given[0], given[1], made[0])
             return rest, held & sure
     return None
 
 
 def _is_integer(x: Term) -> bool:
-    """Whether a term is made of exponents and constants: an integer of the format's size."""
+    """Return whether a term is made of exponents and constants: an integer of the format's size."""
     match x:
         case Exponent():
             return True
@@ -120,7 +188,7 @@ def _is_integer(x: Term) -> bool:
 
 
 def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | None] | None:
-    """Return a product of two words, which binary64 holds if they are short, or of one and a constant."""
+    """Return a product of two words, if binary64 holds it, or of a term and a constant."""
     for x, y in ((first, second), (second, first)):
         if isinstance(y, Number | OfFormat | UnitRoundoff):
             factor, inner = Fraction(constant_of(y, t)), near(x, t)
@@ -144,7 +212,7 @@ def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | Non
 
 
 def _fits(factor: Fraction, x: Term, t: Trial) -> bool:
-    """Whether binary64 holds a constant times numbers of the format, or their products."""
+    """Return whether binary64 holds a constant times numbers of the format, or times their products."""
     n, d = abs(factor.numerator), factor.denominator
     if d & (d - 1) or not n:
         return False
@@ -165,7 +233,7 @@ def _is_binary64(number: int | Fraction) -> bool:
 
 
 def on_one_scale(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two operands of a comparison in one type, lest a constant be rounded into a narrower one."""
+    """Return both sides of a comparison in one type, so that no constant is rounded to a narrower one."""
     kinds = [x.dtype for x in (a, b) if hasattr(x, "dtype")]
     for number in (a, b):
         if isinstance(number, float) and len(kinds) == 1 and kinds[0] == np.float32:
@@ -178,20 +246,20 @@ def on_one_scale(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def unsure_of(*sure: Truth | None) -> Truth | None:
-    """Return where one of several numbers is not exact; None if all are."""
+    """Return where at least one of several numbers is not exact; None if all are exact."""
     known = [one for one in sure if one is not None]
     return ~all_hold(*known) if known else None
 
 
 def sides(addends: list[tuple[Any, int, bool]] | None) -> tuple[list[Any], list[Any]]:
-    """Return what is given of a sum, and, subtracted from it, what is made: the results; of None, nothing."""
+    """Split a sum into operands and results: it is ``sum(given) - sum(made)``. None gives empty lists."""
     given = [block if sign > 0 else -block for block, sign, operand in addends or () if operand]
     made = [-block if sign > 0 else block for block, sign, operand in addends or () if not operand]
     return given, made
 
 
 def addends(x: Term, t: Trial) -> list[tuple[Any, int, bool]] | None:
-    """Return the blocks that a number is the sum of, with their signs, and whether they are given, finite."""
+    """Return the blocks that add up to a term, each with its sign and whether it is a finite operand."""
     match x:
         case Sum(terms):
             parts = [addends(term, t) for term in terms]

@@ -1,4 +1,4 @@
-"""Terms and propositions as mathematics, from the same data that is judged."""
+"""Mathematical notation of terms and propositions, made from the data that is judged."""
 
 from __future__ import annotations
 
@@ -6,21 +6,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from mcfsim.theorems.logic.algebra import (
-    AllOf,
-    AnyOf,
-    AtMost,
-    Below,
-    Equal,
-    Magnitude,
-    Negative,
-    Not,
-    Number,
-    Product,
-    Proposition,
-    Sum,
-    Term,
-)
 from mcfsim.theorems.logic.propositions import (
     Bound,
     EveryDraw,
@@ -40,26 +25,39 @@ from mcfsim.theorems.logic.propositions import (
     spoken_of,
 )
 from mcfsim.theorems.logic.terms import (
+    AllOf,
+    AnyOf,
+    AtMost,
+    Below,
     Computed,
+    Equal,
     Expectation,
     Exponent,
     InnerProduct,
     LowBit,
+    Magnitude,
     Mixed,
+    Negative,
+    Not,
+    Number,
     OfFormat,
     Operand,
+    Product,
+    Proposition,
     Result,
     Results,
     Rounded,
     RoundedToBits,
+    Sum,
     SumOfMagnitudes,
+    Term,
     Ulp,
     UlpTowards,
     UnitRoundoff,
     Word,
 )
 
-#: What signs stand for.
+#: The meaning of the notation.
 LEGEND = {
     "h1, h2: c": "h1 and h2 are supposed, and c is claimed; a comma is 'and'",
     "u": "2^-p, p the precision",
@@ -75,14 +73,14 @@ LEGEND = {
     "gamma(n)": "n u / (1 - n u)",
     "E[x], k": "the expectation over all draws of stochastic rounding, by k random bits",
 }
-#: The kinds of operands by name: the first word of a pair x is xh, of a value x itself.
+#: The kinds of operands by name. The first word of a pair x is xh; that of a value x is x.
 Kinds = Mapping[str, str]
-#: How words of pairs are called.
+#: Suffixes of the words of a pair.
 _HIGH_LOW = "hl"
 
 
 def written(said: Proposition | Term, kinds: Kinds | None = None) -> str:
-    """Return a proposition or a term as mathematics."""
+    """Return a proposition or a term in mathematical notation."""
     known = kinds or {}
     return _Writer(known).proposition(said) if isinstance(said, Proposition) else _Writer(known).term(said)
 
@@ -124,7 +122,7 @@ class _Writer:
         return self._atom(said)
 
     def _denied(self, part: Proposition) -> str:
-        if not spoken_of(part):  # operands are finite: one comparison or its contrary holds of them
+        if not spoken_of(part):  # operands are finite: a comparison or its reverse holds
             match part:
                 case AtMost(x, y):
                     return self.proposition(Below(y, x))
@@ -276,14 +274,14 @@ class _Writer:
         return f"({text})" if loose or (isinstance(x, Number) and not text.isdigit()) else text
 
     def _goes_on(self, x: Term) -> bool:
-        """Whether what is written to the right of a term would be taken for a part of it."""
+        """Return whether text to the right of a term would be read as a part of it."""
         return isinstance(x, InnerProduct) or (
             isinstance(x, Operand) and self._kinds.get(x.name) == "sequence"
         )
 
 
 def _signed(x: Term) -> tuple[bool, Term]:
-    """Return whether a term is subtracted from what is before it, and its magnitude or itself."""
+    """Return whether a term has a minus sign, and the term without it."""
     if isinstance(x, Number) and x.value < 0:
         return True, Number(-x.value)
     if isinstance(x, Negative):
@@ -297,7 +295,7 @@ def _is_sum(x: Term) -> bool:
 
 
 def bound_text(bound: Bound) -> str:
-    """Return a bound as it is written, such as ``3 u^2 / (1 - 4 u)``."""
+    """Return the notation of a bound, such as ``3 u^2 / (1 - 4 u)``."""
     if bound.text:
         return bound.text
     unit = "" if bound.unit == 0 else "u" if bound.unit == 1 else f"u^{bound.unit}"
@@ -319,7 +317,7 @@ def _is_constant(polynomial: Any) -> bool:
 
 
 def _never_negative(x: Term) -> bool:
-    """Whether a term is written without bars of magnitude."""
+    """Return whether a term is written without magnitude bars."""
     if isinstance(x, Sum):
         return all(map(_never_negative, x.terms))
     return isinstance(x, Magnitude | Ulp | SumOfMagnitudes | Mixed) or (
@@ -334,5 +332,5 @@ def _constant(x: Term) -> bool:
 
 
 def _leads(y: Term, x: Term) -> bool:
-    """Whether ``x <= y`` is written with y first: of an operand and a constant, the operand."""
+    """Return whether ``x <= y`` is written with y first: x is a constant and y is not."""
     return _constant(x) and not _constant(y)

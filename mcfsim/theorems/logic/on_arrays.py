@@ -1,7 +1,7 @@
-"""Propositions read on a block of cases, in arrays or on a recorded line, exactly.
+"""Exact evaluation of propositions on a block of cases, in arrays or as a recorded program.
 
-Floats decide what they can: comparisons of words, sums of which binary64 holds every rounded part, ratios
-away from a bound. Integers (`Exact`) decide the rest.
+Floats decide what they can: comparisons of words, sums whose rounded parts all fit binary64, ratios away
+from a bound. Integers (`Exact`) decide the rest.
 """
 
 from __future__ import annotations
@@ -11,40 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.theorems.logic import exact_sums
-from mcfsim.theorems.logic.algebra import (
-    AllOf,
-    AnyOf,
-    AtMost,
-    Below,
-    Equal,
-    Magnitude,
-    Not,
-    Number,
-    Product,
-    Proposition,
-    Sum,
-    Term,
-)
-from mcfsim.theorems.logic.bits import (
-    has_bits,
-    is_multiple,
-    is_representable,
-    is_value,
-    nonoverlapping,
-    rounded_to_bits,
-    strongly_nonoverlapping,
-    ulp_of,
-)
-from mcfsim.theorems.logic.in_floats import addends, near, on_one_scale, sides, unsure_of
-from mcfsim.theorems.logic.in_integers import as_exact, exact
+from mcfsim.theorems.logic import of_trials
+from mcfsim.theorems.logic.in_floats import addends, as_exact, exact, near, on_one_scale, sides, unsure_of
 from mcfsim.theorems.logic.of_trials import (
     Reading,
     and_finite,
     block_of,
     constant_of,
     finite,
+    has_bits,
+    is_multiple,
+    is_representable,
+    is_value,
+    nonoverlapping,
     rounded,
+    rounded_to_bits,
+    strongly_nonoverlapping,
+    ulp_of,
     ulp_place,
     wide,
 )
@@ -65,16 +48,37 @@ from mcfsim.theorems.logic.propositions import (
     Within,
     settled,
 )
-from mcfsim.theorems.logic.terms import LARGEST, Mixed, OfFormat, Result, Rounded, RoundedToBits, Ulp, Word
+from mcfsim.theorems.logic.terms import (
+    LARGEST,
+    AllOf,
+    AnyOf,
+    AtMost,
+    Below,
+    Equal,
+    Magnitude,
+    Mixed,
+    Not,
+    Number,
+    OfFormat,
+    Product,
+    Proposition,
+    Result,
+    Rounded,
+    RoundedToBits,
+    Sum,
+    Term,
+    Ulp,
+    Word,
+)
 from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, any_holds, rarely
 from mcfsim.theorems.trial import MixedError as MixedError
 
-#: Binary64 quotients are wrong by less than this share: beyond it they decide, within it integers do.
+#: Binary64 quotients have a smaller relative error: farther from a bound they decide, nearer integers do.
 _SHARE = 2.0**-45
 
 
 def holds(said: Proposition, t: Trial) -> Truth:
-    """Return of each case, or each of its paths, whether a proposition holds."""
+    """Return for each case, or each of its paths, whether a proposition holds."""
     known = settled(said, t.format, t.rounding)
     if known is not None:
         return t.everywhere(known)
@@ -103,17 +107,17 @@ def holds(said: Proposition, t: Trial) -> Truth:
 
 
 def _part(said: Proposition, t: Trial) -> Truth:
-    """Return where a part of a proposition holds: of a predicate, if it says so of each case."""
+    """Return where a part of a proposition holds; a predicate must return a truth value per case."""
     return t.truth(said.test(t)) if isinstance(said, Predicate) else holds(said, t)
 
 
 def _open(parts: tuple[Proposition, ...], t: Trial) -> list[Proposition]:
-    """Return the parts of which format and rounding do not say that they change nothing."""
+    """Return the parts that format and rounding alone do not settle."""
     return [part for part in parts if settled(part, t.format, t.rounding) is None]
 
 
 def _alternative(said: Proposition, t: Trial) -> Truth:
-    """Return where one of several alternatives holds; of several parts the first is asked alone."""
+    """Return where an alternative holds; of a conjunction, the first part limits where the rest runs."""
     if not isinstance(said, AllOf):
         return _part(said, t)
     first, *rest = _open(said.parts, t)
@@ -151,7 +155,7 @@ def _atom(said: Proposition, t: Trial) -> Truth:
 
 
 def _compared(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
-    """Return where ``x <= y``, or ``x < y``, and the results that these speak of are finite."""
+    """Return where ``x <= y``, or ``x < y``, and the results in both are finite."""
     held = _in_range(x, y, t, strict=strict)
     if held is None:
         left, right = near(x, t), near(y, t)
@@ -176,20 +180,20 @@ def _exactly(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
 
 
 def _at_most(a: Any, b: Any) -> Truth:
-    """Return where ``a <= b``; one of them may be a Fraction, the same for all."""
+    """Return where ``a <= b``; one of them may be a Fraction, common to all cases."""
     return b >= a if isinstance(a, Fraction) else a <= b
 
 
 def _in_range(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth | None:
-    """Return where ``|a + b| <= c`` for two words and a value of the format, or None if this is another."""
+    """Return where ``|a + b| <= max`` for two words, or None for any other comparison."""
     match x, y:
         case Magnitude(Sum((Word() as a, Word() as b))), OfFormat() if y == LARGEST and not strict:
-            return exact_sums.at_most(block_of(a, t), block_of(b, t), float(t.format.max))
+            return of_trials.at_most(block_of(a, t), block_of(b, t), float(t.format.max))
     return None
 
 
 def _equal(x: Term, y: Term, t: Trial) -> Truth:
-    """Return where two numbers are equal, and the results that they speak of finite."""
+    """Return where two terms are equal and the results in both are finite."""
     if isinstance(x, Rounded) or isinstance(y, Rounded):
         once, other = (x, y) if isinstance(x, Rounded) else (y, x)
         assert isinstance(once, Rounded)
@@ -207,18 +211,18 @@ def _equal(x: Term, y: Term, t: Trial) -> Truth:
         first, second = on_one_scale(left[0], right[0])
         return and_finite(_of_every_case(first == second, t), x, t, y)
     a, b = exact(x, t), exact(y, t)
-    if isinstance(a, Fraction) or isinstance(b, Fraction):  # which need not be dyadic
+    if isinstance(a, Fraction) or isinstance(b, Fraction):  # a Fraction need not be dyadic
         return and_finite(_of_every_case(b == a if isinstance(a, Fraction) else a == b, t), x, t, y)
     return and_finite((a - b).is_zero(), x, t, y)
 
 
 def _of_every_case(held: Truth, t: Trial) -> Truth:
-    """Return a truth value for every case, of constants, too, which have one for all."""
+    """Return a truth value per case; a comparison of constants has only one, which is repeated."""
     return t.everywhere(bool(held)) if isinstance(held, bool | np.bool_) else held
 
 
 def _equal_in_floats(x: Term, y: Term, t: Trial) -> Truth | None:
-    """Return where two sums of words, results and exact products are equal, of up to five in all."""
+    """Return where two sums of words, results and exact products are equal, or None for unsupported ones."""
     given, made = sides(addends(x - y, t))
     if any(block.dtype == np.float64 for block in (*given, *made)):
         given, made = [wide(block) for block in given], [wide(block) for block in made]
@@ -230,33 +234,33 @@ def _equal_in_floats(x: Term, y: Term, t: Trial) -> Truth | None:
         case (0, 2):
             return (made[0] == -made[1]) & np.isfinite(made[0])
         case (3, 0):
-            return exact_sums.is_difference(-given[2], given[0], -given[1])
+            return of_trials.is_difference(-given[2], given[0], -given[1])
         case (2, 1):
-            return exact_sums.is_difference(made[0], given[0], -given[1])
+            return of_trials.is_difference(made[0], given[0], -given[1])
         case (1, 2):
-            return exact_sums.is_difference(made[0], given[0], made[1])
+            return of_trials.is_difference(made[0], given[0], made[1])
         case (2, 2):
-            return exact_sums.equal_pairs(*given, *made)
+            return of_trials.equal_pairs(*given, *made)
         case (2, 3):
-            return exact_sums.equal_to_three(*given, *made)
+            return of_trials.equal_to_three(*given, *made)
     return None
 
 
 def _is_value(x: Term, t: Trial) -> Truth:
-    """Return where a number is a finite value of the format, and the results it speaks of are finite."""
+    """Return where a term is a finite value of the format and the results in it are finite."""
     given, made = sides(addends(x, t))
     if (len(given), len(made)) == (1, 1):
-        rest, held = exact_sums.rest_of(given[0], made[0])
+        rest, held = of_trials.rest_of(given[0], made[0])
         return held & is_value(rest, t.format)
     if (len(given), len(made)) == (2, 1):
-        rest, held, sure = exact_sums.rest_of_sum(given[0], given[1], made[0])
+        rest, held, sure = of_trials.rest_of_sum(given[0], given[1], made[0])
         other = t.rarely(~sure & finite(x, t), lambda some: is_representable(some, as_exact(x, some)))
         return (sure & held & is_value(rest, t.format)) | other
     return and_finite(is_representable(t, as_exact(x, t)), x, t)
 
 
 def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
-    """Return where a number is an integer times a power of two."""
+    """Return where a term is an integer multiple of a power of two."""
     number = near(x, t)
     if number is not None and number[1] is None:
         match of:
@@ -281,7 +285,7 @@ def _is_whole(x: Any) -> Any:
 
 
 def measure(said: Within, t: Trial) -> Measured:
-    """Return error and reference of each case."""
+    """Return the error and the reference of each case."""
     error, reference = said.error, said.reference
     if isinstance(reference, Mixed):
         x, y = as_exact(reference.x, t), as_exact(reference.y, t)
@@ -299,10 +303,10 @@ def _within_bound(said: Within, t: Trial) -> Truth:
 
 
 def _within(found: Measured, limit: Fraction, *, strict: bool) -> Any:
-    """Return where ``|error| <= limit |reference|``, or below it."""
+    """Return where ``|error| <= limit |reference|``, or ``<`` if strict."""
     ratio = np.abs(found.ratio)
     near = np.abs(ratio - float(limit)) <= _SHARE * float(limit)
-    if strict:  # of nothing, nothing is less
+    if strict:  # zero is not below zero
         near = near | (ratio == 0)
 
     def exactly_within(some: Measured) -> Truth:

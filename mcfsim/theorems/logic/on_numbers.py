@@ -1,6 +1,6 @@
-"""Propositions read on one case, of fractions: by the definition, and without any code of the emulator's.
+"""Evaluation of propositions on one case of fractions, by definition and without the emulator's code.
 
-Terms made of sums, products and magnitudes alone are read on polynomials in u as well.
+Terms made of sums, products and magnitudes alone are evaluated on polynomials in u as well.
 """
 
 from __future__ import annotations
@@ -16,23 +16,6 @@ from typing import Any
 from mcfsim.formats import Format
 from mcfsim.oracle import FractionArithmetic, round_fraction
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.symbolic.precisions import Precisions
-from mcfsim.symbolic.variables import unit
-from mcfsim.theorems.logic.algebra import (
-    AllOf,
-    AnyOf,
-    AtMost,
-    Below,
-    Equal,
-    Magnitude,
-    Negative,
-    Not,
-    Number,
-    Product,
-    Proposition,
-    Sum,
-    Term,
-)
 from mcfsim.theorems.logic.propositions import (
     EveryDraw,
     Finite,
@@ -53,28 +36,43 @@ from mcfsim.theorems.logic.propositions import (
     spoken_of,
 )
 from mcfsim.theorems.logic.terms import (
+    AllOf,
+    AnyOf,
+    AtMost,
+    Below,
     Computed,
+    Equal,
     Expectation,
     Exponent,
     InnerProduct,
     LowBit,
+    Magnitude,
     Mixed,
+    Negative,
+    Not,
+    Number,
     OfFormat,
     Operand,
+    Product,
+    Proposition,
     Result,
     Results,
     Rounded,
     RoundedToBits,
+    Sum,
     SumOfMagnitudes,
+    Term,
     Ulp,
     UlpTowards,
     UnitRoundoff,
     Word,
 )
+from mcfsim.theorems.symbolic.operand_families import unit
+from mcfsim.theorems.symbolic.polynomial import Precisions
 
 #: A fraction, or a float that is infinite or NaN.
 Outcome = Fraction | float
-#: Up to here the oracle rounds to formats; beyond, exponents are unbounded.
+#: Up to this precision the oracle rounds to formats; beyond it, exponents are unbounded.
 _BINARY64 = 53
 #: An exponent above all others.
 _BEYOND = 1 << 30
@@ -82,17 +80,16 @@ _BEYOND = 1 << 30
 
 @dataclass(frozen=True)
 class Case:
-    """One case: operands, and what the algorithm returned for them.
+    """One case: operands, and the results of the algorithm for them.
 
     Attributes
     ----------
     format : Format
     rounding : Rounding
     operands : mapping
-        For each name the words of an operand.
+        The words of each operand, by name.
     paths : sequence of (Fraction, sequence)
-        The results on each path, nested tuples laid flat, with its probability: one path, if nothing is
-        drawn.
+        The probability of each path and the flattened results on it. There is one path if nothing is drawn.
     """
 
     format: Format
@@ -101,22 +98,22 @@ class Case:
     paths: Sequence[tuple[Fraction, Sequence[Outcome]]]
 
     def holds(self, said: Proposition) -> bool:
-        """Return whether a proposition holds, on every path.
+        """Return whether a proposition holds on every path.
 
         Raises
         ------
         UnreadableError
-            If it is a predicate on arrays.
+            If it contains a predicate on arrays.
         """
         return all(_Path(self, results).holds(said) for _, results in self.paths)
 
     def value(self, x: Term, path: int = 0) -> Any:
-        """Return the number that a term is on a path; infinity, of the last bit of zero.
+        """Return the value of a term on a path; infinity for the last bit of zero.
 
         Raises
         ------
         UnreadableError
-            If it is computed from arrays, or a result that it speaks of is not finite.
+            If it is computed from arrays, or a result in it is not finite.
         """
         return _Path(self, self.paths[path][1]).value(x)
 
@@ -155,7 +152,7 @@ class _Path:
         return self._is_finite(said) and self._atom(said)
 
     def _is_finite(self, said: Proposition) -> bool:
-        """Return whether all results are finite that an atom speaks of."""
+        """Return whether all results in an atom are finite."""
         if any(isinstance(node, Expectation) for node in nodes(said)):
             return all(_is_finite(x) for _, results in self.case.paths for x in results)
         spoken = spoken_of(said)
@@ -234,7 +231,7 @@ class _Path:
         return Fraction(found) if math.isfinite(found) else found
 
     def _step(self, x: Fraction, toward: Fraction) -> Fraction:
-        """Return the distance to the neighbour, found by rounding what lies a little beyond x."""
+        """Return the distance to the neighbour, which is found by rounding a number a little beyond x."""
         fmt = self.format
         little = Fraction(2) ** (fmt.emin - 2 * fmt.precision - 2)
         beyond = x + (little if toward >= 0 else -little)
@@ -250,16 +247,16 @@ def in_ring(
     results: Sequence[Any],
     over: Precisions | None = None,
 ) -> Any:
-    """Return a term of numbers of any kind that are added and multiplied, as polynomials in u.
+    """Evaluate a term on numbers that can be added and multiplied, such as polynomials in u.
 
     Parameters
     ----------
     x : Term
     operands : mapping
-        For each name the words of an operand.
+        The words of each operand, by name.
     results : sequence
     over : Precisions, optional
-        The precisions that polynomials are over: then powers of u are polynomials, too.
+        The precisions of the polynomials. If given, powers of u are polynomials, too.
 
     Raises
     ------
@@ -276,7 +273,7 @@ def in_ring(
 
 
 def _ring_value(x: Term, operands: Mapping[str, Sequence[Any]], results: Sequence[Any], value: Any) -> Any:
-    """Return a term by operations that all kinds of numbers have."""
+    """Evaluate a term by operations that all kinds of numbers have."""
     match x:
         case Number(number):
             return number
@@ -316,7 +313,7 @@ def _same(x: Outcome, y: Outcome) -> bool:
 
 
 def _exponent(x: Outcome, fmt: Format) -> int:
-    if isinstance(x, float):  # of the last bit of zero, which has none
+    if isinstance(x, float):  # infinity, for the last bit of zero
         return _BEYOND
     if x == 0:
         return fmt.emin - 2 * fmt.precision - 2
@@ -329,7 +326,7 @@ def _floor_log2(x: Fraction) -> int:
 
 
 def _low_bit(x: Any) -> Any:
-    """Return the power of two of the last bit of a dyadic number; of zero, infinity."""
+    """Return the value of the last nonzero bit of a dyadic number; infinity for zero."""
     n = abs(Fraction(x).numerator)
     return Fraction(n & -n, Fraction(x).denominator) if n else math.inf
 
@@ -339,7 +336,7 @@ def _bits(x: Fraction) -> int:
 
 
 def _to_bits(x: Fraction, bits: int) -> Fraction:
-    """Return a number rounded to so many bits, ties to even: Python's round of fractions does that."""
+    """Return a number rounded to `bits` bits, ties to even, by Python's `round` of fractions."""
     if x == 0:
         return x
     ulp = Fraction(2) ** (_floor_log2(abs(x)) - bits + 1)

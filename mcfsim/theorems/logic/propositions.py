@@ -1,7 +1,7 @@
-"""Propositions: what holds of a case or does not, as data.
+"""Propositions as data: statements that are true or false of a case.
 
-An atom that speaks of a result that is infinite or NaN is false, but for `Same` and what says so itself.
-Propositions are joined by ``&`` and ``|``, and denied by ``~``.
+An atom about a result that is infinite or NaN is false, except `Same` and atoms that test for it.
+Combine propositions with ``&`` and ``|``; negate one with ``~``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import mpmath
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Overflow, Rounding
-from mcfsim.symbolic import Polynomial, Quotient
-from mcfsim.theorems.logic.algebra import AllOf, AnyOf, Not, Proposition, Term
-from mcfsim.theorems.logic.terms import OfFormat, Result, Results
+from mcfsim.theorems.logic.terms import AllOf, AnyOf, Not, OfFormat, Proposition, Result, Results, Term
+from mcfsim.theorems.symbolic import Polynomial, Quotient
 
-#: A constant, or one that depends on the precision: as a function of u, or of the precision.
+#: The constant of a bound: a number, a function of u, or a function of the precision.
 Constant = int | Fraction | Polynomial | Quotient | Callable[[int], Fraction]
 
 
 class UnreadableError(ValueError):
-    """A proposition that an interpreter cannot read, such as a predicate on arrays by the solver."""
+    """The error that an interpreter cannot read a proposition, as the solver a predicate on arrays."""
 
 
-# -- joined -------------------------------------------------------------------------------------------------
+# -- combinations -------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Iff(Proposition):
-    """Both or neither."""
+    """The equivalence of two propositions."""
 
     first: Proposition
     second: Proposition
@@ -39,14 +38,14 @@ class Iff(Proposition):
 
 @dataclass(frozen=True)
 class EveryDraw(Proposition):
-    """What holds whatever is drawn; without stochastic rounding, the proposition itself."""
+    """A proposition on every draw; without stochastic rounding, the proposition itself."""
 
     part: Proposition
 
 
 @dataclass(frozen=True)
 class SameSign(Proposition):
-    """Two words or results do not have opposite signs: ``x y >= 0``."""
+    """The proposition that two words or results do not have opposite signs: ``x y >= 0``."""
 
     x: Term
     y: Term
@@ -54,44 +53,44 @@ class SameSign(Proposition):
 
 @dataclass(frozen=True)
 class Same(Proposition):
-    """The first half of the results is the second, bit for bit but for signs of zero; NaN is NaN.
+    """The proposition that both halves of the results are equal, up to signs of zero; NaN equals NaN.
 
     Attributes
     ----------
     one, other : str
-        What the halves are.
+        Descriptions of the halves.
     """
 
     one: str = "the first half of the results"
     other: str = "the second"
 
 
-# -- what numbers are ---------------------------------------------------------------------------------------
+# -- properties of numbers ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Finite(Proposition):
-    """A result is finite, or, without one, all results are."""
+    """The proposition that a result is finite; by default, that all results are."""
 
     of: Result | None = None
 
 
 @dataclass(frozen=True)
 class NoOverflow(Proposition):
-    """No result is infinite or NaN.
+    """The proposition that no result is infinite or NaN.
 
-    Where numbers saturate, by policy or for want of both, results do not show it: nothing is said there.
+    Results that saturate, by policy or for lack of both, do not show overflow; nothing is said there.
     """
 
 
 @dataclass(frozen=True)
 class IsValue(Proposition):
-    """A number is a finite value of the format."""
+    """The proposition that a number is a finite value of the format."""
 
     x: Term
 
 
 @dataclass(frozen=True)
 class IsMultiple(Proposition):
-    """A number is an integer times a power of two."""
+    """The proposition that a number is an integer multiple of a power of two."""
 
     x: Term
     of: Term
@@ -99,7 +98,7 @@ class IsMultiple(Proposition):
 
 @dataclass(frozen=True)
 class HasBits(Proposition):
-    """A number has at most so many significant bits; of none, it is zero."""
+    """The proposition that a number has at most `bits` significant bits; only zero has none."""
 
     x: Term
     bits: OfFormat
@@ -107,9 +106,9 @@ class HasBits(Proposition):
 
 @dataclass(frozen=True)
 class Nonoverlapping(Proposition):
-    """Each term that is not zero, times the factor, is below the last bit of every later one.
+    """The proposition that each nonzero term, times the factor, is below the last bit of every later one.
 
-    The terms are given, or all results. With the factor 2 they are nonadjacent.
+    By default the terms are all results. With the factor 2 they are nonadjacent.
     """
 
     terms: tuple[Term, ...] = ()
@@ -118,24 +117,24 @@ class Nonoverlapping(Proposition):
 
 @dataclass(frozen=True)
 class StronglyNonoverlapping(Proposition):
-    """The results do not overlap, and adjacent ones are powers of two, none adjacent to two others."""
+    """No results overlap; adjacent ones are powers of two, and none is adjacent to two others."""
 
 
 # -- of the format, and by predicate ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class InFormat(Proposition):
-    """What depends on format and rounding alone."""
+    """A proposition that depends on format and rounding alone."""
 
     text: str
     of: Callable[[Format, Rounding], bool]
 
     def holds(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether it is so in a format and a rounding.
+        """Return whether it holds for a format and a rounding.
 
         Raises
         ------
         TypeError
-            If what is returned is no bool.
+            If `of` returns no bool.
         """
         found = self.of(fmt, rounding)
         if not isinstance(found, bool):
@@ -145,7 +144,7 @@ class InFormat(Proposition):
 
 @dataclass(frozen=True)
 class Predicate(Proposition):
-    """A test of one's own of a `Trial`, in words. Arrays and recorded lines alone can read it."""
+    """A custom test of a `Trial`. Only arrays and recorded programs can evaluate it."""
 
     text: str
     test: Callable[[Any], Any]
@@ -154,19 +153,19 @@ class Predicate(Proposition):
 # -- errors -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bound:
-    """The bound on an error relative to a reference.
+    """A bound on an error relative to a reference.
 
     Attributes
     ----------
     constant : number, Polynomial, Quotient or callable
-        In units of ``u**unit``: a number, a function of u, or one that gets the precision.
+        In units of ``u**unit``: a number, a function of u, or a callable of the precision.
     unit : int
     squared : bool
-        Whether error and reference are of squares: then it bounds ``|sqrt(1 + error / reference) - 1|``.
+        Whether error and reference are of squares. It then bounds ``|sqrt(1 + error / reference) - 1|``.
     strict : bool
-        Whether it is not reached.
+        Whether the error is below the bound, not at it.
     text : str
-        As it is written, where the constant is a callable.
+        Its notation, if the constant is a callable.
     """
 
     constant: Constant
@@ -177,13 +176,13 @@ class Bound:
 
     @cached_property
     def formula(self) -> Quotient | None:
-        """The constant as a function of u, or None if it is none."""
+        """The constant as a function of u, or None if it is a callable."""
         if isinstance(self.constant, Quotient):
             return self.constant
         return None if callable(self.constant) else Quotient.of(self.constant)
 
     def at(self, p: int) -> Fraction:
-        """Return the constant at a precision; from a pole of the formula down it bounds nothing.
+        """Return the constant at a precision; at and below a pole of the formula, one that bounds nothing.
 
         Raises
         ------
@@ -201,7 +200,7 @@ class Bound:
         return found
 
     def limits(self, p: int) -> tuple[Fraction, Fraction]:
-        """Return the largest quotient of error and reference above zero, and the largest below."""
+        """Return the largest magnitudes of positive and negative ``error / reference`` in the bound."""
         share = self.at(p) / 2 ** (self.unit * p)
         if not self.squared:
             return share, share
@@ -209,7 +208,7 @@ class Bound:
         return (1 + share) ** 2 - 1, 1 - (1 - share) ** 2 if share < 1 else Fraction(1)
 
     def size(self, ratio: Fraction, p: int) -> Fraction | mpmath.mpf:
-        """Return what a signed quotient of error and reference amounts to, as a constant."""
+        """Return the constant that a signed ``error / reference`` attains."""
         if not self.squared:
             return abs(ratio) * Fraction(2) ** (self.unit * p)
         with mpmath.workdps(60):
@@ -219,7 +218,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Within(Proposition):
-    """An error is at most a bound times what it is relative to, in magnitude, and all results are finite.
+    """The proposition that ``|error| <= bound |reference|`` and all results are finite.
 
     Attributes
     ----------
@@ -233,9 +232,9 @@ class Within(Proposition):
     bound: Bound
 
 
-# -- looked through -----------------------------------------------------------------------------------------
+# -- analysis -----------------------------------------------------------------------------------------------
 def possible(said: Proposition, fmt: Format, rounding: Rounding) -> bool:
-    """Return whether a proposition can hold of any case in a format and rounding."""
+    """Return whether a proposition can hold for some case in a format and rounding."""
     match said:
         case InFormat():
             return said.holds(fmt, rounding)
@@ -250,7 +249,7 @@ def possible(said: Proposition, fmt: Format, rounding: Rounding) -> bool:
 
 
 def settled(said: Proposition, fmt: Format, rounding: Rounding) -> bool | None:
-    """Return what a format and a rounding alone say of a proposition, or None if they do not settle it."""
+    """Return the truth value that format and rounding alone give a proposition, or None if they do not."""
     match said:
         case InFormat():
             return said.holds(fmt, rounding)
@@ -267,7 +266,7 @@ def settled(said: Proposition, fmt: Format, rounding: Rounding) -> bool | None:
 
 
 def measured(said: Proposition) -> Within | None:
-    """Return the first bound on an error that a proposition says, alone or together with others."""
+    """Return the first error bound in a proposition or conjunction, or None."""
     if isinstance(said, Within):
         return said
     parts = said.parts if isinstance(said, AllOf) else ()
@@ -275,7 +274,7 @@ def measured(said: Proposition) -> Within | None:
 
 
 def nodes(said: Any) -> Iterator[Any]:
-    """Yield a proposition or term and all that it is made of."""
+    """Yield a proposition or term and all its parts, recursively."""
     yield said
     for field in fields(said):
         part = getattr(said, field.name)
@@ -290,5 +289,5 @@ def predicates(said: Any) -> Iterator[Predicate]:
 
 
 def spoken_of(said: Any) -> tuple[Result | Results, ...]:
-    """Return the results that a proposition or term speaks of."""
+    """Return the results that occur in a proposition or term."""
     return tuple(dict.fromkeys(node for node in nodes(said) if isinstance(node, Result | Results)))

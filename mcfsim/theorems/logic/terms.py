@@ -1,4 +1,4 @@
-"""Terms: the exact real numbers of a case that statements speak of, as data."""
+"""Terms as data: the exact real numbers of a case in hypotheses and claims, and their algebra."""
 
 from __future__ import annotations
 
@@ -9,9 +9,176 @@ from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems.logic.algebra import Constant, Term
+
+#: A number that may be combined with a term; it is the same in every format.
+Constant = int | Fraction
 
 
+# -- terms --------------------------------------------------------------------------------------------------
+class Term:
+    """A real number for each case. It has no truth value."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("a term is a number of every case, and has no truth value")
+
+    def __add__(self, other: Term | Constant) -> Term:
+        return Sum((self, as_term(other)))
+
+    def __radd__(self, other: Constant) -> Term:
+        return as_term(other) + self
+
+    def __sub__(self, other: Term | Constant) -> Term:
+        return self + -as_term(other)
+
+    def __rsub__(self, other: Constant) -> Term:
+        return as_term(other) - self
+
+    def __neg__(self) -> Term:
+        return Negative(self)
+
+    def __abs__(self) -> Term:
+        return Magnitude(self)
+
+    def __mul__(self, other: Term | Constant) -> Term:
+        return Product(self, as_term(other))
+
+    def __rmul__(self, other: Constant) -> Term:
+        return Product(as_term(other), self)
+
+    def __le__(self, other: Term | Constant) -> Proposition:
+        return AtMost(self, as_term(other))
+
+    def __lt__(self, other: Term | Constant) -> Proposition:
+        return Below(self, as_term(other))
+
+    def __ge__(self, other: Term | Constant) -> Proposition:
+        return as_term(other) <= self
+
+    def __gt__(self, other: Term | Constant) -> Proposition:
+        return as_term(other) < self
+
+
+def as_term(x: Any) -> Term:
+    """Return a term unchanged, and a number as a term.
+
+    Raises
+    ------
+    TypeError
+        If it is neither. Write floats as fractions.
+    """
+    if isinstance(x, Term):
+        return x
+    if isinstance(x, bool) or not isinstance(x, int | Fraction):
+        raise TypeError(
+            f"a term goes with terms, int and Fraction, not with {x!r} of type {type(x).__name__}"
+        )
+    return Number(Fraction(x))
+
+
+@dataclass(frozen=True)
+class Number(Term):
+    """A number that is the same in every format."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True)
+class Sum(Term):
+    """The exact sum of terms."""
+
+    terms: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Negative(Term):
+    """The negative of a term."""
+
+    term: Term
+
+
+@dataclass(frozen=True)
+class Product(Term):
+    """The exact product of two terms."""
+
+    first: Term
+    second: Term
+
+
+@dataclass(frozen=True)
+class Magnitude(Term):
+    """The magnitude of a term."""
+
+    term: Term
+
+
+# -- propositions --------------------------------------------------------------------------------------------
+class Proposition:
+    """A statement that is true or false of each case. It has no truth value by itself."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("a proposition is true or false of a case: join two by & and |, deny one by ~")
+
+    def __and__(self, other: Proposition) -> Proposition:
+        return AllOf((self, other))
+
+    def __or__(self, other: Proposition) -> Proposition:
+        return AnyOf((self, other))
+
+    def __invert__(self) -> Proposition:
+        return Not(self)
+
+
+@dataclass(frozen=True)
+class AllOf(Proposition):
+    """The conjunction of propositions."""
+
+    parts: tuple[Proposition, ...]
+
+
+@dataclass(frozen=True)
+class AnyOf(Proposition):
+    """The disjunction of propositions."""
+
+    parts: tuple[Proposition, ...]
+
+
+@dataclass(frozen=True)
+class Not(Proposition):
+    """The negation of a proposition."""
+
+    part: Proposition
+
+
+@dataclass(frozen=True)
+class AtMost(Proposition):
+    """The proposition ``x <= y``."""
+
+    x: Term
+    y: Term
+
+
+@dataclass(frozen=True)
+class Below(Proposition):
+    """The proposition ``x < y``."""
+
+    x: Term
+    y: Term
+
+
+@dataclass(frozen=True)
+class Equal(Proposition):
+    """The proposition that ``x = y`` exactly."""
+
+    x: Term
+    y: Term
+
+
+def equal(x: Any, y: Any) -> Proposition:
+    """Return the proposition that two terms are equal."""
+    return Equal(as_term(x), as_term(y))
+
+
+# -- terms --------------------------------------------------------------------------------------------------
 # -- of the case --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Operand(Term):
@@ -22,7 +189,7 @@ class Operand(Term):
 
 @dataclass(frozen=True)
 class Word(Term):
-    """One word of an operand: by default the first, which of a value is the value itself."""
+    """One word of an operand, by default the first. A value is its own first word."""
 
     name: str
     place: int = 0
@@ -30,7 +197,7 @@ class Word(Term):
 
 @dataclass(frozen=True)
 class Result(Term):
-    """One result of the algorithm, nested tuples laid flat, and what it is called."""
+    """One result of the algorithm, by its place in the flattened results, and its name."""
 
     place: int
     name: str = ""
@@ -38,7 +205,7 @@ class Result(Term):
 
 @dataclass(frozen=True)
 class Results(Term):
-    """The exact sum of the results from `first` up to `stop`, by default all."""
+    """The exact sum of the results ``[first:stop]``, by default of all."""
 
     first: int = 0
     stop: int | None = None
@@ -52,21 +219,21 @@ class OfFormat(Term):
     Attributes
     ----------
     text : str
-        As it is written.
+        Its notation.
     of : callable
-        Returns it of a format and a rounding: an int or a Fraction.
+        Returns the number for a format and a rounding: an int or a Fraction.
     """
 
     text: str
     of: Callable[[Format, Rounding], Constant]
 
     def at(self, fmt: Format, rounding: Rounding) -> Constant:
-        """Return it for a format and a rounding.
+        """Return the number for a format and a rounding.
 
         Raises
         ------
         TypeError
-            If what is returned is no int and no Fraction.
+            If `of` returns neither an int nor a Fraction.
         """
         found = self.of(fmt, rounding)
         if isinstance(found, bool) or not isinstance(found, int | Fraction):
@@ -90,10 +257,10 @@ EMIN = OfFormat("emin", lambda fmt, _: fmt.emin)
 RANDOM_BITS = OfFormat("k", lambda _, rounding: rounding.random_bits)
 
 
-# -- made of others -----------------------------------------------------------------------------------------
+# -- derived ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SumOfMagnitudes(Term):
-    """The sum of the magnitudes of an operand's words; of two operands, of the products of their words."""
+    """The sum of ``|x_i|`` over the words of one operand, or of ``|x_i y_i|`` over those of two."""
 
     names: tuple[str, ...]
 
@@ -118,7 +285,7 @@ class Mixed(Term):
 
 @dataclass(frozen=True)
 class Exponent(Term):
-    """``e(x) = floor(log2 |x|)``, subnormal numbers included; of zero ``emin - 2p - 2``, below all others."""
+    """The exponent ``floor(log2 |x|)``, also of subnormal x; for zero ``emin - 2p - 2``, below all others."""
 
     of: Term
 
@@ -132,14 +299,14 @@ class Ulp(Term):
 
 @dataclass(frozen=True)
 class LowBit(Term):
-    """The power of two that the last bit of x stands for that is not zero; of zero, infinity."""
+    """The value of the last nonzero bit of x; infinity for zero."""
 
     of: Term
 
 
 @dataclass(frozen=True)
 class UlpTowards(Term):
-    """The distance from a value x that is not zero to its neighbour on the side of the sign of y."""
+    """The distance from a nonzero value x to its neighbour in the direction of the sign of y."""
 
     of: Term
     toward: Term
@@ -147,7 +314,7 @@ class UlpTowards(Term):
 
 @dataclass(frozen=True)
 class Rounded(Term):
-    """``RN(x + y)``: the sum of two values rounded, as the arithmetic does or in a mode of its own."""
+    """``RN(x + y)``: the rounded sum of two values, in the arithmetic's mode or in a given one."""
 
     x: Term
     y: Term
@@ -156,7 +323,7 @@ class Rounded(Term):
 
 @dataclass(frozen=True)
 class RoundedToBits(Term):
-    """A value rounded to so many bits, to nearest, ties to even; its exponent is not bounded."""
+    """A value rounded to `bits` bits, to nearest, ties to even, with an unbounded exponent."""
 
     of: Term
     bits: OfFormat
@@ -164,14 +331,14 @@ class RoundedToBits(Term):
 
 @dataclass(frozen=True)
 class Expectation(Term):
-    """The expectation over all draws of stochastic rounding."""
+    """The expectation of a term over all draws of stochastic rounding."""
 
     of: Term
 
 
 @dataclass(frozen=True)
 class Computed(Term):
-    """A number of one's own: what a function of a `Trial` returns, an `Exact`. Arrays alone can read it."""
+    """A number that a custom function of a `Trial` returns, as an `Exact`. Only arrays can evaluate it."""
 
     function: Callable[[Any], Any]
     text: str = "exact result"

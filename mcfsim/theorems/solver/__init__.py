@@ -1,4 +1,4 @@
-"""Theorems about sums for every precision at once, by a solver."""
+"""Proofs of theorems about sums for every precision at once, by the solver Z3."""
 
 from mcfsim.theorems.solver.proof import ASSUMED, Answer, Found, prove, prove_all
 from mcfsim.theorems.solver.question import Question, check_readable, question_of, readable

@@ -1,42 +1,45 @@
-"""What is known of numbers of p bits and of rounding to nearest, for every p from some p on: the axioms.
-
-Each is true of radix 2, exponents from all integers, and any rule for ties. Nothing else is handed to the
-solver, besides hypotheses and proved lemmas, so a proof is worth what these are: tests try each of them on
-numbers. All are linear in the unknowns. p appears as the unknown u = 2**-p alone.
-"""
+"""Axioms about numbers of p bits and rounding to nearest, for every p from a least one on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
+from mcfsim.eft import fast_two_sum, two_sum
+from mcfsim.theorems.hypotheses import not_largest, sum_in_range
 from mcfsim.theorems.solver.linear_forms import (
     TRUE,
     ZERO,
     Formula,
     LinearForm,
+    RoundedSum,
+    UnknownNumber,
     all_of,
     equal,
+    is_multiple_of_ulp,
     not_above,
     within,
 )
-from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber
+from mcfsim.theorems.solver.unknown_arithmetic import Lemma, UnknownArithmetic
+from mcfsim.theorems.statement import Hypothesis
 
 NEAREST = "the definition of rounding to nearest"
 
 
 @dataclass(frozen=True)
 class Fact:
-    """An axiom.
+    """An axiom for the solver.
 
     Attributes
     ----------
     text : str
-        In words.
+        The axiom in words.
     source : str
-        Where it is from, or why it is so.
+        Its source, or its reason.
     of : callable
-        Says it of what it is about: a number, powers of two, or sums that are rounded.
+        Returns its formula for a number, powers of two, or rounded sums.
     """
 
     text: str
@@ -137,7 +140,7 @@ def _last_of_exact_sum(r: RoundedSum) -> Formula:
 
 
 def _is_least(x: UnknownNumber, r: RoundedSum) -> Formula:
-    """Say that the last bit of a term is not above that of any other, and so divides the sum."""
+    """Return the formula that the last bit of a term is not above any other's, so that it divides the sum."""
     return all_of(x.last <= y.last for y in r.terms)
 
 
@@ -196,7 +199,7 @@ EVEN_TIES = (
 )
 
 
-# -- of two of them -----------------------------------------------------------------------------------------
+# -- of two rounded sums ------------------------------------------------------------------------------------
 def _monotone(r: RoundedSum, s: RoundedSum) -> Formula:
     up = (r.exact < s.exact).implies(r.result.value <= s.result.value)
     down = (s.exact < r.exact).implies(s.result.value <= r.result.value)
@@ -212,4 +215,49 @@ def _same(r: RoundedSum, s: RoundedSum) -> Formula:
 OF_TWO_SUMS = (
     Fact("RN(t) <= RN(t') if t < t', whichever way ties go in each", NEAREST, _monotone),
     Fact("RN(t) = RN(t') if t = t'", "one rule for ties decides by t alone", _same),
+)
+
+
+# -- theorems in place of algorithms ----------------------------------------------------------------------
+def _compensated(
+    ar: UnknownArithmetic, a: UnknownNumber, b: UnknownNumber, where: Formula
+) -> tuple[UnknownNumber, UnknownNumber]:
+    """Return ``RN(a + b)`` and a number: the error if a hypothesis holds, and any number if not."""
+    s = ar.rounded(a, b)
+    rest = RoundedSum(ar.number(), (a, b, -s))
+    ar.known.append(where.implies(equal(rest.off, ZERO) & LAST_OF_SUM.of(rest)))
+    return s, rest.result
+
+
+def _two_sum(
+    ar: UnknownArithmetic, a: UnknownNumber, b: UnknownNumber
+) -> tuple[UnknownNumber, UnknownNumber]:
+    return _compensated(ar, a, b, TRUE)
+
+
+def _fast_two_sum(
+    ar: UnknownArithmetic, a: UnknownNumber, b: UnknownNumber
+) -> tuple[UnknownNumber, UnknownNumber]:
+    return _compensated(ar, a, b, is_multiple_of_ulp(a, b))
+
+
+def text_of(function: Any) -> Callable[..., Any]:
+    """Return the undecorated function of a straight-line algorithm, and any other function unchanged."""
+    found: Callable[..., Any] = getattr(function, "__wrapped__", function)
+    return found
+
+
+#: The statement on which each lemma rests, by algorithm.
+STATEMENTS: Mapping[Callable[..., Any], str] = MappingProxyType(
+    {text_of(two_sum): "two_sum", text_of(fast_two_sum): "fast_two_sum_multiple"}
+)
+LEMMAS: Mapping[Callable[..., Any], Lemma] = MappingProxyType(
+    {text_of(two_sum): _two_sum, text_of(fast_two_sum): _fast_two_sum}
+)
+#: When no step overflows, by algorithm: a theorem of Boldo, Graillat and Muller, TOMS 44(1), 2017.
+IN_RANGE: Mapping[Callable[..., Any], frozenset[Hypothesis]] = MappingProxyType(
+    {
+        text_of(two_sum): frozenset({sum_in_range("a", "b"), not_largest("a")}),
+        text_of(fast_two_sum): frozenset({sum_in_range("a", "b")}),
+    }
 )

@@ -1,38 +1,34 @@
-"""Linear forms in unknown numbers and their products with powers of u, and what is said of them.
-
-A form is a sum of terms ``c u**k x``: c a fraction, x an unknown, k an integer. u is unknown too. As it is
-positive, a form has the sign of its product with any power of u.
-"""
+"""Linear forms in unknown numbers of p bits times powers of u, and formulas that compare them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm
 from typing import Any
 
-from mcfsim.checks.opaque import Opaque
+from mcfsim.checks import Opaque
 
-#: An unknown, by its name, times a power of u.
+#: An unknown, by name, times a power of u.
 Term = tuple[str, int]
-#: What unknowns are, by name, in a unit that makes integers of them.
+#: The values of unknowns by name, as integers in a common unit.
 Values = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
 class LinearForm(Opaque):
-    """A linear form: each term with its factor, in order, none of them zero.
+    """A linear form: sorted terms with nonzero factors.
 
-    Its comparisons are formulas; ``==`` is none, but `equal`.
+    Its comparisons are formulas. Use `equal` instead of ``==``.
     """
 
     terms: tuple[tuple[Term, Fraction], ...] = ()
 
     @staticmethod
     def of(terms: Mapping[Term, Fraction]) -> LinearForm:
-        """Return the form of these terms."""
+        """Return the form of terms and their factors."""
         return LinearForm(tuple(sorted((term, Fraction(c)) for term, c in terms.items() if c)))
 
     @staticmethod
@@ -75,13 +71,13 @@ class LinearForm(Opaque):
 
     @cached_property
     def powers(self) -> range:
-        """The powers of u from the least to the greatest; none of the form zero."""
+        """The powers of u from the least to the greatest; an empty range for the form zero."""
         found = [k for (_, k), _ in self.terms]
         return range(min(found), max(found) + 1) if found else range(0)
 
     @cached_property
     def primitive(self) -> LinearForm:
-        """Return the multiple by a positive number and a power of u that has small integers and u**0."""
+        """The form scaled by a positive number and a power of u, to small integers and u**0."""
         if not self.terms:
             return self
         factors = [c for _, c in self.terms]
@@ -89,7 +85,7 @@ class LinearForm(Opaque):
         return (self * (1 / size)).times_u(-self.powers.start)
 
     def sign(self, values: Values, p: int) -> int:
-        """Return a number that has the form's sign where its unknowns and p are known."""
+        """Return a number with the sign of the form for given unknowns and p."""
         form = self.primitive
         return sum(int(c) * values[name] << p * (form.powers.stop - 1 - k) for (name, k), c in form.terms)
 
@@ -104,16 +100,16 @@ def _form(x: Any) -> LinearForm:
 
 
 class Formula(Opaque):
-    """Something said of unknowns. There is no negation but `denied`, which carries it to the comparisons."""
+    """A formula about unknowns. Its only negation is `denied`, which carries it to the comparisons."""
 
     opaque = "is neither true nor false, nor compared: write (a <= b) & (b <= c), not a <= b <= c"
 
     def holds(self, values: Values, p: int) -> bool:
-        """Return whether it is true where unknowns and p are known."""
+        """Return whether it is true for given unknowns and p."""
         raise NotImplementedError
 
     def denied(self) -> Formula:
-        """Return the contrary."""
+        """Return the negation."""
         raise NotImplementedError
 
     def __and__(self, other: Formula) -> Formula:
@@ -123,30 +119,30 @@ class Formula(Opaque):
         return Disjunction((self, formula(other)))
 
     def implies(self, other: Formula) -> Formula:
-        """Return: if this, then the other."""
+        """Return the implication from this formula to another."""
         return self.denied() | other
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Formula):
-    """``form >= 0``, or ``form > 0`` if strict."""
+    """The comparison ``form >= 0``, or ``form > 0`` if strict."""
 
     form: LinearForm
     strict: bool
 
     def holds(self, values: Values, p: int) -> bool:
-        """Return whether the form has the sign."""
+        """Return whether the comparison is true."""
         sign = self.form.sign(values, p)
         return sign > 0 if self.strict else sign >= 0
 
     def denied(self) -> Formula:
-        """Return ``-form > 0``, or ``-form >= 0``."""
+        """Return ``-form > 0``, or ``-form >= 0`` if strict."""
         return Comparison(-self.form, not self.strict)
 
 
 @dataclass(frozen=True, eq=False)
 class Conjunction(Formula):
-    """All of several; true of none."""
+    """The conjunction of formulas; true if there are none."""
 
     parts: tuple[Formula, ...]
 
@@ -155,13 +151,13 @@ class Conjunction(Formula):
         return all(part.holds(values, p) for part in self.parts)
 
     def denied(self) -> Formula:
-        """Return that a part does not hold."""
+        """Return the formula that some part does not hold."""
         return Disjunction(tuple(part.denied() for part in self.parts))
 
 
 @dataclass(frozen=True, eq=False)
 class Disjunction(Formula):
-    """One or more of several; false of none."""
+    """The disjunction of formulas; false if there are none."""
 
     parts: tuple[Formula, ...]
 
@@ -170,7 +166,7 @@ class Disjunction(Formula):
         return any(part.holds(values, p) for part in self.parts)
 
     def denied(self) -> Formula:
-        """Return that no part holds."""
+        """Return the formula that no part holds."""
         return Conjunction(tuple(part.denied() for part in self.parts))
 
 
@@ -178,7 +174,7 @@ TRUE = Conjunction(())
 
 
 def formula(x: Any) -> Formula:
-    """Return a formula as it is; anything else is a TypeError."""
+    """Return a formula unchanged; raise TypeError for anything else."""
     if not isinstance(x, Formula):
         raise TypeError(
             f"{x!r} of type {type(x).__name__} is no formula: hypotheses and claims are comparisons of "
@@ -188,20 +184,91 @@ def formula(x: Any) -> Formula:
 
 
 def all_of(parts: Iterable[Formula]) -> Formula:
-    """Return that all of them hold."""
+    """Return the conjunction of formulas."""
     return Conjunction(tuple(map(formula, parts)))
 
 
 def equal(a: LinearForm, b: LinearForm) -> Formula:
-    """Return ``a = b``."""
+    """Return the formula ``a = b``."""
     return (a <= b) & (b <= a)
 
 
 def within(a: LinearForm, *bounds: LinearForm) -> Formula:
-    """Return ``|a| <= b`` for each bound b."""
+    """Return the formula that ``|a| <= b`` for each bound b."""
     return all_of(part for b in bounds for part in (a <= b, -a <= b))
 
 
 def not_above(a: LinearForm, b: LinearForm) -> Formula:
-    """Return ``|a| <= |b|``."""
+    """Return the formula ``|a| <= |b|``."""
     return within(a, b) | within(a, -b)
+
+
+# -- unknown numbers --------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class UnknownNumber(Opaque):
+    """An unknown number of p bits, whose exponent may be any integer.
+
+    Attributes
+    ----------
+    value : LinearForm
+        The number.
+    first, last : LinearForm
+        The values of its first and its last nonzero bit, powers of two. For zero, which has no bits,
+        `first` is a power of two below everything that it is compared with, and `last` is one above.
+    """
+
+    value: LinearForm
+    first: LinearForm
+    last: LinearForm
+
+    @staticmethod
+    def unknown(name: str) -> UnknownNumber:
+        """Return a new number, about which nothing is known."""
+        return UnknownNumber(*(LinearForm.unknown(f"{name}{part}") for part in ("", ".first", ".last")))
+
+    @property
+    def ulp(self) -> LinearForm:
+        """The unit in the last place, ``2 u first``."""
+        return 2 * self.first.times_u()
+
+    @property
+    def zero(self) -> Formula:
+        """The formula that the number is zero."""
+        return equal(self.value, ZERO)
+
+    def __neg__(self) -> UnknownNumber:
+        return replace(self, value=-self.value)
+
+
+def is_multiple_of_ulp(a: UnknownNumber, b: UnknownNumber) -> Formula:
+    """Return the formula that a is a multiple of ulp(b), which is true if either is zero."""
+    return a.zero | b.zero | (b.ulp <= a.last)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedSum:
+    """An exact sum of numbers and its rounding to nearest.
+
+    Attributes
+    ----------
+    result : UnknownNumber
+        A number of p bits nearest to the sum.
+    terms : tuple of UnknownNumber
+        The addends.
+    own_ties : bool
+        Whether ties go by the rule of the arithmetic. Otherwise they may go either way.
+    """
+
+    result: UnknownNumber
+    terms: tuple[UnknownNumber, ...]
+    own_ties: bool = True
+
+    @property
+    def exact(self) -> LinearForm:
+        """The exact sum."""
+        return sum((term.value for term in self.terms), ZERO)
+
+    @property
+    def off(self) -> LinearForm:
+        """The exact sum minus the result."""
+        return self.exact - self.result.value

@@ -1,7 +1,4 @@
-"""A statement for every precision at once: facts, hypotheses, and the contrary of the claim have no model.
-
-Nor have facts and hypotheses alone if these contradict one another: then nothing is proved.
-"""
+"""Proofs for every precision: the solver is given facts, hypotheses and the negated claim."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
+from typing import Any
 
-from mcfsim.checks.arguments import check_int
+from mcfsim.checks import check_int
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.solver.encoding import Solver
 from mcfsim.theorems.solver.facts import (
     EVEN_TIES,
     OF_A_NUMBER,
@@ -22,26 +19,140 @@ from mcfsim.theorems.solver.facts import (
     OF_A_VALUE,
     OF_TWO_POWERS,
     OF_TWO_SUMS,
+    STATEMENTS,
 )
-from mcfsim.theorems.solver.lemmas import STATEMENTS
-from mcfsim.theorems.solver.linear_forms import Formula
+from mcfsim.theorems.solver.linear_forms import (
+    Comparison,
+    Conjunction,
+    Disjunction,
+    Formula,
+    LinearForm,
+    Term,
+)
 from mcfsim.theorems.solver.question import Question, of_even_ties_alone, question_of
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.statement import Theorem
 
-#: What a proof supposes besides the hypotheses.
+# -- formulas, as the solver takes them -------------------------------------------------------------------
+#: Each comparison is multiplied by powers of u, so that it bears on products with u**0 to u**_TOP.
+_TOP = 2
+
+
+class Solver:
+    """A Z3 solver that decides whether formulas have a model.
+
+    Each product of an unknown with a power of u is a separate variable, and comparisons are also multiplied
+    by powers of u. Formulas that hold for some u > 0 have a model; those without one hold for no u.
+
+    Parameters
+    ----------
+    until : float
+        Deadline for its answer, by `time.monotonic`.
+
+    Raises
+    ------
+    ImportError
+        If z3 is not installed.
+    """
+
+    def __init__(self, until: float) -> None:
+        try:
+            import z3
+        except ImportError as missing:
+            raise ImportError("theorems for every p need z3: pip install 'mcfsim[solver]'") from missing
+        self._z3, self._until = z3, until
+        self._solver = z3.SolverFor("QF_LRA")
+        self._variables: dict[Term, Any] = {}
+        self._comparisons: dict[tuple[Any, bool], Any] = {}
+
+    @property
+    def version(self) -> str:
+        """Name and version of the solver."""
+        return f"Z3 {self._z3.get_version_string()}"
+
+    @property
+    def comparisons(self) -> int:
+        """Number of different comparisons in its assertions."""
+        return len(self._comparisons)
+
+    @property
+    def left(self) -> float:
+        """Seconds left until the deadline."""
+        return self._until - time.monotonic()
+
+    def add(self, formula: Formula) -> None:
+        """Assert a formula."""
+        self._solver.add(self._translated(formula))
+
+    @property
+    def told(self) -> int:
+        """Number of assertions."""
+        return len(self._solver.assertions())
+
+    def before(self, told: int) -> Solver:
+        """Return another solver that has only the first assertions."""
+        other = Solver(self._until)
+        other._solver.add(*self._solver.assertions()[:told])
+        return other
+
+    def has_model(self) -> bool | None:
+        """Return whether the assertions have a model; None if the time did not suffice."""
+        self._solver.set("timeout", max(1, int(1000 * self.left)))
+        found = self._solver.check()
+        if found == self._z3.unknown:
+            return None
+        return bool(found == self._z3.sat)
+
+    def _translated(self, formula: Formula) -> Any:
+        if isinstance(formula, Comparison):
+            return self._comparison(formula)
+        assert isinstance(formula, Conjunction | Disjunction)
+        combine = self._z3.And if isinstance(formula, Conjunction) else self._z3.Or
+        return combine([self._translated(part) for part in formula.parts])
+
+    def _comparison(self, comparison: Comparison) -> Any:
+        """Return a truth value that equals that of the comparison times each power of u."""
+        form, strict = comparison.form.primitive, comparison.strict
+        if not form.terms:
+            return self._z3.BoolVal(not strict)
+        # One truth value for a comparison and its negation.
+        if negative := form.terms[0][1] < 0:
+            form, strict = -form, not strict
+        key = form.terms, strict
+        if key not in self._comparisons:
+            truth = self._z3.Bool(f"comparison {len(self._comparisons)}")
+            for power in range(max(_TOP + 2 - form.powers.stop, 1)):
+                side = self._sum(form.times_u(power))
+                self._solver.add(truth == (side > 0 if strict else side >= 0))
+            self._comparisons[key] = truth
+        truth = self._comparisons[key]
+        return self._z3.Not(truth) if negative else truth
+
+    def _sum(self, form: LinearForm) -> Any:
+        z3 = self._z3
+        return z3.Sum([z3.Q(c.numerator, c.denominator) * self._variable(term) for term, c in form.terms])
+
+    def _variable(self, term: Term) -> Any:
+        if term not in self._variables:
+            name, power = term
+            self._variables[term] = self._z3.Real(f"u^{power} {name}")
+        return self._variables[term]
+
+
+# -- proofs -----------------------------------------------------------------------------------------------
+#: Assumptions of every proof besides the hypotheses.
 ASSUMED = "radix 2, rounding to nearest, ties by any rule if none is said, no overflow, gradual underflow"
 
-#: Seconds that the solver counts to, and a precision far above all formats.
+#: Largest `seconds`, and largest `least`, which is far above the precision of all formats.
 _LONGEST, _MOST = 1_000_000, 1_000
 
 
 class Found(StrEnum):
-    """What came of a question.
+    """The outcome of a question to the solver.
 
-    ``not proved`` is no counterexample: what the facts leave open need not occur. ``vacuous``: the hypotheses
-    contradict one another, so that no operands meet them and every claim would hold. Of what is ``proved``
-    the hypotheses have a model beside the facts, which again need not be numbers of any precision.
+    ``not proved``: this is no counterexample, as a model of the facts need not occur. ``vacuous``: the
+    hypotheses contradict one another, so no operands meet them and every claim would hold. ``proved``: facts
+    and hypotheses also have a model, which again need not consist of numbers of any precision.
     """
 
     PROVED = "proved"
@@ -52,7 +163,7 @@ class Found(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the solver said of a statement.
+    """The solver's answer about a statement.
 
     Attributes
     ----------
@@ -60,17 +171,17 @@ class Answer:
         Its id.
     found : Found
     least : int
-        It was asked for every p from here on.
+        The least p: the question is about every p from it on.
     ties : str
-        ``any`` or ``to even``: how they go.
+        The rule for ties: ``any`` or ``to even``.
     rests_on : tuple of str
-        Statements that were proved before, whose texts were not run again.
+        Statements taken as proved, whose algorithms were not run again.
     seconds : float
-        By the clock, that it took, these statements not included.
+        Wall-clock time, without that of `rests_on`.
     comparisons : int
-        How many different ones the question has.
+        Number of different comparisons in the question.
     solver : str
-        Which one, and its version.
+        Name and version of the solver.
     """
 
     statement: str
@@ -96,11 +207,11 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     Parameters
     ----------
     theorem : Theorem or Question
-        A statement of sums. It is run as it is, but for 2Sum and Fast2Sum within it, of which `rests_on`
-        says what is used; that must be proved, too.
+        A statement about sums. Its algorithm is run as it is, except that theorems replace 2Sum and
+        Fast2Sum in it. `rests_on` names these theorems; they must be proved, too.
     seconds : int, optional
-        The longest that the answer may take, by the clock. Of a statement about ties to even alone it is
-        asked for any rule first, for half of the time, and then, if that is not proved, for that rule.
+        Limit of the wall-clock time. A statement about ties to even alone is first tried for ties by any
+        rule, in half of the time, and then, if not proved, for ties to even.
     least : int, optional
         The least precision, by default that of the statement.
 
@@ -109,8 +220,8 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     ImportError
         If z3 is not installed.
     ValueError
-        If the statement cannot be read (`UnreadableError`), or its algorithm does not only add, subtract and
-        change signs.
+        If the statement cannot be read (`UnreadableError`), or its algorithm does more than add, subtract
+        and change signs.
     """
     question = question_of(theorem) if isinstance(theorem, Theorem) else theorem
     question = question if least is None else replace(question, least=least)
@@ -128,7 +239,7 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
 
 
 def _asked(question: Question, until: float) -> Answer:
-    """Return what the solver says until then, by `time.monotonic`; how long that took is yet to be said."""
+    """Return the answer by a deadline of `time.monotonic`; its `seconds` are yet to be set."""
     ar, supposed, claimed = question.posed()
     solver = Solver(until)
     told = facts_of(ar, question.least, even=question.even)
@@ -155,9 +266,9 @@ def _asked(question: Question, until: float) -> Answer:
 
 
 def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = None) -> Iterator[Answer]:
-    """Ask about statements of the catalogue, and before each about those that it rests on.
+    """Yield the answers about statements of the catalogue, each after those that it rests on.
 
-    What rests on a statement that is not proved is not proved.
+    A statement that rests on one that is not proved is not proved.
     """
     answers: dict[str, Answer] = {}
 
@@ -176,7 +287,7 @@ def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = N
 
 
 def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterator[Formula]:
-    """Return all facts about the numbers of an arithmetic, for precisions from some on."""
+    """Yield all facts about the numbers of an arithmetic, for every p >= least."""
     powers = [power for x in ar.numbers for power in (x.first, x.last)]
     for x in ar.numbers:
         yield from (fact.of(x) for fact in OF_A_NUMBER)

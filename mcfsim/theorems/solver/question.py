@@ -1,4 +1,4 @@
-"""What the solver is asked of a statement: its own hypotheses and its own claim, read on unknowns."""
+"""Questions for the solver: the hypotheses and the claim of a statement, about unknown numbers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode, Underflow
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, NoOverflow, Proposition, UnreadableError
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.solver.lemmas import IN_RANGE, LEMMAS, STATEMENTS, text_of
-from mcfsim.theorems.solver.linear_forms import Formula, all_of
-from mcfsim.theorems.solver.numbers import UnknownNumber
+from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, text_of
+from mcfsim.theorems.solver.linear_forms import Formula, UnknownNumber, all_of
 from mcfsim.theorems.solver.reading import Unknowns
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.statement import NEAREST, Theorem, check_proposition
@@ -21,7 +21,7 @@ from mcfsim.theorems.statement import NEAREST, Theorem, check_proposition
 
 @dataclass(frozen=True)
 class Question:
-    """What the solver is to prove: of these operands, if all this is so, then that is claimed.
+    """A question for the solver: whether the hypotheses imply the claim for these operands.
 
     Raises
     ------
@@ -32,15 +32,15 @@ class Question:
     ----------
     name : str
     algorithm : callable
-    operands : tuple of Operand
+    operands : tuple of OperandSpec
     where : tuple of Proposition
     claim : Proposition
     least : int
         The least precision.
     lemmas : bool
-        Whether theorems stand for 2Sum and Fast2Sum in the text.
+        Whether theorems replace 2Sum and Fast2Sum in the algorithm.
     even : bool
-        Whether ties go to even; if not, by any rule.
+        Whether ties go to even. Otherwise they go by any rule.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Question:
         check_proposition(f"{self.name!r}: a claim", self.claim)
 
     def posed(self) -> tuple[UnknownArithmetic, Formula, Formula]:
-        """Return the arithmetic that the text was run on, what is supposed, and what is claimed.
+        """Run the algorithm, and return its arithmetic, the hypotheses and the claim.
 
         Raises
         ------
@@ -73,20 +73,20 @@ class Question:
     def read(
         self, ar: UnknownArithmetic, operands: Sequence[Any], results: Sequence[UnknownNumber]
     ) -> tuple[Formula, Formula]:
-        """Return what is supposed and what is claimed of operands and results."""
+        """Return the hypotheses and the claim as formulas about operands and results."""
         words = {operand.name: flat(given) for operand, given in zip(self.operands, operands, strict=True)}
         unknowns = Unknowns(ar, words, results, self.least)
         return all_of(map(unknowns.supposed, self.where)), unknowns.formula(self.claim)
 
 
 def question_of(theorem: Theorem) -> Question:
-    """Return what the solver is asked of a statement, ties by any rule.
+    """Return the question that asks whether a statement holds, with ties by any rule.
 
     Raises
     ------
     UnreadableError
-        If it is not about rounding to nearest with gradual underflow, or speaks of the largest number, and
-        it is not known that nothing overflows on the way.
+        If it is not about rounding to nearest with gradual underflow, or if it refers to the largest number
+        and a step may overflow.
     """
     speaks_of_range = {hypothesis for hypothesis in theorem.where if LARGEST in nodes(hypothesis.said)}
     if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
@@ -115,20 +115,15 @@ def question_of(theorem: Theorem) -> Question:
 
 
 def of_even_ties_alone(theorem: Theorem) -> bool:
-    """Return whether a statement is about ties to even, and not about ties away from zero."""
+    """Return whether a statement is about ties to even, but not about ties away from zero."""
     return theorem.modes & NEAREST == {Mode.NEAREST_EVEN}
-
-
-def flat(nested: Any) -> tuple[UnknownNumber, ...]:
-    """Return the numbers of nested tuples, in order."""
-    return tuple(x for item in nested for x in flat(item)) if isinstance(nested, tuple) else (nested,)
 
 
 def readable(theorem: Theorem) -> bool:
     """Return whether the solver can be asked about a statement."""
     try:
         question_of(theorem).posed()
-    except Exception:  # on unknown numbers an algorithm of anybody's may raise anything
+    except Exception:  # on unknown numbers a user's algorithm may raise anything
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Propositions read on unknown numbers, with unbounded exponents: as formulas for the solver."""
+"""Translation of propositions about unknown numbers, with unbounded exponents, to formulas for the solver."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import product
 
-from mcfsim.symbolic import Polynomial, Relation, UndecidedError
-from mcfsim.symbolic.decisions import first
 from mcfsim.theorems.logic import (
     LARGEST,
     AllOf,
@@ -36,31 +34,40 @@ from mcfsim.theorems.logic import (
     Word,
     written,
 )
-from mcfsim.theorems.logic.algebra import AtMost, Below, Equal, Magnitude, Negative, Product, Sum
-from mcfsim.theorems.logic.algebra import Number as Constant
-from mcfsim.theorems.logic.terms import UnitRoundoff
-from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Formula, LinearForm, all_of, equal
+from mcfsim.theorems.logic.terms import AtMost, Below, Equal, Magnitude, Negative, Product, Sum, UnitRoundoff
+from mcfsim.theorems.logic.terms import Number as Constant
+from mcfsim.theorems.solver.linear_forms import (
+    TRUE,
+    ZERO,
+    Formula,
+    LinearForm,
+    UnknownNumber,
+    all_of,
+    equal,
+    is_multiple_of_ulp,
+)
 from mcfsim.theorems.solver.linear_forms import Disjunction as Either
-from mcfsim.theorems.solver.numbers import UnknownNumber, is_multiple_of_ulp
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.symbolic import Polynomial, Relation, UndecidedError
+from mcfsim.theorems.symbolic.decisions import first
 
-#: A number as a sum of forms, each with a sign by which its magnitude is added, or 0 if it is no magnitude.
+#: A number as a sum. Each form is added itself (0), or its magnitude is added (1) or subtracted (-1).
 Signed = list[tuple[LinearForm, int]]
 FALSE = TRUE.denied()
 
 
 class Unknowns:
-    """A case of unknown numbers.
+    """A case of unknown numbers, about which propositions become formulas.
 
     Parameters
     ----------
     ar : UnknownArithmetic
-        It rounds on, where a proposition rounds.
+        Carries out the roundings in propositions.
     operands : mapping
-        For each name the words of an operand.
-    results : sequence of Number
+        The words of each operand, by name.
+    results : sequence of UnknownNumber
     least : int
-        The least precision: from there on a bound must be one.
+        The least precision. From there on bounds must have no pole and not be negative.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class Unknowns:
         self._supposing = False
 
     def supposed(self, said: Proposition) -> Formula:
-        """Return a hypothesis as a formula; with unbounded exponents, that nothing overflows says nothing."""
+        """Return a hypothesis as a formula; exponents are unbounded, so absence of overflow is just true."""
         self._supposing = True
         try:
             return self.formula(said)
@@ -87,7 +94,7 @@ class Unknowns:
         Raises
         ------
         UnreadableError
-            If it is a predicate on arrays, is not linear, or speaks of a format's bits or range.
+            If it is a predicate on arrays, is not linear, or is about a format's bits or range.
         """
         match said:
             case AllOf(parts):
@@ -132,7 +139,7 @@ class Unknowns:
 
     # -- comparisons ----------------------------------------------------------------------------------------
     def _compared(self, x: Term, y: Term, *, strict: bool, said: Proposition) -> Formula:
-        # With unbounded exponents nothing is as large as the largest number.
+        # Exponents are unbounded: every number is below the largest.
         if self._supposing and LARGEST in (x, y):
             return TRUE if y == LARGEST else FALSE
         if isinstance(x, Exponent) and isinstance(y, Exponent):
@@ -165,7 +172,7 @@ class Unknowns:
         raise UnreadableError(f"{written(x)} is no single unknown of the solver")
 
     def _signed(self, x: Term, said: Proposition) -> Signed:
-        """Return a number as a sum of forms and magnitudes of forms."""
+        """Return a term as a sum of forms and magnitudes of forms."""
         match x:
             case Operand(name):
                 return [(_total(self._operands[name]), 0)]
@@ -194,14 +201,14 @@ class Unknowns:
         raise self._unreadable(said)
 
     def _size(self, x: Term, polynomial: Polynomial, unit: int, said: Proposition) -> Signed:
-        """Return a magnitude times a polynomial in u, which is positive, and a power of u."""
+        """Return the magnitude of a term times a polynomial in u, which is positive, and a power of u."""
         number = self._signed(x, said)
         if all(not sign for _, sign in number):
             return _magnitude(self._times(number, polynomial, unit), said)
         return self._times(_magnitude(number, said), polynomial, unit)
 
     def _times(self, number: Signed, polynomial: Polynomial, unit: int) -> Signed:
-        """Return the product of a number with a polynomial in u, and a power of u."""
+        """Return the product of a number, a polynomial in u and a power of u."""
         step, _ = polynomial.over.unit
         parts: Signed = []
         for power, c in polynomial.terms:
@@ -212,7 +219,7 @@ class Unknowns:
         return _collected(parts)
 
     def _check_bound(self, part: Polynomial, relation: Relation, said: Proposition) -> None:
-        """Refuse a bound that is none at some precision: what is read as its magnitude would be another."""
+        """Raise UnreadableError for a part of a bound that has the wrong sign at some precision."""
         with suppress(UndecidedError):
             if part.over.precision(first(relation, part)) <= self._least:
                 return
@@ -244,13 +251,13 @@ def _scaled(number: Signed, factor: Fraction) -> Signed:
 
 
 def _collected(parts: Signed) -> Signed:
-    """Return a sum with its forms that are no magnitudes added up."""
+    """Return a sum in which all forms that are no magnitudes are added up."""
     plain = sum((form for form, sign in parts if not sign), ZERO)
     return [(plain, 0), *((form, sign) for form, sign in parts if sign)]
 
 
 def _magnitude(number: Signed, said: Proposition) -> Signed:
-    """Return the magnitude of a number, which is none of magnitudes alone."""
+    """Return the magnitude of a number; a sum of magnitudes is its own."""
     signs = {sign for form, sign in number if form.terms}
     if signs <= {1}:
         return number  # it is not negative
@@ -260,7 +267,7 @@ def _magnitude(number: Signed, said: Proposition) -> Signed:
 
 
 def _at_most(x: Signed, y: Signed, *, strict: bool) -> Formula:
-    """Return ``x <= y``: a magnitude that is added on the right is the larger of a form and its negative."""
+    """Return the formula ``x <= y``, where each magnitude is the larger of a form and its negative."""
     parts = [*y, *((-form if not sign else form, -sign) for form, sign in x)]
     plain = sum((form for form, sign in parts if not sign), ZERO)
     gains = [form for form, sign in parts if sign > 0]

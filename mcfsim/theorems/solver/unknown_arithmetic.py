@@ -1,4 +1,4 @@
-"""An arithmetic whose numbers are unknown: a text run on it leaves all sums that it rounds."""
+"""An arithmetic of unknown numbers, which records every sum that an algorithm rounds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.solver.linear_forms import Formula
-from mcfsim.theorems.solver.numbers import RoundedSum, UnknownNumber
+from mcfsim.theorems.solver.linear_forms import Formula, RoundedSum, UnknownNumber
 
-#: ``lemma(ar, *operands)`` returns what the text would, and says so of the results in ``ar.known``.
+#: ``lemma(ar, *operands)`` returns the results of an algorithm, and adds what they obey to ``ar.known``.
 Lemma = Callable[..., Any]
 
 
 class Called(NamedTuple):
-    """A text with operands, and the results that a lemma gave it."""
+    """A call that a lemma replaced: the algorithm, its operands, and the results of the lemma."""
 
     text: Callable[..., Any]
     operands: tuple[Any, ...]
@@ -32,18 +31,18 @@ class UnknownArithmetic:
     Parameters
     ----------
     lemmas : mapping, optional
-        What stands for texts of which a theorem is proved.
+        The lemmas that replace algorithms with a proved theorem.
 
     Attributes
     ----------
-    numbers : list of Number
-        All there are.
-    sums : list of Rounded
-        All that were rounded, operands that are double words among them.
+    numbers : list of UnknownNumber
+        All numbers made so far.
+    sums : list of RoundedSum
+        All rounded sums, including one for each operand that is a double word.
     known : list of Formula
-        What else is known, by lemmas and of operands.
+        Further facts, from lemmas and about operands.
     called : list of Called
-        The texts for which lemmas stood.
+        The calls that lemmas replaced.
     """
 
     format = rounding = None
@@ -59,12 +58,12 @@ class UnknownArithmetic:
 
     # -- numbers ------------------------------------------------------------------------------------------
     def number(self, name: str = "") -> UnknownNumber:
-        """Return a new number, of which nothing is known.
+        """Return a new number, about which nothing is known.
 
         Raises
         ------
         ValueError
-            If another one has the name: they would be the same.
+            If another number has the name: the two would be the same.
         """
         name = name or f"t{len(self.numbers)}"
         if name in self._names or "." in name:
@@ -74,9 +73,9 @@ class UnknownArithmetic:
         return self.numbers[-1]
 
     def operand(self, operand: OperandSpec) -> Any:
-        """Return what an operand is: a number or, of a double word or relaxed pair, a tuple of two.
+        """Return unknowns for an operand: a number, or a tuple of two for a double word or relaxed pair.
 
-        The high word of a double word is nearest to their sum, whichever way ties went when it was made.
+        The high word of a double word is nearest to the sum of both, whichever way ties went.
 
         Raises
         ------
@@ -97,7 +96,7 @@ class UnknownArithmetic:
         return high, low
 
     def rounded(self, *terms: UnknownNumber) -> UnknownNumber:
-        """Return a sum, rounded."""
+        """Return the rounded sum of numbers."""
         self.sums.append(RoundedSum(self.number(), terms))
         return self.sums[-1].result
 
@@ -115,7 +114,7 @@ class UnknownArithmetic:
         return -_taken(a)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``, or what a lemma says of it."""
+        """Return ``function(self, *operands, **options)``, or the results of a lemma that replaces it."""
         if function in self._lemmas and not options:
             self.called.append(Called(function, operands, self._lemmas[function](self, *operands)))
             return self.called[-1].results

@@ -8,14 +8,15 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from mcfsim.compile.program import flat
 from mcfsim.theorems import Theorem, claim, double_word, hypothesis, relaxed_pair, value
 from mcfsim.theorems import hypotheses as known
 from mcfsim.theorems.claims import bounded, exact_sum
 from mcfsim.theorems.logic import Exponent, Finite, IsValue, OfFormat, Operand, Result, Word, equal
-from mcfsim.theorems.logic.algebra import as_term
-from mcfsim.theorems.logic.bits import is_representable
+from mcfsim.theorems.logic.of_trials import is_representable
+from mcfsim.theorems.logic.terms import as_term
 from mcfsim.theorems.statement import Claim, Hypothesis
-from mcfsim.theorems.trial import Trial, flat
+from mcfsim.theorems.trial import Trial
 from tests.theorems.campaign.statements import COMPARE, Statement, Tree
 
 KINDS = {"value": value, "double word": double_word, "relaxed pair": relaxed_pair}

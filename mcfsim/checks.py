@@ -1,0 +1,400 @@
+"""Checks of arguments, names and the processor, and guards for printed text, symbols and state.
+
+Nothing here computes. Each check returns a usable value, or says what is wrong and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+# -- arguments --------------------------------------------------------------------------------------------
+_BINARY64_INTEGERS = 2**53
+
+
+def lacks(x: Any, protocol: type) -> list[str]:
+    """Return the members of a protocol that an object lacks.
+
+    Members that the object forwards to another one count as its own; `isinstance` counts them only up to
+    Python 3.11.
+    """
+    return [name for name in vars(protocol) if not name.startswith("_") and not hasattr(x, name)]
+
+
+def as_array(x: Any, label: str = "x") -> NDArray[Any]:
+    """Return an array_like as a plain array; raise where NumPy would silently change its values.
+
+    Raises
+    ------
+    TypeError
+        If it is a masked array, or a sequence that contains one: a plain array would show the values that
+        the mask hides.
+    ValueError
+        If it cannot be converted to an array; or if it is a sequence of floats and integers, which NumPy
+        converts to binary64, and binary64 does not hold one of the integers.
+    """
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{label} is a masked array; fill it or compress it first")
+    if isinstance(x, np.ndarray):
+        return np.asarray(x)
+    if isinstance(x, list | tuple):
+        _refuse_masked(x, label)
+    try:
+        array = np.asarray(x)
+    except Exception as error:  # of ragged sequences, or of the object's own __array__
+        raise ValueError(f"{label} cannot be turned into an array: {error}") from error
+    if isinstance(x, list | tuple) and array.dtype.kind == "f" and (abs(array) >= _BINARY64_INTEGERS).any():
+        for given, taken in zip(np.asarray(x, dtype=object).flat, array.flat, strict=True):
+            if isinstance(given, int | np.integer) and int(given) != float(taken):
+                raise ValueError(f"{label} has {given} among floats, an integer that binary64 does not hold")
+    return array
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether x is a PyTorch tensor; PyTorch need not be installed."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def real_array(x: Any, label: str = "x") -> NDArray[Any]:
+    """Return real numbers of at most 64 bits as a plain array, see `as_array`.
+
+    Raises
+    ------
+    TypeError
+        If the dtype is no floating or integer dtype of NumPy or ml_dtypes, or has more than 64 bits.
+    """
+    array = as_array(x, label)
+    if not is_real(array.dtype):
+        raise TypeError(f"{label} of dtype {array.dtype} does not hold real numbers of at most 64 bits")
+    return array
+
+
+def as_codes(x: Any, label: str = "codes") -> NDArray[Any]:
+    """Return integers as a plain array, see `as_array`; an empty sequence is allowed.
+
+    Raises
+    ------
+    TypeError
+        If the elements are no integers.
+    """
+    array = as_array(x, label)
+    if not array.size and isinstance(x, list | tuple):  # NumPy would make it an array of floats
+        array = array.astype(np.uint8)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{label} must be integers, not {array.dtype}")
+    return array
+
+
+def is_real(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype holds real numbers of at most 64 bits."""
+    # ml_dtypes types are of kind V or f; their scalar type tells them from NumPy's own void types.
+    foreign = dtype.type.__module__ == "ml_dtypes" and np.can_cast(dtype, np.float32)
+    return foreign or dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)
+
+
+def finite_number(label: str, x: Any) -> float:
+    """Return a finite real number as a float.
+
+    Raises
+    ------
+    TypeError
+        If it is no int, float, fraction or NumPy scalar of these, or if it is a bool.
+    ValueError
+        If it is NaN, infinite, or an integer beyond the range of binary64.
+    """
+    if not isinstance(x, Real) or isinstance(x, bool | np.bool_):
+        raise TypeError(f"{label} must be a real number, not {x!r}")
+    try:
+        number = float(x)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{label} = {x} must be finite")
+    return number
+
+
+def whole_number(label: str, x: Any, least: int) -> int:
+    """Return an integer of at least `least` as an int.
+
+    Raises
+    ------
+    TypeError
+        If it is neither an int nor a NumPy integer, or if it is a bool.
+    ValueError
+        If it is less than `least`.
+    """
+    if not isinstance(x, Integral) or isinstance(x, bool | np.bool_ | np.timedelta64):
+        raise TypeError(f"{label} must be an int, not {x!r}")
+    _check_least(label, x, least)
+    return int(x)
+
+
+def check_int(label: str, x: Any, least: int | None = None) -> None:
+    """Raise unless x is a Python int of at least `least`.
+
+    Raises
+    ------
+    TypeError
+        If it is no Python int; NumPy integers and bools are refused.
+    ValueError
+        If it is less than `least`.
+    """
+    if not isinstance(x, int) or isinstance(x, bool):
+        raise TypeError(f"{label} must be an int, not {x!r}")
+    if least is not None:
+        _check_least(label, x, least)
+
+
+def _check_least(label: str, x: Any, least: int) -> None:
+    if x < least:
+        allowed = "must not be negative" if least == 0 else f"must be at least {least}"
+        raise ValueError(f"{label} = {x} {allowed}")
+
+
+def check_threads(threads: int) -> None:
+    """Raise unless `threads` is a positive int.
+
+    Raises
+    ------
+    TypeError
+        If it is no int.
+    ValueError
+        If it is less than 1.
+    """
+    check_int("threads", threads)
+    if threads < 1:
+        raise ValueError(f"threads = {threads}: at least one is needed")
+
+
+def _refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
+    for item in x:
+        if isinstance(item, np.ma.MaskedArray):
+            raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
+        if isinstance(item, list | tuple):
+            _refuse_masked(item, label)
+
+
+# -- names that are misspelt ------------------------------------------------------------------------------
+#: Words, and what others write in their place, as in TwoSum and 2Sum; also inside longer words.
+_WORDS = {"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "plus": "add", "times": "mul"}
+#: The largest number of suggested names, and their least similarity by `difflib`.
+_MOST, _ALIKE = 3, 0.6
+
+
+def hint(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Return `` (did you mean 'x'?)`` with the nearest known names, or an empty string if none is near.
+
+    Parameters
+    ----------
+    name : str
+        The name that was given.
+    known : iterable of str
+        The known names, the usual ones first.
+    most : int, optional
+        Largest number of names to suggest.
+
+    Notes
+    -----
+    A name with the same letters and digits is nearest; case, separators, and numbers written as words make no
+    difference. Next come the names most similar by `difflib`, then names that contain the given one.
+
+    Examples
+    --------
+    >>> hint("fast2sum", ["two_sum", "fast_two_sum"])
+    " (did you mean 'fast_two_sum'?)"
+    """
+    found = nearest(name, known, most)
+    if not found:
+        return ""
+    *others, last = map(repr, found)
+    return f" (did you mean {', '.join(others)}{' or ' if others else ''}{last}?)"
+
+
+def nearest(name: str, known: Iterable[str], most: int = _MOST) -> list[str]:
+    """Return at most `most` known names nearest to `name`, the nearest first; see `hint`."""
+    given = _spellings(name)
+    distances: list[tuple[float, str]] = []
+    for item in map(str, known):
+        spellings = _spellings(item)
+        if spellings[1] == given[1]:
+            return [item]
+        likeness = max(_likeness(a, b) for a, b in zip(spellings, given, strict=True))
+        if likeness >= _ALIKE:
+            distances.append((-likeness, item))
+        elif len(given[1]) > 2 and given[1] in spellings[1]:
+            distances.append((len(spellings[1]), item))
+    return [item for _, item in sorted(distances, key=lambda pair: pair[0])[:most]]
+
+
+def _likeness(a: str, b: str) -> float:
+    """Return the similarity of two strings, from 0 to 1; 0 if it is below the threshold."""
+    matcher = difflib.SequenceMatcher(None, a, b)
+    # Upper bounds that are cheaper to compute.
+    if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
+        return 0.0
+    return matcher.ratio()
+
+
+def _spellings(name: str) -> tuple[str, str]:
+    """Return the lower-case letters and digits of a name, and the same with words as digits."""
+    letters = re.sub(r"[^a-z0-9]", "", name.lower())
+    short = letters
+    for word, sign in _WORDS.items():
+        short = short.replace(word, sign)
+    return letters, short
+
+
+# -- text for a terminal ----------------------------------------------------------------------------------
+def printable(text: str) -> str:
+    r"""Return text with every unprintable character escaped as in Python.
+
+    These are control characters, which a terminal obeys (titles, colours, cursor moves), line ends, direction
+    marks, surrogates, and all else that is not `str.isprintable`.
+
+    Examples
+    --------
+    >>> printable("a\x1b]0;title\x07")
+    'a\\x1b]0;title\\x07'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+# -- symbols for unknown numbers --------------------------------------------------------------------------
+class Opaque:
+    """A symbol for an unknown number: it refuses comparison, truth value, hashing, iteration and search.
+
+    A subclass redefines the operations that it can answer. Python itself refuses ``float(x)``, ``len(x)`` and
+    ``round(x)``.
+
+    Raises
+    ------
+    TypeError
+        In each of these operations.
+    """
+
+    __slots__ = ()
+    #: The error message, after the name of the type.
+    opaque = "stands for a number that is not known: it is not compared, searched, hashed or asked for truth"
+    # Keeps NumPy functions from treating it elementwise, and NumPy scalars from comparing it.
+    __array_ufunc__: Any = None
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} {self.opaque}")
+
+    if not TYPE_CHECKING:  # a type checker would refuse subclasses that answer
+        __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse
+        __bool__ = __hash__ = __iter__ = _refuse
+
+
+# -- the processor ----------------------------------------------------------------------------------------
+#: Made from their codes: a processor that flushes could not parse such numbers.
+_LEAST, _LEAST_NORMAL = struct.unpack("<2d", struct.pack("<2Q", 1, 1 << 52))
+_SCALE, _HALF = 2.0**60, 0.5
+#: Operands whose sum and difference round to 1 to nearest; no compiler folds them.
+_ONE, _TINY = 1.0, 2.0**-60
+
+
+class ProcessorError(FloatingPointError, ValueError):
+    """The processor is not set to compute as IEEE 754 requires, so no result can be relied on."""
+
+
+class FlushedSubnormalsError(ProcessorError):
+    """The processor treats subnormal numbers as zeros."""
+
+
+class RoundingDirectionError(ProcessorError):
+    """The processor does not round to nearest."""
+
+
+def check_processor() -> None:
+    """Raise if this thread's processor flushes subnormal numbers or does not round to nearest.
+
+    These are settings of a thread: subnormal operands taken for zeros (x86's DAZ), subnormal results replaced
+    by zeros (FTZ), and the rounding direction, one for binary32 and binary64. Other code changes them, the
+    first two for speed. The check takes a fraction of a microsecond and keeps no state.
+
+    Raises
+    ------
+    FlushedSubnormalsError, RoundingDirectionError
+        If such a setting is on; both are a `ProcessorError`.
+    """
+    if _LEAST * _SCALE != 0.0 != _LEAST_NORMAL * _HALF and _ONE + _TINY == _ONE == _ONE - _TINY:
+        return
+    if _ONE + _TINY != _ONE or _ONE - _TINY != _ONE:
+        # Toward zero, 1 decreases and -1 increases.
+        up, down = _ONE + _TINY > _ONE, -_ONE - _TINY < -_ONE
+        direction = "upward" if up else "downward" if down else "toward zero"
+        raise RoundingDirectionError(
+            f"this thread's processor rounds {direction} and not to nearest, which falsifies results; set it "
+            "right by C's fesetround(FE_TONEAREST), in Python ctypes.CDLL(None).fesetround(0). Code that "
+            "needs another direction must set it back"
+        )
+    faults = []
+    if _LEAST * _SCALE == 0.0:
+        faults.append("takes subnormal operands for zero (DAZ)")
+    if struct.pack("<d", _LEAST_NORMAL * _HALF) == bytes(8):  # a comparison would take it for zero
+        faults.append("puts zero in place of subnormal results (FTZ)")
+    raise FlushedSubnormalsError(
+        f"this thread's processor {' and '.join(faults)}, which falsifies results; switch it off, in PyTorch "
+        "with torch.set_flush_denormal(False). Libraries that were linked with -ffast-math switch it on when "
+        "they are loaded"
+    )
+
+
+# -- state that an interrupted change spoils --------------------------------------------------------------
+class SpoiltStateError(RuntimeError):
+    """A change of state was interrupted: part of the state is old and part of it is new."""
+
+
+class Whole:
+    """A record of whether every change of a state was completed.
+
+    Parameters
+    ----------
+    remedy : str
+        What helps after an interrupted change, for the error message.
+    """
+
+    def __init__(self, remedy: str) -> None:
+        self._remedy = remedy
+        self._broken_off: str | None = None
+
+    @contextmanager
+    def changing(self, what: str) -> Iterator[None]:
+        """Let a ``with`` block change the state; it is whole again once the block completes."""
+        self.begin(what)
+        yield
+        self.end()
+
+    def begin(self, what: str) -> None:
+        """Mark the state as spoilt until `end`."""
+        self._broken_off = what
+
+    def end(self) -> None:
+        """Mark the state as whole: all of it has changed."""
+        self._broken_off = None
+
+    def check(self) -> None:
+        """Raise if the state is spoilt.
+
+        Raises
+        ------
+        SpoiltStateError
+            If KeyboardInterrupt or another exception interrupted a change.
+        """
+        if self._broken_off is not None:
+            raise SpoiltStateError(
+                f"{self._broken_off} was broken off, so that part of the state is old and part of it new; "
+                f"{self._remedy}"
+            )

@@ -1,1 +1,0 @@
-"""What is looked at before work begins: arguments, names, the processor."""

@@ -1,1 +1,0 @@
-"""Ranges of an index, worked on by threads, processes or Dask, and resumed when killed."""

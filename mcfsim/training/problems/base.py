@@ -1,0 +1,151 @@
+"""The interface of a problem to an optimizer, and the few helpers that all problems need."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from enum import IntEnum
+from numbers import Real
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+# -- matrices ---------------------------------------------------------------------------------------------
+class DataMatrix:
+    """A float64 matrix for products ``matrix @ vector``.
+
+    Entries of a product with mpmath numbers are rounded once, to the working precision of the numbers'
+    context.
+    """
+
+    def __init__(self, entries: NDArray[np.float64]) -> None:
+        self.entries = entries
+        self._rows: dict[Any, list[list[Any]]] = {}  # the entries as numbers of each context met so far
+
+    def __matmul__(self, vector: NDArray[Any]) -> NDArray[Any]:
+        if vector.dtype != object:
+            product: NDArray[Any] = self.entries @ vector
+            return product
+        context = vector[0].context
+        if context not in self._rows:
+            # convert(), unlike the constructor mpf(), never rounds a float to the working precision.
+            self._rows[context] = [list(map(context.convert, row)) for row in self.entries.tolist()]
+        numbers = vector.tolist()
+        return np.array([context.fdot(row, numbers) for row in self._rows[context]], dtype=object)
+
+    def __reduce__(self) -> tuple[type[DataMatrix], tuple[NDArray[np.float64]]]:
+        return DataMatrix, (self.entries,)  # contexts of mpmath cannot be pickled
+
+
+# -- problems ---------------------------------------------------------------------------------------------
+#: Parameters or gradients by tensor name. An array of dtype object holds mpmath numbers.
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """An objective with gradients, deterministic to the last bit, for comparing optimizers.
+
+    A problem has no state: whatever is random depends on the ``seed`` and ``step`` of a call alone. So
+    every strategy sees the same batches, and so does a resumed run.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name by which `get_problem` knows the problem."""
+
+    @property
+    def exact_capable(self) -> bool:
+        """Whether the problem takes mpmath numbers as parameters, and computes at their precision."""
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Names of the tensors that weight decay applies to."""
+
+    def settings(self) -> dict[str, object]:
+        """Return JSON-able data from which `get_problem` makes an equal problem."""
+
+    def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the starting point of a seed, in float64, or in float32 for the language model."""
+
+    def loss_and_gradient(
+        self, parameters: Tensors, step: int, seed: int
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Return the loss on the batch of (seed, step) and its gradient, in the parameters' dtype.
+
+        Problems without batches ignore step and seed. The loss of mpmath parameters is an mpmath number.
+        The loss of a run that diverged is inf or NaN, without a warning.
+        """
+
+    def validation_loss(self, parameters: Tensors) -> float:
+        """Return the loss on held-out data, the same at every call; without such data, the objective."""
+
+
+class DataStream(IntEnum):
+    """The independent random streams of a seed."""
+
+    DATA = 0
+    PARAMETERS = 1
+    BATCH = 2
+
+
+def generator(seed: int, stream: DataStream, *key: int) -> np.random.Generator:
+    """Return a generator that depends on all of its arguments and on nothing else."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), *key))
+    return np.random.Generator(np.random.PCG64(sequence))
+
+
+def check_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], *dtypes: type) -> None:
+    """Raise unless the tensors have exactly these names and shapes, and all have the same allowed dtype."""
+    if tensors.keys() != shapes.keys():
+        raise ValueError(f"expected the tensors {sorted(shapes)}, not {sorted(tensors)}")
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            raise ValueError(f"{name!r} must have shape {shape}, not {tensors[name].shape}")
+    found = {tensor.dtype for tensor in tensors.values()}
+    if len(found) != 1 or not found.issubset(map(np.dtype, dtypes)):
+        allowed = " or all ".join(np.dtype(dtype).name for dtype in dtypes)
+        raise TypeError(f"the tensors must be all {allowed}, not {', '.join(sorted(map(str, found)))}")
+
+
+def check_size(label: str, value: object, least: int = 1) -> int:
+    """Return the value if it is an int of at least this size, else raise."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{label} must be an int, not {value!r}")
+    if value < least:
+        raise ValueError(f"{label} = {value} must be at least {least}")
+    return value
+
+
+def check_number(label: str, value: object) -> float:
+    """Return the value as a float if it is a real number (infinite if beyond float), else raise."""
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        raise TypeError(f"{label} must be a real number, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def check_memory(label: str, numbers: int, size: int = 8) -> None:
+    """Raise MemoryError if `numbers` numbers of `size` bytes exceed the machine's memory.
+
+    A system that promises more memory than it has would silently end the process when the memory is used.
+    """
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # this system does not tell
+        return
+    if numbers * size > memory:
+        raise MemoryError(
+            f"{label} needs {numbers * size >> 30} GiB, and this machine has {memory >> 30} GiB"
+        )
+
+
+def as_scalar(value: Any) -> float:
+    """Return a NumPy scalar as a Python float, and an mpmath number unchanged."""
+    scalar: float = float(value) if isinstance(value, np.floating) else value
+    return scalar

@@ -1,0 +1,364 @@
+"""A small transformer that predicts the next byte of a text, with gradients written by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.training.problems._transformer import (
+    Array,
+    as_integers,
+    causal_attention,
+    cross_entropy,
+    embedding,
+    matmul,
+    rms_norm,
+    squared_relu,
+)
+from mcfsim.training.problems.base import (
+    DataStream,
+    Tensors,
+    check_memory,
+    check_size,
+    check_tensors,
+    generator,
+)
+
+# -- text to train on -------------------------------------------------------------------------------------
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus: bytes of real text, with the last tenth held out.
+
+    Corpora are equal if their bytes are equal, that is if their digests are.
+
+    Attributes
+    ----------
+    training, validation : ndarray of uint8
+        The first nine tenths and the rest, read-only.
+    digest : str
+        SHA-256 of all the bytes, in hexadecimal.
+    description : str
+        The origin of the text.
+    modules : int, optional
+        The argument of `from_standard_library`, if the text is from there.
+    """
+
+    training: Bytes = field(repr=False, compare=False)
+    validation: Bytes = field(repr=False, compare=False)
+    digest: str
+    description: str = field(compare=False)
+    modules: int | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_bytes(cls, text: bytes, description: str, modules: int | None = None) -> Corpus:
+        """Return a corpus of this text."""
+        data = np.frombuffer(text, dtype=np.uint8)  # read-only, as bytes are
+        cut = len(data) - len(data) // 10
+        return cls(data[:cut], data[cut:], hashlib.sha256(text).hexdigest(), description, modules)
+
+    @classmethod
+    def from_standard_library(cls, modules: int = 60) -> Corpus:
+        """Return the sources of the first top-level modules of Python's standard library, by name.
+
+        Every machine with Python has them. They differ between versions of Python (and sometimes between
+        distributors of one version), so results are comparable only where the digest is the same.
+
+        Parameters
+        ----------
+        modules : int, optional
+            How many modules, or all if there are fewer. Unreadable ones do not count, and neither does
+            ``_sysconfigdata*``, which differs from build to build.
+        """
+        check_size("modules", modules)
+        folder = Path(sysconfig.get_path("stdlib"))
+        sources: list[bytes] = []
+        for path in sorted(folder.glob("*.py"), key=lambda path: path.name):
+            if path.name.startswith("_sysconfigdata"):
+                continue
+            try:
+                sources.append(path.read_bytes())
+            except OSError:
+                continue
+            if len(sources) == modules:
+                break
+        if not sources:
+            raise FileNotFoundError(f"no sources of Python's standard library can be read in {folder}")
+        description = f"{len(sources)} modules of the standard library of Python {platform.python_version()}"
+        return cls.from_bytes(b"".join(sources), description, modules)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Corpus:
+        """Return the corpus that `settings` described, or raise ValueError if this machine has another."""
+        if settings["modules"] is None:
+            raise ValueError(f"the corpus ({settings['description']}) cannot be rebuilt: pass it as corpus=")
+        return cls.from_standard_library(settings["modules"]).require(settings)
+
+    def settings(self) -> dict[str, object]:
+        """Return JSON-able data that identify the text."""
+        return {"modules": self.modules, "digest": self.digest, "description": self.description}
+
+    def require(self, settings: Mapping[str, Any]) -> Corpus:
+        """Return the corpus itself if these settings describe it, or raise ValueError."""
+        if self.digest != settings["digest"]:
+            raise ValueError(
+                f"the text differs: the settings name a corpus with digest {settings['digest']} "
+                f"({settings['description']}), but the one present has {self.digest} ({self.description})"
+            )
+        return self
+
+    def training_windows(self, count: int, length: int, *, step: int, seed: int) -> Bytes:
+        """Return windows of the training text, one per row, at offsets that (seed, step) alone choose."""
+        last = len(self.training) - length
+        offsets = generator(seed, DataStream.BATCH, step).integers(last, size=count, endpoint=True)
+        return _windows(self.training, offsets, length)
+
+    def validation_windows(self, count: int, length: int) -> Bytes:
+        """Return evenly spaced windows of the held-out text, one per row."""
+        offsets = np.arange(count) * (len(self.validation) - length) // max(count - 1, 1)
+        return _windows(self.validation, offsets, length)
+
+
+def _windows(text: Bytes, offsets: NDArray[np.int64], length: int) -> Bytes:
+    windows: Bytes = text[offsets[:, None] + np.arange(length)]
+    return windows
+
+
+# -- the model --------------------------------------------------------------------------------------------
+VOCABULARY = 256
+VALIDATION_BATCHES = 16
+
+#: The backward pass of a branch: it adds its parameters' gradients and returns that of its input.
+BranchBack = Callable[[Array, dict[str, Array]], Array]
+
+
+class LanguageModel:
+    """A decoder-only transformer over bytes; the loss is the cross entropy in nats per byte.
+
+    Every layer adds two branches to the residual stream: causal multi-head attention, then a perceptron of
+    four times the width with squared ReLU. Both act on the normalised stream (RMS, with gains). Positions are
+    learned, the head is the token embedding, and there are no biases.
+
+    Forward and backward pass compute in the dtype of the parameters: float32, or float64 to check gradients.
+    The same arguments give the same bits on the same machine, NumPy and number of BLAS threads. One thread
+    is best: the matrices are small.
+
+    Parameters
+    ----------
+    corpus : Corpus, optional
+        The text; by default ``Corpus.from_standard_library()``.
+    layers, width, heads : int, optional
+        The model's shape; heads must divide width.
+    context, batch : int, optional
+        A batch has `batch` sequences of `context` predictions.
+    activation_bits : int, optional
+        If not 0, the activations that the layers' matrices multiply are rounded to integers of so many bits,
+        2 to 16, with one scale per token; gradients pass unchanged. The head's input is not rounded.
+    """
+
+    name = "language-model"
+    exact_capable = False
+
+    def __init__(
+        self,
+        corpus: Corpus | None = None,
+        layers: int = 2,
+        width: int = 64,
+        heads: int = 4,
+        context: int = 64,
+        batch: int = 16,
+        activation_bits: int = 0,
+    ) -> None:
+        self.layers = check_size("layers", layers)
+        self.width = check_size("width", width)
+        self.heads = check_size("heads", heads)
+        self.context = check_size("context", context)
+        self.batch = check_size("batch", batch)
+        self.activation_bits = check_size("activation_bits", activation_bits, least=0)
+        if activation_bits not in (0, *range(2, 17)):
+            raise ValueError(f"activation_bits = {activation_bits} must be 2 to 16, or 0 for no rounding")
+        if width % heads:
+            raise ValueError(f"heads = {heads} must divide width = {width}")
+        if not isinstance(corpus, Corpus | None):
+            raise TypeError(f"corpus must be a Corpus, as by Corpus.from_bytes, not {corpus!r}")
+        self.corpus = Corpus.from_standard_library() if corpus is None else corpus
+        available = min(len(self.corpus.training), len(self.corpus.validation))
+        if available <= context:
+            raise ValueError(f"context = {context} needs longer texts than one of {available} bytes")
+        # Weights, gradient and two more such vectors; names; what the forward pass of a batch stores.
+        weights = (VOCABULARY + context) * width + layers * 12 * width**2
+        on_the_way = batch * context * (VOCABULARY + layers * (16 * width + heads * context))
+        check_memory("a model of this shape", 4 * weights + 300 * layers + on_the_way, 4)
+        self.shapes = self._shapes()
+        self.decayed = frozenset(name for name, shape in self.shapes.items() if len(shape) == 2)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        width = self.width
+        shapes: dict[str, tuple[int, ...]] = {
+            "embedding": (VOCABULARY, width),
+            "positions": (self.context, width),
+        }
+        for layer in range(self.layers):
+            shapes |= {
+                f"layer{layer}.attention.gain": (width,),
+                f"layer{layer}.attention.qkv": (width, 3 * width),
+                f"layer{layer}.attention.out": (width, width),
+                f"layer{layer}.mlp.gain": (width,),
+                f"layer{layer}.mlp.up": (width, 4 * width),
+                f"layer{layer}.mlp.down": (4 * width, width),
+            }
+        return shapes | {"gain": (width,)}
+
+    def settings(self) -> dict[str, object]:
+        """Return the kind, the shape, and what identifies the corpus."""
+        return {
+            "kind": self.name,
+            "corpus": self.corpus.settings(),
+            "layers": self.layers,
+            "width": self.width,
+            "heads": self.heads,
+            "context": self.context,
+            "batch": self.batch,
+            **({"activation_bits": self.activation_bits} if self.activation_bits else {}),
+        }
+
+    def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return float32 parameters: gains of 1, and normal matrices of standard deviation 0.02.
+
+        Matrices that write to the residual stream are smaller by ``sqrt(2 layers)``, so that the stream's
+        variance does not grow with the number of layers.
+        """
+        random = generator(seed, DataStream.PARAMETERS)
+        parameters: dict[str, NDArray[Any]] = {}
+        for name, shape in self.shapes.items():
+            if name.endswith("gain"):
+                parameters[name] = np.ones(shape, np.float32)
+            else:
+                writes = name.endswith(("attention.out", "mlp.down"))
+                deviation = np.float32(0.02 / math.sqrt(2 * self.layers) if writes else 0.02)
+                parameters[name] = random.standard_normal(shape, dtype=np.float32) * deviation
+        return parameters
+
+    def training_batch(self, step: int, seed: int) -> NDArray[np.uint8]:
+        """Return the batch of (seed, step): one sequence per row, a byte longer than the context."""
+        return self.corpus.training_windows(self.batch, self.context + 1, step=step, seed=seed)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def loss_and_gradient(
+        self, parameters: Tensors, step: int, seed: int
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Return the mean loss over the batch of (seed, step), and its gradient."""
+        check_tensors(parameters, self.shapes, np.float32, np.float64)
+        windows = self.training_batch(step, seed)
+        logits, back = self._forward(parameters, windows[:, :-1])
+        loss, loss_back = cross_entropy(logits, windows[:, 1:].ravel())
+        return loss, back(loss_back())
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def validation_loss(self, parameters: Tensors) -> float:
+        """Return the mean loss over 16 batches of evenly spaced held-out windows, always the same."""
+        check_tensors(parameters, self.shapes, np.float32, np.float64)
+        windows = self.corpus.validation_windows(VALIDATION_BATCHES * self.batch, self.context + 1)
+        losses = []
+        for start in range(0, len(windows), self.batch):
+            batch = windows[start : start + self.batch]
+            logits, _ = self._forward(parameters, batch[:, :-1])
+            losses.append(cross_entropy(logits, batch[:, 1:].ravel())[0])
+        return math.fsum(losses) / len(losses)
+
+    def logits(self, parameters: Tensors, tokens: NDArray[np.uint8]) -> Array:
+        """Return the scores of every next byte, of shape (sequences, length, 256).
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            All float32 or all float64.
+        tokens : ndarray of uint8
+            One sequence per row, not longer than the context.
+        """
+        check_tensors(parameters, self.shapes, np.float32, np.float64)
+        if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
+            raise ValueError(f"tokens must be rows of 1 to {self.context} bytes, not of shape {tokens.shape}")
+        return self._forward(parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
+
+    def _forward(
+        self, parameters: Tensors, tokens: NDArray[np.uint8]
+    ) -> tuple[Array, Callable[[Array], dict[str, Array]]]:
+        """Return the logits, one row per token, and the function from their gradient to the parameters'."""
+        sequences, length = tokens.shape
+        table = parameters["embedding"]
+        stream, embedding_back = embedding(tokens.ravel(), table)
+        by_sequence = stream.reshape(sequences, length, self.width)
+        by_sequence += parameters["positions"][:length]
+
+        backs: list[BranchBack] = []
+        for layer in range(self.layers):
+            for branch in (self._attention, self._mlp):
+                change, back = branch(parameters, f"layer{layer}.", stream, sequences)
+                stream += change
+                backs.append(back)
+        normal, norm_back = rms_norm(stream, parameters["gain"])
+        logits, head_back = matmul(normal, table.T)
+
+        def backward(dlogits: Array) -> dict[str, Array]:
+            gradients: dict[str, Array] = {}
+            dnormal, dhead = head_back(dlogits)
+            dstream, gradients["gain"] = norm_back(dnormal)
+            for back in reversed(backs):
+                dstream += back(dstream, gradients)
+            dpositions = np.zeros_like(parameters["positions"])
+            dpositions[:length] = dstream.reshape(sequences, length, self.width).sum(axis=0)
+            gradients["positions"] = dpositions
+            gradients["embedding"] = embedding_back(dstream) + dhead.T
+            return {name: gradients[name] for name in self.shapes}
+
+        return logits, backward
+
+    def _multiplied(self, rows: Array) -> Array:
+        """Return the activations that a layer's matrix multiplies: rows, rounded to integers if asked."""
+        return as_integers(rows, self.activation_bits) if self.activation_bits else rows
+
+    def _attention(
+        self, parameters: Tensors, layer: str, stream: Array, sequences: int
+    ) -> tuple[Array, BranchBack]:
+        gain, into, out = (f"{layer}attention.{name}" for name in ("gain", "qkv", "out"))
+        normal, norm_back = rms_norm(stream, parameters[gain])
+        qkv, into_back = matmul(self._multiplied(normal), parameters[into])
+        mixed, mix_back = causal_attention(qkv, sequences, self.heads)
+        change, out_back = matmul(self._multiplied(mixed), parameters[out])
+
+        def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
+            dmixed, gradients[out] = out_back(dchange)
+            dnormal, gradients[into] = into_back(mix_back(dmixed))
+            dstream, gradients[gain] = norm_back(dnormal)
+            return dstream
+
+        return change, backward
+
+    def _mlp(
+        self, parameters: Tensors, layer: str, stream: Array, sequences: int
+    ) -> tuple[Array, BranchBack]:
+        gain, up, down = (f"{layer}mlp.{name}" for name in ("gain", "up", "down"))
+        normal, norm_back = rms_norm(stream, parameters[gain])
+        hidden, up_back = matmul(self._multiplied(normal), parameters[up])
+        active, activation_back = squared_relu(hidden)
+        change, down_back = matmul(self._multiplied(active), parameters[down])
+
+        def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
+            dactive, gradients[down] = down_back(dchange)
+            dnormal, gradients[up] = up_back(activation_back(dactive))
+            dstream, gradients[gain] = norm_back(dnormal)
+            return dstream
+
+        return change, backward

@@ -1,0 +1,40 @@
+"""The examples of docs/contributing.md: each diff applies to the package, and its example then works."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "contributing.md").read_text()
+#: What each section adds, with the diff and what then works.
+EXAMPLES = re.findall(r"^## (.*?)$.*?^```diff\n(.*?)^```\n.*?^```python\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+def test_there_is_an_example_of_each():
+    assert [name for name, _, _ in EXAMPLES] == re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    files = {name: re.findall(r"^\+\+\+ b/mcfsim/", diff, re.MULTILINE) for name, diff, _ in EXAMPLES}
+    assert all(len(touched) == 1 for touched in files.values())
+
+
+@pytest.mark.slow
+@pytest.mark.costly("a copy of the package is changed, and a process for all examples works with it")
+def test_the_examples_apply_and_work(tmp_path):
+    for name in ("mcfsim", "tests", "experiments"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name, diff, _ in EXAMPLES:
+        # Counts and places of hunks are those of the day on which they were written.
+        command = ["git", "apply", "--recount", "--unsafe-paths", f"--directory={tmp_path}", "-"]
+        done = subprocess.run(command, input=diff, cwd=tmp_path, capture_output=True, text=True)
+        assert not done.returncode, (name, done.stderr)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    script = "\n".join(code for _, _, code in EXAMPLES)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert not done.returncode, done.stdout + done.stderr

@@ -251,7 +251,7 @@ def read_text(path: Pathlike, limit: int) -> str:
     with open_regular(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise ValueError(f"{os.fspath(path)} has more than {limit} bytes")
+        raise ValueError(f"{os.fspath(path)} has more than {limit:,} bytes")
     return data.decode()
 
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import is_dataclass
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
 from reprlib import repr as shortened
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.storage.files import Pathlike
+from mcfsim.storage.files import Pathlike, read_text, write_text
 from mcfsim.storage.tensors import FileOfTensorsError, Tensor
 
 
@@ -86,26 +87,32 @@ def build(kind: Any, data: Any, place: str) -> Any:
 
 
 def _built(kind: Any, data: Any, place: str) -> Any:
-    fields = _hints(kind)
+    hints = _hints(kind)
     _demand(isinstance(data, dict), data, place or "the whole", "an object")
     within = f" in {place}" if place else ""
-    if missing := [name for name in fields if name not in data]:
-        raise ValueError(f"{missing[0]!r} is missing{within}")
-    if stray := [name for name in data if name not in fields]:
-        raise ValueError(f"{shortened(stray[0])} is not known{within}")
+    _check_names(data, hints, within)
     prefix = place and f"{place}."
-    built = {name: build(field, data[name], f"{prefix}{name}") for name, field in fields.items()}
+    built = {name: build(field, data[name], f"{prefix}{name}") for name, field in hints.items()}
     try:
         return kind(**built)
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{problem}{within}") from problem
 
 
+def _check_names(given: Iterable[str], wanted: Iterable[str], within: str) -> None:
+    """Raise ValueError unless the names given are those wanted."""
+    given, wanted = list(given), list(wanted)
+    if missing := [name for name in wanted if name not in given]:
+        raise ValueError(f"{missing[0]!r} is missing{within}")
+    if stray := [name for name in given if name not in wanted]:
+        raise ValueError(f"{shortened(stray[0])} is not known{within}")
+
+
 @lru_cache
 def _hints(kind: Any) -> dict[str, Any]:
     """Return the annotation of each field of a dataclass."""
     hints = get_type_hints(kind)
-    return {name: hints[name] for name in kind.__dataclass_fields__}
+    return {item.name: hints[item.name] for item in fields(kind)}
 
 
 def _demand(met: bool, data: Any, place: str, wanted: str) -> None:
@@ -119,6 +126,79 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"{shortened(max(names, key=names.count))} is named twice")
     return made
+
+
+# -- records in JSON files, with a digest -------------------------------------------------------------------
+#: Longest description of a problem, in characters: a file may have pages in the place of a number.
+_SAID = 300
+
+
+class SealedRecord:
+    """A frozen dataclass that is kept as a JSON file, with a summary for readers and a digest of the fields.
+
+    Attributes
+    ----------
+    layout : str
+        Version of the file's layout.
+    kind : str
+        What the file is, for errors.
+    largest : int
+        Largest size of a file, in bytes.
+    """
+
+    layout: ClassVar[str]
+    kind: ClassVar[str]
+    largest: ClassVar[int]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all fields that count in comparisons."""
+        counted = {item.name for item in fields(self) if item.compare}  # type: ignore[arg-type]
+        content = {name: x for name, x in asdict(self).items() if name in counted}  # type: ignore[call-overload]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the file says besides the fields, and must agree with them."""
+        return {}
+
+    def check(self) -> None:
+        """Raise ValueError for content that no record can have."""
+
+    def save(self, path: Pathlike) -> None:
+        """Write the record as JSON; replace an old file only when all is written."""
+        about = asdict(self)  # type: ignore[call-overload]
+        about = {"layout": self.layout, **about, **self.summary(), "digest": self.digest}
+        write_text(path, json.dumps(about, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Pathlike) -> Self:
+        """Return the record that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file is no such record, or its digest does not match its content.
+        """
+        try:
+            about = parse(read_text(path, cls.largest))
+            if not isinstance(about, dict):
+                raise ValueError("it is no JSON object")
+            if about.get("layout") != cls.layout:
+                raise ValueError(f"its layout is not {cls.layout!r} but {about.get('layout')!r}")
+            own = {item.name for item in fields(cls)}  # type: ignore[arg-type]
+            record: Self = build(cls, {name: x for name, x in about.items() if name in own}, "")
+            record.check()
+            summary = record.summary()
+            _check_names(sorted(about.keys() - own), ("layout", *summary, "digest"), "")
+            for name, x in summary.items():
+                if json.dumps(about[name]) != json.dumps(x):
+                    raise ValueError(f"{name} {shortened(about[name])}, but its parts say {x}")
+        except (ValueError, ZeroDivisionError) as problem:
+            said = str(problem) if len(str(problem)) <= _SAID else f"{str(problem)[:_SAID]}..."
+            raise ValueError(f"{os.fspath(path)} is no {cls.kind}: {said}") from problem
+        if record.digest != about["digest"]:
+            raise ValueError(f"{os.fspath(path)} was changed: its digest is not that of its content")
+        return record
 
 
 # -- seals and digests ------------------------------------------------------------------------------------

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mcfsim.formats import Format, Grid, Posit
 from mcfsim.rounding import Rounding
-from mcfsim.storage.files import write_text
-from mcfsim.storage.sealed import build, parse
+from mcfsim.storage.sealed import SealedRecord
 from mcfsim.theorems.counterexamples import Witness
 from mcfsim.theorems.operands import Extent
 from mcfsim.theorems.parts import Kind
 
-#: Version of the file's layout.
-LAYOUT = "mcfsim-certificate-1"
-#: Largest size of a certificate, in bytes: eight witnesses of a thousand operands take a tenth of it.
-_LARGEST = 1 << 23
 #: Limits that a sound certificate stays far below, so that checking it needs no more than a verification.
 _CASES, _EXPONENT, _WHOLE = 1 << 60, 1 << 14, 1 << 53
-#: Longest problem that is told, in characters: a file may have pages in the place of a number.
-_SAID = 300
 _RATIONAL = re.compile(r"-?[0-9]{1,2000}/[0-9]{1,2000}")
 _DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,4})?")
 
@@ -89,7 +78,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(SealedRecord):
     """The record of one verification: what was tried, and what came out.
 
     Attributes
@@ -128,6 +117,10 @@ class Certificate:
     versions : dict of str to str
         Versions of the package, Python and NumPy; and the machine.
     """
+
+    layout: ClassVar = "mcfsim-certificate-1"
+    kind: ClassVar = "certificate"
+    largest: ClassVar = 1 << 23  # eight witnesses of a thousand operands take a tenth of it
 
     theorem: str
     statement: str
@@ -210,69 +203,14 @@ class Certificate:
         """Cases per second; 0 if there is no duration."""
         return self.tried / self.seconds if self.seconds else 0.0
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all fields except duration and versions."""
-        content = {key: value for key, value in asdict(self).items() if key not in ("seconds", "versions")}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    def summary(self) -> dict[str, Any]:
+        """Return the counts and the verdict."""
+        return {name: getattr(self, name) for name in ("tried", "applicable", "violations", "verdict")}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate as JSON; replace an old file only when all is written."""
-        about = {
-            "layout": LAYOUT,
-            **asdict(self),
-            "tried": self.tried,
-            "applicable": self.applicable,
-            "violations": self.violations,
-            "verdict": self.verdict,
-            "digest": self.digest,
-        }
-        write_text(path, json.dumps(about, indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Certificate:
-        """Return the certificate that `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file is no certificate, or its digest does not match its content.
-        """
-        try:
-            about = parse(_text(Path(path)))
-            if not isinstance(about, dict):
-                raise ValueError("it is no JSON object")
-            if about.get("layout") != LAYOUT:
-                raise ValueError(f"layout {about.get('layout')!r}, not {LAYOUT!r}")
-            own = [item.name for item in fields(cls)]
-            certificate: Certificate = build(cls, {name: about[name] for name in own if name in about}, "")
-            summary = {name: item for name, item in about.items() if name not in own}
-            summed: _Summary = build(_Summary, summary, "")
-            if problem := next(_out_of_range(certificate), None):
-                raise ValueError(problem)
-            for name in ("tried", "applicable", "violations", "verdict"):
-                if getattr(summed, name) != getattr(certificate, name):
-                    raise ValueError(
-                        f"{name} {getattr(summed, name)!r}, but its parts say {getattr(certificate, name)}"
-                    )
-        except ValueError as problem:
-            said = str(problem) if len(str(problem)) <= _SAID else f"{str(problem)[:_SAID]}..."
-            raise ValueError(f"{os.fspath(path)} is no certificate: {said}") from problem
-        if certificate.digest != summed.digest:
-            raise ValueError(f"{os.fspath(path)} was changed: its digest is not that of its content")
-        return certificate
-
-
-@dataclass(frozen=True)
-class _Summary:
-    """The entries of a file besides the fields of a certificate."""
-
-    layout: str
-    tried: int
-    applicable: int
-    violations: int
-    verdict: str
-    digest: str
+    def check(self) -> None:
+        """Raise ValueError for content that no verification can give, whatever the statement."""
+        if problem := next(_out_of_range(self), None):
+            raise ValueError(problem)
 
 
 def rational(number: Fraction) -> str:
@@ -313,16 +251,6 @@ def rounding_of(fields: dict[str, Any]) -> Rounding:
         return Rounding(**fields)
     except (TypeError, ValueError) as problem:
         raise ValueError(f"no rounding: {problem}") from problem
-
-
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")
-    with open(path, "rb") as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise ValueError(f"it has more than {_LARGEST:,} bytes")
-    return content.decode()
 
 
 def _out_of_range(certificate: Certificate) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Hypothesis:
     def __post_init__(self) -> None:
         check_proposition("a hypothesis", self.said)
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The hypothesis as mathematics."""
         return written(self.said)
@@ -85,7 +85,7 @@ class Claim:
     def __post_init__(self) -> None:
         check_proposition("a claim", self.said)
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The claim as mathematics."""
         return written(self.said)

@@ -142,7 +142,7 @@ SPOILT = [
     (_count("3"), "says no number of steps: the whole must be an object"),
     (_count(FORMAT + '"3"}'), "steps must be of type int"),
     (_count('{"format": "another", "steps": 3}'), "format must be one of mcfsim-recording-1"),
-    (_count("9" * 2000), "has more than 1000 bytes"),
+    (_count("9" * 2000), "has more than 1,000 bytes"),
     (lambda f: [p.unlink() for p in f.glob("step-*")], "has no step; that of the first is named"),
     (lambda f: (f / STEP_2).unlink(), f"has {STEP_3}, and no step 2"),
     (lambda f: shutil.copy(f / STEP_2, f / "step-2.safetensors"), "has step 2 twice, in "),

@@ -236,7 +236,7 @@ NONE = "has no mcfsim that can be compared with this one"
     [
         ("eft.py", "\n\ndef two_sum(ar, a, b):\n    return ar.add(a, b), a", "has mcfsim .* of source"),
         # One of before there was anything to compare.
-        pytest.param("sweeps/workers.py", "\ndel source_here", NONE, marks=pytest.mark.exhaustive),
+        pytest.param("storage/sweeps/workers.py", "\ndel source_here", NONE, marks=pytest.mark.exhaustive),
     ],
     ids=["altered", "older"],
 )

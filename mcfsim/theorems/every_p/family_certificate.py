@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mcfsim.rounding import Mode
-from mcfsim.storage.files import read_text, write_text
-from mcfsim.storage.sealed import build, parse
+from mcfsim.storage.files import read_text
+from mcfsim.storage.sealed import SealedRecord, parse
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.family_proof import LAST, Proof, Sharpness, prove
 from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.symbolic import Family, Obligation, Polynomial, Precisions, Quotient, Relation
 
-#: Version of the file's layout.
-LAYOUT = "mcfsim-every-p-1"
-#: Largest size of a file in bytes: a certificate of a hundred obligations has a fiftieth of it.
-_LARGEST = 1 << 21
 #: Limit that powers and precisions of a sound certificate stay far below.
 _POWER = 1 << 10
 _COEFFICIENT = re.compile(r"-?[1-9][0-9]{0,200}(/[1-9][0-9]{0,200})?")
-#: Longest description of a problem.
-_SAID = 300
 
 #: A polynomial as data: powers of t in ascending order, each with its coefficient.
 Terms = tuple[tuple[int, str], ...]
@@ -46,7 +38,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class EveryCertificate:
+class EveryCertificate(SealedRecord):
     """A certificate of an algorithm's results for a family of operands at every precision.
 
     Attributes
@@ -81,6 +73,10 @@ class EveryCertificate:
         ``(slope, offset)`` of emin and emax in n, for a bounded format that suffices, from `decided` on.
     obligations : tuple of Demand
     """
+
+    layout: ClassVar = "mcfsim-every-p-1"
+    kind: ClassVar = "certificate for every p"
+    largest: ClassVar = 1 << 21  # a certificate of a hundred obligations has a fiftieth of it
 
     theorem: str
     statement: str
@@ -154,11 +150,6 @@ class EveryCertificate:
         """The rounding mode."""
         return Mode(self.rounding)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the whole certificate."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-
     def demands(self) -> Iterable[Obligation]:
         """Yield the obligations."""
         for one in self.obligations:
@@ -166,37 +157,7 @@ class EveryCertificate:
                 one.about, Relation(one.relation), polynomial(one.polynomial, self.over), one.first
             )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate as JSON; replace an old file only when all is written."""
-        about = {"layout": LAYOUT, **asdict(self), "digest": self.digest}
-        write_text(path, json.dumps(about, indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> EveryCertificate:
-        """Read a file that `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file is no such certificate, or its digest is not that of its content.
-        """
-        try:
-            about = parse(read_text(Path(path), _LARGEST))
-            if not isinstance(about, dict) or about.get("layout") != LAYOUT:
-                raise ValueError(f"its layout is not {LAYOUT!r}")
-            own = {item.name for item in fields(cls)}
-            certificate: EveryCertificate = build(cls, {k: v for k, v in about.items() if k in own}, "")
-            if stray := about.keys() - own - {"layout", "digest"}:
-                raise ValueError(f"{min(stray)!r} is not known")
-            certificate._check()
-        except (ValueError, ZeroDivisionError) as problem:
-            said = str(problem) if len(str(problem)) <= _SAID else f"{str(problem)[:_SAID]}..."
-            raise ValueError(f"{os.fspath(path)} is no certificate for every p: {said}") from problem
-        if certificate.digest != about.get("digest"):
-            raise ValueError(f"{os.fspath(path)} was changed: its digest is not that of its content")
-        return certificate
-
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise ValueError for content that no proof can have; this also reads all polynomials."""
         over, mode, _ = self.over, self.mode, Sharpness(self.sharpness)
         if mode is Mode.STOCHASTIC:
@@ -240,10 +201,10 @@ def _demand(one: Obligation) -> Demand:
 def is_every(path: Path) -> bool:
     """Return whether a file has the layout of these certificates."""
     try:
-        about: Any = parse(read_text(path, _LARGEST))
+        about: Any = parse(read_text(path, EveryCertificate.largest))
     except (OSError, ValueError):
         return False
-    return isinstance(about, dict) and about.get("layout") == LAYOUT
+    return isinstance(about, dict) and about.get("layout") == EveryCertificate.layout
 
 
 # -- the check --------------------------------------------------------------------------------------------

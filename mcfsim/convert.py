@@ -102,8 +102,7 @@ def round_to(
     """
     fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
     check_processor()
-    if type(threads) is not int or threads != 1:
-        check_threads(threads)
+    check_threads(threads)
     if compiled is not None:
         check_compiled(compiled)
     if is_tensor(x):

@@ -20,7 +20,7 @@ from mcfsim.compile.program import Program, ProgramStep
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.blocks import for_each_block
+from mcfsim.kernels.blocks import for_each_block, is_one_block
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.protocol import Arithmetic, Value
@@ -368,15 +368,11 @@ class NumpyArithmetic:
 
     def _are_blocks(self, operands: tuple[Value, ...]) -> bool:
         """Return whether operands form one block that needs no conversion and no random words."""
-        first, carrier = operands[0], self.blocks.carrier
-        for x in operands:
-            # `evaluate` takes in arrays with a zero that the format lacks.
-            if type(x) is not np.ndarray or x.dtype != carrier or x.shape != first.shape:
-                return False
-            if not (x.flags.c_contiguous and x.flags.aligned):
-                return False
-        plain = not self.blocks.rounding.stochastic and self.blocks.format.has_negative_zero
-        return plain and 0 < first.size <= BLOCK and not self.compiled
+        blocks = self.blocks
+        # `evaluate` takes in an array that may have a zero which the format lacks.
+        plain = blocks.format.has_negative_zero and not (blocks.rounding.stochastic or self.compiled)
+        arrays = plain and {*map(type, operands)} == {np.ndarray}
+        return arrays and is_one_block(operands, blocks.carrier, BLOCK)
 
     def _take(self, count: int) -> RandomWords:
         """Take the words of `count` operations, and return the stream of the first."""

@@ -7,16 +7,12 @@ imports it. Begin with `show`, the simplest.
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from mcfsim.cli.application import app, standard_streams
+from mcfsim.optim.declaration import modules_of
 
 __all__ = ["app", "main"]
 
-# Importing a file adds its commands.
-for _name in sorted(module.name for module in iter_modules(__path__)):
-    import_module(f"{__name__}.{_name}")
+modules_of(__name__)  # a file's commands are added when it is imported
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from mcfsim.cli import options as options
+from mcfsim.cli import options
 from mcfsim.cli.application import Place, check_checkpoint, command, given, telling_how_to_go_on
 from mcfsim.cli.options import KindOptions, with_settings
 from mcfsim.formats import get_format

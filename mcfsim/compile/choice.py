@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcfsim.compile.folds import Fold, RepeatedBody, Rolled, roll, trusted
 from mcfsim.compile.lines import AsBits, Epilogue
@@ -89,6 +89,14 @@ def loops(
     return Loops(scalars, checked=checked, wide=wide, packed=packed, apart=apart)
 
 
+class _Costs(NamedTuple):
+    """Nanoseconds: of an element without compiling, of writing a loop, and of compiling it."""
+
+    element: float
+    writing: float
+    compiling: float
+
+
 class Loops:
     """The loops of programs: compiled on demand or once that pays, and run by NumPy until then if that pays.
 
@@ -109,7 +117,7 @@ class Loops:
         self._scalars, self._options = scalars, options
         self._loops: dict[Any, Loop] = {}
         self._spent: dict[Loop, float] = {}
-        self._costs: dict[Loop, tuple[float, float, float]] = {}
+        self._costs: dict[Loop, _Costs] = {}
         self._paid: set[Loop] = set()
         self._failed: set[Loop] = set()
 
@@ -237,10 +245,10 @@ class Loops:
         given = program.reals(scalars)
         if loop not in self._costs:
             self._costs[loop] = _costs(loop)
-        cost, writing, _ = self._costs[loop]
-        once = cost * elements + _CALL * len(program.steps)
+        costs = self._costs[loop]
+        once = costs.element * elements + _CALL * len(program.steps)
         spent = self._spent[loop] = self._spent.get(loop, 0.0) + once * rows
-        spent += cost * ahead
+        spent += costs.element * ahead
         try:
             if compiled or self._pays(loop, given, spent):
                 return loop.with_numbers(given)
@@ -253,7 +261,7 @@ class Loops:
         if not by_numpy:
             return None
         # Outside of the line, an epilogue costs far more than its calls.
-        pays = loop.epilogue is not None or spent > writing
+        pays = loop.epilogue is not None or spent > costs.writing
         return loop.on_numpy(given) if pays else None
 
     def _pays(self, loop: Loop, numbers: list[Any], spent: float) -> bool:
@@ -263,14 +271,14 @@ class Loops:
         if loop in self._failed or not is_available():
             return False
         start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if "numba" in sys.modules else _IMPORT)
-        pays = spent > start and (spent > start + self._costs[loop][2] or loop.is_cached(numbers))
+        pays = spent > start and (spent > start + self._costs[loop].compiling or loop.is_cached(numbers))
         if pays:
             self._paid.add(loop)
         return pays
 
 
-def _costs(loop: Loop) -> tuple[float, float, float]:
-    """Return three times in nanoseconds: of an element without compiling, of writing, and of compiling."""
+def _costs(loop: Loop) -> _Costs:
+    """Return what a loop costs."""
     drawn = sum(step.draw is not None for step in loop.program.steps)
     plain = len(loop.program.steps) - drawn
     cost = 0.0 if loop.epilogue is None else loop.epilogue.cost
@@ -278,4 +286,4 @@ def _costs(loop: Loop) -> tuple[float, float, float]:
         fmt = step.result.format
         entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
         cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)
-    return cost, plain * _WRITE + drawn * _WRITE_DRAWN, plain * _COMPILE + drawn * _COMPILE_DRAWN
+    return _Costs(cost, plain * _WRITE + drawn * _WRITE_DRAWN, plain * _COMPILE + drawn * _COMPILE_DRAWN)

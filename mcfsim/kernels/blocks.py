@@ -73,7 +73,7 @@ def for_each_block(
     list of array
         The results, of the broadcast shape.
     """
-    if out is None and _is_one_block(operands, dtype, block):
+    if out is None and is_one_block(operands, dtype, block):
         made = [np.empty(operands[0].shape, results or dtype) for _ in range(outputs)]
         check_processor()
         with np.errstate(all="ignore"):
@@ -118,7 +118,7 @@ def for_each_block(
     return list(iterator.operands[inputs:])
 
 
-def _is_one_block(operands: Sequence[Array], dtype: np.dtype[Any], block: int) -> bool:
+def is_one_block(operands: Sequence[Array], dtype: np.dtype[Any], block: int) -> bool:
     """Return whether the operands are already blocks, so that no loop is needed."""
     first = operands[0]
     if not 0 < first.size <= block:

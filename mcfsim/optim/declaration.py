@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from inspect import get_annotations, isabstract
 from pkgutil import iter_modules
-from types import FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
 from mcfsim.checks import finite_number
@@ -183,11 +183,16 @@ def _is_method(item: Any) -> bool:
     return isinstance(item, FunctionType | classmethod | property)
 
 
+def modules_of(package: str) -> list[ModuleType]:
+    """Import the modules of a package, in the order of their names, and return them."""
+    names = sorted(module.name for module in iter_modules(import_module(package).__path__))
+    return [import_module(f"{package}.{name}") for name in names]
+
+
 def declared(package: str, is_meant: Callable[[type], bool]) -> dict[str, type]:
     """Return the classes that a package's files define and `is_meant` accepts, by name, in file order."""
     found = {}
-    for name in sorted(module.name for module in iter_modules(import_module(package).__path__)):
-        module = import_module(f"{package}.{name}")
+    for module in modules_of(package):
         for label, item in vars(module).items():
             if isinstance(item, type) and item.__module__ == module.__name__ and is_meant(item):
                 found[label] = item

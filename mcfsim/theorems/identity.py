@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, wraps
 from importlib import import_module
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 from mcfsim.storage.sweeps.installed import DIGEST
 from mcfsim.storage.sweeps.reached import UnnamedError, digest
 from mcfsim.theorems.logic import Predicate
 from mcfsim.theorems.statement import Claim, Hypothesis, Theorem
 
-_P = ParamSpec("_P")
-_Found = TypeVar("_Found")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class NoIdentityError(ValueError):
@@ -44,19 +44,13 @@ class Identity:
         return bool(self.digest)
 
 
-class _Held(threading.local):
-    """The identities of the statements that this thread is working on, by address."""
-
-    def __init__(self) -> None:
-        self.found: dict[int, Identity] = {}
-
-
-_held = _Held()
+#: The identities of the statements that this thread is working on, by address.
+_held: ContextVar[Mapping[int, Identity]] = ContextVar("_held", default=MappingProxyType({}))
 
 
 def identity_of(theorem: Theorem) -> Identity:
     """Return the identity of a statement as it is now, or as it was at the start of `holding`."""
-    return _held.found.get(id(theorem)) or _look(theorem)
+    return _held.get().get(id(theorem)) or _look(theorem)
 
 
 @contextmanager
@@ -69,15 +63,12 @@ def holding(theorem: Theorem) -> Iterator[Identity]:
         If the statement has changed by then.
     """
     before = identity_of(theorem)
-    outermost = id(theorem) not in _held.found
-    if outermost:
-        _held.found[id(theorem)] = before
+    outer = _held.set({**_held.get(), id(theorem): before})
     try:
         yield before
         check_same(theorem, before)
     finally:
-        if outermost:
-            del _held.found[id(theorem)]
+        _held.reset(outer)
 
 
 def check_same(theorem: Theorem, before: Identity) -> None:
@@ -89,26 +80,22 @@ def check_same(theorem: Theorem, before: Identity) -> None:
         )
 
 
-def by_identity(
-    maxsize: int,
-) -> Callable[[Callable[Concatenate[Theorem, _P], _Found]], Callable[Concatenate[Theorem, _P], _Found]]:
+def by_identity(maxsize: int) -> Callable[[_Function], _Function]:
     """Return a decorator that caches a function of statements by identity; without one, nothing is kept."""
 
-    def decorate(
-        function: Callable[Concatenate[Theorem, _P], _Found],
-    ) -> Callable[Concatenate[Theorem, _P], _Found]:
+    def decorate(function: _Function) -> _Function:
         @lru_cache(maxsize)
-        def kept(known: _Known, *args: _P.args, **options: _P.kwargs) -> _Found:
+        def kept(known: _Known, *args: Any, **options: Any) -> Any:
             return function(known.theorem, *args, **options)
 
         @wraps(function)
-        def ask(theorem: Theorem, /, *args: _P.args, **options: _P.kwargs) -> _Found:
+        def ask(theorem: Theorem, /, *args: Any, **options: Any) -> Any:
             found = identity_of(theorem)
             if not found:
                 return function(theorem, *args, **options)
-            return kept(_Known(found.digest, theorem), *args, **options)  # type: ignore[arg-type]  # hashable
+            return kept(_Known(found.digest, theorem), *args, **options)
 
-        return ask
+        return cast(_Function, ask)
 
     return decorate
 

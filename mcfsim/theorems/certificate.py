@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -209,8 +208,22 @@ class Certificate(SealedRecord):
 
     def check(self) -> None:
         """Raise ValueError for content that no verification can give, whatever the statement."""
-        if problem := next(_out_of_range(self), None):
-            raise ValueError(problem)
+        for name, least, end in (("limit", 1, _CASES), ("samples", 0, _CASES), ("seed", 0, 1 << 64)):
+            if not least <= getattr(self, name) < end:
+                raise ValueError(f"{name} is out of range")
+        if self.seconds < 0:
+            raise ValueError(f"it took {self.seconds} seconds")
+        for part in self.parts:
+            if not 0 <= part.violations <= part.applicable <= part.cases < _CASES:
+                counts = f"{part.violations} violations of {part.applicable} of {part.cases} cases"
+                raise ValueError(f"{part.text!r}: {counts}")
+        for name in ("format", "run_in"):
+            format_of(self.arithmetic.get(name))  # type: ignore[arg-type]
+        rounding_of(self.arithmetic.get("rounding"))  # type: ignore[arg-type]
+        if len(self.arithmetic) != 3:
+            raise ValueError("arithmetic: format, run_in and rounding are all there is")
+        if self.worst is not None:
+            _check_numbers(self.worst)
 
 
 def rational(number: Fraction) -> str:
@@ -253,34 +266,13 @@ def rounding_of(fields: dict[str, Any]) -> Rounding:
         raise ValueError(f"no rounding: {problem}") from problem
 
 
-def _out_of_range(certificate: Certificate) -> Iterator[str]:
-    """Yield a problem for each value that no verification can give, whatever the statement."""
-    c = certificate
-    for name, least in (("limit", 1), ("samples", 0), ("seed", 0)):
-        number = getattr(c, name)
-        if not least <= number < (1 << 64 if name == "seed" else _CASES):
-            yield f"{name} is out of range"
-    if c.seconds < 0:
-        yield f"it took {c.seconds} seconds"
-    for part in c.parts:
-        if not 0 <= part.violations <= part.applicable <= part.cases < _CASES:
-            yield f"{part.text!r}: {part.violations} violations of {part.applicable} of {part.cases} cases"
-    for name in ("format", "run_in"):
-        format_of(c.arithmetic.get(name))  # type: ignore[arg-type]
-    rounding_of(c.arithmetic.get("rounding"))  # type: ignore[arg-type]
-    if len(c.arithmetic) != 3:
-        yield "arithmetic: format, run_in and rounding are all there is"
-    if c.worst is not None:
-        yield from _no_number(c.worst)
-
-
-def _no_number(worst: Worst) -> Iterator[str]:
+def _check_numbers(worst: Worst) -> None:
     for name in ("ratio", "bound", "constant"):
         text = getattr(worst, name)
         if not (_is_rational(text) or (name == "constant" and _DECIMAL.fullmatch(text))):
-            yield f"worst.{name} is no number"
+            raise ValueError(f"worst.{name} is no number")
     if not _DECIMAL.fullmatch(worst.decimal):
-        yield "worst.decimal is no number"
+        raise ValueError("worst.decimal is no number")
 
 
 def _is_rational(text: str) -> bool:

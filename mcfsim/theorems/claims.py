@@ -39,8 +39,10 @@ from mcfsim.theorems.logic.terms import InnerProduct, Sum, SumOfMagnitudes
 from mcfsim.theorems.statement import Claim
 from mcfsim.theorems.trial import Trial, Truth
 
-#: An exact result: a number, a quotient of two numbers, or a function of a `Trial` that returns it.
-Target = Term | tuple[Term, Term] | Callable[[Trial], Any]
+#: A number: a term, or a function of a `Trial` that returns it.
+Computable = Term | Callable[[Trial], Any]
+#: An exact result: a number, or a quotient of two numbers.
+Target = Computable | tuple[Term, Term]
 
 #: The two results of an error-free transformation.
 S, E = Result(0, "s"), Result(1, "e")
@@ -126,8 +128,7 @@ def normalised(first: int = 0) -> Claim:
 
 def double_word_to_even() -> Claim:
     """Claim that the two results form a double word, ties to even, whatever the statement's mode."""
-    high, low = Result(0), Result(1)
-    return Claim(equal(Rounded(high, low, Mode.NEAREST_EVEN), high))
+    return Claim(equal(Rounded(Result(0), Result(1), Mode.NEAREST_EVEN), Result(0)))
 
 
 def same_results(one: str = "the first half of the results", other: str = "the second") -> Claim:
@@ -182,7 +183,7 @@ def relative_error(constant: Constant, target: Target, *, unit: int = 2, text: s
         The bound as text, if the constant is a callable.
     """
     exact, _ = _as_quotient(target)
-    return Claim(Within(error_of(target), exact, Bound(constant, unit, text=text)))
+    return bounded(error_of(target), exact, constant, unit=unit, text=text)
 
 
 def error_of(target: Target, results: Term = R) -> Term:
@@ -192,24 +193,14 @@ def error_of(target: Target, results: Term = R) -> Term:
 
 
 def error_relative_to(
-    constant: Constant,
-    target: Target,
-    reference: Term | Callable[[Trial], Any],
-    *,
-    unit: int = 1,
-    text: str = "",
+    constant: Constant, target: Target, reference: Computable, *, unit: int = 1, text: str = ""
 ) -> Claim:
     """Claim a bound on the error of the results' sum, relative to a reference other than the exact result."""
     return bounded(error_of(target), reference, constant, unit=unit, text=text)
 
 
 def bounded(
-    error: Term | Callable[[Trial], Any],
-    reference: Term | Callable[[Trial], Any],
-    constant: Constant,
-    *,
-    unit: int = 0,
-    text: str = "",
+    error: Computable, reference: Computable, constant: Constant, *, unit: int = 0, text: str = ""
 ) -> Claim:
     """Claim ``|error| <= constant * u**unit * |reference|``.
 
@@ -235,11 +226,7 @@ def root_error(constant: Constant, radicand: Term) -> Claim:
 
 
 def mixed_error(
-    target: Term,
-    magnitudes: Term,
-    shares: Callable[[int], tuple[Fraction, Fraction]],
-    text: str,
-    stop: int,
+    target: Term, magnitudes: Term, shares: Callable[[int], tuple[Fraction, Fraction]], text: str, stop: int
 ) -> Claim:
     """Claim ``|error| <= a |s| + b S`` for an exact result s and a sum of magnitudes S >= |s|.
 

@@ -7,7 +7,6 @@ import json
 import re
 import time
 from dataclasses import astuple, dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +22,12 @@ from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.cores import DRAWS
 from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.findings import WITNESSES, Findings
-from mcfsim.theorems.identity import Identity, NoIdentityError, holding, identity_of
-from mcfsim.theorems.judge import applicable, measured, try_block, violating
+from mcfsim.theorems.identity import Identity, NoIdentityError, by_identity, holding, identity_of
+from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trials import try_scaling
+from mcfsim.theorems.trials import outcome, try_scaling
 
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge
@@ -52,25 +51,30 @@ class Check:
     format: Format
     rounding: Rounding
     selection: Selection = USUAL
+    _own: dict[Any, Domain] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A statement of the catalogue is in the catalogue of another process, too.
-        theorem = self.theorem.name if self._of_catalogue else self.theorem
-        return _arrived, (theorem, self.format, self.rounding, self.selection, identity_of(self.theorem))
+        identity = identity_of(self.theorem)
+        return _arrived, (identity, self.theorem, self.format, self.rounding, self.selection)
 
     @property
-    def _of_catalogue(self) -> bool:
+    def of_catalogue(self) -> bool:
+        """Whether the statement is one of the catalogue."""
         return THEOREMS.get(self.theorem.name) is self.theorem
 
     def domain(self) -> Domain:
         """Return the domain: the operands to try."""
-        if found := identity_of(self.theorem):
-            return _domain(_Place(found, self.format, self.rounding, self.selection, self.theorem))
+        identity = identity_of(self.theorem)
         # A statement without identity may change at any time: the first look settles its operands.
-        if "_own" not in vars(self):
-            object.__setattr__(self, "_own", _cover(self.theorem, self.format, self.rounding, self.selection))
-        own: Domain = vars(self)["_own"]
-        return own
+        kept = _kept if identity.digest else self._own
+        place = (identity, self.format, self.rounding, self.selection)
+        found = kept.get(place)
+        if found is None:
+            found = _cover(self.theorem, *place[1:])
+            # Small tables are kept; of larger ones, only the last few.
+            if not identity.digest or (found.nbytes <= _SMALL and len(_kept) < _MANY):
+                kept[place] = found
+        return found
 
     @property
     def key(self) -> str:
@@ -82,7 +86,7 @@ class Check:
             If a part of it has no name.
         """
         identity = identity_of(self.theorem)
-        if not identity:
+        if not identity.digest:
             raise NoIdentityError(
                 f"{self.theorem.name!r} can be kept in no journal, which could not tell it from another: "
                 f"{identity.lack}"
@@ -139,8 +143,8 @@ class Check:
             If the statement gives two different answers, or is changed by being asked.
         """
         with holding(self.theorem):
-            self(0, min(2, self.domain().size))
-            if not self._of_catalogue and self._answers() != self._answers():
+            self._of(self.domain(), 0, 2)
+            if not self.of_catalogue and self._answers() != self._answers():
                 raise NoIdentityError(
                     f"{self.theorem.name!r} gave two answers to the same question: its algorithm, hypotheses "
                     "and claim must depend on operands, results and what does not change"
@@ -150,13 +154,9 @@ class Check:
         """Return the answers for the first cases, as bytes: results, hypotheses, claim and errors."""
         domain, found = self.domain(), []
         ar = on_blocks(domain.format, self.rounding)
-        for _, blocks in domain.blocks(0, min(_ASKED_TWICE, domain.size)):
+        for _, blocks in domain.blocks(0, _ASKED_TWICE):
             trial = try_block(self.theorem, ar, blocks)
-            there = applicable(self.theorem, trial)
-            found += [x.tobytes() for x in (*trial.results, violating(self.theorem, trial, None))]
-            found += [] if there is None else [there.tobytes()]
-            if self.theorem.claim.measure is not None:
-                found.append(measured(self.theorem, trial).ratio.tobytes())
+            found += [x.tobytes() for x in (*trial.results, *outcome(self.theorem, trial))]
         return found
 
     def try_reductions(self) -> None:
@@ -242,10 +242,7 @@ class Check:
             if self.theorem.claim.measured is None:
                 raise ValueError("it has a worst error, which the statement does not measure")
             numerator, denominator, case = found.worst
-            if (
-                not (_INTEGER.fullmatch(numerator) and _INTEGER.fullmatch(denominator))
-                or int(denominator) < 1
-            ):
+            if not all(map(_INTEGER.fullmatch, (numerator, denominator))) or int(denominator) < 1:
                 raise ValueError("its worst error is no fraction")
             cases.append(case)
         if any(not start <= case < stop for case in cases):
@@ -254,30 +251,14 @@ class Check:
             raise ValueError(f"it took {found.seconds} seconds")
 
 
-def _arrived(
-    theorem: Theorem | str, fmt: Format, rounding: Rounding, selection: Selection, identity: Identity
-) -> Check:
+def _arrived(identity: Identity, theorem: Theorem, *others: Any) -> Check:
     """Return a check sent by another process, if its statement is the same here."""
-    found = THEOREMS[theorem] if isinstance(theorem, str) else theorem
-    if identity and identity_of(found) != identity:
+    if identity and identity_of(theorem) != identity:
         raise ValueError(
-            f"{found.name!r} is another statement in this process: what it reads was changed in the first one"
+            f"{theorem.name!r} is another statement in this process: what it reads was changed in the first "
+            "one"
         )
-    return Check(found, fmt, rounding, selection)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """All that the operands of a check depend on."""
-
-    identity: Identity
-    format: Format
-    rounding: Rounding
-    selection: Selection
-    theorem: Theorem = field(compare=False)
-
-
-_kept: dict[_Place, Domain] = {}
+    return Check(theorem, *others)
 
 
 @dataclass(frozen=True)
@@ -291,21 +272,10 @@ class _Found:
     seconds: float
 
 
-def _domain(place: _Place) -> Domain:
-    """Return the operands. Small tables are kept; of larger ones, only the last few."""
-    found = _kept.get(place)
-    if found is None:
-        found = _made(place)
-        if found.nbytes <= _SMALL and len(_kept) < _MANY:
-            _kept[place] = found
-    return found
+_kept: dict[Any, Domain] = {}
 
 
-@lru_cache(maxsize=4)
-def _made(place: _Place) -> Domain:
-    return _cover(place.theorem, place.format, place.rounding, place.selection)
-
-
+@by_identity(4)
 def _cover(theorem: Theorem, fmt: Format, rounding: Rounding, selection: Selection) -> Domain:
     domain = cover(theorem, fmt, rounding, selection)
     if not rounding.stochastic:

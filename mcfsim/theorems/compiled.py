@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, NoReturn
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.choice import loops
@@ -71,34 +70,6 @@ class CaseCounts:
     open: list[Block]
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The judgement of each case of a block.
-
-    Attributes
-    ----------
-    applicable, failing : array of bool
-        Where the hypotheses hold, and where the claim then fails; False for open cases.
-    open : array of bool
-        Where this is not settled, or where the error is not certainly between the given extremes.
-    """
-
-    applicable: NDArray[np.bool_]
-    failing: NDArray[np.bool_]
-    open: NDArray[np.bool_]
-
-    def tally(self, blocks: list[Block], wanted: int) -> CaseCounts:
-        """Return the counts, the first `wanted` violations, and the open cases."""
-        violations, places = int(np.count_nonzero(self.failing)), np.flatnonzero(self.open)
-        return CaseCounts(
-            cases=self.open.size,
-            applicable=int(np.count_nonzero(self.applicable)),
-            violations=violations,
-            first=np.flatnonzero(self.failing)[:wanted].tolist() if violations and wanted else [],
-            open=[places, *(block[places] for block in blocks)],
-        )
-
-
 class Judge:
     """A judge of one statement under one arithmetic, compiled where that pays.
 
@@ -114,13 +85,17 @@ class Judge:
     def __init__(self, theorem: Theorem, ar: Any, cases: int) -> None:
         self._theorem, self._ar, self._cases = theorem, ar, cases
         self._bound_loop: BoundLoop | None = None
-        self._predicates: Predicates | None = None
-        # Stochastic rounding tries every path, and no line does that.
-        if type(ar) is BlockArithmetic and not ar.rounding.stochastic and identity_of(theorem):
-            self._predicates = Predicates(theorem, ar.format, ar.rounding)
 
-    def __call__(self, blocks: list[Block], extremes: tuple[float, float]) -> Judgement | None:
-        """Return a loop's judgement of a block of cases, or None if no loop is to be used.
+    @cached_property
+    def _predicates(self) -> Predicates | None:
+        ar, theorem = self._ar, self._theorem
+        # Stochastic rounding tries every path, and no line does that.
+        if type(ar) is BlockArithmetic and not ar.rounding.stochastic and identity_of(theorem).digest:
+            return Predicates(theorem, ar.format, ar.rounding)
+        return None
+
+    def __call__(self, blocks: list[Block], extremes: tuple[float, float], wanted: int) -> CaseCounts | None:
+        """Return a loop's counts and open cases of a block, or None if no loop is to be used.
 
         Parameters
         ----------
@@ -129,9 +104,11 @@ class Judge:
         extremes : tuple of float
             The least and the largest quotient of error and reference so far, in binary64. A case certainly
             between them is not left open for its error.
+        wanted : int
+            How many of the first violations to return.
         """
-        size, predicates = blocks[0].size, self._predicates
-        if predicates is None or size < LEAST_COMPILED:
+        size = blocks[0].size
+        if size < LEAST_COMPILED or (predicates := self._predicates) is None:
             return None
         if self._bound_loop is None:
             ahead = max(0, self._cases - size)
@@ -144,11 +121,19 @@ class Judge:
         bound_loop = self._bound_loop
         if bound_loop is None or [block.dtype for block in blocks] != list(bound_loop.operands):
             return None
-        result = Judgement(*(scratch(f"judged {place}", size, np.bool_) for place in range(3)))
+        applicable, failing, left = (scratch(f"judged {place}", size, np.bool_) for place in range(3))
         taken = [np.ascontiguousarray(block) for block in blocks]
-        numbers = [np.float64(nearer_zero(x)) for x in extremes] if measures(self._theorem) else []
-        bound_loop(taken, (result.applicable, result.failing, result.open), numbers=numbers)
-        return result
+        measured = self._theorem.claim.measured is not None
+        numbers = [np.float64(nearer_zero(x)) for x in extremes] if measured else []
+        bound_loop(taken, (applicable, failing, left), numbers=numbers)
+        violations, places = int(np.count_nonzero(failing)), np.flatnonzero(left)
+        return CaseCounts(
+            cases=size,
+            applicable=int(np.count_nonzero(applicable)),
+            violations=violations,
+            first=np.flatnonzero(failing)[:wanted].tolist() if violations and wanted else [],
+            open=[places, *(block[places] for block in blocks)],
+        )
 
 
 def nearer_zero(ratio: float) -> float:
@@ -169,11 +154,6 @@ def recordable(epilogue: Predicates) -> Program | None:
     except Exception:  # predicates are users' code and may raise anything: NumPy then says what is wrong
         return None
     return program
-
-
-def measures(theorem: Theorem) -> bool:
-    """Return whether a statement measures errors, so that the worst one is sought."""
-    return theorem.claim.measured is not None
 
 
 @dataclass(frozen=True)
@@ -209,10 +189,13 @@ class Predicates:
         return sum(_LARGE_COST if isinstance(x, _LARGE) else _COST for part in said for x in nodes(part))
 
     def __call__(self, lowered: Lowered) -> Lowered:
-        """Return the line with a `Judgement` as its results, followed by quotients if these are asked for."""
+        """Return the line with other results, followed by quotients if these are asked for.
+
+        They are where the hypotheses hold, where the claim then fails, and where the case is left open.
+        """
         theorem, line = self.theorem, lowered.line
         check_same(theorem, self._identity)  # what the statement reads may have changed since
-        recorder = PredicateRecorder(line, RecordedExact.of, clean=lowered.clean)
+        recorder = PredicateRecorder(line, clean=lowered.clean)
 
         def block(value: Value) -> Any:
             return Recorded(recorder, value, self.format)
@@ -229,9 +212,8 @@ class Predicates:
             failing = ~_truth(theorem.claim.test(trial)) & there
             numbers: tuple[Value, ...] = ()
             ratio: Any = None
-            if measures(theorem):
-                assert theorem.claim.measure is not None
-                measured: Any = trial.once(theorem.claim.measure)
+            if (measure := theorem.claim.measure) is not None:
+                measured: Any = measure(trial)
                 ratio = measured.ratio.value
                 if not self.quotients:
                     numbers = (line.input("least", F64), line.input("most", F64))
@@ -248,15 +230,6 @@ class Predicates:
 class RecordedTrial(Trial):
     """The operands and results of one recorded case, which stands for all cases."""
 
-    @property
-    def size(self) -> NoReturn:
-        """Raise TypeError: the size depends on the block."""
-        raise TypeError("a statement of single cases does not depend on how many there are")
-
-    def only(self, there: Any, test: Callable[[Trial], Any]) -> Any:
-        """Return where both `there` and a test of trials hold."""
-        return there.only(test, self)
-
     numbers = RecordedExact
 
     def truth(self, held: Any) -> Any:
@@ -264,29 +237,15 @@ class RecordedTrial(Trial):
         _truth(held)
         return held
 
-    def rarely(self, there: Any, test: Callable[[Trial], Any]) -> Any:
-        """Leave the cases `there` open, so that NumPy judges them."""
-        return there.rarely(test, self)
-
     def everywhere(self, held: bool) -> Any:
         """Return a truth value for every case."""
-        one: Any = flat(self.operands)[0]
-        recorder: PredicateRecorder = one.recorder
+        recorder = flat(self.operands)[0].recorder
         return Recorded(recorder, recorder.truth(held))
-
-    def result(self, first: int = 0, stop: int | None = None) -> Any:
-        """Return the exact sum of results ``[first:stop]``; a result that is not finite counts as zero."""
-        parts = self.results[first:stop]
-        return self._sum([np.where(np.isfinite(part), part, part.dtype.type(0)) for part in parts])
 
     def under(self, rounding: Rounding) -> Any:
         """Return the arithmetic of the format under another rounding."""
         ar: Any = self.ar
         return _OnLine(self.format, rounding, clean=ar.clean)
-
-    def at(self, index: Any) -> NoReturn:
-        """Raise TypeError: there is only one case."""
-        raise TypeError("a recorded trial has one case")
 
 
 class _OnLine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from mcfsim.compile.launch import Launcher
 from mcfsim.compile.triton_source import check_gpu
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.compiled import CaseCounts, Predicates, measures, nearer_zero, recordable
+from mcfsim.theorems.compiled import CaseCounts, Predicates, nearer_zero, recordable
 from mcfsim.theorems.identity import identity_of
 from mcfsim.theorems.operands import Block, Columns
-from mcfsim.theorems.parts import Domain, Part, Pieces, Sample, starts
+from mcfsim.theorems.parts import Domain, Part, Pieces, Sample, ranges
 from mcfsim.theorems.statement import Theorem
 
 if TYPE_CHECKING:
@@ -149,10 +149,9 @@ class DeviceJudge:
     def batches(self, domain: Domain, start: int, stop: int) -> Iterator[Batch]:
         """Yield a range of cases in batches, each as large as the device may hold at once."""
         size = max(1, self._device.at_once // max(1, self._theorem.components))
-        for first, part in zip(domain.starts(), domain.parts, strict=True):
-            end = min(stop - first, part.size)
-            for begin in range(max(start - first, 0), end, size):
-                yield Batch(first + begin, part, begin, min(begin + size, end))
+        for first, part, a, b in ranges(domain.parts, start, stop):
+            for begin in range(a, b, size):
+                yield Batch(first + begin, part, begin, min(begin + size, b))
 
     def __call__(self, batch: Batch, extremes: tuple[float, float], wanted: int) -> CaseCounts:
         """Return the kernel's counts and open cases of a batch.
@@ -169,22 +168,25 @@ class DeviceJudge:
         import torch
 
         operands, where = self._operands(batch.part, batch.start, batch.stop), self._device.device
-        kinds = [torch.bool] * 3 + [torch.float64] * measures(self._theorem)
+        kinds = [torch.bool] * 3 + [torch.float64] * (self._theorem.claim.measured is not None)
         results = [torch.empty(batch.size, dtype=kind, device=where) for kind in kinds]
         self._launcher(operands, results)
         applicable, failing, left, *quotients = results
         if quotients:
-            beyond = _beyond(quotients[0], extremes)
+            # Errors here may be beyond those so far, and those of the other cases.
+            found = quotients[0].aminmax()
+            least, most = min(extremes[0], float(found.min)), max(extremes[1], float(found.max))
+            beyond = (quotients[0] < nearer_zero(least)) | (quotients[0] > nearer_zero(most))
             left |= beyond
             applicable &= ~beyond
             failing &= ~beyond
         counts = torch.stack([x.sum() for x in (applicable, failing, left)]).tolist()
-        places = _where(left) if counts[2] else left.new_empty(0, dtype=torch.int64)
+        places = left.nonzero().view(-1) if counts[2] else left.new_empty(0, dtype=torch.int64)
         return CaseCounts(
             cases=batch.size,
             applicable=counts[0],
             violations=counts[1],
-            first=_where(failing)[:wanted].tolist() if counts[1] and wanted else [],
+            first=failing.nonzero().view(-1)[:wanted].tolist() if counts[1] and wanted else [],
             open=[x.cpu().numpy() for x in (places, *(x[places] for x in operands))],
         )
 
@@ -196,12 +198,7 @@ class DeviceJudge:
             blocks = zip(*(block for _, block in part.blocks(start, stop)), strict=True)
             return [torch.from_numpy(np.concatenate(x)).to(self._device.device) for x in blocks]
         if isinstance(part, Pieces):
-            ranges = zip(starts(part.pieces), part.pieces, strict=True)
-            found = [
-                self._operands(piece, max(start - first, 0), min(stop - first, piece.size))
-                for first, piece in ranges
-                if max(start, first) < min(stop, first + piece.size)
-            ]
+            found = [self._operands(piece, a, b) for _, piece, a, b in ranges(part.pieces, start, stop)]
             return [torch.cat(column) for column in zip(*found, strict=True)]
         cases = torch.arange(start, stop, dtype=torch.int64, device=self._device.device)
         columns: list[torch.Tensor] = []
@@ -219,16 +216,3 @@ class DeviceJudge:
             if id(x) not in self._columns:
                 self._columns[id(x)] = x, torch.tensor(x, device=self._device.device)
         return [self._columns[id(x)][1] for x in table]
-
-
-def _beyond(quotients: torch.Tensor, extremes: tuple[float, float]) -> torch.Tensor:
-    """Return where errors may be beyond those so far and those of the other cases here."""
-    found = quotients.aminmax()
-    least, most = min(extremes[0], float(found.min)), max(extremes[1], float(found.max))
-    beyond: Any = (quotients < nearer_zero(least)) | (quotients > nearer_zero(most))
-    return beyond
-
-
-def _where(held: torch.Tensor) -> torch.Tensor:
-    """Return the places where a truth value holds, in order."""
-    return held.nonzero().view(-1)

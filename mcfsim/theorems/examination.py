@@ -48,15 +48,10 @@ class Examination:
 
 
 def recheck(
-    certificate: Certificate | str | os.PathLike[str],
-    theorem: Theorem | None = None,
-    *,
-    samples: int = SAMPLES,
-    limit: int = LIMIT,
-    seed: int = 0,
+    certificate: Certificate | str | os.PathLike[str], theorem: Theorem | None = None, **options: int
 ) -> list[str]:
-    """Return the problems that `examine` finds in a certificate."""
-    return list(examine(certificate, theorem, samples=samples, limit=limit, seed=seed).problems)
+    """Return the problems that `examine` finds in a certificate; it takes the same options."""
+    return list(examine(certificate, theorem, **options).problems)
 
 
 def examine(
@@ -112,59 +107,44 @@ def examine(
         certificate = Certificate.load(certificate)
     theorem = _of(certificate, theorem)
     with holding(theorem):
-        return _examine(certificate, theorem, samples=samples, limit=limit, seed=seed)
-
-
-def _examine(
-    certificate: Certificate, theorem: Theorem, *, samples: int, limit: int, seed: int
-) -> Examination:
-    try:
-        check = _check(certificate, theorem)
-        truth = OracleArithmetic(format_of(certificate.arithmetic["run_in"]), check.rounding)
-        problems = [*_statement(certificate, check)]
-    except MemoryError:
-        raise ValueError("its operands are too many for the memory there is") from None
-    except (KeyError, TypeError, ValueError) as problem:
-        raise ValueError(f"{certificate.arithmetic!r} is no arithmetic of the oracle: {problem}") from problem
-    problems += _counts(certificate)
-    shown = list(_cases(certificate))
-    for label, case in shown:
         try:
-            if isinstance(case, Worst):
-                _look_at_worst(theorem, truth, case, refuted=not certificate.holds)
-            else:
-                _look_at_violation(theorem, truth, case)
-        except _Wrong as problem:
-            problems.append(f"{label}: {problem}")
-    if not problems and THEOREMS.get(theorem.name) is theorem and not certificate.as_expected:
-        problems.append(
-            f"{certificate.verdict} contradicts the catalogue, by which the statement {certificate.expected}"
-        )
-    if problems:
-        return Examination(tuple(problems), len(shown), ())
-    retried, problems = retry(certificate, check, samples=samples, limit=limit, seed=seed)
-    return Examination(tuple(problems), len(shown), retried)
+            said, of = certificate, certificate.arithmetic
+            selection = Selection(said.extent, said.limit, said.samples, said.seed)
+            check = Check(theorem, format_of(of["format"]), rounding_of(of["rounding"]), selection)
+            truth = OracleArithmetic(format_of(of["run_in"]), check.rounding)
+            problems = [*_statement(certificate, check)]
+        except MemoryError:
+            raise ValueError("its operands are too many for the memory there is") from None
+        except (KeyError, TypeError, ValueError) as problem:
+            raise ValueError(f"{of!r} is no arithmetic of the oracle: {problem}") from problem
+        problems += _counts(certificate)
+        shown = _cases(certificate)
+        for label, case in shown.items():
+            try:
+                _look_at(theorem, truth, case, refuted=not certificate.holds)
+            except _Wrong as problem:
+                problems.append(f"{label}: {problem}")
+        if not problems and THEOREMS.get(theorem.name) is theorem and not certificate.as_expected:
+            problems.append(
+                f"{certificate.verdict} contradicts the catalogue, by which the statement "
+                f"{certificate.expected}"
+            )
+        retried: tuple[Retried, ...] = ()
+        if not problems:
+            retried, problems = retry(certificate, check, samples=samples, limit=limit, seed=seed)
+        return Examination(tuple(problems), len(shown), retried)
 
 
 def _of(certificate: Certificate, theorem: Theorem | None) -> Theorem:
     """Return the statement that the certificate is about."""
+    theorem = theorem or THEOREMS.get(certificate.theorem)
     if theorem is None:
-        theorem = THEOREMS.get(certificate.theorem)
-        if theorem is None:
-            raise ValueError(
-                f"{certificate.theorem!r} is not in the catalogue; give the statement, too: --theorem"
-            )
+        raise ValueError(
+            f"{certificate.theorem!r} is not in the catalogue; give the statement, too: --theorem"
+        )
     if theorem.name != certificate.theorem:
         raise ValueError(f"the certificate is one of {certificate.theorem!r}, not of {theorem.name!r}")
     return theorem
-
-
-def _check(certificate: Certificate, theorem: Theorem) -> Check:
-    """Return the check that the certificate is about."""
-    c = certificate
-    fmt, rounding = format_of(c.arithmetic["format"]), rounding_of(c.arithmetic["rounding"])
-    selection = Selection(c.extent, c.limit, c.samples, c.seed)
-    return Check(theorem, fmt, rounding, selection)
 
 
 # -- what is said of the whole ------------------------------------------------------------------------------
@@ -196,31 +176,32 @@ class _Wrong(Exception):
     """Raised to say what is wrong with a case."""
 
 
-def _cases(certificate: Certificate) -> Iterator[tuple[str, Witness | Worst]]:
-    for number, case in enumerate(certificate.witnesses, 1):
-        yield f"witness {number}", case
-    if certificate.simplest is not None:
-        yield "simplest violation", certificate.simplest
-    if certificate.worst is not None:
-        yield "worst case", certificate.worst
+def _cases(certificate: Certificate) -> dict[str, Witness | Worst]:
+    """Return the cases that a certificate shows, each with its name in problems."""
+    cases: dict[str, Witness | Worst | None] = {
+        f"witness {number}": case for number, case in enumerate(certificate.witnesses, 1)
+    }
+    cases |= {"simplest violation": certificate.simplest, "worst case": certificate.worst}
+    return {label: case for label, case in cases.items() if case is not None}
 
 
-def _look_at_violation(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> None:
-    if not _fails(theorem, _run(theorem, truth, case)):
-        raise _Wrong("the claim holds")
-
-
-def _look_at_worst(theorem: Theorem, truth: OracleArithmetic, worst: Worst, *, refuted: bool) -> None:
-    trial, claim = _run(theorem, truth, worst.case), theorem.claim
-    if _fails(theorem, trial) and not refuted:
+def _look_at(theorem: Theorem, truth: OracleArithmetic, case: Witness | Worst, *, refuted: bool) -> None:
+    """Raise `_Wrong` unless a case, run again, is the violation or has the error that is recorded."""
+    trial, claim = _run(theorem, truth, case.case if isinstance(case, Worst) else case), theorem.claim
+    fails = bool(violating(theorem, trial, None)[0])
+    if isinstance(case, Witness):
+        if not fails:
+            raise _Wrong("the claim holds")
+        return
+    if fails and not refuted:
         raise _Wrong("the claim fails, and no violation is counted")
     if claim.measure is None:
         raise _Wrong("the statement measures no error")
     found = measured(theorem, trial)
     error, reference = found.error.fraction(0), found.reference.fraction(0)
-    right = worst_of(claim, error / reference, truth.format.precision, worst.case) if reference else None
-    if worst != right:
-        raise _Wrong(f"the error comes out as {right!r}, not {worst!r}")
+    right = worst_of(claim, error / reference, truth.format.precision, case.case) if reference else None
+    if case != right:
+        raise _Wrong(f"the error comes out as {right!r}, not {case!r}")
 
 
 def _run(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> Trial:
@@ -244,7 +225,3 @@ def _run(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> Trial:
     if there is not None and not there[0]:
         raise _Wrong("the hypotheses are not met")
     return trial
-
-
-def _fails(theorem: Theorem, trial: Trial) -> bool:
-    return bool(violating(theorem, trial, None)[0])

@@ -60,8 +60,13 @@ class Findings:
             start = _FIRST if self.theorem.claim.measured is not None and self.worst is None else 0
             for part in (slice(0, start), slice(start, None)):
                 some = [column[part] for column in block]
-                if some[0].size:
-                    self._judge(judge, ar, first + part.start, some)
+                if not some[0].size:
+                    continue
+                found = judge(some, self._extremes, self._wanted()) if self._settles() else None
+                if found is None:
+                    self.look_at(first + part.start, try_block(self.theorem, ar, some))
+                else:
+                    self._add(first + part.start, found, ar)
         self._look_at_open(ar)
 
     def judge_on(self, judge: DeviceJudge, ar: Emulation, domain: Domain, start: int, stop: int) -> None:
@@ -74,13 +79,6 @@ class Findings:
         self._look_at_open(ar)
         if start < stop:
             self.judge(ar, domain.blocks(start, stop), domain.size - start)
-
-    def _judge(self, judge: Judge, ar: Emulation, first: int, blocks: list[Block]) -> None:
-        found = judge(blocks, self._extremes) if self._settles() else None
-        if found is None:
-            self.look_at(first, try_block(self.theorem, ar, blocks))
-        else:
-            self._add(first, found.tally(blocks, self._wanted()), ar)
 
     def _settles(self) -> bool:
         """Return whether loops settle more cases than they leave open; true for a few blocks at the start."""
@@ -139,14 +137,12 @@ class Findings:
 
     def as_data(self) -> dict[str, Any]:
         """Return the findings as JSON data."""
-        worst = self.worst
+        worst = None if self.worst is None else [*map(str, self.worst[0].as_integer_ratio()), self.worst[1]]
         return {
             "applicable": self.applicable,
             "violations": self.violations,
             "witnesses": self.witnesses,
-            "worst": None
-            if worst is None
-            else [str(worst[0].numerator), str(worst[0].denominator), worst[1]],
+            "worst": worst,
         }
 
     def _add_witnesses(self, cases: Iterable[int]) -> None:
@@ -173,14 +169,15 @@ class Findings:
         """Return whether a quotient, inexact itself, is certainly a smaller error than the worst so far."""
         if self.worst is None:
             return False
-        return bool(self._size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
+        return bool(self.size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
 
     def _compare(self, ratio: Fraction, case: int) -> None:
-        size = self._size(ratio)
+        size = self.size(ratio)
         if self.worst is None or size > self.constant or (size == self.constant and case < self.worst[1]):
             self.worst, self.constant = (ratio, case), size
 
-    def _size(self, ratio: Fraction) -> Any:
+    def size(self, ratio: Fraction) -> Any:
+        """Return the constant that a signed quotient of error and reference amounts to."""
         bound = self.theorem.claim.bound
         assert bound is not None
         return bound.size(ratio, self.precision)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from reprlib import repr as shortened
 from typing import Any
 
@@ -17,16 +16,18 @@ from mcfsim.compile.program import Program, flat
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.protocol import RoundedNumber, Value
+from mcfsim.protocol import Forwarding, RoundedNumber, Value
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.homogeneity import NotHomogeneousError, scales_of
 from mcfsim.theorems.identity import by_identity, identity_of
+from mcfsim.theorems.logic import Proposition
 from mcfsim.theorems.logic.of_trials import is_difference
+from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.operands import Block, OperandSpec, unscaled_reach
-from mcfsim.theorems.paths import AllDraws
+from mcfsim.theorems.paths import AllDraws, Paths
 from mcfsim.theorems.sealed_blocks import Sealed, is_block
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trial import Measured, Trial
+from mcfsim.theorems.trial import Measured, Trial, all_hold
 
 # -- whether the range was left ---------------------------------------------------------------------------
 #: Precision of binary64.
@@ -39,7 +40,7 @@ def inside(theorem: Theorem, trial: Trial) -> Block | None:
     Only statements with unbounded exponents are checked. Where an operation overflows or underflows, the
     format that stands for unbounded exponents does not show what such a statement says.
     """
-    if trial.rounding.stochastic or not may_leave(theorem, trial.format):
+    if theorem.range == "bounded" or trial.rounding.stochastic or not may_leave(theorem, trial.format):
         return None
     watch = RangeWatch(on_blocks(trial.format, trial.rounding), trial.size)
     with np.errstate(all="ignore"):
@@ -68,7 +69,11 @@ def may_leave(theorem: Theorem, fmt: Format) -> bool:
     )
 
 
-class RangeWatch:
+#: Operations that are watched: how many of the first operands must not be zero where a result underflows.
+_FACTORS = {"add": 0, "sub": 0, "mul": 2, "div": 1, "fma": 2, "round": 1}
+
+
+class RangeWatch(Forwarding):
     """An `mcfsim.protocol.Arithmetic` that notes where a result leaves the range of its format.
 
     Parameters
@@ -96,62 +101,30 @@ class RangeWatch:
         """Return a watch for another format, which notes in the same array."""
         return RangeWatch(self._ar.like(fmt, rounding), self.inside.size, self.inside)
 
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self._noted(self._ar.add(a, b), a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self._noted(self._ar.sub(a, b), a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``."""
-        result = self._ar.mul(a, b)
-        return self._noted(result, a, b, small=_small(result, self._least) & _nonzero(a) & _nonzero(b))
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``."""
-        result = self._ar.div(a, b)
-        small = _small(result, self._least) & _nonzero(a)
-        return self._noted(result, a, b, small=small, real=_nonzero(b))
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c``, rounded once."""
-        result = self._ar.fma(a, b, c)
-        small = _small(result, self._least) & _nonzero(a) & _nonzero(b)
-        if 2 * self._ar.format.precision <= _BITS:  # binary64 holds the product
-            exact = is_difference(_number(a) * np.float64(1) * _number(b), np.float64(1) * result, _number(c))
-            small = small & ~exact
-        return self._noted(result, a, b, c, small=small)
-
-    def round(self, x: Value) -> Value:
-        """Return x rounded into the format."""
-        result = self._ar.round(x)
-        return self._noted(result, x, small=_small(result, self._least) & _nonzero(x))
-
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``."""
         return function(self, *operands, **options)
 
-    @property
-    def _least(self) -> float:
-        return float(self._ar.format.smallest_normal)
-
-    def _noted(self, result: Value, *operands: Value, small: Any = False, real: Any = True) -> Value:
-        finite = real
-        for x in operands:
-            finite = finite & np.isfinite(_number(x))
-        self.inside &= ~(small | (finite & ~np.isfinite(result)))
+    def _operate(self, name: str, *operands: Value) -> Any:
+        result, fmt = getattr(self._ar, name)(*operands), self._ar.format
+        if name not in _FACTORS:
+            return result
+        given = list(map(_number, operands))
+        finite = all_hold(*map(np.isfinite, given))
+        if name == "div":
+            finite = finite & (given[1] != 0)
+        left = finite & ~np.isfinite(result)
+        if factors := given[: _FACTORS[name]]:
+            # A smaller number, rounded to the last bit of subnormal numbers, may become the smallest normal
+            # number.
+            small = np.abs(_number(result)) <= float(fmt.smallest_normal)
+            small = all_hold(small, *(x != 0 for x in factors))
+            if name == "fma" and 2 * fmt.precision <= _BITS:  # binary64 holds the product
+                a, b, c = given
+                small = small & ~is_difference(a * np.float64(1) * b, np.float64(1) * result, c)
+            left = left | small
+        self.inside &= ~left
         return result
-
-
-def _small(x: Value, least: float) -> Any:
-    # A smaller number, rounded to the last bit of subnormal numbers, may become the smallest normal number.
-    return np.abs(_number(x)) <= least
-
-
-def _nonzero(x: Value) -> Any:
-    return _number(x) != 0
 
 
 def _number(x: Value) -> Any:
@@ -182,31 +155,27 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     ValueError
         If the algorithm raises an exception, which is the cause.
     """
-    given = Sealed(blocks)
-    operands, size = structured(theorem.operands, given.blocks), blocks[0].size
+    sealed, size = Sealed(), blocks[0].size
+    given = sealed.copies(blocks)
     paths = AllDraws(ar, size) if ar.rounding.stochastic else None
     results = None if paths else run_compiled(theorem, ar, blocks)
     if results is None:
         with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
-            results = tuple(flat(theorem.algorithm(paths or ar, *operands)))
-            given.check()
+            results = tuple(flat(theorem.algorithm(paths or ar, *structured(theorem.operands, given))))
+            sealed.check()
     if paths:
         results, size = tuple(map(paths.settled, results)), paths.whose.size
     for number, result in enumerate(results, 1):
-        if not is_block(result, "f", (size,)):
-            raise TypeError(
-                f"{theorem.name!r}: result {number} of the algorithm is {_described(result)}; it must be a "
-                f"block of {size} numbers, one a case, made of operands by the arithmetic"
-            )
+        said = f"result {number} of the algorithm is"
+        _check_block(theorem, result, "f", size, said, "it must be", ", made of operands by the arithmetic")
     if not results:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
     names = tuple(operand.name for operand in theorem.operands)
-    made = Sealed([result.copy() for result in results])
+    made = tuple(sealed.copies([result.copy() for result in results]))
     if not paths:
-        return Trial(ar, names, operands, tuple(made.blocks), (given, made))
-    trial = paths.trial(names, operands, tuple(made.blocks))
-    shown = Sealed(flat(tuple(trial.operands)))
-    return replace(trial, operands=structured(theorem.operands, shown.blocks), sealed=(given, shown, made))
+        return Trial(ar, names, structured(theorem.operands, given), made, sealed)
+    operands = structured(theorem.operands, sealed.copies(list(map(paths.settled, given))))
+    return Paths(ar, names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
 
 
 def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block, ...] | None:
@@ -216,7 +185,7 @@ def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block,
     the statement has an identity.
     """
     size = blocks[0].size
-    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED or not identity_of(theorem):
+    if type(ar) is not BlockArithmetic or size < LEAST_COMPILED or not identity_of(theorem).digest:
         return None
     bound_loop = loops(ar.scalars).bound_loop(
         lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None
@@ -258,27 +227,23 @@ def applicable(theorem: Theorem, trial: Trial) -> Block | None:
     """Return where all hypotheses hold and no operation left the range; None if that is everywhere."""
     there = inside(theorem, trial)
     for hypothesis in theorem.where:
-        held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.test, trial)
+        held = _judged(theorem, f"the hypothesis {hypothesis.text!r}", hypothesis.said, trial)
         there = held if there is None else there & held
     return there
 
 
 def violating(theorem: Theorem, trial: Trial, there: Block | None) -> Block:
     """Return where the claim fails among the cases that meet all hypotheses, given by `applicable`."""
-    failing = ~_judged(theorem, f"the claim {theorem.claim.text!r}", theorem.claim.test, trial)
+    failing = ~_judged(theorem, f"the claim {theorem.claim.text!r}", theorem.claim.said, trial)
     return failing if there is None else failing & there
 
 
-def _judged(theorem: Theorem, what: str, test: Callable[[Trial], Any], trial: Trial) -> Block:
-    """Return for each case whether a test holds for all of its elements."""
+def _judged(theorem: Theorem, what: str, said: Proposition, trial: Trial) -> Block:
+    """Return for each case whether a proposition holds for all of its elements."""
     with np.errstate(all="ignore"), blaming(theorem, what):
-        held: Block = test(trial)
-        trial.check()
-    if not is_block(held, "b", (trial.size,)):
-        raise TypeError(
-            f"{theorem.name!r}: {what} gave {_described(held)}; its test must return a block of {trial.size} "
-            "truth values, one a case"
-        )
+        held: Block = holds(said, trial)
+        trial.sealed.check()
+    _check_block(theorem, held, "b", trial.size, f"{what} gave", "its test must return")
     of_cases: Block = trial.throughout(held.copy())  # a test may keep what it returns
     return of_cases
 
@@ -288,15 +253,20 @@ def measured(theorem: Theorem, trial: Trial) -> Measured:
     measure, what = theorem.claim.measure, "the claim's measure"
     assert measure is not None
     with np.errstate(all="ignore"), blaming(theorem, what):
-        found = trial.once(measure)
+        found = measure(trial)
         ratio = found.ratio
-        trial.check()
-    if not is_block(ratio, "f", (trial.size,)):
-        raise TypeError(
-            f"{theorem.name!r}: {what} gave quotients that are {_described(ratio)}; they must be a block of "
-            f"{trial.size} numbers, one a case"
-        )
+        trial.sealed.check()
+    _check_block(theorem, ratio, "f", trial.size, f"{what} gave quotients that are", "they must be")
     return found
+
+
+def _check_block(
+    theorem: Theorem, x: Any, kind: str, size: int, said: str, must: str, more: str = ""
+) -> None:
+    """Raise TypeError, with what is said of it, unless an object is a block of a kind, one element a case."""
+    if not is_block(x, kind, (size,)):
+        wanted = f"a block of {size} {'numbers' if kind == 'f' else 'truth values'}, one a case{more}"
+        raise TypeError(f"{theorem.name!r}: {said} {_described(x)}; {must} {wanted}")
 
 
 def _described(x: Any) -> str:

@@ -285,9 +285,15 @@ def starts(parts: Sequence[Part]) -> list[int]:
     return [0, *accumulate(part.size for part in parts)][:-1]
 
 
-def across(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-    """Yield a range of cases of several parts in blocks, as one part does."""
+def ranges(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, Part, int, int]]:
+    """Yield each part that a range of cases meets: the index of its first case, and the range in the part."""
     for first, part in zip(starts(parts), parts, strict=True):
         a, b = max(start - first, 0), min(stop - first, part.size)
         if a < b:
-            yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))
+            yield first, part, a, b
+
+
+def across(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+    """Yield a range of cases of several parts in blocks, as one part does."""
+    for first, part, a, b in ranges(parts, start, stop):
+        yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))

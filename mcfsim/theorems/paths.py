@@ -62,6 +62,8 @@ class Paths(Trial):
         held: Truth = there & test(self)
         return held
 
+    rarely = only
+
     def mean(self, x: Exact) -> Exact:
         """Return for each path the expectation of a number over all paths of its case."""
         weighted = x * self.probability
@@ -129,14 +131,6 @@ class AllDraws(Forwarding):
         if isinstance(x, _Value):
             return self._brought_on(x.block, x.age)
         return self._brought_on(x, 0) if isinstance(x, np.ndarray) else x
-
-    def trial(self, names: tuple[str, ...], operands: tuple[Any, ...], results: tuple[Block, ...]) -> Paths:
-        """Return the trial of all paths, for given operands and results."""
-        every = tuple(
-            tuple(map(self.settled, operand)) if isinstance(operand, tuple) else self.settled(operand)
-            for operand in operands
-        )
-        return Paths(self._ar, names, every, results, whose=self.whose, probability=self.probability)
 
     def _brought_on(self, block: Block, age: int) -> Block:
         for origins in self._origins[age:]:

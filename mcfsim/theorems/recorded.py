@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial, reduce
+from operator import and_, ge, le, or_
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from mcfsim.checks import Opaque
 from mcfsim.formats import Format
+from mcfsim.kernels.element.floats import with_sign
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value, greatest, least
 from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.theorems.sealed_blocks import Elementwise
@@ -19,7 +22,6 @@ from mcfsim.theorems.sealed_blocks import Elementwise
 _TYPES: Mapping[np.dtype[Any], Type] = {dtype: kind for kind, dtype in DTYPES.items()}
 #: A binary64 number of at least this magnitude is an integer; so is its rounded sum with one of its sign.
 _WHOLE = 2.0**52
-_SIGN = -(1 << 63)
 #: The exponents of binary64's normal numbers.
 _LEAST, _MOST = -1022, 1023
 
@@ -30,28 +32,22 @@ class PredicateRecorder:
     Parameters
     ----------
     line : Line
-    exact : callable
-        Returns the exact numbers of a recorded block.
     clean : bool, optional
         Whether the machine makes clean codes of NaN (`mcfsim.compile.lowering.lower`).
     """
 
-    def __init__(self, line: Line, exact: Callable[[Recorded], Any], *, clean: bool = True) -> None:
-        self.line, self.exact, self.clean = line, exact, clean
+    def __init__(self, line: Line, *, clean: bool = True) -> None:
+        self.line, self.clean = line, clean
         self._doubts: list[Value] = []
         self._asked: list[Value] = []
 
     def doubt(self, where: Value) -> None:
         """Note where the line cannot tell: such cases are judged elsewhere."""
-        for asked in self._asked:
-            where = where & asked
-        self._doubts.append(where)
+        self._doubts.append(reduce(and_, self._asked, where))
 
     def doubts(self) -> Value:
         """Return where there was doubt since the last call."""
-        found = self.truth(False)
-        for where in self._doubts:
-            found = found | where
+        found = reduce(or_, self._doubts, self.truth(False))
         self._doubts.clear()
         return found
 
@@ -126,16 +122,16 @@ class Recorded(NDArrayOperatorsMixin, Opaque):
         self.recorder.doubt(self.value)
         return Recorded(self.recorder, self.recorder.truth(False))
 
-    def exactly(self) -> Any:
+    def exactly(self) -> RecordedExact:
         """Return the exact numbers of this block."""
-        return self.recorder.exact(self)
+        return RecordedExact.of(self)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         verb = _VERBS.get(ufunc)
         if verb is None or method != "__call__" or options.keys() - {"dtype"}:
             return NotImplemented
-        given = (options["dtype"],) * len(inputs) if options else map(_kind_of_number, inputs)
-        kinds = ufunc.resolve_dtypes((*map(_dtype_of, given), *[None] * ufunc.nout))
+        given = (np.dtype(options["dtype"]),) * len(inputs) if options else map(_dtype_of, inputs)
+        kinds = ufunc.resolve_dtypes((*given, *[None] * ufunc.nout))
         taken = [self.recorder.enter(x, dtype) for x, dtype in zip(inputs, kinds, strict=False)]
         made = verb(self.recorder, *taken)
         results = made if isinstance(made, tuple) else (made,)
@@ -166,14 +162,11 @@ def _kind(dtype: np.dtype[Any]) -> Type:
     return _TYPES[dtype]
 
 
-def _kind_of_number(x: Any) -> Any:
-    """Return the dtype of an operand, or the type of a Python number, which adapts to the other operands."""
-    return x.dtype if isinstance(x, Recorded | np.ndarray | np.generic) else type(x)
-
-
-def _dtype_of(kind: Any) -> Any:
-    """Return a dtype as NumPy resolves it: Python's int and float stay what they are."""
-    return kind if kind in (int, float) else np.dtype(kind)
+def _dtype_of(x: Any) -> Any:
+    """Return the dtype of an operand; of Python's int and float the type, since they adapt to others."""
+    if isinstance(x, Recorded | np.ndarray | np.generic):
+        return x.dtype
+    return type(x) if type(x) in (int, float) else np.dtype(type(x))
 
 
 def _is_zero(x: Any) -> bool:
@@ -198,26 +191,22 @@ def _same(_: PredicateRecorder, a: Value, b: Value) -> Value:
     return (a & b) | (~a & ~b) if a.type is TRUTH else a.equals(b)
 
 
-def _doubt_zeros(recorder: PredicateRecorder, a: Value, b: Value) -> None:
-    """Note doubt where both are zeros of different signs: which one NumPy takes depends on the processor."""
-    never = any(x.verb == "constant" and x.constant != 0 for x in (a, b))
-    if a.type.is_float and not never:
+def _extreme(
+    leads: Callable[[Value, Value], Any],
+    of_integers: Callable[[Value, Value], Value],
+    recorder: PredicateRecorder,
+    a: Value,
+    b: Value,
+) -> Value:
+    """Return the greater or the lesser number; note doubt where both are zeros of different signs.
+
+    Which one NumPy takes then depends on the processor.
+    """
+    if a.type.is_integer:
+        return of_integers(a, b)
+    if a.type.is_float and not any(x.verb == "constant" and x.constant != 0 for x in (a, b)):
         recorder.doubt(a.equals(0) & b.equals(0) & ~a.bits().equals(b.bits()))
-
-
-def _maximum(recorder: PredicateRecorder, a: Value, b: Value) -> Value:
-    if a.type.is_integer:
-        return greatest(a, b)
-    _doubt_zeros(recorder, a, b)
-    chosen: Value = ((a >= b) | ~a.equals(a)).select(a, b)
-    return chosen
-
-
-def _minimum(recorder: PredicateRecorder, a: Value, b: Value) -> Value:
-    if a.type.is_integer:
-        return least(a, b)
-    _doubt_zeros(recorder, a, b)
-    chosen: Value = ((a <= b) | ~a.equals(a)).select(a, b)
+    chosen: Value = (leads(a, b) | ~a.equals(a)).select(a, b)
     return chosen
 
 
@@ -237,7 +226,7 @@ def _rint(_: PredicateRecorder, x: Value) -> Value:
     if x.type is not F64:
         raise TypeError("integers are those of binary64")
     large = (x < 0).select(x.like(-_WHOLE), x.like(_WHOLE))
-    near = ((x + large - large).bits() | (x.bits() & _SIGN)).as_number()  # a zero has lost its sign
+    near = with_sign(x + large - large, x.bits())  # a zero has lost its sign
     found: Value = (abs(x) < _WHOLE).select(near, x)
     return found
 
@@ -294,8 +283,8 @@ _VERBS: Mapping[Any, Callable[..., Any]] = {
     np.isfinite: lambda _, a: abs(a) < np.inf,
     np.isnan: lambda _, a: ~a.equals(a),
     np.signbit: _signbit,
-    np.maximum: _maximum,
-    np.minimum: _minimum,
+    np.maximum: partial(_extreme, ge, greatest),
+    np.minimum: partial(_extreme, le, least),
     np.sign: _sign,
     np.rint: _rint,
     np.floor: _floor,

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -17,7 +19,7 @@ from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import OracleArithmetic, same
-from mcfsim.protocol import Arithmetic, Emulation
+from mcfsim.protocol import Arithmetic
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.certificate import Certificate, Tried
 from mcfsim.theorems.check import Check
@@ -48,15 +50,14 @@ def trial_of(
     theorem: Theorem, truth: OracleArithmetic, cases: list[list[float]], results: list[list[float]]
 ) -> Trial:
     """Return the trial of cases and their results, given one per row; it has one block per component."""
-    carrier = carrier_of(truth.format)
+    carrier, sealed = carrier_of(truth.format), Sealed()
     blocks, made = (
-        [np.array(column, dtype=carrier) for column in zip(*rows, strict=True)] for rows in (cases, results)
+        sealed.copies([np.array(column, dtype=carrier) for column in zip(*rows, strict=True)])
+        for rows in (cases, results)
     )
     names = tuple(operand.name for operand in theorem.operands)
     in_blocks: Any = _InBlocks(truth)
-    given, sealed = Sealed(blocks), Sealed(made)
-    operands = structured(theorem.operands, given.blocks)
-    return Trial(in_blocks, names, operands, tuple(sealed.blocks), (given, sealed))
+    return Trial(in_blocks, names, structured(theorem.operands, blocks), tuple(made), sealed)
 
 
 def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:
@@ -131,33 +132,32 @@ def retry(
     for index, (first, part, said) in enumerate(
         zip(domain.starts(), domain.parts, certificate.parts, strict=True)
     ):
-        look = _Look(certificate, check, said, problems)
+        look = partial(_contradictions, certificate, said)
         many = min(part.size, samples * (EDGES if part.kind == "edge" else 1))
         if many > 0:
-            _ask_oracle(look, truth, emulator, part, _chosen(draw, part.size, many))
+            cases = _chosen(draw, part.size, many)
+            problems += _ask_oracle(look, check.theorem, truth, emulator, part, cases)
+        found = Findings(check.theorem, domain.format.precision)
         if index in whole:
-            results.append(((first, first + part.size), check(first, first + part.size)))
-            look.compare(part.size, _added(check, [results[-1][1]]))
-            spots = part.size
+            spots, unit = part.size, (first, first + part.size)
+            results.append((unit, check(*unit)))
+            found.add(results[-1][1])
         else:
             cases = _spots(draw, part, min(SPOTS, limit, part.size))
-            spots = cases.size
-            look.compare(spots, _tried(check, emulator, part, cases))
+            spots, starts = cases.size, range(0, cases.size, BLOCK)
+            found.judge(emulator, ((start, part.at(cases[start : start + BLOCK])) for start in starts))
+        problems += look(spots, found)
         retried.append(Retried(part.text, part.size, many, spots))
     if len(whole) == len(domain.parts) and not problems:
         problems += _differences(certificate, certify(check, results))
-    return tuple(retried), problems
+    return tuple(retried), list(dict.fromkeys(problems))
 
 
 def _affordable(sizes: list[int], limit: int) -> set[int]:
     """Return the parts that are tried whole: the smallest ones, with at most `limit` cases together."""
-    whole: set[int] = set()
-    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
-        limit -= sizes[index]
-        if limit < 0:
-            break
-        whole.add(index)
-    return whole
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    totals = accumulate(sizes[index] for index in order)
+    return {index for index, total in zip(order, totals, strict=True) if total <= limit}
 
 
 def _chosen(draw: Random, size: int, count: int) -> Cases:
@@ -173,84 +173,50 @@ def _spots(draw: Random, part: Part, count: int) -> Cases:
     return (runs[:, None] * RUN + np.arange(RUN)).ravel()
 
 
-def _tried(check: Check, ar: Emulation, part: Part, cases: Cases) -> Findings:
-    found = Findings(check.theorem, ar.format.precision)
-    starts = range(0, cases.size, BLOCK)
-    found.judge(ar, ((start, part.at(cases[start : start + BLOCK])) for start in starts))
-    return found
-
-
-def _added(check: Check, results: list[dict[str, Any]]) -> Findings:
-    found = Findings(check.theorem, check.domain().format.precision)
-    for data in results:
-        found.add(data)
-    return found
-
-
-def _ask_oracle(look: _Look, truth: OracleArithmetic, emulator: Arithmetic, part: Part, cases: Cases) -> None:
-    theorem, blocks = look.check.theorem, part.at(cases)
+def _ask_oracle(
+    look: Callable[[int, Findings], Iterator[str]],
+    theorem: Theorem,
+    truth: OracleArithmetic,
+    emulator: Arithmetic,
+    part: Part,
+    cases: Cases,
+) -> Iterator[str]:
+    """Yield how the oracle's results, or its findings, contradict the emulator's, or the counts."""
+    blocks = part.at(cases)
     rows = [list(map(float, row)) for row in zip(*blocks, strict=True)]
     made = [results_of(theorem, truth, row) for row in rows]
     emulated = zip(*(block.tolist() for block in try_block(theorem, emulator, blocks).results), strict=True)
     for row, right, other in zip(rows, made, emulated, strict=True):
         if len(right) != len(other) or not same(right, list(other)).all():
-            look.problems.append(
-                f"{part.text}: of {row} the oracle makes {right}, the emulator {list(other)}"
-            )
+            yield f"{part.text}: of {row} the oracle makes {right}, the emulator {list(other)}"
             return
     found = Findings(theorem, truth.format.precision)
     found.look_at(0, trial_of(theorem, truth, rows, made))
-    look.compare(len(rows), found)
+    yield from look(len(rows), found)
 
 
-@dataclass(frozen=True)
-class _Look:
-    """A part under examination, and the problems found so far."""
-
-    certificate: Certificate
-    check: Check
-    said: Tried
-    problems: list[str]
-
-    def compare(self, cases: int, found: Findings) -> None:
-        """Compare the counts of a part with the findings of some of its cases."""
-        if not cases:
-            return
-        for problem in (*self._counts(cases, found), *self._worst(found)):
-            if problem not in self.problems:
-                self.problems.append(problem)
-
-    def _counts(self, cases: int, found: Findings) -> Iterator[str]:
-        said = self.said
-        kinds = (
-            ("applicable", found.applicable, said.applicable),
-            ("violations", found.violations, said.violations),
-            (
-                "applicable without violation",
-                found.applicable - found.violations,
-                said.applicable - said.violations,
-            ),
-        )
-        for what, seen, counted in kinds:
-            # Cases that are so must be among those counted, and all others among those not counted.
-            possible = seen <= counted and cases - seen <= said.cases - counted
-            if not possible or _surprise(seen, cases, counted, said.cases) > _SURPRISE:
-                yield (
-                    f"{said.text}: {counted:,} of {said.cases:,} cases are {what}, it says; "
-                    f"of {cases:,} tried again {seen:,} are"
-                )
-                return
-
-    def _worst(self, found: Findings) -> Iterator[str]:
-        claim, worst = self.check.theorem.claim, self.certificate.worst
-        if found.worst is None or claim.bound is None:
-            return
-        size = claim.bound.size(found.worst[0], found.precision)
-        if worst is None or size > claim.bound.size(Fraction(worst.ratio), found.precision):
+def _contradictions(certificate: Certificate, said: Tried, cases: int, found: Findings) -> Iterator[str]:
+    """Yield what in a certificate's counts of a part, and its worst error, some of its cases contradict."""
+    if not cases:
+        return
+    both: tuple[Any, Any] = found, said
+    kinds = ("applicable", "violations", "applicable without violation")
+    counts = ((x.applicable, x.violations, x.applicable - x.violations) for x in both)
+    for what, seen, counted in zip(kinds, *counts, strict=True):
+        # Cases that are so must be among those counted, and all others among those not counted.
+        possible = seen <= counted and cases - seen <= said.cases - counted
+        if not possible or _surprise(seen, cases, counted, said.cases) > _SURPRISE:
             yield (
-                f"{self.said.text}: a case tried again has the constant {float(size):.8g}, more than "
-                f"the worst, {'none' if worst is None else worst.decimal}"
+                f"{said.text}: {counted:,} of {said.cases:,} cases are {what}, it says; "
+                f"of {cases:,} tried again {seen:,} are"
             )
+            break
+    worst = certificate.worst
+    if found.worst is not None and (worst is None or found.constant > found.size(Fraction(worst.ratio))):
+        yield (
+            f"{said.text}: a case tried again has the constant {float(found.constant):.8g}, more than "
+            f"the worst, {'none' if worst is None else worst.decimal}"
+        )
 
 
 def _surprise(seen: int, cases: int, counted: int, all_cases: int) -> float:

@@ -12,28 +12,22 @@ from mcfsim.checks import Opaque
 
 
 class Sealed:
-    """Read-only copies of blocks, for code that may only read them.
+    """Blocks of which only read-only copies are handed out, to code that may only read them."""
 
-    Parameters
-    ----------
-    blocks : sequence of array
-        The originals, which are kept as they are and not handed out.
+    def __init__(self) -> None:
+        self._kept: list[tuple[NDArray[Any], NDArray[Any]]] = []
 
-    Attributes
-    ----------
-    blocks : list of array
-        Copies, of type `numpy.ndarray` and read-only.
-    """
-
-    def __init__(self, blocks: Sequence[NDArray[Any]]) -> None:
-        self._kept = blocks
-        self.blocks = [np.array(block, order="C") for block in blocks]
-        for block in self.blocks:
+    def copies(self, blocks: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return copies of blocks, of type `numpy.ndarray` and read-only; keep the originals as they are."""
+        found = [np.array(block, order="C") for block in blocks]
+        for block in found:
             block.flags.writeable = False
+        self._kept += zip(blocks, found, strict=True)
+        return found
 
     def check(self) -> None:
         """Raise ValueError if a copy was written to: NumPy leaves some ways to do so."""
-        for ours, theirs in zip(self._kept, self.blocks, strict=True):
+        for ours, theirs in self._kept:
             code = f"u{ours.itemsize}"  # the sign of a zero counts, and a NaN equals itself
             if not np.array_equal(np.ascontiguousarray(ours).view(code), theirs.view(code)):
                 raise ValueError("a block of operands or results was written to; they are for reading alone")
@@ -45,9 +39,6 @@ def is_block(x: Any, kind: str, shape: tuple[int, ...]) -> bool:
 
 
 # -- comparisons ------------------------------------------------------------------------------------------
-Truth = NDArray[Any]
-
-
 class Elementwise(Opaque):
     """A base class for arrays of ordered numbers, which derives all comparisons from two.
 
@@ -58,25 +49,17 @@ class Elementwise(Opaque):
     __slots__ = ()
     opaque = "holds a number a case: it has no one truth value, and is not searched or hashed"
 
-    def __ne__(self, other: object) -> Truth:  # type: ignore[override]
-        return ~self._same(other)
+    def __ne__(self: Any, other: object) -> Any:
+        return ~(self == other)
 
-    def __lt__(self, other: Any) -> Truth:
-        return self._at_most(other) & ~self._same(other)
+    def __lt__(self: Any, other: Any) -> Any:
+        return (self <= other) & ~(self == other)
 
-    def __gt__(self, other: Any) -> Truth:
-        return ~self._at_most(other)
+    def __gt__(self: Any, other: Any) -> Any:
+        return ~(self <= other)
 
-    def __ge__(self, other: Any) -> Truth:
-        return ~self._at_most(other) | self._same(other)
-
-    def _same(self, other: Any) -> Truth:
-        found: Truth = self == other
-        return found
-
-    def _at_most(self, other: Any) -> Truth:
-        found: Truth = self <= other
-        return found
+    def __ge__(self: Any, other: Any) -> Any:
+        return ~(self <= other) | (self == other)
 
 
 class ArrayBacked(Opaque):

@@ -8,12 +8,11 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from itertools import compress
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
 from mcfsim.theorems.logic import AllOf, Bound, Proposition, Within, written
-from mcfsim.theorems.logic.of_trials import Reading
 from mcfsim.theorems.logic.on_arrays import holds, measure
 from mcfsim.theorems.logic.propositions import measured, possible
 from mcfsim.theorems.operands import OperandSpec, has_all, unbounded
@@ -42,8 +41,8 @@ class Scaling(StrEnum):
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """A condition on operands.
+class Condition:
+    """A condition on the cases of a statement.
 
     Parameters
     ----------
@@ -52,47 +51,35 @@ class Hypothesis:
     """
 
     said: Proposition
+    kind: ClassVar = "a condition"
 
     def __post_init__(self) -> None:
-        check_proposition("a hypothesis", self.said)
+        check_proposition(self.kind, self.said)
 
     @cached_property
     def text(self) -> str:
-        """The hypothesis as mathematics."""
+        """The condition as mathematics."""
         return written(self.said)
 
     def test(self, t: Trial) -> Truth:
-        """Return for each case whether the hypothesis holds, exactly."""
+        """Return for each case whether the condition holds, exactly. Results may be infinite or NaN."""
         return holds(self.said, t)
+
+
+class Hypothesis(Condition):
+    """A condition on operands."""
+
+    kind: ClassVar = "a hypothesis"
 
     def possible(self, fmt: Format, rounding: Rounding) -> bool:
         """Return whether it can hold in a format and rounding; if not, no operand need be tried."""
         return possible(self.said, fmt, rounding)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A condition on results.
+class Claim(Condition):
+    """A condition on results. A statement measures the first error that is bounded in it."""
 
-    Parameters
-    ----------
-    said : Proposition
-        The condition as data, or a `Predicate`. A statement measures the first error that is bounded in it.
-    """
-
-    said: Proposition
-
-    def __post_init__(self) -> None:
-        check_proposition("a claim", self.said)
-
-    @cached_property
-    def text(self) -> str:
-        """The claim as mathematics."""
-        return written(self.said)
-
-    def test(self, t: Trial) -> Truth:
-        """Return for each case whether the claim holds, exactly. Results may be infinite or NaN."""
-        return holds(self.said, t)
+    kind: ClassVar = "a claim"
 
     @cached_property
     def measured(self) -> Within | None:
@@ -102,7 +89,7 @@ class Claim:
     @property
     def measure(self) -> Callable[[Trial], Measured] | None:
         """A function that returns the error of each case, or None."""
-        return None if self.measured is None else Reading(measure, self.measured)
+        return None if self.measured is None else lambda t: t.once(measure, self.measured)
 
     @property
     def bound(self) -> Bound | None:
@@ -216,7 +203,7 @@ class Theorem:
         if not self.rules:
             raise ValueError(f"{self.name!r} speaks of no rule; it needs one of {', '.join(Rule)}")
 
-    @property
+    @cached_property
     def statement(self) -> str:
         """Hypotheses and claim as mathematics."""
         claimed = self.written(self.claim.said)
@@ -225,7 +212,7 @@ class Theorem:
         said = [hypothesis.said for hypothesis in self.where]
         return f"{self.written(said[0] if len(said) == 1 else AllOf(tuple(said)))}: {claimed}"
 
-    @property
+    @cached_property
     def supposed(self) -> tuple[str, ...]:
         """The hypotheses as mathematics."""
         return tuple(self.written(hypothesis.said) for hypothesis in self.where)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.program import flat
 from mcfsim.formats import Format
-from mcfsim.protocol import Arithmetic
+from mcfsim.protocol import Emulation
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.sealed_blocks import ArrayBacked, Components, Sealed, is_block
@@ -107,32 +107,27 @@ class Trial(ArrayBacked):
         For each name a block, or, for a double word or a sequence, a tuple of blocks.
     results : tuple of blocks
         Results of the algorithm, with nested tuples laid flat. They may contain infinities and NaN.
-    sealed : tuple of Sealed, optional
-        The read-only blocks from which operands and results come.
+    sealed : Sealed, optional
+        What looks after the read-only blocks from which operands and results come.
     """
 
-    ar: Arithmetic
+    ar: Emulation
     names: tuple[str, ...]
     operands: tuple[Any, ...]
     results: tuple[Block, ...]
-    sealed: tuple[Sealed, ...] = field(default=(), repr=False)
+    sealed: Sealed = field(default_factory=Sealed, repr=False)
     _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def check(self) -> None:
-        """Raise ValueError if a block of operands or results was written to."""
-        for blocks in self.sealed:
-            blocks.check()
 
     def __post_init__(self) -> None:
         named = tuple(Components(item) if isinstance(item, tuple) else item for item in self.operands)
         object.__setattr__(self, "operands", named)
         object.__setattr__(self, "results", Components(self.results))
 
-    def once(self, function: Callable[[Trial], _Item]) -> _Item:
-        """Return ``function(self)``, computed only the first time."""
-        if function not in self._known:
-            self._known[function] = function(self)
-        found: _Item = self._known[function]
+    def once(self, function: Callable[[Any, Any], _Item], said: Any) -> _Item:
+        """Return ``function(said, self)``, computed only the first time for equal data."""
+        if (function, said) not in self._known:
+            self._known[function, said] = function(said, self)
+        found: _Item = self._known[function, said]
         return found
 
     def __getitem__(self, name: str) -> Any:
@@ -148,25 +143,21 @@ class Trial(ArrayBacked):
         block: Block = operand[0] if isinstance(operand, tuple) else operand
         return block
 
-    @property
+    @cached_property
     def format(self) -> Format:
         """The format of operands and results."""
-        fmt = self.ar.format
-        assert fmt is not None
-        return fmt
+        return self.ar.format
 
-    @property
+    @cached_property
     def rounding(self) -> Rounding:
         """How results are rounded."""
-        rounding = getattr(self.ar, "rounding", None)
-        assert isinstance(rounding, Rounding)
-        return rounding
+        return self.ar.rounding
 
     def under(self, rounding: Rounding) -> Any:
         """Return the arithmetic of the format under another rounding."""
         return on_blocks(self.format, rounding)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return int(flat(self.operands)[0].size)
@@ -195,9 +186,7 @@ class Trial(ArrayBacked):
 
     def only(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
         """Return where `there` and a test of trials hold; the test does not see other cases."""
-        held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
-        held[places] = _truths(test(self.at(places)), places)
-        return held
+        return only(there, test, self)
 
     #: The type of exact numbers.
     numbers: ClassVar[type] = Exact
@@ -212,7 +201,7 @@ class Trial(ArrayBacked):
 
     def rarely(self, there: Truth, test: Callable[[Trial], Truth]) -> Truth:
         """Return the same as `only`, for a test of few cases, which a compiled loop leaves to NumPy."""
-        return self.only(there, test)
+        return rarely(there, test, self)
 
     def everywhere(self, held: bool) -> Truth:
         """Return a truth value for every case."""
@@ -230,13 +219,11 @@ class Trial(ArrayBacked):
 
     def result(self, first: int = 0, stop: int | None = None) -> Exact:
         """Return the exact sum of results ``[first:stop]``; a result that is not finite counts as zero."""
-        parts = self.results[first:stop]
-        return self._sum([part if np.isfinite(part).all() else _finite(part) for part in parts])
+        return self._sum(map(_finite, self.results[first:stop]))
 
     def at(self, index: Any) -> Trial:
         """Return the trial of some of the cases."""
-        operands = tuple(_taken(operand, index) for operand in self.operands)
-        return Trial(self.ar, self.names, operands, tuple(item[index] for item in self.results))
+        return Trial(self.ar, self.names, _taken(self.operands, index), _taken(self.results, index))
 
     def _sum(self, parts: Any) -> Exact:
         return total(exact_of(part, self.format.precision) for part in parts)
@@ -267,22 +254,18 @@ def any_holds(*truths: Truth) -> Truth:
     return reduce(or_, truths)
 
 
-def only(there: Truth, test: Callable[..., Truth], *blocks: Block) -> Truth:
-    """Return where `there` and a test of blocks hold; the test does not see other elements."""
+def only(there: Truth, test: Callable[..., Truth], *blocks: Any) -> Truth:
+    """Return where `there` and a test of blocks, or of trials, hold; the test sees no other elements."""
     if not isinstance(there, np.ndarray):
         return there.only(test, *blocks)
     held, places = np.zeros(there.shape, np.bool_), np.flatnonzero(there)
     if places.size:
-        held[places] = _truths(test(*(block[places] for block in blocks)), places)
-    return held
-
-
-def _truths(held: Any, places: Block) -> Truth:
-    """Return the result of a test of some elements; raise TypeError if it is not a truth value of each."""
-    if not is_block(held, "b", places.shape):
-        raise TypeError(
-            f"a test of {places.size} elements gave {type(held).__name__}, no truth value of each"
-        )
+        found = test(*(x.at(places) if isinstance(x, Trial) else x[places] for x in blocks))
+        if not is_block(found, "b", places.shape):
+            raise TypeError(
+                f"a test of {places.size} elements gave {type(found).__name__}, no truth value of each"
+            )
+        held[places] = found
     return held
 
 
@@ -291,9 +274,12 @@ def rarely(there: Truth, test: Callable[..., Truth], *blocks: Any) -> Truth:
     return only(there, test, *blocks) if isinstance(there, np.ndarray) else there.rarely(test, *blocks)
 
 
-def _taken(operand: Any, index: Any) -> Any:
-    return tuple(part[index] for part in operand) if isinstance(operand, tuple) else operand[index]
+def _taken(item: Any, index: Any) -> Any:
+    return tuple(_taken(part, index) for part in item) if isinstance(item, tuple) else item[index]
 
 
 def _finite(part: Block) -> Block:
-    return np.where(np.isfinite(part), part, part.dtype.type(0))
+    """Return a block with zeros in place of infinities and NaN."""
+    there = np.isfinite(part)
+    every = isinstance(there, np.ndarray) and there.all()
+    return part if every else np.where(there, part, part.dtype.type(0))

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.protocol import Emulation
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.identity import by_identity
@@ -25,6 +24,7 @@ from mcfsim.theorems.judge import applicable, measured, try_block, violating
 from mcfsim.theorems.operands import Block, Columns, OperandSpec, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.trial import Trial
 
 #: Exponents so far from the operands of a trial that scaling by powers of two neither over- nor underflows.
 FAR = 300
@@ -35,6 +35,8 @@ LARGEST = 1 << 22
 #: Operands are multiplied by two to these powers.
 _SHIFTS = (1, -2, 5, -38, 40)
 
+#: A format, and operands of it.
+Place = tuple[Format, Part]
 Transformed = Callable[[list[Block], int], list[Block]]
 Outcome = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]
 
@@ -54,18 +56,19 @@ def signs_hold(theorem: Theorem, fmt: Format, rounding: Rounding, *, each: bool)
     span = 3 if bounded else FAR
     if not _signs_hold_in_small(theorem, _small_format(theorem, fmt, span), rounding, span, each=each):
         return False
-    places = [_wide(theorem, fmt), *([(fmt, _random(theorem, fmt))] if bounded else [])]
-    return all(_signs_hold_in(theorem, where, rounding, part, each=each) for where, part in places)
+    places = [_wide(theorem, fmt)]
+    if bounded:
+        places.append((fmt, _random(theorem, fmt, [anywhere(fmt)] * len(theorem.operands), RANDOM, 2)))
+    return all(_signs_hold_in(theorem, place, rounding, each=each) for place in places)
 
 
 @by_identity(1024)
 def _signs_hold_in_small(theorem: Theorem, fmt: Format, rounding: Rounding, span: int, *, each: bool) -> bool:
     """Return whether trials in a small format agree; many formats share one small format."""
-    where, part = _small(theorem, fmt, span)
-    return _signs_hold_in(theorem, where, rounding, part, each=each)
+    return _signs_hold_in(theorem, _small(theorem, fmt, span), rounding, each=each)
 
 
-def _signs_hold_in(theorem: Theorem, fmt: Format, rounding: Rounding, part: Part, *, each: bool) -> bool:
+def _signs_hold_in(theorem: Theorem, place: Place, rounding: Rounding, *, each: bool) -> bool:
     def positive(blocks: list[Block], _: int) -> list[Block]:
         heads = _heads(theorem)
         return [
@@ -73,7 +76,7 @@ def _signs_hold_in(theorem: Theorem, fmt: Format, rounding: Rounding, part: Part
             for i, block in enumerate(blocks)
         ]
 
-    for _, ours, theirs in _both(theorem, fmt, rounding, part, positive, (0,)):
+    for _, ours, theirs in _both(theorem, place, rounding, positive, (0,)):
         # Cases that are left out may be no worse than those that stand for them.
         if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
             return False
@@ -98,8 +101,8 @@ def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
         by = [shift // (1 + heads[i]) if alone else shift for i in range(len(blocks))]
         return [np.ldexp(block, power) for block, power in zip(blocks, by, strict=True)]
 
-    for where, part in (_small(theorem, fmt, span=FAR), _wide(theorem, fmt)):
-        for cases, ours, theirs in _both(theorem, where, rounding, part, scaled, _SHIFTS):
+    for place in (_small(theorem, fmt, span=FAR), _wide(theorem, fmt)):
+        for cases, ours, theirs in _both(theorem, place, rounding, scaled, _SHIFTS):
             different = (ours[0] != theirs[0]) | (ours[1] != theirs[1]) | (ours[2] != theirs[2])
             if different.any():
                 first = int(np.argmax(different))
@@ -118,7 +121,7 @@ def _heads(theorem: Theorem) -> list[int]:
     return heads
 
 
-def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
+def _small(theorem: Theorem, fmt: Format, span: int) -> Place:
     """Return a small format, and its operands of few exponents: all, or a random sample of many."""
     small = _small_format(theorem, fmt, span)
     p = small.precision
@@ -129,7 +132,7 @@ def _small(theorem: Theorem, fmt: Format, span: int) -> tuple[Format, Part]:
         small = replace(small, emin=-FAR, emax=FAR)
         if max(_rows(operand, len(few), p) for operand in theorem.operands) > LARGEST:
             exponents = [(few[0], few[-1])] * len(theorem.operands)
-            return small, Sample("sample", "", (), theorem.operands, small, tuple(exponents), MOST, 3)
+            return small, _random(theorem, small, exponents, MOST, 3)
         tables = tuple(_normal(replace(operand, name=""), small, few) for operand in theorem.operands)
     return small, Part("complete", "", tables)
 
@@ -150,30 +153,25 @@ def _rows(operand: OperandSpec, exponents: int, p: int) -> int:
     return (2 * exponents << (p - 1)) * ((p + 1) << p if operand.paired else 1)
 
 
-def _wide(theorem: Theorem, fmt: Format) -> tuple[Format, Part]:
+def _wide(theorem: Theorem, fmt: Format) -> Place:
     """Return a format of the same precision with a wide range of exponents, and random operands."""
     wide = replace(fmt, name="", emin=-FAR, emax=FAR)
     low, high = theorem.gaps(fmt.precision)
     near = (-3, 3)
     far = (max(low, -40), min(high, 40)) if theorem.scaling is Scaling.COMMON else near
     exponents = [near] + [far] * (len(theorem.operands) - 1)
-    return wide, Sample("sample", "", (), theorem.operands, wide, tuple(exponents), RANDOM, 1)
+    return wide, _random(theorem, wide, exponents, RANDOM, 1)
 
 
-def _random(theorem: Theorem, fmt: Format) -> Part:
-    exponents = [anywhere(fmt)] * len(theorem.operands)
-    return Sample("sample", "", (), theorem.operands, fmt, tuple(exponents), RANDOM, 2)
+def _random(theorem: Theorem, fmt: Format, exponents: list[tuple[int, int]], count: int, seed: int) -> Part:
+    return Sample("sample", "", (), theorem.operands, fmt, tuple(exponents), count, seed)
 
 
 def _both(
-    theorem: Theorem,
-    fmt: Format,
-    rounding: Rounding,
-    part: Part,
-    transformed: Transformed,
-    shifts: tuple[int, ...],
+    theorem: Theorem, place: Place, rounding: Rounding, transformed: Transformed, shifts: tuple[int, ...]
 ) -> Iterator[tuple[tuple[list[Block], list[Block]], Outcome, Outcome]]:
     """Yield a part's operands and their transforms, then the outcomes of both."""
+    fmt, part = place
     if not theorem.possible(fmt, rounding):
         return
     some = np.linspace(0, part.size - 1, min(part.size, MOST)).astype(np.int64)
@@ -181,22 +179,21 @@ def _both(
         ar = on_blocks(fmt, rounding)
         for start in range(0, some.size, BLOCK):
             blocks = part.at(some[start : start + BLOCK])
-            ours = _outcome(theorem, ar, blocks)
+            ours = outcome(theorem, try_block(theorem, ar, blocks))
             for shift in shifts:
                 others = transformed(blocks, shift)
-                yield (blocks, others), ours, _outcome(theorem, ar, others)
+                yield (blocks, others), ours, outcome(theorem, try_block(theorem, ar, others))
     except UnsupportedFormatError:
         return  # this arithmetic has no exact path for so wide a range
 
 
-def _outcome(theorem: Theorem, ar: Emulation, blocks: list[Block]) -> Outcome:
+def outcome(theorem: Theorem, trial: Trial) -> Outcome:
     """Return where the hypotheses hold, where the claim then fails, and the size of the error."""
-    trial = try_block(theorem, ar, blocks)
     there = applicable(theorem, trial)
-    failing = violating(theorem, trial, there)
-    held = np.ones(trial.size, np.bool_) if there is None else there
+    held = np.ones(trial.cases, np.bool_) if there is None else there
     error = np.zeros(trial.size)
+    failing = violating(theorem, trial, there)
     if theorem.claim.measure is not None:
         ratio = np.abs(measured(theorem, trial).ratio)
-        error = np.where(held & np.isfinite(ratio) & trial.finite, ratio, 0)
+        error = np.where(trial.each(held) & np.isfinite(ratio) & trial.finite, ratio, 0)
     return held, failing, error

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import partial
 from inspect import signature
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,10 +120,7 @@ def verify(
 
 
 def prepare(
-    theorem: Theorem | str,
-    format: Format | str,
-    rounding: Rounding | str,
-    selection: Selection = USUAL,
+    theorem: Theorem | str, format: Format | str, rounding: Rounding | str, selection: Selection = USUAL
 ) -> Check:
     """Return the check of a statement, named or given.
 
@@ -210,12 +208,8 @@ def sort_out(checks: Iterable[Check]) -> tuple[list[Check], list[tuple[Check, Va
 
 def workers_for(checks: Iterable[Check]) -> int:
     """Return how many workers the work is worth: one per core, or a single one for a second's work."""
-    cases = 0
-    for check in checks:
-        cases += check.domain().size
-        if cases > UNIT:
-            return _cores()
-    return 1
+    sizes = accumulate(check.domain().size for check in checks)
+    return _cores() if any(cases > UNIT for cases in sizes) else 1
 
 
 def _cores() -> int:
@@ -241,12 +235,12 @@ def run(
     check_processor()
     given = list(checks)
     for check in given:
-        if THEOREMS.get(check.theorem.name) is not check.theorem:
+        if not check.of_catalogue:
             check.rehearse()
             check.try_reductions()
     identities = [identity_of(check.theorem) for check in given]
     keys = [
-        check.key if identity or sweep.has_journal else f"{place}, without identity"
+        check.key if identity.digest or sweep.has_journal else f"{place}, without identity"
         for place, (check, identity) in enumerate(zip(given, identities, strict=True))
     ]
     jobs = [_job(check, key, unit, device) for check, key in zip(given, keys, strict=True)]
@@ -271,17 +265,23 @@ def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]])
     total = Findings(theorem, domain.format.precision)
     parts = []
     for first, part in zip(domain.starts(), domain.parts, strict=True):
-        own = [data for (start, _), data in results if first <= start < first + part.size]
+        size = part.size
+        own = [data for (start, _), data in results if first <= start < first + size]
         for data in own:
             total.add(data)
         counts = (sum(data[key] for data in own) for key in ("applicable", "violations"))
-        parts.append(Tried(part.kind, part.text, part.size, *counts))
+        parts.append(Tried(part.kind, part.text, size, *counts))
+    shown = _shown(check, total.witnesses) if total.witnesses else ()
+    worst = None
+    if total.worst is not None:
+        ratio, case = total.worst
+        worst = worst_of(theorem.claim, ratio, total.precision, *_shown(check, [case]))
     return Certificate(
         **about(check),
         parts=tuple(parts),
-        witnesses=_witnesses(check, total.witnesses),
-        simplest=_simplest(check, total),
-        worst=_worst(check, total),
+        witnesses=shown,
+        simplest=_simplest(check, shown[0]) if shown else None,
+        worst=worst,
         seconds=sum(data["seconds"] for _, data in results),
         versions=versions(),
     )
@@ -290,12 +290,9 @@ def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]])
 def about(check: Check) -> dict[str, Any]:
     """Return the fields of a check's certificate that do not depend on results."""
     domain, theorem = check.domain(), check.theorem
-    speaks = theorem.speaks_of(check.format, check.rounding)
-    expected: Expectation = "open"
-    if speaks and theorem.holds:
-        expected = "holds"
-    elif speaks and theorem.refuted(check.format, check.rounding):
-        expected = "fails"
+    claimed = theorem.claimed(check.format, check.rounding)
+    refuted = theorem.refuted(check.format, check.rounding)
+    expected: Expectation = "holds" if claimed else "fails" if refuted else "open"
     return {
         "theorem": theorem.name,
         "statement": theorem.statement,
@@ -313,81 +310,51 @@ def about(check: Check) -> dict[str, Any]:
         **asdict(check.selection),
         "reductions": domain.reductions,
         "covers": domain.covers,
-        "claimed": speaks and theorem.holds,
+        "claimed": claimed,
         "expected": expected,
     }
 
 
 def _fields(fmt: Format) -> dict[str, Any]:
     """Return the kind and the fields of a format as data."""
-    return {
-        "kind": type(fmt).__name__,
-        **{name: getattr(fmt, name) for name in signature(type(fmt)).parameters},
-    }
+    names = signature(type(fmt)).parameters
+    return {"kind": type(fmt).__name__, **{name: getattr(fmt, name) for name in names}}
 
 
-def witness(check: Check, case: int) -> Witness:
-    """Return the case with a given number, as a witness."""
-    domain = check.domain()
-    ((_, blocks),) = domain.blocks(case, case + 1)
-    return _tried(check, blocks)
+def _shown(check: Check, cases: list[int]) -> tuple[Witness, ...]:
+    """Return the cases with given numbers, as witnesses."""
+    blocks = check.domain().blocks
+    return _tried(check, [next(blocks(case, case + 1))[1] for case in cases])
 
 
-def _witnesses(check: Check, cases: list[int]) -> tuple[Witness, ...]:
-    """Return several cases as witnesses, run at once if each has only one path."""
-    if check.rounding.stochastic or not cases:
-        return tuple(witness(check, case) for case in cases)
-    domain = check.domain()
-    single = [next(domain.blocks(case, case + 1))[1] for case in cases]
-    blocks = [np.concatenate(column) for column in zip(*single, strict=True)]
-    results = zip(*try_block(check.theorem, _emulation(check), blocks).results, strict=True)
-    numbers = [tuple(map(ShownNumber.of, case)) for case in zip(*blocks, strict=True)]
-    return tuple(
-        Witness(case, tuple(map(ShownNumber.of, of))) for case, of in zip(numbers, results, strict=True)
-    )
+def _tried(check: Check, cases: list[list[Block]]) -> tuple[Witness, ...]:
+    """Return cases, each given as blocks of one element, as witnesses."""
+    blocks = [np.concatenate(column) for column in zip(*cases, strict=True)]
+    trial = try_block(check.theorem, _emulation(check), blocks)
+    # If a case has several paths, their results follow one another.
+    results: list[list[ShownNumber]] = [[] for _ in cases]
+    for element, path in enumerate(zip(*trial.results, strict=True)):
+        results[trial.case(element)] += map(ShownNumber.of, path)
+    operands = (tuple(map(ShownNumber.of, case)) for case in zip(*blocks, strict=True))
+    return tuple(map(Witness, operands, map(tuple, results)))
 
 
 def _emulation(check: Check) -> Emulation:
     return on_blocks(check.domain().format, check.rounding)
 
 
-def _simplest(check: Check, found: Findings) -> Witness | None:
-    if not found.witnesses:
-        return None
-    ar = _emulation(check)
-    first = witness(check, found.witnesses[0])
-    operands = list(map(float, first.operands))
+def _simplest(check: Check, first: Witness) -> Witness:
+    ar, operands = _emulation(check), list(map(float, first.operands))
     if not violates(check.theorem, ar, operands):  # the claim is not about the case alone
         return first
     case = shrink(check.theorem, ar, operands)
-    return _tried(check, [np.array([x], dtype=ar.carrier) for x in case])
+    return _tried(check, [[np.array([x], dtype=ar.carrier) for x in case]])[0]
 
 
-def _tried(check: Check, blocks: list[Block]) -> Witness:
-    trial = try_block(check.theorem, _emulation(check), blocks)
-    operands = tuple(ShownNumber.of(item[0]) for item in blocks)
-    # If there are several paths, their results follow one another.
-    results = tuple(ShownNumber.of(item) for path in zip(*trial.results, strict=True) for item in path)
-    return Witness(operands, results)
-
-
-def _worst(check: Check, found: Findings) -> Worst | None:
-    if found.worst is None:
-        return None
-    ratio, case = found.worst
-    return worst_of(check.theorem.claim, ratio, check.domain().format.precision, witness(check, case))
-
-
-def worst_of(claim: Claim, ratio: Fraction, precision: int, case: Witness) -> Worst | None:
-    """Return the record of the largest error, by its quotient and its case; None if there is no bound."""
-    if claim.bound is None:
-        return None
+def worst_of(claim: Claim, ratio: Fraction, precision: int, case: Witness) -> Worst:
+    """Return the record of the largest error, by its quotient and its case; the claim must bound one."""
+    assert claim.bound is not None
     constant = claim.bound.size(ratio, precision)
     exact = rational(constant) if isinstance(constant, Fraction) else str(mpmath.nstr(constant, 30))
-    return Worst(
-        ratio=rational(ratio),
-        constant=exact,
-        decimal=f"{float(constant):.8g}",
-        bound=rational(claim.bound.at(precision)),
-        case=case,
-    )
+    bound = rational(claim.bound.at(precision))
+    return Worst(rational(ratio), exact, f"{float(constant):.8g}", bound, case)

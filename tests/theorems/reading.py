@@ -19,7 +19,7 @@ from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.logic.on_numbers import Case
 from mcfsim.theorems.operands import belongs, finite_values, unbounded
 from mcfsim.theorems.paths import Paths
-from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded
 from mcfsim.theorems.solver.linear_forms import UnknownNumber
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.trial import Trial
@@ -275,7 +275,7 @@ def _number(x):
 def by_line(theorem, said, trial):
     """Return what a recorded line says, a truth value a case, and where it leaves that open."""
     line, fmt = Line(), trial.format
-    recorder = PredicateRecorder(line, RecordedExact.of)
+    recorder = PredicateRecorder(line)
     blocks = [*flat(trial.operands), *trial.results]
     kind = F32 if carrier_of(fmt) == np.float32 else F64
     names = [f"x{place}" for place in range(len(blocks))]

@@ -4,6 +4,7 @@ import itertools
 import operator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def numbers(dtype):
 def recorded(function, arrays):
     """Return what the line of a function gives, and where it is in doubt."""
     line = Line()
-    recorder = PredicateRecorder(line, lambda x: x)
+    recorder = PredicateRecorder(line)
     names = "abc"[: len(arrays)]
     kinds = (TYPES[x.dtype] for x in arrays)
     given = [Recorded(recorder, line.input(*one)) for one in zip(names, kinds, strict=True)]
@@ -138,6 +139,12 @@ def test_which_zero_numpy_takes_is_in_doubt_and_a_claim_on_it_is_judged_as_numpy
         assert np.signbit(extreme(*shown)) != wanted
 
 
+class Judgement(NamedTuple):
+    applicable: Any
+    failing: Any
+    open: Any
+
+
 def judged(check, extremes=(-np.inf, np.inf)):
     """Return some cases of all parts of a domain, tried block by block, and what a line says of them.
 
@@ -159,7 +166,7 @@ def judged(check, extremes=(-np.inf, np.inf)):
     for x, number in zip(lowered.numbers, numbers, strict=False):
         given[str(x.constant)] = np.asarray(number, f"f{x.type.bits // 8}")
     trial = try_block(check.theorem, on_blocks(fmt, check.rounding), blocks)
-    return trial, compiled.Judgement(*run(lowered.line, lowered.results, **given))
+    return trial, Judgement(*run(lowered.line, lowered.results, **given))
 
 
 @pytest.mark.parametrize("part", range(9))
@@ -193,7 +200,7 @@ def test_errors_that_may_be_the_largest_are_left_open(name):
     check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))
     trial, _ = judged(check)
     there = applicable(check.theorem, trial)
-    ratio = trial.once(check.theorem.claim.measure).ratio
+    ratio = check.theorem.claim.measure(trial).ratio
     held = np.isfinite(ratio) & trial.finite & (True if there is None else there)
     for share in (0.25, 0.5, 0.999, 1):
         least, most = (share * float(x) for x in (ratio[held].min(), ratio[held].max()))
@@ -221,7 +228,7 @@ def edges(rng, size, most):
 @pytest.mark.costly("all operands of a format")
 def test_exact_numbers_are_exact_or_in_doubt(bits):
     rng, line = np.random.default_rng(bits), Line()
-    recorder = PredicateRecorder(line, RecordedExact.of)
+    recorder = PredicateRecorder(line)
     x, y, z = (RecordedExact(recorder, line.input(name, F64), 0, 60, bits) for name in "xyz")
     blocks = [edges(rng, 4000, bits) * factor for factor in (128, 1, 1)]
     exact = [list(map(Fraction, block)) for block in blocks]
@@ -241,7 +248,7 @@ def test_exact_numbers_are_exact_or_in_doubt(bits):
 
 def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():
     line = Line()
-    x = RecordedExact(PredicateRecorder(line, RecordedExact.of), line.input("x", F64), -400, 400, 10)
+    x = RecordedExact(PredicateRecorder(line), line.input("x", F64), -400, 400, 10)
     assert (x * x).unit == -800
     with pytest.raises(TypeError, match="binary64 does not hold"):
         x * x * x
@@ -351,10 +358,11 @@ def test_every_way_finds_the_same(name, monkeypatch, tmp_path):
 def test_a_loop_that_leaves_most_cases_open_is_given_up(left, monkeypatch):
     asked = []
 
-    def judge(blocks, extremes):
+    def judge(blocks, extremes, wanted):
         asked.append(size := blocks[0].size)
         where = np.arange(size) < left * size
-        return compiled.Judgement(~where, np.zeros(size, np.bool_), where)
+        places = np.flatnonzero(where)
+        return compiled.CaseCounts(size, size - places.size, 0, [], [places, *(x[places] for x in blocks)])
 
     monkeypatch.setattr(findings, "Judge", lambda *_: judge)
     monkeypatch.setattr(findings, "_TRUSTED", 1 << 12)

@@ -10,7 +10,6 @@ import numpy as np
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.logic import of_trials
 from mcfsim.theorems.logic.of_trials import (
-    Reading,
     block_of,
     constant_of,
     exponent,
@@ -53,7 +52,7 @@ def exact(x: Term, t: Trial) -> Exact | Fraction:
     """Return the exact value of a term per case; that of a constant as one Fraction."""
     if isinstance(x, Number | OfFormat | UnitRoundoff):
         return Fraction(constant_of(x, t))
-    found: Exact | Fraction = t.once(Reading(_computed, x))
+    found: Exact | Fraction = t.once(_computed, x)
     return found
 
 
@@ -140,7 +139,7 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
         case Product(first, second):
             return _near_product(first, second, t)
         case Sum():
-            found: tuple[Any, Truth | None] | None = t.once(Reading(_near_sum, x))
+            found: tuple[Any, Truth | None] | None = t.once(_near_sum, x)
             return found
         case Exponent(Word() | Result() as y):
             return exponent(block_of(y, t), t.format), None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -25,18 +24,6 @@ from mcfsim.theorems.logic.terms import (
     Word,
 )
 from mcfsim.theorems.trial import Block, Trial, Truth, all_hold, only, rarely
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A function and its data, evaluated on a trial: equal ones are evaluated once (`Trial.once`)."""
-
-    function: Callable[[Any, Trial], Any]
-    said: Any
-
-    def __call__(self, t: Trial) -> Any:
-        """Return the value of the function for a trial."""
-        return self.function(self.said, t)
 
 
 def block_of(x: Term, t: Trial) -> Any:

@@ -14,7 +14,6 @@ import numpy as np
 from mcfsim.theorems.logic import of_trials
 from mcfsim.theorems.logic.in_floats import addends, as_exact, exact, near, on_one_scale, sides, unsure_of
 from mcfsim.theorems.logic.of_trials import (
-    Reading,
     and_finite,
     block_of,
     constant_of,
@@ -294,7 +293,7 @@ def measure(said: Within, t: Trial) -> Measured:
 
 
 def _within_bound(said: Within, t: Trial) -> Truth:
-    found, p = t.once(Reading(measure, said)), t.format.precision
+    found, p = t.once(measure, said), t.format.precision
     above, below = said.bound.limits(p)
     held = _within(found, above, strict=said.bound.strict)
     if said.bound.squared:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from mcfsim.formats import Format, Posit
-from mcfsim.oracle.definition import (
+from mcfsim.oracle.definition import Number, operate, round_float
+from mcfsim.oracle.rationals import (
     NEAREST_EVEN,
     NO_ONE_RESULT,
-    Number,
+    exact_result,
     floor_log2,
-    operate,
-    round_float,
-    round_fraction,
+    root_between,
     round_integer,
+    times_power,
 )
 from mcfsim.rounding import Rounding, Underflow
 
 #: A real number: float, int, Fraction, Decimal or mpf.
 Real = Any
+_Made = TypeVar("_Made", float, Fraction)
 
 
 class _Result(float):
@@ -32,7 +34,54 @@ class _Result(float):
     __slots__ = ()
 
 
-class OracleArithmetic:
+class _OfNumbers(ABC, Generic[_Made]):
+    """An arithmetic of single numbers, each of whose operations is called by name."""
+
+    @abstractmethod
+    def _operate(self, name: str, *operands: Real) -> _Made:
+        """Return the rounded result of an operation."""
+
+    @abstractmethod
+    def _left(self, number: Any) -> Any:
+        """Return a number with which an algorithm ends."""
+
+    def on_block(self, step: int, start: int) -> Self:
+        """Return itself: a block is not treated specially."""
+        return self
+
+    def add(self, a: Real, b: Real) -> _Made:
+        """Return ``a + b``."""
+        return self._operate("add", a, b)
+
+    def sub(self, a: Real, b: Real) -> _Made:
+        """Return ``a - b``."""
+        return self._operate("sub", a, b)
+
+    def mul(self, a: Real, b: Real) -> _Made:
+        """Return ``a * b``."""
+        return self._operate("mul", a, b)
+
+    def div(self, a: Real, b: Real) -> _Made:
+        """Return ``a / b``."""
+        return self._operate("div", a, b)
+
+    def sqrt(self, a: Real) -> _Made:
+        """Return the square root."""
+        return self._operate("sqrt", a)
+
+    def fma(self, a: Real, b: Real, c: Real) -> _Made:
+        """Return ``a * b + c``, rounded once."""
+        return self._operate("fma", a, b, c)
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``; numbers that are no results are rounded."""
+        return self._leave(function(self, *operands, **options))
+
+    def _leave(self, results: Any) -> Any:
+        return tuple(map(self._leave, results)) if isinstance(results, tuple) else self._left(results)
+
+
+class OracleArithmetic(_OfNumbers[float]):
     """Operations on Python floats that round each exact result once, by the definition.
 
     It implements `mcfsim.protocol.Arithmetic`, so that every algorithm runs on the oracle. `operate` defines
@@ -48,7 +97,8 @@ class OracleArithmetic:
     Notes
     -----
     An operand is a Python float, an int of any size, a Fraction, a Decimal or an mpf. An operand that is no
-    value of the format enters exactly, as a real number.
+    value of the format enters exactly, as a real number. 0 times infinity and 0 / 0 are NaN; x / 0 is an
+    infinity, or NaN in a format without one; the square root is NaN below zero, and -0 for -0.
 
     Raises
     ------
@@ -78,68 +128,30 @@ class OracleArithmetic:
         """Return the oracle of another format and rounding."""
         return OracleArithmetic(fmt, rounding)
 
-    def on_block(self, step: int, start: int) -> OracleArithmetic:
-        """Return itself: a block is not treated specially."""
-        return self
-
-    def add(self, a: Real, b: Real) -> float:
-        """Return ``a + b``."""
-        return self._operate("add", a, b)
-
-    def sub(self, a: Real, b: Real) -> float:
-        """Return ``a - b``."""
-        return self._operate("sub", a, b)
-
-    def mul(self, a: Real, b: Real) -> float:
-        """Return ``a * b``; 0 times infinity is NaN."""
-        return self._operate("mul", a, b)
-
-    def div(self, a: Real, b: Real) -> float:
-        """Return ``a / b``; x / 0 is an infinity (NaN in a format without one), 0 / 0 is NaN."""
-        return self._operate("div", a, b)
-
-    def sqrt(self, a: Real) -> float:
-        """Return the square root: NaN below zero, and -0 for -0."""
-        return self._operate("sqrt", a)
-
-    def fma(self, a: Real, b: Real, c: Real) -> float:
-        """Return ``a * b + c``, rounded once."""
-        return self._operate("fma", a, b, c)
-
     def neg(self, a: Real) -> float:
         """Return ``-a``, rounded if it is no value of the format."""
         return _Result(self._settled(-_number(a)))
 
     def abs(self, a: Real) -> float:
         """Return ``|a|``, rounded if it is no value of the format."""
-        number: Any = _number(a)
-        return _Result(self._settled(abs(number)))
+        return _Result(self._settled(abs(_number(a))))
 
     def sign(self, a: Real) -> float:
         """Return the sign of `a`: 1, -1, or a zero or NaN; rounded if it is no value of the format."""
-        number: Any = _number(a)
+        number = _number(a)
         if isinstance(self.format, Posit) and abs(number) == math.inf:
             return _Result(math.nan)  # an infinity stands for NaR
-        unit: Any = Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number
+        unit = Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number
         return _Result(self._settled(unit))
 
     def round(self, x: Real) -> float:
         """Return a real number rounded to the format."""
-        return _Result(self._round(_number(x), self.rounding))
+        return _Result(round_float(_number(x), self.format, self.rounding))
 
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``.
-
-        A number that is no value of the format is rounded, unless it is the result of an operation.
-        """
-        return self._leave(function(self, *operands, **options))
-
-    def _leave(self, results: Any) -> Any:
-        if isinstance(results, tuple):
-            return tuple(map(self._leave, results))
-        if type(results) is _Result:
-            return float(results)
-        return self._settled(_number(results)) if _is_real(results) else results
+    def _left(self, number: Any) -> Any:
+        if type(number) is _Result:
+            return float(number)
+        return self._settled(_number(number)) if _is_real(number) else number
 
     def _operate(self, name: str, *operands: Real) -> float:
         numbers = [_number(operand) for operand in operands]
@@ -147,15 +159,10 @@ class OracleArithmetic:
 
     def _settled(self, exact: Number) -> float:
         """Return a value of the format, subnormal or not, as it is; round any other number."""
-        value = self._round(exact, replace(self.rounding, underflow=Underflow.GRADUAL))
+        value = round_float(exact, self.format, replace(self.rounding, underflow=Underflow.GRADUAL))
         if value == exact or self.rounding.underflow is Underflow.FLUSH_INPUTS:
             return value
-        return self._round(exact, self.rounding)
-
-    def _round(self, x: Number, rounding: Rounding) -> float:
-        if isinstance(x, Fraction):
-            return round_fraction(x, self.format, rounding)
-        return round_float(x, self.format, rounding)
+        return round_float(exact, self.format, self.rounding)
 
 
 def _is_real(x: Any) -> bool:
@@ -163,7 +170,7 @@ def _is_real(x: Any) -> bool:
     return known or hasattr(type(x), "man_exp")  # mpmath's
 
 
-def _number(x: Any) -> Number:
+def _number(x: Any) -> Any:
     """Return a real number as a fraction; a zero, an infinity, NaN and any float as a float."""
     if not _is_real(x):
         raise TypeError(f"an operand must be a Python float, not {x!r} of type {type(x).__name__}")
@@ -184,7 +191,7 @@ def _number(x: Any) -> Number:
 # -- unbounded exponents and any precision ----------------------------------------------------------------
 
 
-class FractionArithmetic:
+class FractionArithmetic(_OfNumbers[Fraction]):
     """Operations on fractions that round each exact result once to `precision` bits, by the definition.
 
     There is no format: nothing overflows or underflows, there are no infinities, no NaN and one zero.
@@ -223,44 +230,15 @@ class FractionArithmetic:
         """Return the arithmetic of a format's precision in another rounding."""
         return FractionArithmetic(fmt.precision, rounding)
 
-    def on_block(self, step: int, start: int) -> FractionArithmetic:
-        """Return itself: a block is not treated specially."""
-        return self
-
-    def add(self, a: Real, b: Real) -> Fraction:
-        """Return ``a + b``."""
-        return self.round(Fraction(a) + Fraction(b))
-
-    def sub(self, a: Real, b: Real) -> Fraction:
-        """Return ``a - b``."""
-        return self.round(Fraction(a) - Fraction(b))
-
-    def mul(self, a: Real, b: Real) -> Fraction:
-        """Return ``a * b``."""
-        return self.round(Fraction(a) * Fraction(b))
-
-    def fma(self, a: Real, b: Real, c: Real) -> Fraction:
-        """Return ``a * b + c``, rounded once."""
-        return self.round(Fraction(a) * Fraction(b) + Fraction(c))
-
-    def div(self, a: Real, b: Real) -> Fraction:
-        """Return ``a / b``."""
-        return self.round(Fraction(a) / Fraction(b))
-
-    def sqrt(self, a: Real) -> Fraction:
-        """Return the square root."""
-        x = Fraction(a)
+    def _operate(self, name: str, *operands: Real) -> Fraction:
+        numbers = list(map(Fraction, operands))
+        if name != "sqrt":
+            return self.round(exact_result(name, numbers))
+        (x,) = numbers
         if x < 0:
             raise ValueError(f"square root of the negative number {x}")
-        if x == 0:
-            return x
-        # The unit is far below half an ulp of the root. Every mode therefore rounds a root between two
-        # consecutive integers of this unit like their midpoint.
-        scale = self.precision + 2 - floor_log2(x) // 2
-        square = x * Fraction(4) ** scale
-        root = math.isqrt(math.floor(square))
-        twice = 2 * root + (root * root != square)
-        return self.round(Fraction(twice) / Fraction(2) ** (scale + 1))
+        # The unit is far below half an ulp of the root.
+        return self.round(root_between(x, self.precision + 2 - floor_log2(x) // 2)) if x else x
 
     def neg(self, a: Real) -> Fraction:
         """Return ``-a``."""
@@ -279,12 +257,8 @@ class FractionArithmetic:
         exact = Fraction(x)
         if exact == 0:
             return exact
-        quantum = Fraction(2) ** (floor_log2(abs(exact)) - self.precision + 1)
-        return round_integer(exact / quantum, self.rounding.mode) * quantum
+        scale = floor_log2(abs(exact)) - self.precision + 1
+        return times_power(Fraction(round_integer(times_power(exact, -scale), self.rounding.mode)), scale)
 
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``, with Python numbers rounded."""
-        return self._leave(function(self, *operands, **options))
-
-    def _leave(self, results: Any) -> Any:
-        return tuple(map(self._leave, results)) if isinstance(results, tuple) else self.round(results)
+    def _left(self, number: Any) -> Fraction:
+        return self.round(number)

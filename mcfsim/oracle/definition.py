@@ -13,11 +13,15 @@ from fractions import Fraction
 from mcfsim.formats import Format, Parity
 from mcfsim.formats.posit import Posit
 from mcfsim.oracle.posits import operate_posit, round_posit
+from mcfsim.oracle.rationals import (
+    NEAREST_EVEN,
+    floor_log2,
+    goes_outward,
+    root_between,
+    round_integer,
+    times_power,
+)
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
-
-#: IEEE 754's default: to nearest, ties to even, overflow to infinity.
-NEAREST_EVEN = Rounding()
-NO_ONE_RESULT = "stochastic rounding has no one result; the oracle rounds in the other modes"
 
 #: A real number; only a float can be NaN, an infinity or a signed zero.
 Number = float | Fraction
@@ -65,19 +69,14 @@ def round_fraction(
     tiny = abs(value) < fmt.smallest_normal
     if tiny and rounding.underflow in (Underflow.FLUSH_BEFORE, Underflow.FLUSH_INPUTS):
         return _zero(value < 0, fmt)
-    exponent = floor_log2(abs(value))
-    if rounding.underflow is Underflow.FLUSH_AFTER and tiny:
-        unbounded = _round_at(value, exponent - fmt.precision + 1, exponent, fmt, rounding.mode)
-        if abs(unbounded) < fmt.smallest_normal:
-            return _zero(value < 0, fmt)
-        rounded = unbounded
-    elif tiny and not fmt.zero:
+    flushed = tiny and rounding.underflow is Underflow.FLUSH_AFTER
+    if tiny and not fmt.zero and not flushed:
         rounded = fmt.smallest_normal if value > 0 else -fmt.smallest_normal
     else:
         # The exponent is bounded below only: a number past the maximum is first rounded, then tested.
-        exponent = max(exponent, fmt.emin)
-        rounded = _round_at(value, exponent - fmt.precision + 1, exponent, fmt, rounding.mode)
-    if rounded == 0:
+        exponent = floor_log2(abs(value))
+        rounded = _round_at(value, exponent if flushed else max(exponent, fmt.emin), fmt, rounding.mode)
+    if rounded == 0 or (flushed and abs(rounded) < fmt.smallest_normal):
         return _zero(value < 0, fmt)
     if rounded < 0 and not fmt.signed:
         return negative_value(fmt, rounding)
@@ -86,12 +85,12 @@ def round_fraction(
     return float(rounded)
 
 
-def round_float(value: float, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
-    """Return a float rounded to a format: `round_fraction` extended to NaN, infinities and signed zeros."""
-    if math.isnan(value):
-        return math.nan
-    if math.isinf(value):
+def round_float(value: Number, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
+    """Return a number rounded to a format: `round_fraction` extended to NaN, infinities and signed zeros."""
+    if _is_infinite(value):
         return infinity_value(value < 0, fmt)
+    if _is_nan(value):
+        return math.nan
     return round_fraction(Fraction(value), fmt, rounding, negative_zero=_negative(value))
 
 
@@ -124,36 +123,29 @@ def operate(
         operands = [x if x else 0.0 for x in operands]
     if isinstance(fmt, Posit):
         return operate_posit(name, operands, fmt, rounding)
+    down = rounding.mode is Mode.DOWN
     match name, operands:
         case "add", [x, y]:
-            return _multiply_add(x, 1.0, y, fmt, rounding)
+            exact = _multiply_add(x, 1.0, y, down)
         case "sub", [x, y]:
-            return _multiply_add(x, 1.0, -y, fmt, rounding)
+            exact = _multiply_add(x, 1.0, -y, down)
         case "mul", [x, y]:  # a zero of the product's own sign changes neither its value nor its sign
-            return _multiply_add(x, y, -0.0 if _negative(x) != _negative(y) else 0.0, fmt, rounding)
+            exact = _multiply_add(x, y, _signed(0.0, _negative(x) != _negative(y)), down)
         case "fma", [x, y, z]:
-            return _multiply_add(x, y, z, fmt, rounding)
+            exact = _multiply_add(x, y, z, down)
         case "div", [x, y]:
-            return _divide(x, y, fmt, rounding)
+            exact = _divide(x, y)
         case "sqrt", [x]:
-            return _square_root(x, fmt, rounding)
+            exact = _square_root(x, fmt)
         case _:
             raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
+    return round_float(exact, fmt, rounding)
 
 
 def overflow_value(negative: bool, fmt: Format, rounding: Rounding) -> float:
     """Return the result for a finite number that rounds past the maximum, see `Overflow`."""
-    match rounding.mode:
-        case Mode.NEAREST_EVEN | Mode.NEAREST_AWAY:
-            outward = True
-        case Mode.UP:
-            outward = not negative
-        case Mode.DOWN:
-            outward = negative
-        case Mode.TOWARD_ZERO | Mode.TO_ODD:
-            outward = False
-        case Mode.STOCHASTIC:
-            raise ValueError(NO_ONE_RESULT)
+    # The maximum counts as odd, and what is past it as above every midpoint.
+    outward = goes_outward(rounding.mode, negative, True, 1)
     if outward and rounding.overflow is Overflow.IEEE and fmt.has_nan:
         return infinity_value(negative, fmt)
     return float(fmt.lowest if negative else fmt.max)
@@ -163,7 +155,7 @@ def infinity_value(negative: bool, fmt: Format) -> float:
     """Return the infinity of a format, or NaN if it has none of that sign."""
     if not fmt.has_infinity or (negative and not fmt.signed):
         return math.nan
-    return -math.inf if negative else math.inf
+    return _signed(math.inf, negative)
 
 
 def negative_value(fmt: Format, rounding: Rounding) -> float:
@@ -172,109 +164,65 @@ def negative_value(fmt: Format, rounding: Rounding) -> float:
     return float(fmt.lowest) if saturates else math.nan
 
 
-# -- the operations -------------------------------------------------------------------------------------
-def _multiply_add(x: Number, y: Number, z: Number, fmt: Format, rounding: Rounding) -> float:
+# -- exact results: a zero, an infinity or NaN as a float, any other number as a fraction ------------------
+def _multiply_add(x: Number, y: Number, z: Number, down: bool) -> Number:
     if any(map(_is_nan, (x, y, z))):
         return math.nan
     negative = _negative(x) != _negative(y)  # the product's sign
     if _is_infinite(x) or _is_infinite(y):
         opposed = _is_infinite(z) and _negative(z) != negative
-        return math.nan if opposed or x == 0 or y == 0 else infinity_value(negative, fmt)
+        return math.nan if opposed or x == 0 or y == 0 else _signed(math.inf, negative)
     if _is_infinite(z):
-        return infinity_value(_negative(z), fmt)
+        return z
     # An exactly zero sum has the sign that both terms share. If the signs differ, it is negative in the mode
     # down and positive in the others (IEEE 754-2019, 6.3).
-    share = any if rounding.mode is Mode.DOWN else all
-    return round_fraction(
-        Fraction(x) * Fraction(y) + Fraction(z), fmt, rounding, negative_zero=share((negative, _negative(z)))
-    )
+    share = any if down else all
+    return Fraction(x) * Fraction(y) + Fraction(z) or _signed(0.0, share((negative, _negative(z))))
 
 
-def _divide(x: Number, y: Number, fmt: Format, rounding: Rounding) -> float:
+def _divide(x: Number, y: Number) -> Number:
     negative = _negative(x) != _negative(y)
     if _is_nan(x) or _is_nan(y) or (_is_infinite(x) and _is_infinite(y)) or (x == 0 and y == 0):
         return math.nan
     if _is_infinite(x) or y == 0:
-        return infinity_value(negative, fmt)
-    quotient = Fraction(0) if _is_infinite(y) else Fraction(x) / Fraction(y)
-    return round_fraction(quotient, fmt, rounding, negative_zero=negative)
+        return _signed(math.inf, negative)
+    return _signed(0.0, negative) if _is_infinite(y) or x == 0 else Fraction(x) / Fraction(y)
 
 
-def _square_root(x: Number, fmt: Format, rounding: Rounding) -> float:
+def _square_root(x: Number, fmt: Format) -> Number:
     if _is_nan(x) or x < 0:
         return math.nan
-    if _is_infinite(x):
-        return infinity_value(False, fmt)
-    # In units of 2**-scale every number of the format, and every midpoint of neighbours, is an integer. Every
-    # mode therefore rounds a root between two consecutive integers like their midpoint.
-    scale = max(fmt.precision - fmt.emin, 0)
-    square = Fraction(x) * 4**scale
-    root = math.isqrt(math.floor(square))
-    twice_root = 2 * root + (root * root != square)
-    return round_fraction(Fraction(twice_root, 2 ** (scale + 1)), fmt, rounding, negative_zero=_negative(x))
+    if _is_infinite(x) or x == 0:
+        return x
+    # In these units every number of the format, and every midpoint of neighbours, is an integer.
+    return root_between(Fraction(x), max(fmt.precision - fmt.emin, 0))
 
 
-# -- integers and signs ---------------------------------------------------------------------------------
-def round_integer(value: Fraction, mode: Mode) -> int:
-    """Return a rational number rounded to an integer in the given mode."""
-    match mode:
-        case Mode.NEAREST_EVEN:
-            return round(value)  # Python rounds a half to the even integer, exactly
-        case Mode.NEAREST_AWAY:
-            nearest = math.floor(abs(value) + Fraction(1, 2))
-            return -nearest if value < 0 else nearest
-        case Mode.TOWARD_ZERO:
-            return math.trunc(value)
-        case Mode.UP:
-            return math.ceil(value)
-        case Mode.DOWN:
-            return math.floor(value)
-        case Mode.TO_ODD:
-            below = math.floor(value)
-            return below if below == value or below % 2 == 1 else below + 1
-        case Mode.STOCHASTIC:
-            raise ValueError(NO_ONE_RESULT)
-
-
-def floor_log2(value: Fraction) -> int:
-    """Return the exponent e with ``2**e <= value < 2**(e + 1)`` for a positive number."""
-    numerator, denominator = value.numerator, value.denominator
-    exponent = numerator.bit_length() - denominator.bit_length()
-    return exponent if numerator << max(-exponent, 0) >= denominator << max(exponent, 0) else exponent - 1
-
-
-def _times_power(value: Fraction, exponent: int) -> Fraction:
-    """Return ``value * 2**exponent``."""
-    if exponent >= 0:
-        return Fraction(value.numerator << exponent, value.denominator)
-    return Fraction(value.numerator, value.denominator << -exponent)
-
-
-def _round_at(value: Fraction, scale: int, exponent: int, fmt: Format, mode: Mode) -> Fraction:
-    """Return a number rounded to a multiple of ``2**scale``, the quantum of numbers with its exponent."""
-    quanta = _times_power(value, -scale)
-    whole = round_integer(quanta, mode)
-    if fmt.parity is Parity.CODE and 1 < abs(quanta) < 2:
-        # One significand bit: the neighbours are 1 and 2 quanta, even or odd like their exponent fields.
-        odd_below = (exponent + fmt.bias) % 2 == 1
-        sign = -1 if value < 0 else 1
-        if mode is Mode.TO_ODD:
-            whole = sign * (1 if odd_below else 2)
-        elif mode is Mode.NEAREST_EVEN and abs(quanta) == Fraction(3, 2):
-            whole = sign * (2 if odd_below else 1)
-    return _times_power(Fraction(whole), scale)
+# -- quanta and signs -----------------------------------------------------------------------------------
+def _round_at(value: Fraction, exponent: int, fmt: Format, mode: Mode) -> Fraction:
+    """Return a number rounded to a multiple of the quantum of numbers with an exponent."""
+    scale = exponent - fmt.precision + 1
+    quanta = times_power(value, -scale)
+    # One significand bit: the neighbours are 1 and 2 quanta, even or odd like their exponent fields.
+    of_code = fmt.parity is Parity.CODE and 1 < abs(quanta) < 2
+    odd = (exponent + fmt.bias) % 2 == 1 if of_code else None
+    return times_power(Fraction(round_integer(quanta, mode, odd)), scale)
 
 
 def _without_small(operand: Number, fmt: Format) -> Number:
     """Return an operand, or a zero of its sign if it is below the smallest normal number."""
     small = not (_is_nan(operand) or _is_infinite(operand)) and abs(Fraction(operand)) < fmt.smallest_normal
-    return (-0.0 if _negative(operand) else 0.0) if small else operand
+    return _signed(0.0, _negative(operand)) if small else operand
 
 
 def _zero(negative: bool, fmt: Format) -> float:
     if not fmt.zero:
         return math.nan
-    return -0.0 if negative and fmt.has_negative_zero else 0.0
+    return _signed(0.0, negative and fmt.has_negative_zero)
+
+
+def _signed(magnitude: float, negative: bool) -> float:
+    return -magnitude if negative else magnitude
 
 
 def _negative(value: Number) -> bool:

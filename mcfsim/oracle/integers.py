@@ -13,13 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.formats import Format, Parity
-from mcfsim.oracle.definition import (
-    NEAREST_EVEN,
-    NO_ONE_RESULT,
-    infinity_value,
-    negative_value,
-    overflow_value,
-)
+from mcfsim.oracle.definition import infinity_value, negative_value, overflow_value
+from mcfsim.oracle.rationals import NEAREST_EVEN, goes_outward
 from mcfsim.rounding import Mode, Rounding, Underflow
 
 Bools = NDArray[np.bool_]
@@ -72,7 +67,8 @@ def round_parts(exact: Significands, fmt: Format, rounding: Rounding) -> Floats:
     odd = (kept & 1).astype(np.bool_)
     if fmt.parity is Parity.CODE:  # with one bit, a normal number's code is its exponent field
         odd = np.where(kept == 1, (exponent + excess + fmt.bias) & 1 == 1, odd)
-    kept += _increment(odd, significand & (unit - 1), unit, negative, rounding.mode)
+    rest = significand & (unit - 1)
+    kept += (rest > 0) & goes_outward(rounding.mode, negative, odd, 2 * rest - unit)
     # The bit pattern of a positive float64 grows with its value, so patterns can be compared instead.
     code = np.where(kept == 0, 0, kept.astype(np.float64).view(np.int64) + ((exponent + excess) << 52))
     smallest = np.float64(fmt.smallest_normal).view(np.int64)
@@ -82,39 +78,19 @@ def round_parts(exact: Significands, fmt: Format, rounding: Rounding) -> Floats:
         code = np.where(code < smallest, 0, code)
     elif not fmt.zero:
         code = np.where(tiny, smallest, code)
-    overflow = code > np.float64(fmt.max).view(np.int64)
     below = np.zeros_like(negative) if fmt.signed else negative & (code != 0)
+    overflow = (code > np.float64(fmt.max).view(np.int64)) & ~below
     if not fmt.has_negative_zero:
         negative = negative & (code != 0)
     result = np.where(negative, -code.view(np.float64), code.view(np.float64))
-    for sign, where in ((False, ~negative), (True, negative)):
-        result[where & overflow] = overflow_value(sign, fmt, rounding)
     result[below] = negative_value(fmt, rounding)
     for sign, where in ((False, ~exact.negative), (True, exact.negative)):
+        result[where & overflow] = overflow_value(sign, fmt, rounding)
         result[where & infinite] = infinity_value(sign, fmt)
     if not fmt.zero:
         result[(code == 0) & ~infinite] = np.nan
     result[nan] = np.nan
     return result
-
-
-def _increment(odd: Bools, rest: Integers, unit: Integers, negative: Bools, mode: Mode) -> Bools:
-    """Return where ``kept + rest / unit``, with ``0 <= rest < unit``, rounds to ``kept + 1``."""
-    match mode:
-        case Mode.NEAREST_EVEN:
-            return 2 * rest + odd > unit
-        case Mode.NEAREST_AWAY:
-            return 2 * rest >= unit
-        case Mode.TOWARD_ZERO:
-            return np.zeros_like(negative)
-        case Mode.UP:
-            return (rest > 0) & ~negative
-        case Mode.DOWN:
-            return (rest > 0) & negative
-        case Mode.TO_ODD:
-            return (rest > 0) & ~odd
-        case Mode.STOCHASTIC:
-            raise ValueError(NO_ONE_RESULT)
 
 
 #: Elements processed at a time, to keep temporary arrays small.

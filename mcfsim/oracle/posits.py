@@ -6,14 +6,14 @@ Nothing here computes in floating point: a Python float only carries a value tha
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 from mcfsim.formats import Posit
+from mcfsim.oracle.rationals import NEAREST_EVEN, exact_result, goes_outward
 from mcfsim.rounding import Mode, Rounding
-
-NEAREST_EVEN = Rounding()
 
 
 def posit_value(code: int, fmt: Posit) -> Fraction | None:
@@ -75,12 +75,13 @@ def round_posit(value: Fraction, fmt: Posit, rounding: Rounding = NEAREST_EVEN) 
     return -rounded if value < 0 else rounded
 
 
-def truncated_code(magnitude: Fraction, fmt: Posit) -> int:
-    """Return the code of the greatest posit up to `magnitude`, which is at least the smallest posit.
+def truncated_code(magnitude: Fraction, fmt: Posit, power: int = 1) -> int:
+    """Return the code of the greatest posit whose power is at most `magnitude`; the smallest posit's is.
 
     These are the leading bits of the code of `magnitude` in a posit format of more bits and the same es.
     """
-    return _truncated_code(magnitude, 1, fmt)
+    positive = range(1, 2 ** (fmt.bits - 1))
+    return bisect(positive, magnitude, key=lambda code: _value(code, fmt.bits, fmt.es) ** power)
 
 
 def operate_posit(
@@ -115,30 +116,17 @@ def operate_posit(
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
     if not all(isinstance(operand, Fraction) or math.isfinite(operand) for operand in operands):
         return math.nan
-    match name, [Fraction(operand) for operand in operands]:
-        case "round", [x]:
-            exact = x
-        case "add", [x, y]:
-            exact = x + y
-        case "sub", [x, y]:
-            exact = x - y
-        case "mul", [x, y]:
-            exact = x * y
-        case "fma", [x, y, z]:
-            exact = x * y + z
-        case "div", [x, y]:
-            if y == 0:
-                return math.nan
-            exact = x / y
+    numbers = [Fraction(operand) for operand in operands]
+    match name, numbers:
+        case "div", [_, 0]:
+            return math.nan
         case "sqrt", [x]:
-            if x < 0:
-                return math.nan
-            if x == 0:
-                return 0.0
+            if x <= 0:
+                return math.nan if x else 0.0
             return float(_rounded(x, False, fmt, rounding.mode, power=2))
-        case _:
-            raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
-    return float(round_posit(exact, fmt, rounding))
+        case "round", [x]:
+            return float(round_posit(x, fmt, rounding))
+    return float(round_posit(exact_result(name, numbers), fmt, rounding))
 
 
 # -- magnitudes -----------------------------------------------------------------------------------------
@@ -150,37 +138,14 @@ def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int
         return least
     if exact >= greatest**power:
         return greatest
-    code = _truncated_code(exact, power, fmt)
+    code = truncated_code(exact, fmt, power)
     below, above = _value(code, bits, es), _value(code + 1, bits, es)
     if exact == below**power:
         return below
     # The boundary is the posit of one more bit: the lower code followed by a one.
     boundary = _value(2 * code + 1, bits + 1, es) ** power
-    match mode:
-        case Mode.NEAREST_EVEN:
-            outward = exact > boundary or (exact == boundary and code % 2 == 1)
-        case Mode.NEAREST_AWAY:
-            outward = exact >= boundary
-        case Mode.TOWARD_ZERO:
-            outward = False
-        case Mode.UP:
-            outward = not negative
-        case Mode.DOWN:
-            outward = negative
-        case Mode.TO_ODD:
-            outward = code % 2 == 0
-        case Mode.STOCHASTIC:
-            raise ValueError("stochastic rounding has no one result; the oracle rounds in the other modes")
-    return above if outward else below
-
-
-def _truncated_code(exact: Fraction, power: int, fmt: Posit) -> int:
-    low, high = 1, 2 ** (fmt.bits - 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        value = _value(middle, fmt.bits, fmt.es)
-        low, high = (middle, high) if exact >= (value if power == 1 else value**power) else (low, middle)
-    return low
+    beyond = (exact > boundary) - (exact < boundary)
+    return above if goes_outward(mode, negative, code % 2 == 1, beyond) else below
 
 
 @lru_cache(maxsize=1 << 16)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from fractions import Fraction
 from math import gcd, lcm
 
-from mcfsim.theorems.symbolic.polynomial import EVERY, Number, Polynomial, Precisions
+from mcfsim.theorems.symbolic.polynomial import EVERY, Number, Polynomial, Precisions, unit
 
 
 class UndecidedError(ValueError):
@@ -34,10 +34,8 @@ class Relation(StrEnum):
                 return value >= 0
             case Relation.INTEGER:
                 return value.denominator == 1
-            case Relation.EVEN:
-                return value.denominator == 1 and value.numerator % 2 == 0
-            case Relation.ODD:
-                return value.denominator == 1 and value.numerator % 2 == 1
+            case Relation.EVEN | Relation.ODD:
+                return value.denominator == 1 and value.numerator % 2 == (self is Relation.ODD)
 
 
 @dataclass(frozen=True)
@@ -96,12 +94,9 @@ class Ledger:
         UndecidedError
             If there is no such precision.
         """
-        try:
-            n = first(relation, polynomial)
-        except UndecidedError as problem:
-            raise UndecidedError(f"{decision}: {problem}") from None
-        about = ", ".join((*self._about, decision))
-        self.obligations.append(Obligation(about, relation, polynomial, self.over.precision(n)))
+        with self.about(decision):
+            p = self.over.precision(first(relation, polynomial))
+            self.obligations.append(Obligation(", ".join(self._about), relation, polynomial, p))
 
 
 def first(relation: Relation, polynomial: Polynomial) -> int:
@@ -139,12 +134,10 @@ def _settled_integer(relation: Relation, polynomial: Polynomial) -> int:
     """Return an n from which all terms but the constant are even, or integers for the relation INTEGER."""
     n = polynomial.over.least
     constant = dict(polynomial.terms).get(0, Fraction(0))
-    if not relation.holds(constant):
+    if not relation.holds(constant) or any(power > 0 for power, _ in polynomial.terms):
         raise UndecidedError(f"{polynomial} {relation} is false for every large p")
     wanted = 0 if relation is Relation.INTEGER else 1
     for power, coefficient in polynomial.terms:
-        if power > 0:
-            raise UndecidedError(f"{polynomial} {relation} is false for every large p")
         if power < 0:
             twos = (coefficient.numerator & -coefficient.numerator).bit_length() - 1
             twos -= coefficient.denominator.bit_length() - 1
@@ -182,15 +175,9 @@ class Quotient:
         """Return a quotient of polynomials or rational numbers, over the precisions of either."""
         given = [part for part in (numerator, denominator) if isinstance(part, Polynomial)]
         over = given[0].over if given else EVERY
-        factor = 1
-        for part in (numerator, denominator):
-            if isinstance(part, Fraction):  # it need not be dyadic
-                factor = lcm(factor, part.denominator)
-        parts = (
-            part if isinstance(part, Polynomial) else Polynomial.constant(part, over)
-            for part in (numerator * factor, denominator * factor)
-        )
-        return Quotient(*parts)
+        # Fractions need not be dyadic.
+        factor = lcm(*(part.denominator for part in (numerator, denominator) if isinstance(part, Fraction)))
+        return Quotient(*(Polynomial.from_any(part * factor, over) for part in (numerator, denominator)))
 
     def __str__(self) -> str:
         over = str(self.denominator)
@@ -209,9 +196,7 @@ class Quotient:
 
     def over_unit(self, power: int) -> Quotient:
         """Return the quotient in units of ``u**power``."""
-        step, coefficient = self.numerator.over.unit
-        terms = ((step * power, coefficient**power),)
-        return Quotient(self.numerator, self.denominator * Polynomial(terms, self.numerator.over)).reduced
+        return Quotient(self.numerator, self.denominator * unit(self.numerator.over) ** power).reduced
 
     @property
     def limit(self) -> Fraction | None:

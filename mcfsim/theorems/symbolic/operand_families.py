@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 from mcfsim.theorems.symbolic.polynomial import EVERY, LEAST, Number, Polynomial, Precisions
-
-
-def unit(over: Precisions) -> Polynomial:
-    """Return the unit roundoff ``u = 2**-p``."""
-    return Polynomial((over.unit,), over)
+from mcfsim.theorems.symbolic.polynomial import unit as unit
 
 
 def root(over: Precisions) -> Polynomial:
@@ -45,11 +42,8 @@ class Family:
     first: int = LEAST
 
     def __str__(self) -> str:
-        texts = []
-        for name, parts in self.operands:
-            inner = ", ".join(map(str, parts))
-            texts.append(f"{name} = {inner if len(parts) == 1 else f'({inner})'}")
-        return ", ".join(texts)
+        inner = ((name, ", ".join(map(str, parts)), len(parts)) for name, parts in self.operands)
+        return ", ".join(f"{name} = {text if count == 1 else f'({text})'}" for name, text, count in inner)
 
     def __call__(self, p: int) -> Iterator[tuple[Fraction, ...]]:
         """Yield the case at a precision, if there is one."""
@@ -83,8 +77,7 @@ class Families:
 
     def __call__(self, p: int) -> Iterator[tuple[Fraction, ...]]:
         """Yield the cases at a precision."""
-        for member in self.members:
-            yield from member(p)
+        return chain.from_iterable(member(p) for member in self.members)
 
 
 def family(
@@ -123,13 +116,10 @@ def family(
     if len(kinds) > 1:
         raise ValueError(f"a family over the precisions {' and '.join(sorted(map(str, kinds)))} at once")
     over = kinds.pop() if kinds else EVERY
-    taken = {
-        name: tuple(
-            part if isinstance(part, Polynomial) else Polynomial.constant(part, over) for part in parts
-        )
-        for name, parts in tuples.items()
-    }
-    return Family(tuple(taken.items()), over, first)
+    taken = (
+        (name, tuple(Polynomial.from_any(part, over) for part in parts)) for name, parts in tuples.items()
+    )
+    return Family(tuple(taken), over, first)
 
 
 def families(*members: Family) -> Families:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from mcfsim.checks import check_int
 
@@ -83,6 +83,8 @@ EVERY, EVEN, ODD = Precisions(), Precisions(2), Precisions(2, 1)
 # -- polynomials ------------------------------------------------------------------------------------------
 #: Numbers that mix with polynomials; they must be dyadic.
 Number = int | float | Fraction
+#: What terms are sorted by: a power, or a name and a power.
+_Key = TypeVar("_Key", int, tuple[str, int])
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Polynomial:
     @staticmethod
     def of(terms: Mapping[int, Fraction], over: Precisions) -> Polynomial:
         """Return the polynomial with given coefficients by power; zeros are dropped."""
-        return Polynomial(tuple(sorted((k, c) for k, c in terms.items() if c)), over)
+        return Polynomial(collected(terms.items()), over)
 
     @staticmethod
     def constant(number: Number, over: Precisions) -> Polynomial:
@@ -134,6 +136,11 @@ class Polynomial:
             If it is not dyadic.
         """
         return Polynomial.of({0: dyadic(number)}, over)
+
+    @staticmethod
+    def from_any(x: Polynomial | Number, over: Precisions) -> Polynomial:
+        """Return a polynomial unchanged, and a number as a polynomial."""
+        return x if isinstance(x, Polynomial) else Polynomial.constant(x, over)
 
     def __str__(self) -> str:
         return written(self)
@@ -179,10 +186,7 @@ class Polynomial:
         return -self if self.sign < 0 else self
 
     def __add__(self, other: Polynomial | Number) -> Polynomial:
-        sums = dict(self.terms)
-        for power, coefficient in self._taken(other).terms:
-            sums[power] = sums.get(power, Fraction(0)) + coefficient
-        return Polynomial.of(sums, self.over)
+        return Polynomial(collected((*self.terms, *self._taken(other).terms)), self.over)
 
     __radd__ = __add__
 
@@ -193,11 +197,8 @@ class Polynomial:
         return self._taken(other) - self
 
     def __mul__(self, other: Polynomial | Number) -> Polynomial:
-        products: dict[int, Fraction] = {}
-        for k, c in self.terms:
-            for j, d in self._taken(other).terms:
-                products[k + j] = products.get(k + j, Fraction(0)) + c * d
-        return Polynomial.of(products, self.over)
+        others = self._taken(other).terms
+        return Polynomial(collected((k + j, c * d) for k, c in self.terms for j, d in others), self.over)
 
     __rmul__ = __mul__
 
@@ -225,11 +226,23 @@ class Polynomial:
 
     def _taken(self, other: Any) -> Polynomial:
         """Return the other operand as a polynomial over the same precisions."""
-        if not isinstance(other, Polynomial):
-            return Polynomial.constant(other, self.over)
-        if other.over != self.over:
-            raise ValueError(f"polynomials over the precisions {self.over} and {other.over} do not mix")
-        return other
+        taken = Polynomial.from_any(other, self.over)
+        if taken.over != self.over:
+            raise ValueError(f"polynomials over the precisions {self.over} and {taken.over} do not mix")
+        return taken
+
+
+def unit(over: Precisions) -> Polynomial:
+    """Return the unit roundoff ``u = 2**-p``."""
+    return Polynomial((over.unit,), over)
+
+
+def collected(terms: Iterable[tuple[_Key, Fraction]]) -> tuple[tuple[_Key, Fraction], ...]:
+    """Return the sums of coefficients by key, in ascending order, without zeros."""
+    sums: dict[_Key, Fraction] = {}
+    for key, c in terms:
+        sums[key] = sums[key] + c if key in sums else c
+    return tuple(sorted((key, c) for key, c in sums.items() if c))
 
 
 def is_dyadic(number: Fraction) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mcfsim.checks import Opaque
 from mcfsim.compile.program import mapped
+from mcfsim.protocol import Forwarding
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.symbolic.decisions import Ledger, Relation, UndecidedError
 from mcfsim.theorems.symbolic.decisions import first as decided
@@ -30,7 +31,7 @@ from mcfsim.theorems.symbolic.symbolic_rounding import (
 Operand = Any
 
 
-class SymbolicArithmetic:
+class SymbolicArithmetic(Forwarding):
     """An arithmetic on polynomials in ``u = 2**-p``, rounded to precision p with unbounded exponents.
 
     It runs the same algorithms as any arithmetic, and the results are right for every ``p >= first``. `run`
@@ -59,7 +60,7 @@ class SymbolicArithmetic:
     ZeroDivisionError
         In a division by zero.
     TypeError
-        In an operation on a bare polynomial, which must enter by `run` or `value`.
+        In an operation other than `round` on a bare polynomial, which must enter by `run` or `value`.
     ValueError
         For stochastic rounding; for the square root of a negative number; for scalars that are not dyadic.
 
@@ -104,67 +105,41 @@ class SymbolicArithmetic:
         """Return itself: all elements of a block are treated alike."""
         return self
 
-    def add(self, a: Operand, b: Operand) -> SymbolicValue:
-        """Return ``a + b``."""
-        with self._operation("add"):
-            return self._exactly(self._taken(a) + self._taken(b))
-
-    def sub(self, a: Operand, b: Operand) -> SymbolicValue:
-        """Return ``a - b``."""
-        with self._operation("sub"):
-            return self._exactly(self._taken(a) - self._taken(b))
-
-    def mul(self, a: Operand, b: Operand) -> SymbolicValue:
-        """Return ``a * b``."""
-        with self._operation("mul"):
-            return self._exactly(self._taken(a) * self._taken(b))
-
-    def fma(self, a: Operand, b: Operand, c: Operand) -> SymbolicValue:
-        """Return ``a * b + c``, rounded once."""
-        with self._operation("fma"):
-            return self._exactly(self._taken(a) * self._taken(b) + self._taken(c))
-
-    def div(self, a: Operand, b: Operand) -> SymbolicValue:
-        """Return ``a / b``; raises ZeroDivisionError for b = 0."""
-        with self._operation("div"):
-            x, y = self._taken(a), self._taken(b)
-            if not y:
-                raise ZeroDivisionError("division by the polynomial zero")
-            self.ledger.require(Relation.POSITIVE, y * y.sign, "divisor")
-            if not x:
-                return SymbolicValue(x)
-            return self._rounded(Ratio(x * x.sign, y * y.sign), x.sign * y.sign)
-
-    def sqrt(self, a: Operand) -> SymbolicValue:
-        """Return the square root; raises ValueError for a negative number."""
-        with self._operation("sqrt"):
-            x = self._taken(a)
-            if x.sign < 0:
-                raise ValueError(f"square root of the negative number {x}")
-            return self._rounded(Root(x), 1) if x else SymbolicValue(x)
-
-    def neg(self, a: Operand) -> SymbolicValue:
-        """Return ``-a``."""
-        with self._operation("neg"):
-            return self._exactly(-self._taken(a))
-
-    def abs(self, a: Operand) -> SymbolicValue:
-        """Return ``|a|``."""
-        with self._operation("abs"):
-            return self._exactly(abs(self._taken(a)))
-
-    def sign(self, a: Operand) -> SymbolicValue:
-        """Return the sign of `a`: 1, -1, or 0."""
-        with self._operation("sign"):
-            x = self._taken(a)
-            if x:
-                self.ledger.require(Relation.POSITIVE, x * x.sign, "sign")
-            return self._exactly(Polynomial.constant(x.sign, self.over))
-
-    def round(self, x: Operand) -> SymbolicValue:
-        """Round any polynomial or dyadic number to precision p."""
-        with self._operation("round"):
-            return self._exactly(self._over(x) if isinstance(x, Polynomial) else self._taken(x))
+    def _operate(self, name: str, *operands: Operand) -> SymbolicValue:
+        self._operations += 1
+        with self.ledger.about(f"{self._operations}. {name}"):
+            rounds = name == "round"  # which takes bare polynomials, too
+            match name, [self._taken(x, bare=rounds) for x in operands]:
+                case "add", [x, y]:
+                    return self._exactly(x + y)
+                case "sub", [x, y]:
+                    return self._exactly(x - y)
+                case "mul", [x, y]:
+                    return self._exactly(x * y)
+                case "fma", [x, y, z]:
+                    return self._exactly(x * y + z)
+                case "div", [x, y]:
+                    if not y:
+                        raise ZeroDivisionError("division by the polynomial zero")
+                    self.ledger.require(Relation.POSITIVE, abs(y), "divisor")
+                    if x:
+                        return self._rounded(Ratio(abs(x), abs(y)), x.sign * y.sign)
+                    return SymbolicValue(x)
+                case "sqrt", [x]:
+                    if x.sign < 0:
+                        raise ValueError(f"square root of the negative number {x}")
+                    return self._rounded(Root(x), 1) if x else SymbolicValue(x)
+                case "neg", [x]:
+                    return self._exactly(-x)
+                case "abs", [x]:
+                    return self._exactly(abs(x))
+                case "sign", [x]:
+                    if x:
+                        self.ledger.require(Relation.POSITIVE, abs(x), "sign")
+                    return self._exactly(Polynomial.constant(x.sign, self.over))
+                case "round", [x]:
+                    return self._exactly(x)
+        raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, with Python numbers among the results rounded."""
@@ -192,19 +167,15 @@ class SymbolicArithmetic:
             self._keep(x)
         return SymbolicValue(x)
 
-    def _operation(self, name: str) -> Any:
-        self._operations += 1
-        return self.ledger.about(f"{self._operations}. {name}")
-
-    def _taken(self, x: Operand) -> Polynomial:
-        """Return the polynomial of an operand: of a value of this arithmetic, or of a real scalar."""
+    def _taken(self, x: Operand, bare: bool) -> Polynomial:
+        """Return the polynomial of an operand: of a value of this arithmetic, of a real scalar, or itself."""
         if isinstance(x, SymbolicValue):
             if polynomial_of(x) not in self._values:
                 raise ValueError(f"{x} is a value of another arithmetic")
             return polynomial_of(x)
-        if isinstance(x, Polynomial):
+        if isinstance(x, Polynomial) and not bare:
             raise TypeError(f"{x} has not entered: hand it to an algorithm by run, or take value({x})")
-        return Polynomial.constant(x, self.over)
+        return self._over(Polynomial.from_any(x, self.over))
 
     def _over(self, x: Polynomial) -> Polynomial:
         if x.over != self.over:

@@ -5,68 +5,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
-from typing import Protocol
 
 from mcfsim.rounding import Mode
 from mcfsim.theorems.symbolic.decisions import Ledger, Relation, UndecidedError
-from mcfsim.theorems.symbolic.polynomial import Polynomial, Precisions, is_dyadic
+from mcfsim.theorems.symbolic.polynomial import Polynomial, Precisions, is_dyadic, unit
 
 
 # -- exact results ----------------------------------------------------------------------------------------
-class Real(Protocol):
-    """A positive real number, as a function of the precision."""
-
-    @property
-    def over(self) -> Precisions:
-        """The precisions that it covers."""
-
-    def series(self, last: int) -> dict[int, Fraction]:
-        """Return the coefficients of powers of t up to `last`; they may be any rational numbers."""
-
-    def minus(self, y: Polynomial) -> Polynomial:
-        """Return a polynomial with the sign of this number minus y, for y >= 0."""
-
-    @property
-    def leading(self) -> tuple[int, Fraction]:
-        """Power and coefficient of the first term."""
-
-
 @dataclass(frozen=True)
-class Exactly:
-    """A positive number that is a polynomial."""
-
-    value: Polynomial
-
-    @property
-    def over(self) -> Precisions:
-        """The precisions that it covers."""
-        return self.value.over
-
-    @property
-    def leading(self) -> tuple[int, Fraction]:
-        """Power and coefficient of the first term."""
-        return self.value.leading
-
-    def series(self, last: int) -> dict[int, Fraction]:
-        """Return the coefficients up to a power."""
-        return {k: c for k, c in self.value.terms if k <= last}
-
-    def minus(self, y: Polynomial) -> Polynomial:
-        """Return the difference."""
-        return self.value - y
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A quotient a / b with b > 0."""
+class _OfPolynomial:
+    """A positive real number, as a function of the precision, made of a polynomial."""
 
     a: Polynomial
-    b: Polynomial
 
     @property
     def over(self) -> Precisions:
         """The precisions that it covers."""
         return self.a.over
+
+
+@dataclass(frozen=True)
+class Exactly(_OfPolynomial):
+    """A positive number that is a polynomial."""
+
+    @property
+    def leading(self) -> tuple[int, Fraction]:
+        """Power and coefficient of the first term."""
+        return self.a.leading
+
+    def series(self, last: int) -> dict[int, Fraction]:
+        """Return the coefficients up to a power."""
+        return {k: c for k, c in self.a.terms if k <= last}
+
+    def minus(self, y: Polynomial) -> Polynomial:
+        """Return the difference."""
+        return self.a - y
+
+
+@dataclass(frozen=True)
+class Ratio(_OfPolynomial):
+    """A quotient a / b with b > 0."""
+
+    b: Polynomial
 
     @property
     def leading(self) -> tuple[int, Fraction]:
@@ -91,15 +71,8 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Root:
+class Root(_OfPolynomial):
     """The square root of a > 0."""
-
-    a: Polynomial
-
-    @property
-    def over(self) -> Precisions:
-        """The precisions that it covers."""
-        return self.a.over
 
     @property
     def leading(self) -> tuple[int, Fraction]:
@@ -123,16 +96,18 @@ class Root:
         start, leading = self.leading
         given, found = dict(self.a.terms), {start: leading}
         for power in range(start + 1, last + 1):
-            known = sum(
-                (found[i] * found[start + power - i] for i in range(start + 1, power)),
-                Fraction(0),
-            )
+            known = sum(found[i] * found[start + power - i] for i in range(start + 1, power))
             found[power] = (given.get(start + power, Fraction(0)) - known) / (2 * leading)
         return {k: c for k, c in found.items() if k <= last}
 
     def minus(self, y: Polynomial) -> Polynomial:
         """Return ``a - y**2``."""
         return self.a - y * y
+
+
+#: What is rounded: it tells its leading term, the coefficients up to a power of t, which may be any rational
+#: numbers, and a polynomial with the sign of its difference from a y >= 0.
+Real = Exactly | Ratio | Root
 
 
 # -- rounding ---------------------------------------------------------------------------------------------
@@ -160,12 +135,12 @@ def rounded(x: Real, mode: Mode, ledger: Ledger) -> Polynomial:
     low = binade(x)
     ledger.require(Relation.NOT_NEGATIVE, x.minus(low), "not below its binade")
     ledger.require(Relation.POSITIVE, -x.minus(low * 2), "below the next binade")
-    ulp = unit_in_last_place(low)
+    ulp = 2 * low * unit(low.over)
     whole = integer_part(x, ulp)
     ledger.require(Relation.INTEGER, whole, "integer part")
     ledger.require(Relation.POSITIVE, whole, "integer part")  # comparisons by squares assume it
     rest = x.minus(whole * ulp)
-    if rest and is_inexact_needed(mode):
+    if rest and mode in (Mode.UP, Mode.TO_ODD):  # which depend on whether the number is inexact
         ledger.require(Relation.POSITIVE, rest, "inexact")
     else:
         ledger.require(Relation.NOT_NEGATIVE, rest, "not below its integer part")
@@ -181,11 +156,6 @@ def binade(x: Real) -> Polynomial:
     below = Fraction(2) ** floor_log2(coefficient)
     low = Polynomial(((power, below),), x.over)
     return low / 2 if coefficient == below and x.minus(low).sign < 0 else low
-
-
-def unit_in_last_place(low: Polynomial) -> Polynomial:
-    """Return the spacing of numbers in a binade: ``2 u`` times its lower end."""
-    return low * Polynomial((low.over.unit,), low.over) * 2
 
 
 def integer_part(x: Real, ulp: Polynomial) -> Polynomial:
@@ -242,11 +212,6 @@ def is_even(whole: Polynomial, ledger: Ledger) -> bool:
     even = constant.numerator % 2 == 0
     ledger.require(Relation.EVEN if even else Relation.ODD, whole, "parity")
     return even
-
-
-def is_inexact_needed(mode: Mode) -> bool:
-    """Return whether rounding in a mode depends on whether the number is inexact."""
-    return mode in (Mode.UP, Mode.TO_ODD)
 
 
 def floor_log2(number: Fraction) -> int:

@@ -10,7 +10,7 @@ from mcfsim.formats import Format
 from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.logic import UnreadableError
-from mcfsim.theorems.logic.on_numbers import Case, in_ring
+from mcfsim.theorems.logic.on_numbers import Case, Ring
 from mcfsim.theorems.logic.propositions import Bound
 from mcfsim.theorems.retry import trial_of
 from mcfsim.theorems.statement import Hypothesis, Theorem
@@ -35,8 +35,8 @@ def measured(
     found = theorem.claim.measured
     if found is None or not found.bound.unit:
         return None
-    words = words_of(theorem, operands)
-    return in_ring(found.error, words, results, over), in_ring(found.reference, words, results, over)
+    ring = Ring(words_of(theorem, operands), results, over)
+    return ring.value(found.error), ring.value(found.reference)
 
 
 def words_of(theorem: Theorem, operands: tuple[Any, ...]) -> dict[str, list[Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from functools import reduce
+from operator import mul
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,7 +13,6 @@ from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.logic import of_trials
 from mcfsim.theorems.logic.of_trials import (
     block_of,
-    constant_of,
     exponent,
     half_step,
     low_bit,
@@ -25,12 +26,11 @@ from mcfsim.theorems.logic.terms import (
     Computed,
     Expectation,
     Exponent,
+    FixedTerm,
     InnerProduct,
     LowBit,
     Magnitude,
     Negative,
-    Number,
-    OfFormat,
     Operand,
     Product,
     Result,
@@ -41,24 +41,17 @@ from mcfsim.theorems.logic.terms import (
     Term,
     Ulp,
     UlpTowards,
-    UnitRoundoff,
     Word,
 )
-from mcfsim.theorems.trial import Trial, Truth, all_hold, exact_of, total
+from mcfsim.theorems.trial import Trial, Truth, exact_of, total
 
 
 # -- integers ---------------------------------------------------------------------------------------------
-def exact(x: Term, t: Trial) -> Exact | Fraction:
+def exact(x: Term, t: Trial) -> Any:
     """Return the exact value of a term per case; that of a constant as one Fraction."""
-    if isinstance(x, Number | OfFormat | UnitRoundoff):
-        return Fraction(constant_of(x, t))
-    found: Exact | Fraction = t.once(_computed, x)
-    return found
-
-
-def as_exact(x: Term, t: Trial) -> Any:
-    """Return the exact value per case of a term that is no constant."""
-    return exact(x, t)
+    if isinstance(x, FixedTerm):
+        return Fraction(x.at(t.format, t.rounding))
+    return t.once(_computed, x)
 
 
 def _computed(x: Term, t: Trial) -> Any:
@@ -72,7 +65,7 @@ def _computed(x: Term, t: Trial) -> Any:
         case Word():
             return exact_of(block_of(x, t), t.format.precision)
         case Sum(terms):
-            return total([as_exact(term, t) for term in terms])
+            return total([exact(term, t) for term in terms])
         case Negative(term):
             return -exact(term, t)
         case Magnitude(term):
@@ -80,15 +73,15 @@ def _computed(x: Term, t: Trial) -> Any:
         case Product(first, second):
             return exact(first, t) * exact(second, t)
         case Ulp(of):
-            return units(as_exact(of, t), t.format)
+            return units(exact(of, t), t.format)
         case Expectation(of):
-            return t.mean(as_exact(of, t))
+            return t.mean(exact(of, t))
         case SumOfMagnitudes(names):
-            return _sum_of_magnitudes(names, t)
+            parts = [[abs(exact_of(part, t.format.precision)) for part in t[name]] for name in names]
+            return total(reduce(mul, factors) for factors in zip(*parts, strict=True))
         case InnerProduct(a, b):
-            p = t.format.precision
-            pairs = zip(t[a], t[b], strict=True)
-            return total([exact_of(x, p) * exact_of(y, p) for x, y in pairs])
+            parts = [[exact_of(part, t.format.precision) for part in t[name]] for name in (a, b)]
+            return total(x * y for x, y in zip(*parts, strict=True))
         case UlpTowards(Word() as y, Word() as toward):
             step = 2 * half_step(wide(block_of(y, t)), block_of(toward, t), t.format)
             return Exact.of(step, 1)
@@ -100,18 +93,13 @@ def _computed(x: Term, t: Trial) -> Any:
     raise UnreadableError(f"{type(x).__name__} cannot be read as an exact number of arrays")
 
 
-def _sum_of_magnitudes(names: tuple[str, ...], t: Trial) -> Any:
-    parts = [[abs(exact_of(part, t.format.precision)) for part in t[name]] for name in names]
-    products = parts[0] if len(parts) == 1 else [a * b for a, b in zip(*parts, strict=True)]
-    return total(products)
-
-
 # -- floats -----------------------------------------------------------------------------------------------
 #: The bits and the exponents of binary64.
 _BITS, _LEAST, _MOST = 53, -1074, 1023
+_Near = tuple[Any, Truth | None] | None
 
 
-def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
+def near(x: Term, t: Trial) -> _Near:
     """Return a term in the carrier or binary64, and where this is exact, with None for everywhere.
 
     Return a single None if integers are needed.
@@ -121,13 +109,12 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
             return block_of(x, t), None
         case Rounded():
             return rounded(x, t), None
-        case Operand(name):
-            words = t[name]
-            return None if isinstance(words, tuple) else (words, None)
+        case Operand(name) if not isinstance(t[name], tuple):
+            return t[name], None
         case Results(first, stop) if len(t.results[first:stop]) == 1:
             return t.results[first:stop][0], None
-        case Number() | OfFormat() | UnitRoundoff():
-            number = constant_of(x, t)
+        case FixedTerm():
+            number = x.at(t.format, t.rounding)
             if isinstance(number, int):  # it may be compared with exponents, so it stays an int
                 return number, None
             return (float(number), None) if _is_binary64(number) else None
@@ -139,8 +126,7 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
         case Product(first, second):
             return _near_product(first, second, t)
         case Sum():
-            found: tuple[Any, Truth | None] | None = t.once(_near_sum, x)
-            return found
+            return cast(_Near, t.once(_near_sum, x))
         case Exponent(Word() | Result() as y):
             return exponent(block_of(y, t), t.format), None
         case Exponent(LowBit(Word() | Result() as y)):
@@ -154,7 +140,7 @@ def near(x: Term, t: Trial) -> tuple[Any, Truth | None] | None:
     return None
 
 
-def _near_sum(x: Sum, t: Trial) -> tuple[Any, Truth | None] | None:
+def _near_sum(x: Sum, t: Trial) -> _Near:
     """Return a sum of exponents, or in binary64 one of two floats, or of two floats minus a result."""
     if any(map(_is_integer, x.terms)):
         parts = [near(term, t) for term in x.terms]
@@ -186,11 +172,11 @@ def _is_integer(x: Term) -> bool:
     return False
 
 
-def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | None] | None:
+def _near_product(first: Term, second: Term, t: Trial) -> _Near:
     """Return a product of two words, if binary64 holds it, or of a term and a constant."""
     for x, y in ((first, second), (second, first)):
-        if isinstance(y, Number | OfFormat | UnitRoundoff):
-            factor, inner = Fraction(constant_of(y, t)), near(x, t)
+        if isinstance(y, FixedTerm):
+            factor, inner = Fraction(y.at(t.format, t.rounding)), near(x, t)
             if inner is None:
                 return None
             if _is_integer(x):
@@ -198,9 +184,7 @@ def _near_product(first: Term, second: Term, t: Trial) -> tuple[Any, Truth | Non
             if not isinstance(x, Word | Result | Magnitude | UlpTowards | Ulp | LowBit | Product):
                 return None
             return (wide(inner[0]) * float(factor), inner[1]) if _fits(factor, x, t) else None
-    fmt = t.format
-    low, high = 2 * (fmt.emin - fmt.precision + 1), 2 * (fmt.emax + 1)
-    if 2 * fmt.precision > _BITS or low < _LEAST or high > _MOST:
+    if 2 * t.format.precision > _BITS or not _fits(Fraction(1), Product(first, second), t):
         return None
     a, b = near(first, t), near(second, t)
     if a is None or b is None or a[1] is not None or b[1] is not None:
@@ -234,20 +218,14 @@ def _is_binary64(number: int | Fraction) -> bool:
 def on_one_scale(a: Any, b: Any) -> tuple[Any, Any]:
     """Return both sides of a comparison in one type, so that no constant is rounded to a narrower one."""
     kinds = [x.dtype for x in (a, b) if hasattr(x, "dtype")]
-    for number in (a, b):
-        if isinstance(number, float) and len(kinds) == 1 and kinds[0] == np.float32:
-            near = np.float32(number) if abs(number) <= np.finfo(np.float32).max else None
-            if near is None or float(near) != number:
-                return wide(a) if number is b else a, wide(b) if number is a else b
-    if len(kinds) == 2 and kinds[0] != kinds[1] and np.dtype(np.float32) in kinds:
+    others = [x for x in (a, b) if isinstance(x, float)]
+    if np.dtype(np.float32) in kinds and (len({*kinds}) == 2 or not all(map(_is_binary32, others))):
         return wide(a), wide(b)
     return a, b
 
 
-def unsure_of(*sure: Truth | None) -> Truth | None:
-    """Return where at least one of several numbers is not exact; None if all are exact."""
-    known = [one for one in sure if one is not None]
-    return ~all_hold(*known) if known else None
+def _is_binary32(number: float) -> bool:
+    return bool(abs(number) <= np.finfo(np.float32).max) and float(np.float32(number)) == number
 
 
 def sides(addends: list[tuple[Any, int, bool]] | None) -> tuple[list[Any], list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -33,6 +34,7 @@ from mcfsim.theorems.logic.terms import (
     Equal,
     Expectation,
     Exponent,
+    FixedTerm,
     InnerProduct,
     LowBit,
     Magnitude,
@@ -77,12 +79,39 @@ LEGEND = {
 Kinds = Mapping[str, str]
 #: Suffixes of the words of a pair.
 _HIGH_LOW = "hl"
+#: Notations in which all parts, in their order, stand as they are.
+_FORMS: Mapping[type, str] = {
+    # propositions
+    AtMost: "{} <= {}",
+    Below: "{} < {}",
+    Equal: "{} = {}",
+    Same: "{} = {}, bit for bit",
+    NoOverflow: "no overflow",
+    IsValue: "{} is a value of the format",
+    IsMultiple: "{} is a multiple of {}",
+    HasBits: "{} has at most {} bits",
+    StronglyNonoverlapping: "the results are strongly nonoverlapping",
+    InFormat: "{}",
+    Predicate: "{}",
+    # terms
+    Number: "{}",
+    OfFormat: "{}",
+    Magnitude: "|{}|",
+    Exponent: "e({})",
+    Ulp: "ulp({})",
+    LowBit: "lowbit({})",
+    UlpTowards: "step({}, {})",
+    RoundedToBits: "RN({}, {} bits, ties to even)",
+    Expectation: "E[{}]",
+    InnerProduct: "sum {}_i {}_i",
+    Computed: "{1}",
+}
 
 
 def written(said: Proposition | Term, kinds: Kinds | None = None) -> str:
     """Return a proposition or a term in mathematical notation."""
-    known = kinds or {}
-    return _Writer(known).proposition(said) if isinstance(said, Proposition) else _Writer(known).term(said)
+    writer = _Writer(kinds or {})
+    return writer.proposition(said) if isinstance(said, Proposition) else writer.term(said)
 
 
 class _Writer:
@@ -93,15 +122,10 @@ class _Writer:
     def proposition(self, said: Proposition) -> str:
         term = self.term
         match said:
-            case AtMost(x, y) | Below(x, y):
-                sign = "<=" if isinstance(said, AtMost) else "<"
-                if _leads(y, x):  # the operand comes first, as in |a| >= |b|
-                    return f"{term(y)} {sign.replace('<', '>')} {term(x)}"
-                return f"{term(x)} {sign} {term(y)}"
+            case AtMost(x, y) | Below(x, y) if _constant(x) and not _constant(y):  # as in |a| >= 1
+                return f"{term(y)} {'>=' if isinstance(said, AtMost) else '>'} {term(x)}"
             case SameSign(x, y):
                 return f"{self._factor(x)} {self._factor(y)} >= 0"
-            case Equal(x, y):
-                return f"{term(x)} = {term(y)}"
             case Not(Equal(x, y)):
                 return f"{term(x)} != {term(y)}"
             case Not(part):
@@ -119,7 +143,14 @@ class _Writer:
                 return f"{self._within(part, AllOf, AnyOf, Iff)} on every draw"
             case Within():
                 return self._bound(said)
-        return self._atom(said)
+            case Finite(of):
+                return "all results are finite" if of is None else f"{term(of)} is finite"
+            case Nonoverlapping(terms, factor):
+                kind = "nonoverlapping" if factor == 1 else "nonadjacent"
+                if not terms:
+                    return f"the results are {kind}"
+                return f"({', '.join(map(term, terms))}) {kind} (smallest first)"
+        return self._formed(said, "proposition")
 
     def _denied(self, part: Proposition) -> str:
         if not spoken_of(part):  # operands are finite: a comparison or its reverse holds
@@ -130,11 +161,7 @@ class _Writer:
                     return self.proposition(AtMost(y, x))
                 case SameSign(x, y):
                     return f"{self._factor(x)} {self._factor(y)} < 0"
-        return (
-            f"not {self._within(part, AllOf)}"
-            if isinstance(part, AllOf)
-            else f"not ({self.proposition(part)})"
-        )
+        return f"not {self._within(part, Proposition)}"
 
     def _within(self, part: Proposition, *looser: type) -> str:
         if not isinstance(part, looser):
@@ -143,31 +170,12 @@ class _Writer:
             return f"({' and '.join(self._within(each, AnyOf, Iff) for each in part.parts)})"
         return f"({self.proposition(part)})"
 
-    def _atom(self, said: Proposition) -> str:
-        term = self.term
-        match said:
-            case Same(one, other):
-                return f"{one} = {other}, bit for bit"
-            case Finite(of):
-                return "all results are finite" if of is None else f"{term(of)} is finite"
-            case NoOverflow():
-                return "no overflow"
-            case IsValue(x):
-                return f"{term(x)} is a value of the format"
-            case IsMultiple(x, of):
-                return f"{term(x)} is a multiple of {term(of)}"
-            case HasBits(x, bits):
-                return f"{term(x)} has at most {bits.text} bits"
-            case Nonoverlapping(terms, factor):
-                kind = "nonoverlapping" if factor == 1 else "nonadjacent"
-                if not terms:
-                    return f"the results are {kind}"
-                return f"({', '.join(map(term, terms))}) {kind} (smallest first)"
-            case StronglyNonoverlapping():
-                return "the results are strongly nonoverlapping"
-            case InFormat(text, _) | Predicate(text, _):
-                return text
-        raise TypeError(f"{said!r} is no proposition")
+    def _formed(self, x: Any, kind: str) -> str:
+        """Return the notation of what is written as its form says."""
+        if type(x) not in _FORMS:
+            raise TypeError(f"{x!r} is no {kind}")
+        parts = (getattr(x, field.name) for field in fields(x))
+        return _FORMS[type(x)].format(*(self.term(y) if isinstance(y, Term) else y for y in parts))
 
     def _bound(self, said: Within) -> str:
         error, reference, bound = said.error, said.reference, said.bound
@@ -196,10 +204,6 @@ class _Writer:
                 if stop == first + 1:
                     return f"r{stop}"
                 return f"(r{first + 1} + {'... + ' if stop != first + 2 else ''}r{stop or 'n'})"
-            case Number(value):
-                return str(value)
-            case OfFormat(text, _):
-                return text
             case UnitRoundoff(power):
                 return "u" if power == 1 else f"u^{power}"
             case Sum(terms):
@@ -223,37 +227,14 @@ class _Writer:
                 return f"({text})^2" if isinstance(first, Product) or "^" in text else f"{text}^2"
             case Product(first, second):
                 return f"{self._factor(first)} {self._factor(second)}"
-            case Magnitude(part):
-                return f"|{self.term(part)}|"
-        return self._function(x)
-
-    def _function(self, x: Term) -> str:
-        term = self.term
-        match x:
-            case Exponent(of):
-                return f"e({term(of)})"
-            case Ulp(of):
-                return f"ulp({term(of)})"
-            case LowBit(of):
-                return f"lowbit({term(of)})"
-            case UlpTowards(of, toward):
-                return f"step({term(of)}, {term(toward)})"
             case Rounded(a, b, mode):
-                return f"RN({term(Sum((a, b)))}{f', {mode}' if mode else ''})"
-            case RoundedToBits(of, bits):
-                return f"RN({term(of)}, {bits.text} bits, ties to even)"
-            case Expectation(of):
-                return f"E[{term(of)}]"
+                return f"RN({self.term(Sum((a, b)))}{f', {mode}' if mode else ''})"
             case SumOfMagnitudes(names):
                 return f"sum |{' '.join(f'{name}_i' for name in names)}|"
-            case InnerProduct(a, b):
-                return f"sum {a}_i {b}_i"
             case Mixed(x=exact, y=sizes, text=text):
-                also = f", s = {term(exact)}" if "|s|" in text else ""
-                return f"{text}{also}, S = {term(sizes)}"
-            case Computed():
-                return x.text
-        raise TypeError(f"{x!r} is no term")
+                also = f", s = {self.term(exact)}" if "|s|" in text else ""
+                return f"{text}{also}, S = {self.term(sizes)}"
+        return self._formed(x, "term")
 
     def _word(self, name: str, place: int) -> str:
         kind = self._kinds.get(name, "value" if place == 0 else "sequence")
@@ -305,15 +286,12 @@ def bound_text(bound: Bound) -> str:
     number = bound.formula.numerator
     text = str(number)
     if over.isdigit() and " " not in text:
-        text, over = str(Fraction(number.at(2)) / int(over)) if _is_constant(number) else text, "1"
+        constant = all(power == 0 for power, _ in number.terms)
+        text, over = str(Fraction(number.at(2)) / int(over)) if constant else text, "1"
     if text == "1" and unit:
         text = ""
     text = f"({text}) {unit}" if " " in text else f"{text} {unit}"
     return text.strip() if over == "1" else f"({text.strip()} / ({over}))"
-
-
-def _is_constant(polynomial: Any) -> bool:
-    return all(power == 0 for power, _ in polynomial.terms)
 
 
 def _never_negative(x: Term) -> bool:
@@ -326,11 +304,4 @@ def _never_negative(x: Term) -> bool:
 
 
 def _constant(x: Term) -> bool:
-    return isinstance(x, Number | OfFormat | UnitRoundoff) or (
-        isinstance(x, Product) and _constant(x.first) and _constant(x.second)
-    )
-
-
-def _leads(y: Term, x: Term) -> bool:
-    """Return whether ``x <= y`` is written with y first: x is a constant and y is not."""
-    return _constant(x) and not _constant(y)
+    return isinstance(x, FixedTerm) or (isinstance(x, Product) and _constant(x.first) and _constant(x.second))

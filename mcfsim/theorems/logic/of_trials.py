@@ -1,9 +1,8 @@
-"""Helpers to evaluate terms on a trial: blocks, constants, bits of numbers, exact comparison of sums."""
+"""Helpers to evaluate terms on a trial: blocks, bits of numbers, exact comparison of sums."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,14 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.logic.propositions import UnreadableError, spoken_of
 from mcfsim.theorems.logic.terms import (
-    Number,
-    OfFormat,
     Operand,
     Result,
     Results,
     Rounded,
     Term,
-    UnitRoundoff,
     Word,
 )
-from mcfsim.theorems.trial import Block, Trial, Truth, all_hold, only, rarely
+from mcfsim.theorems.trial import Block, Trial, Truth, all_hold, only, rarely, total
 
 
 def block_of(x: Term, t: Trial) -> Any:
@@ -31,8 +27,7 @@ def block_of(x: Term, t: Trial) -> Any:
     match x:
         case Word(name, place):
             words = t[name]
-            if not isinstance(words, tuple):
-                words = (words,)
+            words = words if isinstance(words, tuple) else (words,)
             if place >= len(words):
                 raise IndexError(f"{name} has no word number {place}; it has {len(words)}")
             return words[place]
@@ -41,18 +36,6 @@ def block_of(x: Term, t: Trial) -> Any:
         case Operand(name) if not isinstance(t[name], tuple):
             return t[name]
     raise UnreadableError(f"{type(x).__name__} stands where a word or a result must")
-
-
-def constant_of(x: Term, t: Trial) -> int | Fraction:
-    """Return the value of a constant term."""
-    match x:
-        case Number(value):
-            return value
-        case OfFormat():
-            return x.at(t.format, t.rounding)
-        case UnitRoundoff(power):
-            return Fraction(1, 2 ** (power * t.format.precision))
-    raise TypeError(f"{x!r} is no constant")
 
 
 def rounded(x: Rounded, t: Trial) -> Any:
@@ -72,12 +55,9 @@ def ulp_place(x: Term, t: Trial) -> Any:
     return np.maximum(exponent(block_of(x, t), t.format), t.format.emin) - t.format.precision + 1
 
 
-def and_finite(held: Truth, x: Term, t: Trial, y: Term | None = None) -> Truth:
-    """Return where `held` is true and all results in one or two terms are finite."""
-    for term in (x, y):
-        if term is not None and spoken_of(term):
-            held = held & finite(term, t)
-    return held
+def and_finite(held: Truth, t: Trial, *terms: Term) -> Truth:
+    """Return where `held` is true and all results in terms are finite."""
+    return all_hold(held, *(finite(term, t) for term in terms if spoken_of(term)))
 
 
 def finite(x: Term, t: Trial) -> Truth:
@@ -87,11 +67,6 @@ def finite(x: Term, t: Trial) -> Truth:
         return t.finite
     places = sorted({one.place for one in spoken if isinstance(one, Result)})
     return all_hold(*(np.isfinite(t.results[place]) for place in places)) if places else t.everywhere(True)
-
-
-# -- bits -------------------------------------------------------------------------------------------------
-#: The fraction bits of a binary64 code.
-_FRACTION = 2**52 - 1
 
 
 # -- floats -------------------------------------------------------------------------------------------------
@@ -106,7 +81,7 @@ def low_bit(x: Block) -> Any:
     magnitude = np.abs(x.astype(np.float64))
     code = magnitude.view(np.int64)
     rest = (code & (code - 1)).view(np.float64)  # without that bit, unless it is the leading one
-    alone = (code & _FRACTION) == 0
+    alone = (code & (2**52 - 1)) == 0  # no other fraction bit is set
     return np.where(magnitude == 0, np.inf, np.where(alone, magnitude, magnitude - rest))
 
 
@@ -212,7 +187,6 @@ def is_representable(t: Trial, x: Any) -> Truth:
     return result.astype(np.bool_)
 
 
-# -- sums -------------------------------------------------------------------------------------------------
 # -- sums ---------------------------------------------------------------------------------------------------
 def is_difference(d: Block, x: Block, y: Block) -> Any:
     """Return where ``d = x - y`` exactly; False for NaN and infinity.
@@ -224,15 +198,17 @@ def is_difference(d: Block, x: Block, y: Block) -> Any:
     return (np.subtract(x, y) == d) & (np.add(y, d) == x) & (np.subtract(x, d) == y)
 
 
-def equal_sums(x: Block, y: Block, s: Block, e: Block) -> Any:
-    """Return where ``x + y = s + e`` exactly, for finite x and y; False if s or e is not finite."""
+def equal_sums(x: Block, y: Block, s: Block, e: Block, *others: Block) -> Any:
+    """Return where ``x + y = s + e + ...`` exactly, for finite x and y; False if one of the others is not."""
     smaller, moved, sure = less(x, y, s)
 
-    def in_integers(x: Block, y: Block, s: Block, e: Block) -> Truth:
-        return (Exact.of(x) + Exact.of(y) - Exact.of(s) - Exact.of(e)).is_zero()
+    def in_integers(x: Block, y: Block, *parts: Block) -> Truth:
+        return (Exact.of(x) + Exact.of(y) - total(map(Exact.of, parts))).is_zero()
 
-    rest = rarely(~sure & np.isfinite(s) & np.isfinite(e), in_integers, x, y, s, e)
-    return (sure & is_difference(e, smaller, moved)) | rest
+    there = all_hold(~sure, *map(np.isfinite, (s, e, *others)))
+    rest = rarely(there, in_integers, x, y, s, e, *others)
+    held = equal_sums(smaller, -moved, e, *others) if others else is_difference(e, smaller, moved)
+    return (sure & held) | rest
 
 
 def less(x: Block, y: Block, s: Block) -> tuple[Block, Block, Any]:
@@ -270,19 +246,6 @@ def equal_pairs(x: Block, y: Block, s: Block, e: Block) -> Any:
     is_x, is_y = s == x, s == y
     rest = only(~(is_x | is_y), equal_sums, x, y, s, e)
     return (is_x & (e == y)) | (is_y & (e == x)) | rest
-
-
-def equal_to_three(x: Block, y: Block, r: Block, e: Block, f: Block) -> Any:
-    """Return where ``x + y = r + e + f`` exactly, for finite x and y; False if r, e or f is not finite."""
-    smaller, moved, sure = less(x, y, r)
-
-    def in_integers(*parts: Block) -> Truth:
-        x, y, r, e, f = map(Exact.of, parts)
-        return (x + y - r - e - f).is_zero()
-
-    finite = np.isfinite(r) & np.isfinite(e) & np.isfinite(f)
-    rest = rarely(~sure & finite, in_integers, x, y, r, e, f)
-    return (sure & equal_sums(smaller, -moved, e, f)) | rest
 
 
 def at_most(x: Block, y: Block, largest: float) -> Any:

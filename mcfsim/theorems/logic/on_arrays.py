@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from mcfsim.theorems.logic import of_trials
-from mcfsim.theorems.logic.in_floats import addends, as_exact, exact, near, on_one_scale, sides, unsure_of
+from mcfsim.theorems.logic.in_floats import addends, exact, near, on_one_scale, sides
 from mcfsim.theorems.logic.of_trials import (
     and_finite,
     block_of,
-    constant_of,
     finite,
     has_bits,
     is_multiple,
@@ -45,6 +44,7 @@ from mcfsim.theorems.logic.propositions import (
     StronglyNonoverlapping,
     UnreadableError,
     Within,
+    halves,
     settled,
 )
 from mcfsim.theorems.logic.terms import (
@@ -98,10 +98,8 @@ def holds(said: Proposition, t: Trial) -> Truth:
             return _within_bound(said, t)
         case Equal(x, y):
             return _equal(x, y, t)
-        case AtMost(x, y):
-            return _compared(x, y, t, strict=False)
-        case Below(x, y):
-            return _compared(x, y, t, strict=True)
+        case AtMost(x, y) | Below(x, y):
+            return _compared(x, y, t, strict=isinstance(said, Below))
     return _atom(said, t)
 
 
@@ -127,11 +125,9 @@ def _alternative(said: Proposition, t: Trial) -> Truth:
 def _atom(said: Proposition, t: Trial) -> Truth:
     match said:
         case Same():
-            half = len(t.results) // 2
-            pairs = zip(t.results[:half], t.results[half:], strict=True)
-            return all_hold(*((a == b) | (np.isnan(a) & np.isnan(b)) for a, b in pairs))
+            return all_hold(*((a == b) | (np.isnan(a) & np.isnan(b)) for a, b in halves(t.results)))
         case SameSign(x, y):
-            return and_finite(np.sign(block_of(x, t)) * np.sign(block_of(y, t)) >= 0, x, t, y)
+            return and_finite(np.sign(block_of(x, t)) * np.sign(block_of(y, t)) >= 0, t, x, y)
         case NoOverflow() | Finite(None):
             return t.finite
         case Finite(Result(place)):
@@ -144,10 +140,9 @@ def _atom(said: Proposition, t: Trial) -> Truth:
             number = near(x, t)
             if number is None or number[1] is not None:
                 raise UnreadableError("bits are counted of words and results")
-            return and_finite(has_bits(wide(number[0]), int(bits.at(t.format, t.rounding))), x, t)
+            return and_finite(has_bits(wide(number[0]), int(bits.at(t.format, t.rounding))), t, x)
         case Nonoverlapping(terms, factor):
-            parts = [block_of(term, t) for term in terms] if terms else t.results
-            return nonoverlapping(parts, factor)
+            return nonoverlapping([block_of(term, t) for term in terms] if terms else t.results, factor)
         case StronglyNonoverlapping():
             return strongly_nonoverlapping(t.results)
     raise UnreadableError(f"{type(said).__name__} cannot be read on arrays")
@@ -155,64 +150,46 @@ def _atom(said: Proposition, t: Trial) -> Truth:
 
 def _compared(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
     """Return where ``x <= y``, or ``x < y``, and the results in both are finite."""
-    held = _in_range(x, y, t, strict=strict)
-    if held is None:
-        left, right = near(x, t), near(y, t)
-        if left is None or right is None:
-            held = _exactly(x, y, t, strict=strict)
-        else:
-            (a, sure), (b, also) = left, right
-            a, b = on_one_scale(a, b)
-            held = a < b if strict else a <= b
-            unsure = unsure_of(sure, also)
-            if unsure is not None:
-                rest = t.rarely(
-                    unsure & finite(x, t) & finite(y, t), lambda some: _exactly(x, y, some, strict=strict)
-                )
-                held = (held & ~unsure) | rest
-    return and_finite(_of_every_case(held, t), x, t, y)
+    match x, y:
+        case Magnitude(Sum((Word() as u, Word() as v))), OfFormat() if y == LARGEST and not strict:
+            return of_trials.at_most(block_of(u, t), block_of(v, t), float(t.format.max))
+    left, right = near(x, t), near(y, t)
+    if left is None or right is None:
+        held = _exactly(x, y, t, strict=strict)
+    else:
+        (a, sure), (b, also) = left, right
+        a, b = on_one_scale(a, b)
+        held = a < b if strict else a <= b
+        known = [one for one in (sure, also) if one is not None]
+        if known:
+            unsure = ~all_hold(*known)
+            asked = unsure & finite(x, t) & finite(y, t)
+            rest = t.rarely(asked, lambda some: _exactly(x, y, some, strict=strict))
+            held = (held & ~unsure) | rest
+    return and_finite(_of_every_case(held, t), t, x, y)
 
 
 def _exactly(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth:
     a, b = exact(x, t), exact(y, t)
-    return ~_of_every_case(_at_most(b, a), t) if strict else _of_every_case(_at_most(a, b), t)
-
-
-def _at_most(a: Any, b: Any) -> Truth:
-    """Return where ``a <= b``; one of them may be a Fraction, common to all cases."""
-    return b >= a if isinstance(a, Fraction) else a <= b
-
-
-def _in_range(x: Term, y: Term, t: Trial, *, strict: bool) -> Truth | None:
-    """Return where ``|a + b| <= max`` for two words, or None for any other comparison."""
-    match x, y:
-        case Magnitude(Sum((Word() as a, Word() as b))), OfFormat() if y == LARGEST and not strict:
-            return of_trials.at_most(block_of(a, t), block_of(b, t), float(t.format.max))
-    return None
+    return ~_of_every_case(b <= a, t) if strict else _of_every_case(a <= b, t)
 
 
 def _equal(x: Term, y: Term, t: Trial) -> Truth:
     """Return where two terms are equal and the results in both are finite."""
-    if isinstance(x, Rounded) or isinstance(y, Rounded):
-        once, other = (x, y) if isinstance(x, Rounded) else (y, x)
-        assert isinstance(once, Rounded)
-        return and_finite(rounded(once, t) == block_of(other, t), x, t, y)
-    if isinstance(x, RoundedToBits) or isinstance(y, RoundedToBits):
-        rounded_to, other = (x, y) if isinstance(x, RoundedToBits) else (y, x)
-        assert isinstance(rounded_to, RoundedToBits)
-        bits = int(rounded_to.bits.at(t.format, t.rounding))
-        return and_finite(rounded_to_bits(block_of(other, t), block_of(rounded_to.of, t), bits), other, t)
+    match x, y:
+        case (Rounded() as once, other) | (other, Rounded() as once):
+            return and_finite(rounded(once, t) == block_of(other, t), t, x, y)
+        case (RoundedToBits(of, bits), other) | (other, RoundedToBits(of, bits)):
+            most = int(bits.at(t.format, t.rounding))
+            return and_finite(rounded_to_bits(block_of(other, t), block_of(of, t), most), t, other)
     found = _equal_in_floats(x, y, t)
     if found is not None:
         return found
     left, right = near(x, t), near(y, t)
     if left is not None and right is not None and left[1] is None and right[1] is None:
         first, second = on_one_scale(left[0], right[0])
-        return and_finite(_of_every_case(first == second, t), x, t, y)
-    a, b = exact(x, t), exact(y, t)
-    if isinstance(a, Fraction) or isinstance(b, Fraction):  # a Fraction need not be dyadic
-        return and_finite(_of_every_case(b == a if isinstance(a, Fraction) else a == b, t), x, t, y)
-    return and_finite((a - b).is_zero(), x, t, y)
+        return and_finite(_of_every_case(first == second, t), t, x, y)
+    return and_finite(_of_every_case(exact(x, t) == exact(y, t), t), t, x, y)
 
 
 def _of_every_case(held: Truth, t: Trial) -> Truth:
@@ -225,76 +202,68 @@ def _equal_in_floats(x: Term, y: Term, t: Trial) -> Truth | None:
     given, made = sides(addends(x - y, t))
     if any(block.dtype == np.float64 for block in (*given, *made)):
         given, made = [wide(block) for block in given], [wide(block) for block in made]
-    match len(given), len(made):
-        case (2, 0):
-            return given[0] == -given[1]
-        case (1, 1):
-            return given[0] == made[0]
-        case (0, 2):
-            return (made[0] == -made[1]) & np.isfinite(made[0])
-        case (3, 0):
-            return of_trials.is_difference(-given[2], given[0], -given[1])
-        case (2, 1):
-            return of_trials.is_difference(made[0], given[0], -given[1])
-        case (1, 2):
-            return of_trials.is_difference(made[0], given[0], made[1])
-        case (2, 2):
+    match given, made:
+        case [], [r, s]:
+            return (r == -s) & np.isfinite(r)
+        case [_, _], [_, _]:
             return of_trials.equal_pairs(*given, *made)
-        case (2, 3):
-            return of_trials.equal_to_three(*given, *made)
+        case [_, _], [_, _, _]:
+            return of_trials.equal_sums(*given, *made)
+    if given and 2 <= len(given) + len(made) <= 3:  # the first operand equals the sum of the rest
+        rest = [*(-block for block in given[1:]), *made]
+        return of_trials.is_difference(rest[1], given[0], rest[0]) if rest[1:] else given[0] == rest[0]
     return None
 
 
 def _is_value(x: Term, t: Trial) -> Truth:
     """Return where a term is a finite value of the format and the results in it are finite."""
-    given, made = sides(addends(x, t))
-    if (len(given), len(made)) == (1, 1):
-        rest, held = of_trials.rest_of(given[0], made[0])
-        return held & is_value(rest, t.format)
-    if (len(given), len(made)) == (2, 1):
-        rest, held, sure = of_trials.rest_of_sum(given[0], given[1], made[0])
-        other = t.rarely(~sure & finite(x, t), lambda some: is_representable(some, as_exact(x, some)))
-        return (sure & held & is_value(rest, t.format)) | other
-    return and_finite(is_representable(t, as_exact(x, t)), x, t)
+    match sides(addends(x, t)):
+        case [a], [r]:
+            rest, held = of_trials.rest_of(a, r)
+            return held & is_value(rest, t.format)
+        case [a, b], [r]:
+            rest, held, sure = of_trials.rest_of_sum(a, b, r)
+            other = t.rarely(~sure & finite(x, t), lambda some: is_representable(some, exact(x, some)))
+            return (sure & held & is_value(rest, t.format)) | other
+    return and_finite(is_representable(t, exact(x, t)), t, x)
 
 
 def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
     """Return where a term is an integer multiple of a power of two."""
     number = near(x, t)
     if number is not None and number[1] is None:
+        place = None
         match of:
             case Ulp(Word() | Result() as y):
-                return and_finite(_is_whole(np.ldexp(wide(number[0]), -ulp_place(y, t))), x, t, y)
-            case Product(Number(value), Ulp(Word() | Result() as y)) if value == 2:
-                return and_finite(_is_whole(np.ldexp(wide(number[0]), -(ulp_place(y, t) + 1))), x, t, y)
+                place = ulp_place(y, t)
+            case Product(Number(2), Ulp(Word() | Result() as y)):
+                place = ulp_place(y, t) + 1
             case OfFormat():
                 unit = Fraction(of.at(t.format, t.rounding))
-                shift = unit.denominator.bit_length() - unit.numerator.bit_length()
-                return and_finite(_is_whole(np.ldexp(wide(number[0]), shift)), x, t)
+                place = unit.numerator.bit_length() - unit.denominator.bit_length()
+        if place is not None:
+            units = np.ldexp(wide(number[0]), -place)
+            return and_finite(np.floor(units) == units, t, x, of)
     match of:
         case Product(Ulp(whole), OfFormat() as share):
-            bits = Fraction(constant_of(share, t)).denominator.bit_length() - 1
-            place = ulp_of(as_exact(whole, t), t.format) - bits
-            return and_finite(is_multiple(as_exact(x, t), place), x, t)
+            bits = Fraction(share.at(t.format, t.rounding)).denominator.bit_length() - 1
+            place = ulp_of(exact(whole, t), t.format) - bits
+            return and_finite(is_multiple(exact(x, t), place), t, x)
     raise UnreadableError("a multiple of that cannot be read on arrays")
-
-
-def _is_whole(x: Any) -> Any:
-    return np.floor(x) == x
 
 
 def measure(said: Within, t: Trial) -> Measured:
     """Return the error and the reference of each case."""
-    error, reference = said.error, said.reference
+    error, reference = exact(said.error, t), said.reference
     if isinstance(reference, Mixed):
-        x, y = as_exact(reference.x, t), as_exact(reference.y, t)
-        return MixedError(as_exact(error, t), x, y, *reference.shares(t.format.precision))
-    return Measured(as_exact(error, t), as_exact(reference, t))
+        shares = reference.shares(t.format.precision)
+        return MixedError(error, exact(reference.x, t), exact(reference.y, t), *shares)
+    return Measured(error, exact(reference, t))
 
 
 def _within_bound(said: Within, t: Trial) -> Truth:
-    found, p = t.once(measure, said), t.format.precision
-    above, below = said.bound.limits(p)
+    found = t.once(measure, said)
+    above, below = said.bound.limits(t.format.precision)
     held = _within(found, above, strict=said.bound.strict)
     if said.bound.squared:
         held = np.where(found.ratio >= 0, held, _within(found, below, strict=said.bound.strict))

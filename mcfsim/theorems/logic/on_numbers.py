@@ -6,15 +6,16 @@ Terms made of sums, products and magnitudes alone are evaluated on polynomials i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from operator import add
+from operator import add, eq, le, lt
 from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.oracle import FractionArithmetic, round_fraction
+from mcfsim.oracle.rationals import floor_log2
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.logic.propositions import (
     EveryDraw,
@@ -32,6 +33,7 @@ from mcfsim.theorems.logic.propositions import (
     StronglyNonoverlapping,
     UnreadableError,
     Within,
+    halves,
     nodes,
     spoken_of,
 )
@@ -44,6 +46,7 @@ from mcfsim.theorems.logic.terms import (
     Equal,
     Expectation,
     Exponent,
+    FixedTerm,
     InnerProduct,
     LowBit,
     Magnitude,
@@ -51,7 +54,6 @@ from mcfsim.theorems.logic.terms import (
     Negative,
     Not,
     Number,
-    OfFormat,
     Operand,
     Product,
     Proposition,
@@ -67,8 +69,7 @@ from mcfsim.theorems.logic.terms import (
     UnitRoundoff,
     Word,
 )
-from mcfsim.theorems.symbolic.operand_families import unit
-from mcfsim.theorems.symbolic.polynomial import Precisions
+from mcfsim.theorems.symbolic.polynomial import Precisions, unit
 
 #: A fraction, or a float that is infinite or NaN.
 Outcome = Fraction | float
@@ -76,6 +77,7 @@ Outcome = Fraction | float
 _BINARY64 = 53
 #: An exponent above all others.
 _BEYOND = 1 << 30
+_COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {AtMost: le, Below: lt, Equal: eq}
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,68 @@ class Case:
         return _Path(self, self.paths[path][1]).value(x)
 
 
-class _Path:
+class Ring:
+    """Operands and results of any kind of numbers that can be added and multiplied, as polynomials in u.
+
+    Parameters
+    ----------
+    operands : mapping
+        The words of each operand, by name.
+    results : sequence
+    over : Precisions, optional
+        The precisions of the polynomials. If given, powers of u are polynomials, too.
+    """
+
+    def __init__(
+        self, operands: Mapping[str, Sequence[Any]], results: Sequence[Any], over: Precisions | None = None
+    ) -> None:
+        self.operands, self.results, self.over = operands, results, over
+
+    def value(self, x: Term) -> Any:
+        """Return the value of a term.
+
+        Raises
+        ------
+        UnreadableError
+            If it is made of anything but operands, results, sums, products, magnitudes and powers of u.
+        """
+        value = self.value
+        match x:
+            case Number(number):
+                return number
+            case UnitRoundoff(power) if self.over is not None:
+                return unit(self.over) ** power
+            case Operand(name):
+                return reduce(add, self.operands[name])
+            case Word(name, place):
+                return self.operands[name][place]
+            case Result(place):
+                return self.results[place]
+            case Results(first, stop):
+                return reduce(add, self.results[first:stop])
+            case Sum(terms):
+                return reduce(add, map(value, terms))
+            case Negative(term):
+                return -value(term)
+            case Product(first, second):
+                return value(first) * value(second)
+            case Magnitude(term):
+                return abs(value(term))
+            case SumOfMagnitudes(names):
+                products = zip(*(self.operands[name] for name in names), strict=True)
+                return reduce(add, (abs(math.prod(factors)) for factors in products))
+            case InnerProduct(a, b):
+                pairs = zip(self.operands[a], self.operands[b], strict=True)
+                return reduce(add, (x * y for x, y in pairs))
+            case Computed(_, text):
+                raise UnreadableError(f"{text!r} is computed from arrays; single numbers are read from data")
+        raise UnreadableError(f"{type(x).__name__} has no meaning for these numbers")
+
+
+class _Path(Ring):
     def __init__(self, case: Case, results: Sequence[Outcome]) -> None:
-        self.case, self.results = case, results
+        super().__init__(case.operands, results)
+        self.case = case
         self.format, self.rounding = case.format, case.rounding
 
     # -- propositions ---------------------------------------------------------------------------------------
@@ -143,10 +204,7 @@ class _Path:
             case Finite(Result(place)):
                 return _is_finite(self.results[place])
             case Same():
-                half = len(self.results) // 2
-                return all(
-                    _same(*pair) for pair in zip(self.results[:half], self.results[half:], strict=True)
-                )
+                return all(_same(*pair) for pair in halves(self.results))
             case Predicate(text, _):
                 raise UnreadableError(f"{text!r} is a predicate on arrays; single numbers are read from data")
         return self._is_finite(said) and self._atom(said)
@@ -165,14 +223,10 @@ class _Path:
     def _atom(self, said: Proposition) -> bool:
         value = self.value
         match said:
-            case AtMost(x, y):
-                return bool(value(x) <= value(y))
-            case Below(x, y):
-                return bool(value(x) < value(y))
+            case AtMost(x, y) | Below(x, y) | Equal(x, y):
+                return bool(_COMPARED[type(said)](value(x), value(y)))
             case SameSign(x, y):
                 return not (value(x) < 0 < value(y) or value(y) < 0 < value(x))
-            case Equal(x, y):
-                return bool(value(x) == value(y))
             case IsValue(x):
                 return self._is_value(value(x))
             case IsMultiple(x, of):
@@ -185,8 +239,7 @@ class _Path:
                 size, most = abs(wrong), limit * abs(right)
                 return bool(size < most if bound.strict else size <= most)
             case Nonoverlapping(terms, factor):
-                parts = [value(term) for term in terms] if terms else self.results
-                return _nonoverlapping(parts, factor)
+                return _nonoverlapping([value(term) for term in terms] if terms else self.results, factor)
             case StronglyNonoverlapping():
                 return _strongly_nonoverlapping(self.results)
         raise UnreadableError(f"{type(said).__name__} cannot be read on single numbers")
@@ -211,18 +264,16 @@ class _Path:
             case Rounded(a, b, mode):
                 return self._rounded(value(a) + value(b), self.rounding if mode is None else Rounding(mode))
             case RoundedToBits(of, bits):
-                return _to_bits(value(of), int(bits.at(fmt, self.rounding)))
+                return FractionArithmetic(int(bits.at(fmt, self.rounding))).round(value(of))
             case Expectation(of):
                 weighed = [p * _Path(self.case, results).value(of) for p, results in self.case.paths]
                 return sum(weighed, Fraction(0))
-            case OfFormat():
+            case FixedTerm():
                 return Fraction(x.at(fmt, self.rounding))
-            case UnitRoundoff(power):
-                return Fraction(1, 2 ** (power * fmt.precision))
             case Mixed(a, b, shares, _):
                 first, second = shares(fmt.precision)
                 return first * abs(value(a)) + second * value(b)
-        return _ring_value(x, self.case.operands, self.results, value)
+        return super().value(x)
 
     def _rounded(self, x: Fraction, rounding: Rounding) -> Outcome:
         if self.format.precision > _BINARY64:
@@ -241,68 +292,6 @@ class _Path:
         return abs(Fraction(round_fraction(beyond, wide, Rounding(mode))) - x)
 
 
-def in_ring(
-    x: Term,
-    operands: Mapping[str, Sequence[Any]],
-    results: Sequence[Any],
-    over: Precisions | None = None,
-) -> Any:
-    """Evaluate a term on numbers that can be added and multiplied, such as polynomials in u.
-
-    Parameters
-    ----------
-    x : Term
-    operands : mapping
-        The words of each operand, by name.
-    results : sequence
-    over : Precisions, optional
-        The precisions of the polynomials. If given, powers of u are polynomials, too.
-
-    Raises
-    ------
-    UnreadableError
-        If it is made of anything but operands, results, sums, products, magnitudes and powers of u.
-    """
-
-    def value(x: Term) -> Any:
-        if isinstance(x, UnitRoundoff) and over is not None:
-            return unit(over) ** x.power
-        return _ring_value(x, operands, results, value)
-
-    return value(x)
-
-
-def _ring_value(x: Term, operands: Mapping[str, Sequence[Any]], results: Sequence[Any], value: Any) -> Any:
-    """Evaluate a term by operations that all kinds of numbers have."""
-    match x:
-        case Number(number):
-            return number
-        case Operand(name):
-            return reduce(add, operands[name])
-        case Word(name, place):
-            return operands[name][place]
-        case Result(place):
-            return results[place]
-        case Results(first, stop):
-            return reduce(add, results[first:stop])
-        case Sum(terms):
-            return reduce(add, map(value, terms))
-        case Negative(term):
-            return -value(term)
-        case Product(first, second):
-            return value(first) * value(second)
-        case Magnitude(term):
-            return abs(value(term))
-        case SumOfMagnitudes(names):
-            products = zip(*(operands[name] for name in names), strict=True)
-            return reduce(add, (abs(math.prod(factors)) for factors in products))
-        case InnerProduct(first, second):
-            return reduce(add, (a * b for a, b in zip(operands[first], operands[second], strict=True)))
-        case Computed(_, text):
-            raise UnreadableError(f"{text!r} is computed from arrays; single numbers are read from data")
-    raise UnreadableError(f"{type(x).__name__} has no meaning for these numbers")
-
-
 # -- single numbers -----------------------------------------------------------------------------------------
 def _is_finite(x: Outcome) -> bool:
     return isinstance(x, Fraction | int) or math.isfinite(x)
@@ -317,12 +306,7 @@ def _exponent(x: Outcome, fmt: Format) -> int:
         return _BEYOND
     if x == 0:
         return fmt.emin - 2 * fmt.precision - 2
-    return _floor_log2(abs(x))
-
-
-def _floor_log2(x: Fraction) -> int:
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e if x >= Fraction(2) ** e else e - 1
+    return floor_log2(abs(x))
 
 
 def _low_bit(x: Any) -> Any:
@@ -332,15 +316,7 @@ def _low_bit(x: Any) -> Any:
 
 
 def _bits(x: Fraction) -> int:
-    return _floor_log2(abs(x)) - _floor_log2(_low_bit(x)) + 1 if x else 0
-
-
-def _to_bits(x: Fraction, bits: int) -> Fraction:
-    """Return a number rounded to `bits` bits, ties to even, by Python's `round` of fractions."""
-    if x == 0:
-        return x
-    ulp = Fraction(2) ** (_floor_log2(abs(x)) - bits + 1)
-    return round(x / ulp) * ulp
+    return floor_log2(abs(x)) - floor_log2(_low_bit(x)) + 1 if x else 0
 
 
 def _nonoverlapping(parts: Sequence[Any], factor: int) -> bool:

@@ -6,7 +6,7 @@ Combine propositions with ``&`` and ``|``; negate one with ``~``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
@@ -16,7 +16,7 @@ import mpmath
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Overflow, Rounding
-from mcfsim.theorems.logic.terms import AllOf, AnyOf, Not, OfFormat, Proposition, Result, Results, Term
+from mcfsim.theorems.logic.terms import AllOf, AnyOf, Not, OfFormat, OfTwo, Proposition, Result, Results, Term
 from mcfsim.theorems.symbolic import Polynomial, Quotient
 
 #: The constant of a bound: a number, a function of u, or a function of the precision.
@@ -28,7 +28,6 @@ class UnreadableError(ValueError):
 
 
 # -- combinations -------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
 class Iff(Proposition):
     """The equivalence of two propositions."""
 
@@ -36,22 +35,16 @@ class Iff(Proposition):
     second: Proposition
 
 
-@dataclass(frozen=True)
 class EveryDraw(Proposition):
     """A proposition on every draw; without stochastic rounding, the proposition itself."""
 
     part: Proposition
 
 
-@dataclass(frozen=True)
-class SameSign(Proposition):
+class SameSign(OfTwo):
     """The proposition that two words or results do not have opposite signs: ``x y >= 0``."""
 
-    x: Term
-    y: Term
 
-
-@dataclass(frozen=True)
 class Same(Proposition):
     """The proposition that both halves of the results are equal, up to signs of zero; NaN equals NaN.
 
@@ -66,14 +59,12 @@ class Same(Proposition):
 
 
 # -- properties of numbers ----------------------------------------------------------------------------------
-@dataclass(frozen=True)
 class Finite(Proposition):
     """The proposition that a result is finite; by default, that all results are."""
 
     of: Result | None = None
 
 
-@dataclass(frozen=True)
 class NoOverflow(Proposition):
     """The proposition that no result is infinite or NaN.
 
@@ -81,14 +72,12 @@ class NoOverflow(Proposition):
     """
 
 
-@dataclass(frozen=True)
 class IsValue(Proposition):
     """The proposition that a number is a finite value of the format."""
 
     x: Term
 
 
-@dataclass(frozen=True)
 class IsMultiple(Proposition):
     """The proposition that a number is an integer multiple of a power of two."""
 
@@ -96,7 +85,6 @@ class IsMultiple(Proposition):
     of: Term
 
 
-@dataclass(frozen=True)
 class HasBits(Proposition):
     """The proposition that a number has at most `bits` significant bits; only zero has none."""
 
@@ -104,7 +92,6 @@ class HasBits(Proposition):
     bits: OfFormat
 
 
-@dataclass(frozen=True)
 class Nonoverlapping(Proposition):
     """The proposition that each nonzero term, times the factor, is below the last bit of every later one.
 
@@ -115,13 +102,11 @@ class Nonoverlapping(Proposition):
     factor: int = 1
 
 
-@dataclass(frozen=True)
 class StronglyNonoverlapping(Proposition):
     """No results overlap; adjacent ones are powers of two, and none is adjacent to two others."""
 
 
 # -- of the format, and by predicate ------------------------------------------------------------------------
-@dataclass(frozen=True)
 class InFormat(Proposition):
     """A proposition that depends on format and rounding alone."""
 
@@ -142,7 +127,6 @@ class InFormat(Proposition):
         return found
 
 
-@dataclass(frozen=True)
 class Predicate(Proposition):
     """A custom test of a `Trial`. Only arrays and recorded programs can evaluate it."""
 
@@ -216,7 +200,6 @@ class Bound:
             return abs(mpmath.sqrt(1 + exact) - 1) * 2 ** (self.unit * p)
 
 
-@dataclass(frozen=True)
 class Within(Proposition):
     """The proposition that ``|error| <= bound |reference|`` and all results are finite.
 
@@ -281,6 +264,12 @@ def nodes(said: Any) -> Iterator[Any]:
         for item in part if isinstance(part, tuple) else (part,):
             if isinstance(item, Term | Proposition):
                 yield from nodes(item)
+
+
+def halves(results: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield each result of the first half with its counterpart of the second; see `Same`."""
+    half = len(results) // 2
+    return zip(results[:half], results[half:], strict=True)
 
 
 def predicates(said: Any) -> Iterator[Predicate]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, dataclass_transform
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
@@ -14,12 +14,25 @@ from mcfsim.rounding import Mode, Rounding
 Constant = int | Fraction
 
 
-# -- terms --------------------------------------------------------------------------------------------------
-class Term:
-    """A real number for each case. It has no truth value."""
+@dataclass_transform(frozen_default=True)
+class Said:
+    """What terms and propositions are: each class of them is a frozen dataclass, without a truth value."""
+
+    #: The error message of `bool`.
+    truthless: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def __bool__(self) -> bool:
-        raise TypeError("a term is a number of every case, and has no truth value")
+        raise TypeError(self.truthless)
+
+
+# -- terms --------------------------------------------------------------------------------------------------
+class Term(Said):
+    """A real number for each case. It has no truth value."""
+
+    truthless = "a term is a number of every case, and has no truth value"
 
     def __add__(self, other: Term | Constant) -> Term:
         return Sum((self, as_term(other)))
@@ -75,28 +88,36 @@ def as_term(x: Any) -> Term:
     return Number(Fraction(x))
 
 
-@dataclass(frozen=True)
-class Number(Term):
+class FixedTerm(Term):
+    """A term that depends on format and rounding alone."""
+
+    def at(self, fmt: Format, rounding: Rounding) -> Constant:
+        """Return the number for a format and a rounding."""
+        raise NotImplementedError
+
+
+class Number(FixedTerm):
     """A number that is the same in every format."""
 
     value: Fraction
 
+    def at(self, fmt: Format, rounding: Rounding) -> Fraction:
+        """Return the number."""
+        return self.value
 
-@dataclass(frozen=True)
+
 class Sum(Term):
     """The exact sum of terms."""
 
     terms: tuple[Term, ...]
 
 
-@dataclass(frozen=True)
 class Negative(Term):
     """The negative of a term."""
 
     term: Term
 
 
-@dataclass(frozen=True)
 class Product(Term):
     """The exact product of two terms."""
 
@@ -104,7 +125,6 @@ class Product(Term):
     second: Term
 
 
-@dataclass(frozen=True)
 class Magnitude(Term):
     """The magnitude of a term."""
 
@@ -112,11 +132,10 @@ class Magnitude(Term):
 
 
 # -- propositions --------------------------------------------------------------------------------------------
-class Proposition:
+class Proposition(Said):
     """A statement that is true or false of each case. It has no truth value by itself."""
 
-    def __bool__(self) -> bool:
-        raise TypeError("a proposition is true or false of a case: join two by & and |, deny one by ~")
+    truthless = "a proposition is true or false of a case: join two by & and |, deny one by ~"
 
     def __and__(self, other: Proposition) -> Proposition:
         return AllOf((self, other))
@@ -128,49 +147,41 @@ class Proposition:
         return Not(self)
 
 
-@dataclass(frozen=True)
 class AllOf(Proposition):
     """The conjunction of propositions."""
 
     parts: tuple[Proposition, ...]
 
 
-@dataclass(frozen=True)
 class AnyOf(Proposition):
     """The disjunction of propositions."""
 
     parts: tuple[Proposition, ...]
 
 
-@dataclass(frozen=True)
 class Not(Proposition):
     """The negation of a proposition."""
 
     part: Proposition
 
 
-@dataclass(frozen=True)
-class AtMost(Proposition):
+class OfTwo(Proposition):
+    """A proposition about two terms."""
+
+    x: Term
+    y: Term
+
+
+class AtMost(OfTwo):
     """The proposition ``x <= y``."""
 
-    x: Term
-    y: Term
 
-
-@dataclass(frozen=True)
-class Below(Proposition):
+class Below(OfTwo):
     """The proposition ``x < y``."""
 
-    x: Term
-    y: Term
 
-
-@dataclass(frozen=True)
-class Equal(Proposition):
+class Equal(OfTwo):
     """The proposition that ``x = y`` exactly."""
-
-    x: Term
-    y: Term
 
 
 def equal(x: Any, y: Any) -> Proposition:
@@ -178,16 +189,13 @@ def equal(x: Any, y: Any) -> Proposition:
     return Equal(as_term(x), as_term(y))
 
 
-# -- terms --------------------------------------------------------------------------------------------------
-# -- of the case --------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+# -- terms of the case --------------------------------------------------------------------------------------
 class Operand(Term):
     """An operand: the exact sum of its words."""
 
     name: str
 
 
-@dataclass(frozen=True)
 class Word(Term):
     """One word of an operand, by default the first. A value is its own first word."""
 
@@ -195,7 +203,6 @@ class Word(Term):
     place: int = 0
 
 
-@dataclass(frozen=True)
 class Result(Term):
     """One result of the algorithm, by its place in the flattened results, and its name."""
 
@@ -203,7 +210,6 @@ class Result(Term):
     name: str = ""
 
 
-@dataclass(frozen=True)
 class Results(Term):
     """The exact sum of the results ``[first:stop]``, by default of all."""
 
@@ -212,8 +218,7 @@ class Results(Term):
 
 
 # -- of the format ------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class OfFormat(Term):
+class OfFormat(FixedTerm):
     """A number that depends on format and rounding alone.
 
     Attributes
@@ -241,11 +246,14 @@ class OfFormat(Term):
         return found
 
 
-@dataclass(frozen=True)
-class UnitRoundoff(Term):
+class UnitRoundoff(FixedTerm):
     """A power of the unit roundoff ``u = 2**-p``."""
 
     power: int = 1
+
+    def at(self, fmt: Format, rounding: Rounding) -> Fraction:
+        """Return the power for a format."""
+        return Fraction(1, 2 ** (self.power * fmt.precision))
 
 
 U = UnitRoundoff()
@@ -258,14 +266,12 @@ RANDOM_BITS = OfFormat("k", lambda _, rounding: rounding.random_bits)
 
 
 # -- derived ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
 class SumOfMagnitudes(Term):
     """The sum of ``|x_i|`` over the words of one operand, or of ``|x_i y_i|`` over those of two."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class InnerProduct(Term):
     """The exact sum of the products of two operands' words."""
 
@@ -273,7 +279,6 @@ class InnerProduct(Term):
     second: str
 
 
-@dataclass(frozen=True)
 class Mixed(Term):
     """A reference ``a |x| + b y`` for ``y >= |x|``, with shares ``(a, b)`` that depend on the precision."""
 
@@ -283,28 +288,24 @@ class Mixed(Term):
     text: str
 
 
-@dataclass(frozen=True)
 class Exponent(Term):
     """The exponent ``floor(log2 |x|)``, also of subnormal x; for zero ``emin - 2p - 2``, below all others."""
 
     of: Term
 
 
-@dataclass(frozen=True)
 class Ulp(Term):
     """The unit in the last place: ``2**(max(e(x), emin) - p + 1)``."""
 
     of: Term
 
 
-@dataclass(frozen=True)
 class LowBit(Term):
     """The value of the last nonzero bit of x; infinity for zero."""
 
     of: Term
 
 
-@dataclass(frozen=True)
 class UlpTowards(Term):
     """The distance from a nonzero value x to its neighbour in the direction of the sign of y."""
 
@@ -312,7 +313,6 @@ class UlpTowards(Term):
     toward: Term
 
 
-@dataclass(frozen=True)
 class Rounded(Term):
     """``RN(x + y)``: the rounded sum of two values, in the arithmetic's mode or in a given one."""
 
@@ -321,7 +321,6 @@ class Rounded(Term):
     mode: Mode | None = None
 
 
-@dataclass(frozen=True)
 class RoundedToBits(Term):
     """A value rounded to `bits` bits, to nearest, ties to even, with an unbounded exponent."""
 
@@ -329,14 +328,12 @@ class RoundedToBits(Term):
     bits: OfFormat
 
 
-@dataclass(frozen=True)
 class Expectation(Term):
     """The expectation of a term over all draws of stochastic rounding."""
 
     of: Term
 
 
-@dataclass(frozen=True)
 class Computed(Term):
     """A number that a custom function of a `Trial` returns, as an `Exact`. Only arrays can evaluate it."""
 

@@ -10,6 +10,7 @@ from math import gcd, lcm
 from typing import Any
 
 from mcfsim.checks import Opaque
+from mcfsim.theorems.symbolic.polynomial import collected
 
 #: An unknown, by name, times a power of u.
 Term = tuple[str, int]
@@ -29,7 +30,7 @@ class LinearForm(Opaque):
     @staticmethod
     def of(terms: Mapping[Term, Fraction]) -> LinearForm:
         """Return the form of terms and their factors."""
-        return LinearForm(tuple(sorted((term, Fraction(c)) for term, c in terms.items() if c)))
+        return LinearForm(collected(terms.items()))
 
     @staticmethod
     def unknown(name: str) -> LinearForm:
@@ -37,10 +38,7 @@ class LinearForm(Opaque):
         return LinearForm((((name, 0), Fraction(1)),))
 
     def __add__(self, other: LinearForm) -> LinearForm:
-        found = dict(self.terms)
-        for term, c in _form(other).terms:
-            found[term] = found.get(term, Fraction(0)) + c
-        return LinearForm.of(found)
+        return LinearForm(collected((*self.terms, *_form(other).terms)))
 
     def __neg__(self) -> LinearForm:
         return LinearForm(tuple((term, -c) for term, c in self.terms))
@@ -141,33 +139,31 @@ class Comparison(Formula):
 
 
 @dataclass(frozen=True, eq=False)
-class Conjunction(Formula):
-    """The conjunction of formulas; true if there are none."""
+class Junction(Formula):
+    """A conjunction or disjunction of formulas."""
 
     parts: tuple[Formula, ...]
+
+    def denied(self) -> Formula:
+        """Return the disjunction of the negations of a conjunction's parts, and the converse."""
+        contrary = Disjunction if isinstance(self, Conjunction) else Conjunction
+        return contrary(tuple(part.denied() for part in self.parts))
+
+
+class Conjunction(Junction):
+    """The conjunction of formulas; true if there are none."""
 
     def holds(self, values: Values, p: int) -> bool:
         """Return whether all parts hold."""
         return all(part.holds(values, p) for part in self.parts)
 
-    def denied(self) -> Formula:
-        """Return the formula that some part does not hold."""
-        return Disjunction(tuple(part.denied() for part in self.parts))
 
-
-@dataclass(frozen=True, eq=False)
-class Disjunction(Formula):
+class Disjunction(Junction):
     """The disjunction of formulas; false if there are none."""
-
-    parts: tuple[Formula, ...]
 
     def holds(self, values: Values, p: int) -> bool:
         """Return whether any part holds."""
         return any(part.holds(values, p) for part in self.parts)
-
-    def denied(self) -> Formula:
-        """Return the formula that no part holds."""
-        return Conjunction(tuple(part.denied() for part in self.parts))
 
 
 TRUE = Conjunction(())

@@ -24,8 +24,8 @@ from mcfsim.theorems.solver.facts import (
 from mcfsim.theorems.solver.linear_forms import (
     Comparison,
     Conjunction,
-    Disjunction,
     Formula,
+    Junction,
     LinearForm,
     Term,
 )
@@ -62,18 +62,11 @@ class Solver:
             raise ImportError("theorems for every p need z3: pip install 'mcfsim[solver]'") from missing
         self._z3, self._until = z3, until
         self._solver = z3.SolverFor("QF_LRA")
+        #: Name and version of the solver.
+        self.version = f"Z3 {z3.get_version_string()}"
+        #: The different comparisons in its assertions, as truth values.
+        self.comparisons: dict[tuple[Any, bool], Any] = {}
         self._variables: dict[Term, Any] = {}
-        self._comparisons: dict[tuple[Any, bool], Any] = {}
-
-    @property
-    def version(self) -> str:
-        """Name and version of the solver."""
-        return f"Z3 {self._z3.get_version_string()}"
-
-    @property
-    def comparisons(self) -> int:
-        """Number of different comparisons in its assertions."""
-        return len(self._comparisons)
 
     @property
     def left(self) -> float:
@@ -106,7 +99,7 @@ class Solver:
     def _translated(self, formula: Formula) -> Any:
         if isinstance(formula, Comparison):
             return self._comparison(formula)
-        assert isinstance(formula, Conjunction | Disjunction)
+        assert isinstance(formula, Junction)
         combine = self._z3.And if isinstance(formula, Conjunction) else self._z3.Or
         return combine([self._translated(part) for part in formula.parts])
 
@@ -119,13 +112,13 @@ class Solver:
         if negative := form.terms[0][1] < 0:
             form, strict = -form, not strict
         key = form.terms, strict
-        if key not in self._comparisons:
-            truth = self._z3.Bool(f"comparison {len(self._comparisons)}")
+        if key not in self.comparisons:
+            truth = self._z3.Bool(f"comparison {len(self.comparisons)}")
             for power in range(max(_TOP + 2 - form.powers.stop, 1)):
                 side = self._sum(form.times_u(power))
                 self._solver.add(truth == (side > 0 if strict else side >= 0))
-            self._comparisons[key] = truth
-        truth = self._comparisons[key]
+            self.comparisons[key] = truth
+        truth = self.comparisons[key]
         return self._z3.Not(truth) if negative else truth
 
     def _sum(self, form: LinearForm) -> Any:
@@ -249,20 +242,12 @@ def _asked(question: Question, until: float) -> Answer:
     solver.add(claimed.denied())
     found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[solver.has_model()]
     if found is Found.PROVED:
-        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[
-            solver.before(supposing).has_model()
-        ]
+        met = solver.before(supposing).has_model()
+        found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[met]
+    ties = "to even" if question.even else "any"
     rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
-    return Answer(
-        question.name,
-        found,
-        question.least,
-        "to even" if question.even else "any",
-        rests_on,
-        0.0,
-        solver.comparisons,
-        solver.version,
-    )
+    asked = len(solver.comparisons), solver.version
+    return Answer(question.name, found, question.least, ties, rests_on, 0.0, *asked)
 
 
 def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = None) -> Iterator[Answer]:
@@ -278,9 +263,12 @@ def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = N
         found = prove(THEOREMS[name], seconds=seconds, least=least)
         for other in found.rests_on:
             yield from answer(other)
-        rests = found.found is not Found.PROVED or _stands(found, answers)
-        answers[name] = found if rests else replace(found, found=Found.NOT_PROVED)
-        yield answers[name]
+        below = [answers[other] for other in found.rests_on]
+        stands = all(one.found is Found.PROVED and one.least <= found.least for one in below)
+        if found.found is Found.PROVED and not stands:
+            found = replace(found, found=Found.NOT_PROVED)
+        answers[name] = found
+        yield found
 
     for name in names:
         yield from answer(name)
@@ -292,17 +280,9 @@ def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterat
     for x in ar.numbers:
         yield from (fact.of(x) for fact in OF_A_NUMBER)
         yield from (fact.of(x.value, least) for fact in OF_A_VALUE)
-    for power in powers:
-        yield from (fact.of(power, least) for fact in OF_A_POWER)
-    for a, b in combinations(powers, 2):
-        # u times a power of two is one, too.
-        yield from (fact.of(a, b.times_u(k)) for fact in OF_TWO_POWERS for k in (-1, 0, 1))
-    for r in ar.sums:
-        yield from (fact.of(r) for fact in (*OF_A_SUM, *(EVEN_TIES if even else ())))
-    for r, s in combinations(ar.sums, 2):
-        yield from (fact.of(r, s) for fact in OF_TWO_SUMS)
-
-
-def _stands(answer: Answer, others: dict[str, Answer]) -> bool:
-    below = [others[name] for name in answer.rests_on]
-    return all(one.found is Found.PROVED and one.least <= answer.least for one in below)
+    yield from (fact.of(power, least) for power in powers for fact in OF_A_POWER)
+    # u times a power of two is one, too.
+    shifted = ((a, b.times_u(k)) for a, b in combinations(powers, 2) for k in (-1, 0, 1))
+    yield from (fact.of(*pair) for pair in shifted for fact in OF_TWO_POWERS)
+    yield from (fact.of(r) for r in ar.sums for fact in (*OF_A_SUM, *(EVEN_TIES if even else ())))
+    yield from (fact.of(r, s) for r, s in combinations(ar.sums, 2) for fact in OF_TWO_SUMS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mcfsim.compile.program import flat
@@ -75,8 +75,9 @@ class Question:
     ) -> tuple[Formula, Formula]:
         """Return the hypotheses and the claim as formulas about operands and results."""
         words = {operand.name: flat(given) for operand, given in zip(self.operands, operands, strict=True)}
-        unknowns = Unknowns(ar, words, results, self.least)
-        return all_of(map(unknowns.supposed, self.where)), unknowns.formula(self.claim)
+        claimed = Unknowns(ar, words, results, self.least)
+        supposed = replace(claimed, supposing=True)
+        return all_of(map(supposed.formula, self.where)), claimed.formula(self.claim)
 
 
 def question_of(theorem: Theorem) -> Question:

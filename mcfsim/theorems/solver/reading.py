@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
@@ -34,6 +35,7 @@ from mcfsim.theorems.logic import (
     Word,
     written,
 )
+from mcfsim.theorems.logic.propositions import halves
 from mcfsim.theorems.logic.terms import AtMost, Below, Equal, Magnitude, Negative, Product, Sum, UnitRoundoff
 from mcfsim.theorems.logic.terms import Number as Constant
 from mcfsim.theorems.solver.linear_forms import (
@@ -51,15 +53,31 @@ from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.symbolic import Polynomial, Relation, UndecidedError
 from mcfsim.theorems.symbolic.decisions import first
 
-#: A number as a sum. Each form is added itself (0), or its magnitude is added (1) or subtracted (-1).
-Signed = list[tuple[LinearForm, int]]
 FALSE = TRUE.denied()
 
 
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """A number as a sum: of a form, and of magnitudes of forms, each added (1) or subtracted (-1)."""
+
+    plain: LinearForm = ZERO
+    sizes: tuple[tuple[LinearForm, int], ...] = ()
+
+    def __add__(self, other: Signed) -> Signed:
+        return Signed(self.plain + other.plain, self.sizes + other.sizes)
+
+    def times(self, factor: Fraction | int, power: int = 0) -> Signed:
+        """Return the product with a number and a power of u."""
+        sign = -1 if factor < 0 else 1
+        sizes = ((form.times_u(power) * (sign * factor), sign * of) for form, of in self.sizes if factor)
+        return Signed(self.plain.times_u(power) * factor, tuple(sizes))
+
+
+@dataclass(frozen=True, eq=False)
 class Unknowns:
     """A case of unknown numbers, about which propositions become formulas.
 
-    Parameters
+    Attributes
     ----------
     ar : UnknownArithmetic
         Carries out the roundings in propositions.
@@ -68,28 +86,18 @@ class Unknowns:
     results : sequence of UnknownNumber
     least : int
         The least precision. From there on bounds must have no pole and not be negative.
+    supposing : bool
+        Whether hypotheses are read. As exponents are unbounded, that nothing overflows is just true in them.
     """
 
-    def __init__(
-        self,
-        ar: UnknownArithmetic,
-        operands: Mapping[str, Sequence[UnknownNumber]],
-        results: Sequence[UnknownNumber],
-        least: int,
-    ) -> None:
-        self._ar, self._operands, self._results, self._least = ar, operands, results, least
-        self._supposing = False
-
-    def supposed(self, said: Proposition) -> Formula:
-        """Return a hypothesis as a formula; exponents are unbounded, so absence of overflow is just true."""
-        self._supposing = True
-        try:
-            return self.formula(said)
-        finally:
-            self._supposing = False
+    ar: UnknownArithmetic
+    operands: Mapping[str, Sequence[UnknownNumber]]
+    results: Sequence[UnknownNumber]
+    least: int
+    supposing: bool = False
 
     def formula(self, said: Proposition) -> Formula:
-        """Return a claim as a formula.
+        """Return a hypothesis or a claim as a formula.
 
         Raises
         ------
@@ -108,7 +116,7 @@ class Unknowns:
                 return one.implies(other) & other.implies(one)
             case EveryDraw(part):
                 return self.formula(part)
-            case NoOverflow() | Finite() if self._supposing:
+            case NoOverflow() | Finite() if self.supposing:
                 return TRUE
             case AtMost(x, y) | Below(x, y):
                 return self._compared(x, y, strict=isinstance(said, Below), said=said)
@@ -119,9 +127,7 @@ class Unknowns:
             case Equal(x, y):
                 return self._equal(x, y, said)
             case Same():
-                half = len(self._results) // 2
-                pairs = zip(self._results[:half], self._results[half:], strict=True)
-                return all_of(equal(a.value, b.value) for a, b in pairs)
+                return all_of(equal(a.value, b.value) for a, b in halves(self.results))
             case SameSign(x, y):
                 a, b = self._number(x).value, self._number(y).value
                 return ((a >= ZERO) & (b >= ZERO)) | ((a <= ZERO) & (b <= ZERO))
@@ -140,7 +146,7 @@ class Unknowns:
     # -- comparisons ----------------------------------------------------------------------------------------
     def _compared(self, x: Term, y: Term, *, strict: bool, said: Proposition) -> Formula:
         # Exponents are unbounded: every number is below the largest.
-        if self._supposing and LARGEST in (x, y):
+        if self.supposing and LARGEST in (x, y):
             return TRUE if y == LARGEST else FALSE
         if isinstance(x, Exponent) and isinstance(y, Exponent):
             a, b = self._number(x.of).first, self._number(y.of).first
@@ -148,25 +154,22 @@ class Unknowns:
         return _at_most(self._signed(x, said), self._signed(y, said), strict=strict)
 
     def _equal(self, x: Term, y: Term, said: Proposition) -> Formula:
-        if self._supposing and LARGEST in (x, y):
+        if self.supposing and LARGEST in (x, y):
             return FALSE
-        if isinstance(x, Exponent) and isinstance(y, Exponent):
-            return equal(self._number(x.of).first, self._number(y.of).first)
         if isinstance(x, Rounded) and x.mode is None:
-            rounded = self._ar.add(self._number(x.x), self._number(x.y))
+            rounded = self.ar.add(self._number(x.x), self._number(x.y))
             return equal(rounded.value, self._number(y).value)
-        left, right = self._signed(x, said), self._signed(y, said)
-        return _at_most(left, right, strict=False) & _at_most(right, left, strict=False)
+        return self._compared(x, y, strict=False, said=said) & self._compared(y, x, strict=False, said=said)
 
     # -- terms ----------------------------------------------------------------------------------------------
     def _number(self, x: Term) -> UnknownNumber:
         match x:
             case Word(name, place):
-                return _one(self._operands[name], place, name)
-            case Operand(name) if len(self._operands[name]) == 1:
-                return self._operands[name][0]
+                return _one(self.operands[name], place, name)
+            case Operand(name) if len(self.operands[name]) == 1:
+                return self.operands[name][0]
             case Result(place):
-                return _one(self._results, place, "the algorithm")
+                return _one(self.results, place, "the algorithm")
             case Negative(term):
                 return -self._number(term)
         raise UnreadableError(f"{written(x)} is no single unknown of the solver")
@@ -175,56 +178,51 @@ class Unknowns:
         """Return a term as a sum of forms and magnitudes of forms."""
         match x:
             case Operand(name):
-                return [(_total(self._operands[name]), 0)]
+                return Signed(_total(self.operands[name]))
             case Results(first, stop):
-                return [(_total(self._results[first:stop]), 0)]
+                return Signed(_total(self.results[first:stop]))
             case Word() | Result():
-                return [(self._number(x).value, 0)]
+                return Signed(self._number(x).value)
             case Sum(terms):
-                return _collected([part for term in terms for part in self._signed(term, said)])
+                return sum((self._signed(term, said) for term in terms), Signed())
             case Negative(term):
-                return [(-form if not sign else form, -sign) for form, sign in self._signed(term, said)]
+                return self._signed(term, said).times(-1)
             case Magnitude(term):
                 return _magnitude(self._signed(term, said), said)
             case Ulp((Word() | Result()) as y):
-                return [(self._number(y).ulp, 0)]
+                return Signed(self._number(y).ulp)
             case LowBit((Word() | Result()) as y):
-                return [(self._number(y).last, 0)]
-            case Constant(value) if value == 0:
-                return []
-            case Product(first, second):
-                for factor, other in ((first, second), (second, first)):
-                    if isinstance(factor, Constant):
-                        return _scaled(self._signed(other, said), factor.value)
-                    if isinstance(factor, UnitRoundoff):
-                        return [(f.times_u(factor.power), s) for f, s in self._signed(other, said)]
+                return Signed(self._number(y).last)
+            case Constant(0):
+                return Signed()
+            case Product(UnitRoundoff(power), other) | Product(other, UnitRoundoff(power)):
+                return self._signed(other, said).times(1, power)
+            case Product(Constant(value), other) | Product(other, Constant(value)):
+                return self._signed(other, said).times(value)
         raise self._unreadable(said)
 
     def _size(self, x: Term, polynomial: Polynomial, unit: int, said: Proposition) -> Signed:
         """Return the magnitude of a term times a polynomial in u, which is positive, and a power of u."""
         number = self._signed(x, said)
-        if all(not sign for _, sign in number):
+        if not number.sizes:
             return _magnitude(self._times(number, polynomial, unit), said)
         return self._times(_magnitude(number, said), polynomial, unit)
 
     def _times(self, number: Signed, polynomial: Polynomial, unit: int) -> Signed:
         """Return the product of a number, a polynomial in u and a power of u."""
-        step, _ = polynomial.over.unit
-        parts: Signed = []
-        for power, c in polynomial.terms:
-            if power % step:
-                raise UnreadableError("the solver knows bounds in powers of u alone")
-            whole = c / polynomial.over.unit[1] ** (power // step)
-            parts += [(f.times_u(power // step + unit), s) for f, s in _scaled(number, whole)]
-        return _collected(parts)
+        step, share = polynomial.over.unit
+        if any(power % step for power, _ in polynomial.terms):
+            raise UnreadableError("the solver knows bounds in powers of u alone")
+        terms = ((power // step, c) for power, c in polynomial.terms)
+        return sum((number.times(c / share**power, power + unit) for power, c in terms), Signed())
 
     def _check_bound(self, part: Polynomial, relation: Relation, said: Proposition) -> None:
         """Raise UnreadableError for a part of a bound that has the wrong sign at some precision."""
         with suppress(UndecidedError):
-            if part.over.precision(first(relation, part)) <= self._least:
+            if part.over.precision(first(relation, part)) <= self.least:
                 return
         raise UnreadableError(
-            f"the bound of {written(said)!r} is negative, or has a pole, at some p >= {self._least}"
+            f"the bound of {written(said)!r} is negative, or has a pole, at some p >= {self.least}"
         )
 
     def _unreadable(self, said: Proposition) -> UnreadableError:
@@ -244,41 +242,23 @@ def _total(numbers: Sequence[UnknownNumber]) -> LinearForm:
     return sum((x.value for x in numbers), ZERO)
 
 
-def _scaled(number: Signed, factor: Fraction) -> Signed:
-    if factor < 0:
-        number, factor = [(-f if not s else f, -s) for f, s in number], -factor
-    return [(f * factor, s) for f, s in number] if factor else []
-
-
-def _collected(parts: Signed) -> Signed:
-    """Return a sum in which all forms that are no magnitudes are added up."""
-    plain = sum((form for form, sign in parts if not sign), ZERO)
-    return [(plain, 0), *((form, sign) for form, sign in parts if sign)]
-
-
 def _magnitude(number: Signed, said: Proposition) -> Signed:
     """Return the magnitude of a number; a sum of magnitudes is its own."""
-    signs = {sign for form, sign in number if form.terms}
-    if signs <= {1}:
-        return number  # it is not negative
-    if signs <= {0}:
-        return [(sum((form for form, _ in number), ZERO), 1)]
+    if not number.plain.terms and all(sign > 0 for _, sign in number.sizes):
+        return number
+    if not number.sizes:
+        return Signed(sizes=((number.plain, 1),))
     raise UnreadableError(f"the solver cannot read magnitudes of magnitudes in {written(said)!r}")
 
 
 def _at_most(x: Signed, y: Signed, *, strict: bool) -> Formula:
     """Return the formula ``x <= y``, where each magnitude is the larger of a form and its negative."""
-    parts = [*y, *((-form if not sign else form, -sign) for form, sign in x)]
-    plain = sum((form for form, sign in parts if not sign), ZERO)
-    gains = [form for form, sign in parts if sign > 0]
-    losses = [form for form, sign in parts if sign < 0]
+    rest = y + x.times(-1)
+    gains, losses = ([form for form, sign in rest.sizes if sign == of] for of in (1, -1))
 
     def of(signs: tuple[int, ...], others: tuple[int, ...]) -> Formula:
-        side = plain
-        for form, sign in zip(gains, signs, strict=True):
-            side = side + form * sign
-        for form, sign in zip(losses, others, strict=True):
-            side = side - form * sign
+        parts = zip((*gains, *losses), (*signs, *(-sign for sign in others)), strict=True)
+        side = sum((form * sign for form, sign in parts), rest.plain)
         return side > ZERO if strict else side >= ZERO
 
     ways = product((1, -1), repeat=len(gains))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +13,14 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor, finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
 from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
 from mcfsim.models.forecast import frozen_share
 from mcfsim.models.known import RecordedUpdates
-from mcfsim.models.memory import footprint
+from mcfsim.models.memory import footprint, possible
 from mcfsim.models.plan import Plan, Table
 from mcfsim.models.samples import TensorSample
-from mcfsim.optim.strategies import Strategy, strategy
+from mcfsim.optim.strategies import Strategy
 
 #: Strategies tried by default. None rounds at random: such numbers wander about their mean, and no forecast
 #: says what that costs.
@@ -115,13 +113,7 @@ def candidates_of(
         If a strategy is unknown, stores exact numbers, or is not possible in a format; or if none is left.
     """
     found: dict[tuple[str, tuple[str, ...]], Strategy] = {}
-    for name, low in product(names or (DEMOTION if method == "demotion" else SENSITIVITY), lows):
-        try:
-            item = strategy(name, low)
-        except UnsupportedFormatError:
-            if names:
-                raise
-            continue
+    for name, item in possible(names, DEMOTION if method == "demotion" else SENSITIVITY, lows):
         if item.bytes_per_parameter is None:
             raise ValueError(f"strategy {name!r} stores exact numbers, which have no size")
         # Strategy fp32 is the same in every low format.
@@ -163,7 +155,11 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
         asked, held = _recorded(plan, plan.updates, samples)
     else:
         asked = np.array([item.size * item.direction_rms**2 for item in audit.tensors])
-        held = np.tile([all(map(_reaches, _formats(item).values())) for item in candidates], (len(names), 1))
+        reaching = [
+            all(fmt.emin <= -_REACH and fmt.emax >= _REACH for fmt in _formats(item).values())
+            for item in candidates
+        ]
+        held = np.tile(reaching, (len(names), 1))
     for name, row in zip(names, held, strict=True):
         if not row.any():
             raise ValueError(
@@ -250,10 +246,6 @@ def _formats(item: Strategy) -> Mapping[str, Format]:
     """Return the formats that hold gradient and moments, except those that have scales."""
     kept = {label: item.tensors[label] for label in ("gradient", "m", "v")}
     return {label: stored.format for label, stored in kept.items() if stored.format and stored.scaled is None}
-
-
-def _reaches(fmt: Format) -> bool:
-    return fmt.emin <= -_REACH and fmt.emax >= _REACH
 
 
 def _recorded(

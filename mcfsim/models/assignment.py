@@ -93,13 +93,13 @@ class Choices:
             for tensor, row in enumerate(self.losses)
         ]
 
-    def check_budget(self, budget: Fraction) -> None:
-        """Raise ValueError if no assignment stays within a budget of bytes per parameter."""
-        needed = self.bytes_of(self.least()) / self.size
+    def check_budget(self, budget: Fraction, least: Sequence[int], why: str) -> None:
+        """Raise ValueError if an assignment, the least, exceeds a budget of bytes per parameter."""
+        needed = self.bytes_of(least) / self.size
         if budget < needed:
             raise ValueError(
                 f"a budget of {float(budget):g} bytes a parameter is less than the least, "
-                f"{float(needed):.6g}, that these tensors take in any way asked for"
+                f"{float(needed):.6g}{why}"
             )
 
 
@@ -140,7 +140,7 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    choices.check_budget(budget)
+    choices.check_budget(budget, choices.least(), ", that these tensors take in any way asked for")
     places = [(tensor, item) for tensor in range(len(choices.names)) for item in _front(choices, tensor)]
     row, column = np.array(places).T
     loss = choices.losses[row, column]
@@ -226,11 +226,7 @@ def by_demotion(
             low if mine == group and able[tensor, low] else now
             for tensor, (mine, now) in enumerate(zip(groups, chosen, strict=True))
         ]
-    if choices.bytes_of(chosen) > budget * choices.size:
-        raise ValueError(
-            f"a budget of {float(budget):g} bytes a parameter is less than the least, "
-            f"{float(choices.bytes_of(chosen) / choices.size):.6g}: all is demoted that does not overflow"
-        )
+    choices.check_budget(budget, chosen, ": all is demoted that does not overflow")
     return chosen
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from operator import gt
 
 import numpy as np
@@ -13,8 +14,7 @@ from mcfsim.checks import check_processor
 from mcfsim.codec import ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.models.assignment import Choices
-from mcfsim.models.forecast import Course, TensorRows, forecast, frozen_share, points_of
+from mcfsim.models.forecast import TensorRows, forecast, frozen_share, points_of
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
@@ -182,27 +182,25 @@ class Audit:
         """Return the findings for all tensors together under a strategy."""
         name = strategy.name
         sizes = np.array([item.size for item in self.tensors], float)
-        lost, edq = (
-            np.array([getattr(item.found[name], label) for item in self.tensors]) for label in ("lost", "edq")
-        )
+        found = [item.found[name] for item in self.tensors]
+        lost, edq = np.array([(item.lost, item.edq) for item in found]).T
         there = ~np.isnan(edq)
         weights = sizes[there] / sizes[there].sum() if there.any() else np.array([])
         worst = self.worst_first(name)[0]
         frozen, beside = (
             frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) for beside in (False, True)
         )
-        reached = all(self._reached(item.found[name]) for item in self.tensors)
         return Total(
             strategy,
             lost=float(weights @ lost[there]) if there.any() else math.nan,
             edq=float(weights @ edq[there]) if there.any() else math.nan,
             worst=worst.name,
             of_worst=worst.found[name],
-            stopped=sum(item.found[name].stops is not None for item in self.tensors),
+            stopped=sum(item.stops is not None for item in found),
             frozen=frozen,
             beside=beside,
-            bytes=sum(item.found[name].bytes for item in self.tensors),
-            sufficient=reached and frozen == 0,
+            bytes=sum(item.bytes for item in found),
+            sufficient=all(map(self._reached, found)) and frozen == 0,
         )
 
     def _reached(self, found: TensorFinding) -> bool:
@@ -226,26 +224,19 @@ class Audit:
 
     def mixed(self) -> Mix | None:
         """Return the cheapest strategy of each tensor; None unless this takes less than one for all."""
-        names, sizes = zip(*((item.name, item.size) for item in self.tensors), strict=True)
-        totals = self.totals()
-        losses = np.array(
-            [
-                [
-                    abs(1.0 - np.nan_to_num(item.found[total.strategy.name].edq, nan=1.0))
-                    if total.frozen == 0 and self._reached(item.found[total.strategy.name])
-                    else math.inf
-                    for total in totals
-                ]
-                for item in self.tensors
-            ]
-        )
-        if np.isinf(losses).all(axis=1).any():
-            return None
-        costs = tuple(footprint(total.strategy).total for total in totals)
-        choices = Choices(names, sizes, tuple(total.strategy for total in totals), costs, losses)
-        chosen = choices.least()
-        mix = Mix({name: choices.candidates[place] for name, place in zip(names, chosen, strict=True)},
-                  float(choices.bytes_of(chosen)))  # fmt: skip
+        able = [total.strategy for total in self.totals() if total.frozen == 0]
+        costs = {item.name: footprint(item).total for item in able}
+        chosen: dict[str, Strategy] = {}
+        size = Fraction(0)
+        for tensor in self.tensors:
+            edq = {name: np.nan_to_num(found.edq, nan=1.0) for name, found in tensor.found.items()}
+            reached = [item for item in able if self._reached(tensor.found[item.name])]
+            if not reached:
+                return None
+            best = min(reached, key=lambda item: (costs[item.name], abs(1.0 - edq[item.name])))
+            chosen[tensor.name] = best
+            size += costs[best.name] * tensor.size
+        mix = Mix(chosen, float(size))
         alone, _ = self.recommended()
         return mix if alone is None or mix.bytes < alone.bytes else None
 
@@ -337,9 +328,19 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     for item in plan.strategies:
         course = forecast(trial, plan.hyper, item, plan.schedule, plan.steps)
         idle = forecast(still, plan.hyper, item, peak, 1).lost[:, 0]
-        sizes = [(item.bytes_per_parameter or 0.0) * sample.size for sample in kept]
-        for row, one in enumerate(_found(course, idle, sizes, plan.stopped)):
-            found[row][item.name] = one
+        lost, edq = course.over_run(course.lost), course.over_run(course.edq)
+        stops = course.stops(plan.stopped)
+        for row, (sample, beyond) in enumerate(zip(kept, course.beyond, strict=True)):
+            found[row][item.name] = TensorFinding(
+                lost=float(lost[row]),
+                edq=float(edq[row]),
+                stops=stops[row],
+                idle=None if np.isnan(idle[row]) else float(idle[row]),
+                beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
+                bytes=(item.bytes_per_parameter or 0.0) * sample.size,
+                lost_by_step=tuple(course.lost[row].tolist()),
+                edq_by_step=tuple(course.edq[row].tolist()),
+            )
     stored = round_to(weights, low)
     largest = directions.at(min(max(1, plan.schedule.warmup), plan.steps))
     asked = plan.schedule.peak * (largest + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored)
@@ -354,23 +355,6 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         for row, item in enumerate(kept)
     )
     return Audit(plan, low, tuple(points_of(plan.schedule, plan.steps).tolist()), tensors)
-
-
-def _found(course: Course, idle: Table, sizes: Sequence[float], stopped: float) -> Iterator[TensorFinding]:
-    """Yield the findings for each tensor under one strategy."""
-    lost, edq = course.over_run(course.lost), course.over_run(course.edq)
-    stops = course.stops(stopped)
-    for row, beyond in enumerate(course.beyond):
-        yield TensorFinding(
-            lost=float(lost[row]),
-            edq=float(edq[row]),
-            stops=stops[row],
-            idle=None if np.isnan(idle[row]) else float(idle[row]),
-            beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
-            bytes=sizes[row],
-            lost_by_step=tuple(course.lost[row].tolist()),
-            edq_by_step=tuple(course.edq[row].tolist()),
-        )
 
 
 def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:

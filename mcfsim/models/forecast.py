@@ -84,19 +84,19 @@ def frozen_share(strategy: Strategy, slot: str, beta: float, *, beside: bool = F
     if stored.draws:  # truncation moves a product as far as any draw can
         stored = replace(stored, rounding=Mode.TOWARD_ZERO, random_bits=None, rule=None)
     roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
-    ar: Any = roles.moments if slot == "m" else roles.second_moment
+    ar: Any = roles.of(slot)
     if stored.scaled is not None:
         return _frozen_in_group(ar, stored.scaled, fmt, beta, beside=beside)
-    x = ar.round(_within(fmt))
-    zero = np.zeros_like(x)
-    components = (x, *([zero] * (stored.components - 1)))
-    by_expansion = slot == "v" and strategy.beta2_components > 1
-    if by_expansion:
+    # All significands, at an exponent in the middle of the range.
+    x = ar.round(np.ldexp(significands(fmt), (fmt.emin + fmt.emax) // 2))
+    components = (x, *([np.zeros_like(x)] * (stored.components - 1)))
+    if slot == "v" and strategy.beta2_components > 1:
         decayed = expansion.mul(ar, expand(ar, beta, strategy.beta2_components), components)
     else:
         decayed = expansion.scale(ar, components, beta)
-    before = np.sum([item.astype(np.float64) for item in components], axis=0)
-    after = np.sum([item.astype(np.float64) for item in decayed], axis=0)
+    before, after = (
+        np.sum([item.astype(np.float64) for item in parts], axis=0) for parts in (components, decayed)
+    )
     return float(np.mean(before == after))
 
 
@@ -113,12 +113,6 @@ def _frozen_in_group(
     requantize(after, [slice(0, size)], kept, fmt)
     stays = after == before
     return float(np.mean(stays[:-1] if beside else stays))
-
-
-def _within(fmt: Format) -> NDArray[np.float64]:
-    """Return all significands, at an exponent in the middle of the format's range."""
-    middle = (fmt.emin + fmt.emax) // 2
-    return np.ldexp(significands(fmt), middle)
 
 
 # -- forecasts --------------------------------------------------------------------------------------------
@@ -326,7 +320,11 @@ def stored(strategy: Strategy, roles: Roles, weights: Table) -> State:
     return State(components(roles.parameter, strategy.parameter.components), (), (), ())
 
 
+def edges_of(steps: NDArray[np.int64]) -> Table:
+    """Return where the steps that each tried step represents begin and end: halfway to its neighbours."""
+    return np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
+
+
 def lengths(steps: NDArray[np.int64]) -> Table:
-    """Return how many steps each tried step represents: those up to halfway to its neighbours."""
-    edges = np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
-    return np.diff(edges)
+    """Return how many steps each tried step represents."""
+    return np.diff(edges_of(steps))

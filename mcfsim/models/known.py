@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import count, takewhile
+from operator import add
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +18,7 @@ from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.saving import decoded
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
-from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_tensors, refuse_not_finite
+from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import Pathlike
@@ -128,10 +131,15 @@ class RecordedUpdates(Updates):
             g = _rows(recorded.read(), samples)
             m += (1.0 - hyper.beta1) * (g - m)
             v += (1.0 - hyper.beta2) * (g * g - v)
-            corrected = m / (1.0 - hyper.beta1**step), v / (1.0 - hyper.beta2**step)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                direction = np.nan_to_num(corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon))
-            yield Moments(g, m, v, direction)
+            yield Moments(g, m, v, _direction(m, v, step, hyper))
+
+
+def _direction(m: Table, v: Table, step: float, hyper: AdamW) -> Table:
+    """Return the direction of Adam's step from its moments; 0 for 0 / 0, where no gradient ever came."""
+    corrected = m / (1.0 - hyper.beta1**step), v / (1.0 - hyper.beta2**step)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Table = np.nan_to_num(corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon))
+    return found
 
 
 def _rows(gradients: Mapping[str, Table], samples: Sequence[TensorSample]) -> Table:
@@ -179,10 +187,7 @@ class SavedState(Updates):
         for m, v, step in moments:
             if (v < 0).any():
                 raise FileOfTensorsError(self.path, "has a negative second moment")
-            corrected = m / (1.0 - hyper.beta1**step), v / (1.0 - hyper.beta2**step)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                direction = corrected[0] / (np.sqrt(corrected[1]) + hyper.epsilon)
-            rows.append(np.nan_to_num(direction, nan=0.0))  # 0 / 0, where eps is 0: no gradient ever came
+            rows.append(_direction(m, v, step, hyper))
         return Steady(np.array(rows), hyper.beta1)
 
 
@@ -199,14 +204,10 @@ def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table
         if f"{label}.codes" in tensors and f"{label}.scales" in tensors:
             codes, scales = (tensors[f"{label}.{part}"] for part in ("codes", "scales"))
             given = codes.read().reshape(codes.shape), scales.read().reshape(scales.shape)
-            numbers = decoded(path, repr(label), about.get("strategy"), slot, *given, sample.shape)
-            bad[label] = not_finite(numbers)
-            return numbers[places_of(sample.size, sample.values.size)]
-        total, following = component(sample, label), 1
-        while own and (label := f"{sample.name}.{slot}{following}") in tensors:
-            total = total + component(sample, label)
-            following += 1
-        return total
+            moment, bad[label] = decoded(path, repr(label), about.get("strategy"), slot, *given, sample)
+            return moment
+        others = takewhile(tensors.__contains__, (f"{sample.name}.{slot}{place}" for place in count(1)))
+        return reduce(add, (component(sample, one) for one in (label, *(others if own else ()))))
 
     def component(sample: TensorSample, label: str) -> Table:
         if label not in tensors:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
@@ -161,7 +163,7 @@ class Footprint:
     @property
     def total(self) -> Fraction:
         """Bytes per parameter of all tensors."""
-        return sum((getattr(self, item.name) for item in fields(self)), Fraction(0))
+        return sum(vars(self).values(), Fraction(0))
 
     def saving(self, reference: Footprint) -> Fraction:
         """Return the share of a reference's bytes that is saved; negative if more are needed."""
@@ -204,17 +206,31 @@ def footprints(low: Format | str, names: Sequence[str] = ()) -> dict[str, Footpr
     ValueError
         If a name or the format is unknown, or a named strategy is not possible in the format.
     """
-    found = {}
-    for name in names or STRATEGIES:
+    return {
+        name: footprint(chosen)
+        for name, chosen in possible(names, STRATEGIES, [low])
+        if names or chosen.bytes_per_parameter is not None
+    }
+
+
+def possible(
+    names: Sequence[str], default: Iterable[str], lows: Iterable[Format | str]
+) -> Iterator[tuple[str, Strategy]]:
+    """Yield strategies in low formats, with their names; without names those by default that are possible.
+
+    Raises
+    ------
+    ValueError
+        If a name or a format is unknown, or a named strategy is not possible in a format.
+    """
+    for name, low in product(names or default, lows):
         try:
             chosen = strategy(name, low)
         except UnsupportedFormatError:
             if names:
                 raise
-            continue
-        if names or chosen.bytes_per_parameter is not None:
-            found[name] = footprint(chosen)
-    return found
+        else:
+            yield name, chosen
 
 
 @dataclass(frozen=True)
@@ -251,12 +267,8 @@ def get_model(text: str) -> Model:
     ValueError
         If it is a number but not a valid number of parameters, or if it is unknown.
     """
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        pass
-    else:
-        return Model(text, _whole(text, number))
+    with suppress(InvalidOperation):
+        return Model(text, _whole(text, Decimal(text)))
     if text in SHAPES:
         return Model(text, SHAPES[text].size)
     if not Path(text).exists():

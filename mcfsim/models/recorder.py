@@ -17,7 +17,6 @@ from mcfsim.models.recording import (
     check_dtypes,
     check_shapes,
     check_tensor,
-    metadata,
     read_step,
     read_weights,
     step_files,
@@ -26,7 +25,7 @@ from mcfsim.models.recording import (
 )
 from mcfsim.models.weights import DTYPE_OF, not_finite, refuse_not_finite
 from mcfsim.storage.files import OutputError, Pathlike
-from mcfsim.storage.sealed import digest
+from mcfsim.storage.sealed import RECORDING, digest, sealed
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS
 
@@ -162,7 +161,8 @@ def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
         if not isinstance(name, str):
             raise TypeError(f"names of tensors must be texts, not {name!r}")
         x = as_array(given, f"tensor {name!r}") if isinstance(given, np.ndarray | np.generic) else given
-        dtype = _dtype(x)
+        known = FORMATS.get(x.dtype.name) if isinstance(x, np.ndarray) else None
+        dtype = DTYPE_OF.get(known) if known else None
         if dtype is None:
             kind = getattr(x, "dtype", type(x).__name__)
             raise TypeError(f"tensor {name!r} must be an array of floating numbers, as float32, not {kind}")
@@ -174,14 +174,9 @@ def _stored(path: Path, tensors: Mapping[str, NDArray[Any]]) -> _Stored:
     return stored
 
 
-def _dtype(x: Any) -> str | None:
-    """Return the name that files use for an array's floating dtype; None for anything else."""
-    if not isinstance(x, np.ndarray) or x.dtype.name not in FORMATS:
-        return None
-    return DTYPE_OF.get(FORMATS[x.dtype.name])
-
-
 def _write(path: Path, stored: _Stored, step: int | None = None, rate: float | None = None) -> None:
     forms = {name: (dtype, x.shape) for name, (dtype, x) in stored.items()}
     digests = {name: digest(x) for name, (_, x) in stored.items()}
-    write_file(path, stored, metadata(forms, digests, step, rate), exclusive=True)
+    about = {} if step is None else {"step": str(step)}
+    about |= {} if rate is None else {"rate": repr(rate)}
+    write_file(path, stored, sealed(RECORDING, forms, digests, about), exclusive=True)

@@ -15,20 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import whole_number
-from mcfsim.codec import decode
 from mcfsim.models.weights import FORMAT_OF, Weight, not_finite, open_weights, refuse_not_finite
 from mcfsim.storage import shards
 from mcfsim.storage.files import Pathlike, read_text, write_text
 from mcfsim.storage.sealed import (
     RECORDING,
-    Forms,
     build,
     check_digest,
     check_weights,
     digest,
     digest_of,
     parse,
-    sealed,
     unsealed,
 )
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -83,7 +80,7 @@ class TensorFile:
         for name, weight in self.tensors.items():
             elements = weight.stored.read()
             check_digest(self.path, name, digest(elements), self.digests[name])
-            numbers[name] = _numbers(elements, weight).reshape(weight.shape)
+            numbers[name] = weight.numbers(elements).reshape(weight.shape)
         refuse_not_finite(self.path, {name: not_finite(x) for name, x in numbers.items()})
         return numbers
 
@@ -132,22 +129,6 @@ def read_other_weights(path: Pathlike, names: Collection[str]) -> TensorFile:
     return TensorFile(found.path, tensors, _digests(found.path, tensors))
 
 
-def metadata(
-    forms: Forms, digests: Mapping[str, str], step: int | None = None, rate: float | None = None
-) -> dict[str, str]:
-    """Return the metadata that a recorder puts in the header of a file, beside the tensors.
-
-    Parameters
-    ----------
-    forms, digests
-        As for `mcfsim.storage.sealed.sealed`.
-    step, rate : int and float, optional
-        Number of the step, and its learning rate.
-    """
-    about = {} if step is None else {"step": str(step)}
-    return sealed(RECORDING, forms, digests, about if rate is None else {**about, "rate": repr(rate)})
-
-
 def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
     """Raise FileOfTensorsError if a tensor has no elements, or a name that no series can have."""
     if not _NAME.fullmatch(name):
@@ -193,16 +174,12 @@ def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:
         counts = np.zeros(2, np.int64)
 
         def look(elements: NDArray[Any], weight: Weight = weight, counts: Any = counts) -> None:
-            counts += not_finite(_numbers(elements, weight))
+            counts += not_finite(weight.numbers(elements))
 
         made[name] = digest_of(weight.stored, look)
         found[name] = int(counts[0]), int(counts[1])
     refuse_not_finite(path, found)
     return made
-
-
-def _numbers(elements: NDArray[Any], weight: Weight) -> NDArray[Any]:
-    return elements if elements.dtype.kind == "f" else decode(elements, weight.format)
 
 
 # -- the folder -------------------------------------------------------------------------------------------
@@ -251,12 +228,9 @@ class Recording:
         FileOfTensorsError
             If a step has no learning rate.
         """
-        rates = []
-        for step in self.steps:
-            if step.rate is None:
-                raise FileOfTensorsError(step.path, "has no learning rate, so a schedule must be given")
-            rates.append(step.rate)
-        return tuple(rates)
+        if without := [step.path for step in self.steps if step.rate is None]:
+            raise FileOfTensorsError(without[0], "has no learning rate, so a schedule must be given")
+        return tuple(step.rate for step in self.steps if step.rate is not None)
 
     def digest(self) -> str:
         """Return the SHA-256 of all tensors: names, dtypes, shapes and bits, in order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.codec import check_codes, decode, encode
+from mcfsim.codec import check_codes, encode
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.plan import Table
-from mcfsim.models.weights import DTYPE_OF, FORMAT_OF, open_tensors
+from mcfsim.models.samples import TensorSample, places_of
+from mcfsim.models.weights import DTYPE_OF, Weight, not_finite, open_tensors
 from mcfsim.optim.groups import GroupBoundaries, Groups
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.stored import Reach
@@ -37,9 +37,11 @@ def decoded(
     slot: str,
     codes: NDArray[Any],
     scales: NDArray[Any],
-    shape: tuple[int, ...],
-) -> Table:
-    """Decode a moment stored as codes and scales; return a vector in binary64.
+    sample: TensorSample,
+) -> tuple[Table, tuple[int, int]]:
+    """Decode a moment stored as codes and scales.
+
+    Return it at the places of a sample in binary64, and how many of all its numbers are NaN and infinite.
 
     Parameters
     ----------
@@ -51,8 +53,8 @@ def decoded(
         Which moment it is.
     codes, scales : array
         As `mcfsim.optim.groups.Groups` stores them.
-    shape : tuple of int
-        Shape of the weight.
+    sample : TensorSample
+        The sample of the weight.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def decoded(
         raise FileOfTensorsError(
             path, f"has {label} as codes and scales of strategy {strategy!r}, which has none that are known"
         )
-    count = math.prod(shape)
+    shape, count = sample.shape, sample.size
     size = kept.scaled.block if isinstance(kept.scaled.block, int) else count
     edges = GroupBoundaries([slice(0, count)], size)
     forms, shared = Groups.forms(kept.scaled), Groups.shared(kept.scaled)
@@ -77,7 +79,8 @@ def decoded(
             f"shape {shape}, where {size} elements share a scale",
         )
     whole = Groups.whole(codes.reshape(-1), scales, kept.scaled, kept.format, edges)
-    return whole.numbers().astype(np.float64)
+    numbers = whole.numbers().astype(np.float64)
+    return numbers[places_of(count, sample.values.size)], not_finite(numbers)
 
 
 # -- files ------------------------------------------------------------------------------------------------
@@ -110,9 +113,7 @@ class _Part:
         if fmt in DTYPE_OF:
             dtype = DTYPE_OF[fmt]
             return dtype, x if is_packed(x) or ELEMENTS[dtype].kind == "f" else encode(x, fmt)
-        if is_packed(x):
-            return f"U{8 * x.itemsize}", x
-        return f"F{8 * x.itemsize}", x
+        return f"{'U' if is_packed(x) else 'F'}{8 * x.itemsize}", x
 
     @property
     def dtype(self) -> str:
@@ -292,7 +293,7 @@ def _good(part: _Part, stored: Tensor, x: Array) -> Array:
     if is_packed(vector):
         check_codes(x, fmt)
         return x
-    numbers = decode(x, FORMAT_OF[stored.dtype]) if x.dtype.kind == "u" else x
+    numbers = Weight(stored).numbers(x)
     rounded = round_to(numbers, fmt)
     if not np.array_equal(rounded, numbers, equal_nan=True):
         raise FileOfTensorsError(stored.path, f"tensor {stored.name!r} has a number that is none of {fmt}")

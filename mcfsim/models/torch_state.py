@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from functools import reduce
+from itertools import count, takewhile
+from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from zipfile import ZIP_STORED, ZipFile
@@ -104,8 +107,7 @@ def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[
         if name in by_name:
             raise FileOfTensorsError(path, f"has two states of tensor {_shown(name)}")
         entries = _as(path, dict, state, f"the state of {_shown(name)}")
-        place, group, strategy = groups.get(key, (len(groups), 0, None))
-        by_name[name] = _State(entries, place, group, strategy)
+        by_name[name] = _State(entries, *groups.get(key, (len(groups), 0, None)))
     if all(sample.name in by_name for sample in samples):
         return by_name
     if any(isinstance(name, str) for name in by_name):
@@ -150,10 +152,9 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
         group = _as(path, dict, item, f"group {place}")
         if group.get("param_names") is None:
             continue
-        lists = [
+        numbers, names = (
             _as(path, list, group.get(key), f"{key!r} of group {place}") for key in ("params", "param_names")
-        ]
-        numbers, names = lists
+        )
         if len(numbers) != len(names):
             raise FileOfTensorsError(
                 path, f"group {place} has {len(numbers)} parameters and {len(names)} names of them"
@@ -178,15 +179,11 @@ def _moment(
             np.asarray(state.entries[name].detach().cpu().numpy()) for name in (kind, f"{kind}_scales")
         )
         label = f"{kind} of {sample.name!r}"
-        numbers = decoded(path, label, state.strategy, kind, codes, scales, sample.shape)
-        bad[f"{sample.name}.{kind}"] = not_finite(numbers)
-        return numbers[places_of(sample.size, sample.values.size)]
-    total = _component(path, state.entries, kind, sample, bad)
-    following = 1
-    while (name := f"{kind}_{following}") in state.entries:
-        total = total + _component(path, state.entries, name, sample, bad)
-        following += 1
-    return total
+        moment, counts = decoded(path, label, state.strategy, kind, codes, scales, sample)
+        bad[f"{sample.name}.{kind}"] = counts
+        return moment
+    others = takewhile(state.entries.__contains__, (f"{kind}_{place}" for place in count(1)))
+    return reduce(add, (_component(path, state.entries, name, sample, bad) for name in (kind, *others)))
 
 
 def _component(
@@ -204,8 +201,8 @@ def _component(
     if tuple(x.shape) != sample.shape:
         raise FileOfTensorsError(path, f"{label} has shape {tuple(x.shape)}, and its weight {sample.shape}")
     flat = x.detach().reshape(-1)
-    counts = [not_finite(_numbers(part)) for part in flat.split(_BLOCK)]
-    bad[f"{sample.name}.{kind}"] = sum(nans for nans, _ in counts), sum(inf for _, inf in counts)
+    nans, infinite = zip(*(not_finite(_numbers(part)) for part in flat.split(_BLOCK)), strict=True)
+    bad[f"{sample.name}.{kind}"] = sum(nans), sum(infinite)
     return _numbers(flat[torch.from_numpy(places_of(sample.size, sample.values.size))])
 
 
@@ -254,8 +251,7 @@ def _shown(item: Any) -> str:
 
 
 def _said(problem: Exception) -> str:
-    lines = str(problem).splitlines()
-    return lines[0] if lines else type(problem).__name__
+    return next(iter(str(problem).splitlines()), type(problem).__name__)
 
 
 # -- which state is whose ---------------------------------------------------------------------------------
@@ -309,11 +305,9 @@ def by_order(
         two different ones, or their states are in several groups.
     """
     found: dict[str, Hashable] = {}
-    alike: dict[Shape, list[str]] = {}
-    for sample in samples:
-        alike.setdefault(sample.shape, []).append(sample.name)
     telling = _tells(states, samples)
-    for shape, names in alike.items():
+    for shape in dict.fromkeys(sample.shape for sample in samples):
+        names = [sample.name for sample in samples if sample.shape == shape]
         own = [state for state in states if state.shape == shape]
         if len(own) != len(names):
             raise FileOfTensorsError(
@@ -360,19 +354,13 @@ def _tells(states: Sequence[Numbered], samples: Sequence[TensorSample]) -> bool:
 
     It fits if, in each group, the shapes that no other group has come in the same order as in the file.
     """
-    seen: dict[str, list[str]] = {}
-    for sample in samples:
-        seen.setdefault(sample.format, []).append(sample.name)
-    if all(names == sorted(names) for names in seen.values()):
+    formats = {item.format for item in samples}
+    by_format = [[item.name for item in samples if item.format == fmt] for fmt in formats]
+    if all(names == sorted(names) for names in by_format):
         return False
-    groups: dict[int, list[Shape]] = {}
-    for state in states:
-        groups.setdefault(state.group, []).append(state.shape)
-    for group, shapes in groups.items():
-        elsewhere = {shape for other, found in groups.items() if other != group for shape in found}
-        own = set(shapes) - elsewhere
-        if [shape for shape in shapes if shape in own] != [
-            item.shape for item in samples if item.shape in own
-        ]:
+    for group in {state.group for state in states}:
+        shapes = [state.shape for state in states if state.group == group]
+        own = set(shapes) - {state.shape for state in states if state.group != group}
+        if [shape for shape in shapes if shape in own] != [x.shape for x in samples if x.shape in own]:
             return False
     return True

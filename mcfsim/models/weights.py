@@ -74,7 +74,10 @@ class Weight:
         FileOfTensorsError
             If they cannot be read.
         """
-        elements = self.stored.read(start, stop)
+        return self.numbers(self.stored.read(start, stop))
+
+    def numbers(self, elements: NDArray[Any]) -> NDArray[Any]:
+        """Return elements as the file stores them as numbers in the format's carrier."""
         return elements if elements.dtype.kind == "f" else decode(elements, self.format)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from mcfsim.models.assigning import Assignment
+from mcfsim.report.audits import planned, shape_text, share_text, without_nan
 from mcfsim.report.tables import Rows
 
 
@@ -24,12 +26,12 @@ def assignment_table(found: Assignment, most: int | None = None) -> Rows:
     return [
         {
             "tensor": row["name"],
-            "shape": " x ".join(map(str, row["shape"])) or "scalar",
+            "shape": shape_text(row["shape"]),
             "strategy": row["strategy"],
             "format": row["format"],
             "bytes / parameter": f"{row['bytes_per_parameter']:g}",
-            "EDQ": _share(row["edq"]),
-            "lost": _share(row["lost"]),
+            "EDQ": share_text(row["edq"]),
+            "lost": share_text(row["lost"]),
         }
         for row in rows[:most]
     ]
@@ -45,7 +47,7 @@ def comparison_table(found: Assignment) -> Rows:
             "all tensors": name,
             "bytes / parameter": f"{float(choices.bytes_of(chosen) / choices.size):.6g}",
             "GiB in all": f"{float(choices.bytes_of(chosen)) / 2**30:.3g}",
-            "lost": _share(found.lost(chosen)),
+            "lost": share_text(without_nan(found.lost(chosen))),
             "in budget": "yes" if choices.bytes_of(chosen) <= found.budget * choices.size else "no",
         }
         for name, chosen in rows
@@ -58,22 +60,20 @@ def tensors(found: Assignment) -> list[dict[str, Any]]:
     ``lost`` is the tensor's loss as a share of the updates that are asked of all tensors; NaN if none are.
     """
     whole = math.fsum(found.asked)
-    rows = []
-    for row, (tensor, chosen, what) in enumerate(found.tensors()):
-        loss = float(found.choices.losses[row, found.chosen[row]])
-        rows.append(
-            {
-                "name": tensor.name,
-                "shape": list(tensor.shape),
-                "parameters": tensor.size,
-                "strategy": chosen.name.rpartition(" ")[0],
-                "format": str(chosen.parameter.format),
-                "bytes_per_parameter": float(found.choices.bytes[found.chosen[row]]),
-                "edq": what.edq,
-                "lost": loss / whole if whole else math.nan,
-            }
-        )
-    return rows
+    losses = found.choices.losses[np.arange(len(found.chosen)), found.chosen].tolist()
+    return [
+        {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "parameters": tensor.size,
+            "strategy": chosen.name.rpartition(" ")[0],
+            "format": str(chosen.parameter.format),
+            "bytes_per_parameter": float(found.choices.bytes[place]),
+            "edq": what.edq,
+            "lost": loss / whole if whole else math.nan,
+        }
+        for (tensor, chosen, what), place, loss in zip(found.tensors(), found.chosen, losses, strict=True)
+    ]
 
 
 def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
@@ -84,10 +84,9 @@ def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
     left_out : dict of str to str
         Tensors that were left out, and the reasons.
     """
-    plan, choices = found.audit.plan, found.choices
-    return {
-        "optimizer": {"name": "adamw", **asdict(plan.hyper)},
-        "schedule": {**asdict(plan.schedule), "steps": plan.steps},
+    choices = found.choices
+    data = {
+        **planned(found.audit.plan),
         "method": found.method,
         "budget": float(found.budget),
         "frozen_cost": found.frozen_cost,
@@ -95,16 +94,14 @@ def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
         "parameters": choices.size,
         "bytes": float(found.bytes),
         "bytes_per_parameter": float(found.bytes / choices.size),
-        "lost": _or_null(found.lost()),
+        "lost": found.lost(),
         "candidates": {
             item.name: float(size) for item, size in zip(choices.candidates, choices.bytes, strict=True)
         },
         "left_out": left_out,
-        "tensors": [
-            {key: _or_null(value) if isinstance(value, float) else value for key, value in row.items()}
-            for row in tensors(found)
-        ],
+        "tensors": tensors(found),
     }
+    return without_nan(data)  # type: ignore[no-any-return]
 
 
 def as_csv(found: Assignment) -> str:
@@ -117,11 +114,3 @@ def as_csv(found: Assignment) -> str:
         values = {**row, "shape": "x".join(map(str, row["shape"]))}
         writer.writerow("" if value != value else value for value in values.values())
     return text.getvalue()
-
-
-def _or_null(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def _share(number: float) -> str:
-    return f"{number:.4f}" if math.isfinite(number) else "-"

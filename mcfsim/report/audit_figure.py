@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
+from mcfsim.models.forecast import edges_of
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, subplots
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def audit_figure(audit: Audit, most: int = MOST) -> Iterator[Figure]:
         by_step.set_yticks(range(len(shown)), names, parse_math=False)
         _draw_strategies(by_strategy, audit, shown)
         if others:
-            least, largest = (f"{edq:.2f}" for edq in _ends(others, first))
+            found = [item.found[first].edq for item in others]  # NaN is an end only if all are
+            least, largest = (f"{end.reduce(found):.2f}" for end in (np.fmin, np.fmax))
             by_step.set_xlabel(f"step\nand {len(others)} more, of EDQ {least} to {largest} over the run")
         _add_scale(figure, by_strategy, min(1.0, _SCALE / rows))
         yield figure
@@ -69,7 +71,7 @@ def audit_figure(audit: Audit, most: int = MOST) -> Iterator[Figure]:
 def _draw_steps(axes: Axes, audit: Audit, name: str, tensors: Sequence[AuditedTensor]) -> None:
     """Draw each tensor's EDQ by step, and a mark where the tensor stops."""
     steps = np.array(audit.steps)
-    edges = np.concatenate([[steps[0] - 0.5], (steps[1:] + steps[:-1]) / 2, [steps[-1] + 0.5]])
+    edges = edges_of(steps)
     table = np.array([np.clip(item.found[name].edq_by_step, 0.0, 1.0) for item in tensors])
     for row, item in enumerate(tensors):
         if (beyond := item.found[name].beyond) is not None:
@@ -96,19 +98,18 @@ def _draw_strategies(axes: Axes, audit: Audit, tensors: Sequence[AuditedTensor])
     _draw_table(axes, np.arange(len(totals) + 1) - 0.5, table)
     for row, item in enumerate(tensors):
         for column, total in enumerate(totals):
-            text, colour = _written(item.found[total.strategy.name]), "black"
-            if table[row, column] < 0.5:
-                colour = "white"
+            text = _written(item.found[total.strategy.name])
+            colour = "white" if table[row, column] < 0.5 else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
-    names = [total.strategy.name.replace("-", "-\n", 1) for total in totals]
-    labels = [
-        f"{name}\n{total.strategy.bytes_per_parameter:g} B" for name, total in zip(names, totals, strict=True)
-    ]
+    strategies = [total.strategy for total in totals]
+    labels = [x.name.replace("-", "-\n", 1) + f"\n{x.bytes_per_parameter:g} B" for x in strategies]
     axes.set_xticks(range(len(totals)), labels, fontsize=8)
+    advice = "none of them suffices"
     if chosen is not None:
         axes.get_xticklabels()[totals.index(chosen)].set_fontweight("bold")
+        advice = f"recommended: {chosen.strategy.name}"
     axes.set_yticks([])
-    axes.set_title(f"Over the run, by strategy\n{_recommendation(audit)}")
+    axes.set_title(f"Over the run, by strategy\n{advice}")
 
 
 def _drawn(found: TensorFinding) -> float:
@@ -118,11 +119,6 @@ def _drawn(found: TensorFinding) -> float:
 
 def _written(found: TensorFinding) -> str:
     return "beyond" if found.beyond is not None else "-" if math.isnan(found.edq) else f"{found.edq:.2f}"
-
-
-def _recommendation(audit: Audit) -> str:
-    chosen, _ = audit.recommended()
-    return "none of them suffices" if chosen is None else f"recommended: {chosen.strategy.name}"
 
 
 def _draw_table(axes: Axes, edges: Any, table: Any) -> None:
@@ -144,25 +140,13 @@ def _draw_table(axes: Axes, edges: Any, table: Any) -> None:
 
 def _add_scale(figure: Figure, axes: Axes, share: float) -> None:
     """Draw a colour scale beside a table, in a share of its height."""
-    place: dict[str, Any] = {
-        "fraction": 0.06,
-        "pad": 0.03,
-        "shrink": share,
-        "aspect": 12,
-        "anchor": (0.0, 1.0),
-    }
-    bar = figure.colorbar(axes.collections[0], ax=axes, **place)
+    place: dict[str, Any] = {"fraction": 0.06, "pad": 0.03, "aspect": 12, "anchor": (0.0, 1.0)}
+    bar = figure.colorbar(axes.collections[0], ax=axes, shrink=share, **place)
     bar.outline.set_visible(False)
     bar.set_ticks([0.0, 0.5, 1.0], labels=["0: nothing\narrives", "0.5", "1: all\narrives"], fontsize=8)
     bar.ax.get_yticklabels()[0].set_verticalalignment("bottom")
     bar.ax.get_yticklabels()[2].set_verticalalignment("top")
     bar.ax.set_title("EDQ", fontsize=8.5, loc="left")
-
-
-def _ends(tensors: Sequence[AuditedTensor], name: str) -> tuple[float, float]:
-    """Return the least and the largest EDQ; NaN only if all are NaN."""
-    found = np.array([item.found[name].edq for item in tensors])
-    return float(np.fmin.reduce(found)), float(np.fmax.reduce(found))
 
 
 def _names(names: Sequence[str]) -> list[str]:

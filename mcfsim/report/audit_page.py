@@ -95,8 +95,9 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
     is null.
     """
     first = _alike(audits)
-    names = _names(audits)
     totals = {total.strategy.name: total for total in first.totals()}
+    shown = {total.strategy.name for item in audits for total in item.shown()}
+    names = [name for name in totals if name in shown]
     return {
         "source": source,
         "parameters": first.size,
@@ -164,12 +165,6 @@ def _tensor(audit: Audit, item: AuditedTensor) -> dict[str, Any]:
         "zeros": _share(item.zeros),
         "direction_rms": _short(item.direction_rms),
     }
-
-
-def _names(audits: Sequence[Audit]) -> list[str]:
-    """Return the strategies that at least one audit shows, in the order of their cost."""
-    shown = {total.strategy.name for item in audits for total in item.shown()}
-    return [total.strategy.name for total in audits[0].totals() if total.strategy.name in shown]
 
 
 def _run(audit: Audit, names: Sequence[str]) -> dict[str, Any]:

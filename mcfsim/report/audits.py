@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total
+from mcfsim.models.plan import Plan
 from mcfsim.report.tables import Rows
 
 
@@ -18,9 +20,9 @@ def strategy_table(audit: Audit) -> Rows:
             "strategy": total.strategy.name,
             "bytes / parameter": f"{total.strategy.bytes_per_parameter:g}",
             "GiB in all": f"{total.bytes / 2**30:.3g}",
-            "lost": _share(total.lost),
-            "EDQ": _share(total.edq),
-            "least EDQ": _share(total.of_worst.edq),
+            "lost": share_text(total.lost),
+            "EDQ": share_text(total.edq),
+            "least EDQ": share_text(total.of_worst.edq),
             "of tensor": total.worst,
             "stop": f"{total.stopped} of {len(audit.tensors)}",
             "v frozen": frozen(total),
@@ -43,14 +45,14 @@ def tensor_table(audit: Audit, most: int) -> Rows:
     return [
         {
             "tensor": item.name,
-            "shape": " x ".join(map(str, item.shape)) or "scalar",
+            "shape": shape_text(item.shape),
             "rms": f"{item.rms:.3g}",
-            "lost": _share(item.found[first].lost),
-            "EDQ": _share(item.found[first].edq),
+            "lost": share_text(item.found[first].lost),
+            "EDQ": share_text(item.found[first].edq),
             "stops at": _stop(item.found[first]),
-            "decay idle": "-" if item.found[first].idle is None else _share(item.found[first].idle),
+            "decay idle": share_text(item.found[first].idle),
             "bytes": f"{item.found[first].bytes:.4g}",
-            **{f"EDQ, {name}": _share(item.found[name].edq) for name in others},
+            **{f"EDQ, {name}": share_text(item.found[name].edq) for name in others},
             **({} if mix is None else {"in the mix": mix.strategies[item.name].name}),
         }
         for item in audit.worst_first(first)[:most]
@@ -103,8 +105,7 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
     plan = audit.plan
     (recommended, why), mix = audit.recommended(), audit.mixed()
     data = {
-        "optimizer": {"name": "adamw", **asdict(plan.hyper)},
-        "schedule": {**asdict(plan.schedule), "steps": plan.steps},
+        **planned(plan),
         "low": str(audit.low),
         "updates": update_model(audit),
         "threshold": plan.threshold,
@@ -126,7 +127,15 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
         "histogram_edges": EDGES.tolist(),
         "tensors": [_tensor(item) for item in audit.tensors],
     }
-    return _without_nan(data)  # type: ignore[no-any-return]
+    return without_nan(data)  # type: ignore[no-any-return]
+
+
+def planned(plan: Plan) -> dict[str, Any]:
+    """Return the optimizer and the schedule of a plan as JSON data."""
+    return {
+        "optimizer": {"name": "adamw", **asdict(plan.hyper)},
+        "schedule": {**asdict(plan.schedule), "steps": plan.steps},
+    }
 
 
 def _total(total: Total) -> dict[str, Any]:
@@ -146,29 +155,27 @@ def _total(total: Total) -> dict[str, Any]:
 
 
 def _tensor(item: AuditedTensor) -> dict[str, Any]:
-    return {
-        "name": item.name,
-        "shape": list(item.shape),
-        "parameters": item.size,
-        "format": item.format,
-        "decayed": item.decayed,
-        "rms": item.rms,
-        "zeros": item.zeros,
-        "direction_rms": item.direction_rms,
-        "histogram": list(item.histogram),
-        "strategies": {name: asdict(found) for name, found in item.found.items()},
-    }
+    about = asdict(item)
+    found = about.pop("found")
+    return {"name": item.name, "shape": item.shape, "parameters": item.size, **about, "strategies": found}
 
 
-def _without_nan(data: Any) -> Any:
+def without_nan(data: Any) -> Any:
+    """Return data as JSON, which has lists alone and no numbers that are not finite: these are null."""
     if isinstance(data, dict):
-        return {key: _without_nan(item) for key, item in data.items()}
+        return {key: without_nan(item) for key, item in data.items()}
     if isinstance(data, list | tuple):
-        return [_without_nan(item) for item in data]
+        return [without_nan(item) for item in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def _share(number: float | None) -> str:
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a tensor's shape for a table."""
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def share_text(number: float | None) -> str:
+    """Return a share for a table; "-" if there is none."""
     return "-" if number is None or math.isnan(number) else f"{number:.4f}"
 
 

@@ -11,7 +11,6 @@ from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.triton_source import kernel_source
-from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import Type
 from mcfsim.report.texts import RecordedText
@@ -133,7 +132,7 @@ def memory_table(recorded: RecordedText) -> Rows:
             "memory": label,
             "values": f"{len(formats)}",
             "bytes in carriers": f"{sum(carrier_of(fmt).itemsize for fmt in formats)}",
-            "bytes in codes": f"{_code_bytes(formats):g}",
+            "bytes in codes": f"{sum(fmt.bits for fmt in formats) / 8:g}",
         }
         for label, formats in rows.items()
     ]
@@ -155,7 +154,3 @@ def _entering(recorded: RecordedText) -> tuple[ScalarEncoding, ...]:
         encoding(use, number, "exact")[0]
         for use, number in zip(program.uses, program.reals(recorded.numbers), strict=True)
     )
-
-
-def _code_bytes(formats: Sequence[Format]) -> float:
-    return sum(fmt.bits for fmt in formats) / 8

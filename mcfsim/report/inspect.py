@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -222,11 +223,8 @@ def read_number(text: str) -> Fraction | float:
         except ValueError:
             pass
     else:
-        try:
+        with suppress(InvalidOperation):
             decimal = Decimal(key)
-        except InvalidOperation:
-            pass
-        else:
             if decimal.is_nan():
                 return math.nan
             if decimal.is_infinite():

@@ -73,16 +73,13 @@ def _draw(page: Axes, stave: Stave, wiring: Wiring, top: float, colours: dict[st
         start, end = stave.span(wire)
         y, colour = height[wire.row], colours[str(wire.format)]
         page.plot([start, end], [y, y], color=colour, linewidth=1.2, solid_capstyle="butt", zorder=2)
-        outer: dict[str, Any] = {"va": "center", "fontsize": 8.5, "color": colour}
         first, final = wire.start < 0 and stave.first == 0, stave.last == wiring.columns - 1
-        page.text(
-            *(start - 0.6, y, stave.before(wire)),
-            **outer | {"ha": "right", "fontweight": "bold" if first else "normal"},
-        )
-        page.text(
-            *(end + 0.6, y, stave.after(wire, wiring.columns)),
-            **outer | {"ha": "left", "fontweight": "bold" if final else "normal"},
-        )
+        for x, text, side, outer in (
+            (start - 0.6, stave.before(wire), "right", first),
+            (end + 0.6, stave.after(wire, wiring.columns), "left", final),
+        ):
+            weight = "bold" if outer else "normal"
+            page.text(x, y, text, ha=side, va="center", fontsize=8.5, color=colour, fontweight=weight)
     for gate in stave.gates:
         _draw_gate(page, gate, stave.centres[gate.column], height)
 
@@ -95,9 +92,8 @@ def _draw_depths(page: Axes, stave: Stave, top: float) -> None:
     edges = {depth: _reach(stave, min(columns), max(columns)) for depth, columns in depths.items()}
     for depth, (left, right) in edges.items():
         if depth % 2 == 0:
-            page.axvspan(
-                left, right, *_share(page, top - 0.6, top + len(stave.rows) - 0.4), color="#F4F4F4", lw=0
-            )
+            shares = _share(page, top - 0.6, top + len(stave.rows) - 0.4)
+            page.axvspan(left, right, *shares, color="#F4F4F4", lw=0)
         page.text(
             (left + right) / 2, top - 0.62, f"{depth}", ha="center", va="bottom", fontsize=7, color="#8C8C8C"
         )
@@ -139,15 +135,15 @@ def _draw_gate(page: Axes, gate: Gate, centre: float, height: dict[int, float]) 
     for row, other in gate.taken:
         inside = row == gate.row
         if not inside or other:
-            _mark(page, centre - half - 0.45 if inside else centre, height[row], other)
+            x = centre - half - 0.45 if inside else centre
+            page.plot([x], [height[row]], zorder=5, **_mark(other=other))
 
 
-def _mark(page: Axes, x: float, y: float, other: bool) -> None:
-    face = "white" if other else COLOURS["black"]
-    page.plot([x], [y], "o", markersize=5.5 if other else 4.2, markerfacecolor=face, zorder=5, **_EDGE)
-
-
-_EDGE: dict[str, Any] = {"markeredgecolor": COLOURS["black"], "markeredgewidth": 1.2, "linestyle": "none"}
+def _mark(*, other: bool) -> dict[str, Any]:
+    """Return the style of a mark where a gate takes a value."""
+    size, face = (5.5, "white") if other else (4.2, COLOURS["black"])
+    edge = {"markeredgecolor": COLOURS["black"], "markeredgewidth": 1.2, "linestyle": "none"}
+    return {"marker": "o", "markersize": size, "markerfacecolor": face, **edge}
 
 
 def _kind(gate: Gate) -> str:
@@ -168,8 +164,7 @@ def _explain(page: Axes, wiring: Wiring, colours: dict[str, str]) -> None:
     ]
     if marked:
         label = ", ".join(text for operation, text in _OTHER.items() if operation in marked)
-        other = {"markersize": 5.5, "markerfacecolor": "white", **_EDGE}
-        handles.append(Line2D([], [], marker="o", label=label, **other))
+        handles.append(Line2D([], [], label=label, **_mark(other=True)))
     if len(colours) > 1:
         handles += [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
     page.legend(

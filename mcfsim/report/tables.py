@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -52,18 +51,15 @@ def markdown_table(rows: Rows) -> str:
     headings = _headings(rows)
     lines = [[text.replace("|", r"\|") for text in line] for line in (headings, *_cells(rows))]
     widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    rule = [f":{'-' * (widths[0] + 1)}", *("-" * (width + 1) + ":" for width in widths[1:])]
-    padded = [
+    first, *rest = (
         " | ".join(
-            [
-                line[0].ljust(widths[0]),
-                *(text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=True)),
-            ]
+            text.rjust(width) if place else text.ljust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in lines
-    ]
-    first, *rest = (f"| {line} |" for line in padded)
-    return "\n".join([first, f"|{'|'.join(rule)}|", *rest])
+    )
+    rule = "|".join([":" + "-" * (widths[0] + 1), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join([f"| {first} |", f"|{rule}|", *(f"| {line} |" for line in rest)])
 
 
 def terminal_table(rows: Rows, *, breakable: bool = False) -> Table:
@@ -188,11 +184,10 @@ def memory_table(
     reference = footprint(strategy(REFERENCE, low))
     rows = []
     for name, stored in footprints(low, strategies).items():
-        parts = {item.name: getattr(stored, item.name) for item in fields(stored)}
         rows.append(
             {
                 "strategy": name,
-                **{label: f"{float(size):g}" if size else "-" for label, size in parts.items()},
+                **{label: f"{float(size):g}" if size else "-" for label, size in vars(stored).items()},
                 "bytes / parameter": f"{float(stored.total):g}",
                 f"saved against {REFERENCE}": f"{float(stored.saving(reference)):.1%}",
                 **{f"{item.name}, GiB": f"{float(stored.total * item.size / 2**30):.2f}" for item in models},
@@ -320,11 +315,6 @@ def run_table(run: Run) -> list[dict[str, str]]:
     losses = {
         name: found["validation_loss"] for name, found in run.results.items() if "validation_loss" in found
     }
-    shown = {
-        heading: (measure, form)
-        for heading, (measure, form) in LATE.items()
-        if any(measure in series for series in run.series.values())
-    }
     rows = []
     for name in run.series:
         size = run.results[name].get("bytes_per_parameter")
@@ -333,7 +323,7 @@ def run_table(run: Run) -> list[dict[str, str]]:
             row["validation loss"] = f"{losses[name]:.6g}"
         if REFERENCE in losses:
             row[f"minus {REFERENCE}"] = f"{losses[name] - losses[REFERENCE]:+.3g}"
-        row |= {heading: _late(run, name, measure, form) for heading, (measure, form) in shown.items()}
+        row |= _late(run, name)
         if any("diverged_at" in results for results in run.results.values()):
             row["diverged at step"] = f"{run.results[name].get('diverged_at', '-')}"
         rows.append(row)
@@ -365,19 +355,15 @@ def tensor_table(run: Run, most: int) -> list[dict[str, str]]:
         worst = sorted(tensors, key=lambda tensor: (math.isnan(off[tensor]), -off[tensor]))
         for tensor in worst[:most]:
             row = {"strategy": name, "tensor": tensor if tensor.isprintable() else ascii(tensor)}
-            rows.append(
-                row
-                | {
-                    heading: _late(run, name, f"{measure}/{tensor}", form)
-                    for heading, (measure, form) in LATE.items()
-                    if any(f"{measure}/{tensor}" in other for other in run.series.values())
-                }
-            )
+            rows.append(row | _late(run, name, f"/{tensor}"))
     return rows
 
 
-def _late(run: Run, name: str, measure: str, form: str) -> str:
-    if measure not in run.series[name]:
-        return "-"
-    number = run.late(name, measure)
-    return "nan" if math.isnan(number) else format(number, form)
+def _late(run: Run, name: str, of: str = "") -> dict[str, str]:
+    """Return a strategy's measures late in the run, in total or of a tensor: those that any strategy has."""
+    found = {}
+    for heading, (measure, form) in LATE.items():
+        if any(measure + of in series for series in run.series.values()):
+            number = run.late(name, measure + of) if measure + of in run.series[name] else None
+            found[heading] = "-" if number is None else "nan" if math.isnan(number) else format(number, form)
+    return found

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from mcfsim.checks import printable
 from mcfsim.report.tables import Rows, terminal_table
@@ -159,6 +160,7 @@ def help_text(*legends: Legend) -> str:
 
 
 # -- layout -----------------------------------------------------------------------------------------------
+Item = TypeVar("Item")
 #: Space between two cells, and before a continuation line of a row.
 GAP, INDENT = "  ", "    "
 RULE = "\u2500"
@@ -207,8 +209,7 @@ def print_rows(rows: Rows, legend: Legend, long: Collection[str] = (), *, number
     there = [heading for heading in rows[0] if heading not in long or any(row[heading] for row in rows)]
     shown = _only(rows, there)
     below = [heading for heading in there if heading in long]
-    short = [heading for heading in there if heading not in long]
-    if not below and len(_shared_out(shown, short, width)) > 1 and _fits(shown, width, numbers=numbers):
+    if not below and len(_lines(shown, below, width)) > 1 and _fits(shown, width, numbers=numbers):
         _print_table(shown, numbers=numbers)  # it fits if headings take several lines
     else:
         _print_lines(stacked(shown, width, below))
@@ -223,9 +224,9 @@ def print_columns(rows: Rows, legend: Legend) -> None:
     rows, width = _printable(rows), output_width()
     label, *names = rows[0]
     while names:
-        count = len(names)
-        while count and not (width is None or _fits(_only(rows, [label, *names[:count]]), width)):
-            count -= 1
+        counts = range(len(names), 0, -1)
+        fit = (n for n in counts if width is None or _fits(_only(rows, [label, *names[:n]]), width))
+        count = next(fit, 0)
         part = _only(rows, [label, *names[: count or 1]])
         if count:
             _print_table(part, numbers=False)
@@ -249,7 +250,7 @@ def print_legend(legend: Legend, width: int | None = None) -> None:
 
 def stacked(rows: Rows, width: int, long: Collection[str] = ()) -> Iterator[tuple[str, bool]]:
     """Yield the lines of a table with several lines per row; each with whether it is a heading."""
-    lines = _shared_out(rows, [heading for heading in rows[0] if heading not in long], width)
+    lines = _lines(rows, long, width)
     widths = _widths(rows)
     numbers = {heading for heading in rows[0] if any(re.match(r"[-+]?\d", row[heading]) for row in rows)}
     numbers.discard(lines[0][0])
@@ -258,12 +259,10 @@ def stacked(rows: Rows, width: int, long: Collection[str] = ()) -> Iterator[tupl
         cells = [f"{row[heading]:{'>' if heading in numbers else '<'}{widths[heading]}}" for heading in line]
         return (INDENT * (line is not lines[0]) + GAP.join(cells)).rstrip()
 
+    headings = {heading: heading for heading in rows[0]}
     for line in lines:
-        yield text(dict(zip(line, line, strict=True)), line), True
-    longest = max(
-        len(text(row, line)) for row in [{heading: heading for heading in rows[0]}, *rows] for line in lines
-    )
-    yield RULE * longest, False
+        yield text(headings, line), True
+    yield RULE * max(len(text(row, line)) for row in (headings, *rows) for line in lines), False
     for row in rows:
         for line in lines:
             yield text(row, line), False
@@ -300,28 +299,43 @@ def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
     ) or [first]
 
 
-def _shared_out(rows: Rows, headings: list[str], width: int) -> list[list[str]]:
-    """Return the columns of each line: as few lines as the width allows, each as short as possible."""
-    widths = _widths(rows)
+def shared_out(sizes: Mapping[Item, int], width: int, gap: int = 0, indent: int = 0) -> list[list[Item]]:
+    """Return items in lines: as few lines as a width allows, and each as short as possible.
 
-    def filled(width: int) -> list[list[str]]:
-        lines: list[list[str]] = []
+    Parameters
+    ----------
+    sizes : mapping of item to int
+        The width of each item, in order.
+    width : int
+        The width of a line.
+    gap, indent : int, optional
+        Space between two items of a line, and at the start of each line after the first.
+    """
+
+    def filled(width: int) -> list[list[Item]]:
+        lines: list[list[Item]] = []
         room = 0
-        for heading in headings:
-            if len(GAP) + widths[heading] > room:
+        for item, size in sizes.items():
+            if not lines or gap + size > room:
                 lines.append([])
-                room = width + len(GAP) - (len(INDENT) if len(lines) > 1 else 0)
-            lines[-1].append(heading)
-            room -= len(GAP) + widths[heading]
+                room = width + gap - (indent if len(lines) > 1 else 0)
+            lines[-1].append(item)
+            room -= gap + size
         return lines
 
     best = filled(width)
-    for narrower in range(width, 0, -1):
+    for narrower in range(width - 1, 0, -1):
         lines = filled(narrower)
         if len(lines) > len(best):
             break
         best = lines
     return best
+
+
+def _lines(rows: Rows, long: Collection[str], width: int) -> list[list[str]]:
+    """Return the headings of each line, without those of `long`."""
+    widths = {heading: size for heading, size in _widths(rows).items() if heading not in long}
+    return shared_out(widths, width, len(GAP), len(INDENT))
 
 
 def _widths(rows: Rows) -> dict[str, int]:

@@ -20,7 +20,6 @@ from mcfsim.optim.staged import Mean, Stage, Staged
 from mcfsim.optim.staged_step import record_stages
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import numbers, record_step, symbols
-from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as strategy_named
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -173,8 +172,7 @@ def record(
     if is_optimizer(text):
         if components is not None:
             raise ValueError(f"{whole} takes a strategy, which says how many components there are")
-        make = _stage if isinstance(text, StageText) else _step
-        return make(whole, text, fmt, rounding, strategy or "plain")
+        return _step(whole, text, fmt, rounding, strategy or "plain")
     if strategy is not None:
         raise ValueError(f"{whole} is no optimizer and takes no strategy")
     if components is not None and operands_of(text, 2) == operands_of(text, 3):
@@ -221,47 +219,35 @@ def _about(text: Any) -> str:
     return (inspect.getdoc(described) or "").partition("\n")[0]
 
 
-def _strategy(name: str, fmt: Format) -> Strategy:
-    """Return a strategy in a format; raise ValueError if it computes with exact numbers."""
-    stored = strategy_named(name, fmt)
+def _step(name: str, text: Any, fmt: Format, rounding: Rounding, strategy: str) -> RecordedText:
+    """Return the recorded step of an optimizer, or a stage of it."""
+    stored = strategy_named(strategy, fmt)
     if any(item.format is None for item in stored.tensors.values()):
-        raise ValueError(f"strategy {name!r} computes with exact numbers, and its step is no program")
-    return stored
-
-
-def _stage(name: str, text: StageText, fmt: Format, rounding: Rounding, strategy: str) -> RecordedText:
-    hyper, stored = text.kind(), _strategy(strategy, fmt)
-    roles = stored.roles(rounding, random=RandomWords(0))
-    scalars = hyper.scalars(roles, stored, 2, rate=_RATE, decayed=True)
-    found = record_stages(hyper, stored, roles, symbols(scalars), text.shape, lines=True)
-    _, program, results = found[text.place]
-    given = numbers(scalars)
-    labels = [
-        f"{label}{place}" if isinstance(made, tuple) else label
-        for label, made in results.items()
-        for place, _ in enumerate(made if isinstance(made, tuple) else (made,))
-    ]
-    source = inspect.getsource(text.stage.text)
-    return RecordedText(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
-
-
-def _step(name: str, kind: Any, fmt: Format, rounding: Rounding, strategy: str) -> RecordedText:
-    hyper, stored = kind(), _strategy(strategy, fmt)
-    if stored.parameter.grid is not None:
+        raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
+    staged = isinstance(text, StageText)
+    if not staged and stored.parameter.grid is not None:
         raise ValueError(
             f"strategy {strategy!r} puts its weights on a grid after each step, by scales of whole "
             "tensors, and its step is no program"
         )
+    hyper = (text.kind if staged else text)()
     # The program does not depend on which words are drawn.
     roles = stored.roles(rounding, random=RandomWords(0))
-    scalars = hyper.scalars(roles, stored, 1, rate=_RATE, decayed=True)
-    program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
+    scalars = hyper.scalars(roles, stored, 2 if staged else 1, rate=_RATE, decayed=True)
+    made: dict[str, Any]
+    if staged:
+        recorded = record_stages(hyper, stored, roles, symbols(scalars), text.shape, lines=True)
+        _, program, made = recorded[text.place]
+        source = inspect.getsource(text.stage.text)
+    else:
+        program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
+        made = {**State(*program.results[:-1])._asdict(), "update": program.results[-1]}
+        source = inspect.getsource(getattr(sys.modules[text.__module__], name, text.step))
+    labels: list[str] = []
+    for label, x in made.items():
+        labels += [f"{label}{place}" for place, _ in enumerate(x)] if isinstance(x, tuple) else [label]
     given = numbers(scalars)
-    module = sys.modules[kind.__module__]
-    source = inspect.getsource(getattr(module, name, kind.step))
-    new = State(*program.results[:-1])
-    labels = [f"{label}{place}" for label, part in new._asdict().items() for place, _ in enumerate(part)]
-    return RecordedText(program, source, {x: given[x] for x in program.scalars}, (*labels, "update"))
+    return RecordedText(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
 
 
 def _result_names(text: Callable[..., Any], count: int) -> tuple[str, ...]:
@@ -280,11 +266,5 @@ def _is_text(item: Any) -> bool:
     if not inspect.isfunction(item) or not hasattr(item, "__wrapped__"):
         return False
     parameters = list(inspect.signature(item, eval_str=True).parameters.values())[1:]
-    return all(x.kind is x.KEYWORD_ONLY or x.annotation is Any or _is_words(x) for x in parameters)
-
-
-def _is_words(parameter: inspect.Parameter) -> bool:
-    return get_origin(parameter.annotation) is tuple and set(get_args(parameter.annotation)) <= {
-        Any,
-        Ellipsis,
-    }
+    given = (x.annotation for x in parameters if x.kind is not x.KEYWORD_ONLY)
+    return all(x is Any or (get_origin(x) is tuple and {*get_args(x)} <= {Any, Ellipsis}) for x in given)

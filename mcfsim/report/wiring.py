@@ -8,6 +8,7 @@ from typing import Any
 
 from mcfsim.compile.program import Program, ProgramStep, Register, Scalar
 from mcfsim.formats import Format
+from mcfsim.report.terminal import shared_out
 from mcfsim.rounding import Mode
 
 _SIGNS = {
@@ -120,21 +121,25 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     of = {x: _Row(x) for x in program.inputs if x in last}
     rows = list(of.values())
     for place, step in enumerate(order):
-        registers = step.registers
-        for x in registers:
+        for x in step.registers:
             of[x].value = x if last[x] > place else None
-        row = _place(rows, [of[x] for x in registers])
+        row = _place(rows, [of[x] for x in step.registers])
         row.value = step.result
         of[step.result] = row
     number = {row: place for place, row in enumerate(rows)}
     columns = _columns(order, depths, {x: number[row] for x, row in of.items()})
     count = max(columns.values(), default=-1) + 1
     several = len({step.result.format for step in order}) > 1
-    labels = {
-        step: " ".join(filter(None, (sign_of(step, with_format=several), program.words.get(step.draw))))
-        for step in order
-    }
-    gates = tuple(_gate(step, label, columns, depths, number, of) for step, label in labels.items())
+
+    def gate(step: ProgramStep) -> Gate:
+        label = " ".join(filter(None, (sign_of(step, with_format=several), program.words.get(step.draw))))
+        registers = [(place, x) for place, x in enumerate(step.operands) if isinstance(x, Register)]
+        # With a scalar, the label tells the operands apart, except for the addend of an fma.
+        other = _OTHER.get(step.operation) if len(registers) > 1 else None
+        taken = tuple(dict.fromkeys((number[of[x]], place == other) for place, x in registers))
+        x = step.result
+        return Gate(step, label, depths[x], columns[x], number[of[x]], taken)
+
     ends: dict[Any, int] = {}
     for step in order:
         for x in step.registers:
@@ -147,7 +152,7 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
         )
         for x, row in of.items()
     )
-    return Wiring(program.name, gates, wires, len(rows), count)
+    return Wiring(program.name, tuple(map(gate, order)), wires, len(rows), count)
 
 
 def sign_of(step: ProgramStep, *, with_format: bool = False) -> str:
@@ -191,23 +196,6 @@ def _columns(order: list[ProgramStep], depths: dict[Any, int], row: dict[Any, in
         levels[step.result] = depths[step.result], level
     numbers = {pair: place for place, pair in enumerate(sorted(set(levels.values())))}
     return {x: numbers[pair] for x, pair in levels.items()}
-
-
-def _gate(
-    step: ProgramStep,
-    label: str,
-    columns: dict[Any, int],
-    depths: dict[Any, int],
-    number: dict[_Row, int],
-    of: dict[Any, _Row],
-) -> Gate:
-    other = _OTHER.get(step.operation)
-    registers = [(place, x) for place, x in enumerate(step.operands) if isinstance(x, Register)]
-    # With a scalar, the label tells the operands apart, except for the addend of an fma.
-    told = len(registers) > 1
-    taken = tuple(dict.fromkeys((number[of[x]], told and place == other) for place, x in registers))
-    x = step.result
-    return Gate(step, label, depths[x], columns[x], number[of[x]], taken)
 
 
 # -- in characters ----------------------------------------------------------------------------------------
@@ -315,40 +303,15 @@ def staves(wiring: Wiring, width: int | None = None) -> Iterator[Stave]:
         widths[gate.column] = max(widths[gate.column], len(gate.label) + SIDES + ROOM)
     names = max((len(wire.name) for wire in wiring.wires), default=0) + 1
     results = max((max(len(wire.result), len(wire.name)) for wire in wiring.wires), default=0) + 2
-    for first, last in _shared_out(widths, sum(widths) if width is None else width - names - results - 1):
-        yield _stave(wiring, widths, first, last)
-
-
-def _shared_out(widths: list[int], room: int) -> list[tuple[int, int]]:
-    """Return the first and last column of each stave: as few staves as fit, of about equal width."""
-
-    def filled(room: int) -> list[tuple[int, int]]:
-        found, first = [], 0
-        while first < len(widths):
-            last = first
-            while last + 1 < len(widths) and sum(widths[first : last + 2]) <= room:
-                last += 1
-            found.append((first, last))
-            first = last + 1
-        return found
-
-    best = filled(room)
-    for narrower in range(room - 1, 0, -1):
-        parts = filled(narrower)
-        if len(parts) > len(best):
-            break
-        best = parts
-    return best
-
-
-def _stave(wiring: Wiring, widths: list[int], first: int, last: int) -> Stave:
-    alive = tuple(x for x in wiring.wires if x.start <= last and x.end >= first)
-    left = max((len(wire.name) for wire in alive if wire.start < first), default=0) + 1
-    centres, place = {}, left
-    for column in range(first, last + 1):
-        centres[column] = place + (widths[column] + ROOM - 1) // 2
-        place += widths[column]
-    gates = tuple(gate for gate in wiring.gates if first <= gate.column <= last)
-    used = sorted({wire.row for wire in alive})
-    rows = {row: number for number, row in enumerate(used)}
-    return Stave(gates, alive, first, last, rows, centres, left, place + 1)
+    room = sum(widths) if width is None else width - names - results - 1
+    for columns in shared_out(dict(enumerate(widths)), room):
+        first, last = columns[0], columns[-1]
+        alive = tuple(x for x in wiring.wires if x.start <= last and x.end >= first)
+        left = place = max((len(wire.name) for wire in alive if wire.start < first), default=0) + 1
+        centres = {}
+        for column in columns:
+            centres[column] = place + (widths[column] + ROOM - 1) // 2
+            place += widths[column]
+        gates = tuple(gate for gate in wiring.gates if gate.column in centres)
+        rows = {row: number for number, row in enumerate(sorted({wire.row for wire in alive}))}
+        yield Stave(gates, alive, first, last, rows, centres, left, place + 1)

@@ -247,7 +247,9 @@ def warnings_in_one_line() -> Iterator[None]:
 
 
 @contextmanager
-def telling_how_to_go_on(kept: Path | None, otherwise: str) -> Iterator[None]:
+def telling_how_to_go_on(
+    kept: Path | None, otherwise: str = "nothing is kept, for want of --checkpoint FILE."
+) -> Iterator[None]:
     """On Ctrl-C, print the command that resumes from the kept file, and exit with status 130."""
     try:
         yield

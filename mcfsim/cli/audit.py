@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
-from mcfsim.cli.options import (
-    OPTIMIZER,
-    Betas,
-    Decay,
-    Epsilon,
-    Final,
-    Gradients,
-    Rate,
-    Samples,
-    Shape,
-    State,
-    Steps,
-    UpdateSize,
-    Warmup,
-    WeightsFile,
-    schedule_of,
-)
+from mcfsim.cli.options import FILES, PLAN, Json, Most, Resume, Samples, WeightsFile, with_settings
+from mcfsim.formats import get_format
 from mcfsim.report import terminal
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say
+from mcfsim.storage.files import write_text
 
 if TYPE_CHECKING:
     from mcfsim.models.assigning import Assignment
     from mcfsim.models.audit import Audit
+    from mcfsim.models.plan import Plan
     from mcfsim.models.samples import TensorSample
     from mcfsim.models.weights import Weights
 
 
 # -- assign -----------------------------------------------------------------------------------------------
-_FILES = "Files"
-
-
 @command(epilog=terminal.help_text(terminal.ASSIGN))
+@with_settings(PLAN)
 def assign(
     weights: WeightsFile,
     budget: Annotated[
@@ -62,29 +47,16 @@ def assign(
     frozen_cost: Annotated[
         float, Option(help="The share of updates that a second moment costs which cannot decay.")
     ] = 0.05,
-    lr: Rate = 3e-4,
-    schedule: Shape = "cosine",
-    warmup: Warmup = 0,
-    final: Final = None,
-    steps: Steps = 10_000,
-    betas: Betas = (OPTIMIZER.beta1, OPTIMIZER.beta2),
-    eps: Epsilon = OPTIMIZER.epsilon,
-    weight_decay: Decay = OPTIMIZER.weight_decay,
-    update_rms: UpdateSize = None,
-    state: State = None,
-    gradients: Gradients = None,
     samples: Samples = 1024,
-    most: Annotated[int, Option(help="Tensors that are printed.", min=1)] = 50,
-    output: Annotated[
-        Path | None,
-        Place.WRITTEN,
-        Option("--json", help="Write all that was found here.", rich_help_panel=_FILES),
-    ] = None,
+    most: Most = 50,
+    *,
+    output: Json = None,
     table: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option("--csv", help="Write a line a tensor here.", rich_help_panel=_FILES),
+        Option("--csv", help="Write a line a tensor here.", rich_help_panel=FILES),
     ] = None,
+    **settings: Any,
 ) -> None:
     """Say which tensor is to have which strategy and format, so that the least is lost within a budget.
 
@@ -92,38 +64,23 @@ def assign(
     strategies and formats; by demotion the largest groups of tensors go from the dearer one of two to the
     cheaper one until the budget is kept, and what would overflow there stays.
     """
-    from mcfsim.formats import get_format
     from mcfsim.models import assigning
     from mcfsim.models.audit import audit
-    from mcfsim.models.known import updates_of
-    from mcfsim.models.plan import Plan
     from mcfsim.models.samples import scan
     from mcfsim.models.weights import open_weights
-    from mcfsim.optim.adamw import AdamW
     from mcfsim.report.assignments import as_csv, as_json
-    from mcfsim.storage.files import write_text
 
     assigning.check_request(budget, by, frozen_cost)
-    rates = schedule_of(schedule, lr, warmup, final)
     lows = [get_format(name) for name in dict.fromkeys(low or ["bfloat16"])]
-    plan = Plan(
-        hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
-        schedule=rates,
-        steps=steps,
-        strategies=assigning.candidates_of(lows, strategy or (), by),
-        updates=updates_of(update_rms, state, gradients),
-    )
+    plan = PLAN.make(settings).plan(assigning.candidates_of(lows, strategy or (), by))
     model = open_weights(weights)
     read = scan(model, samples)
     found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
     _show_assignment(model, found, most)
     if output is not None:
-        data = as_json(found, dict(model.left_out))
-        write_text(output, json.dumps(data, indent=1, allow_nan=False) + "\n")
-        say(f"saved {output}")
+        _write(output, _json(as_json(found, dict(model.left_out))))
     if table is not None:
-        write_text(table, as_csv(found))
-        say(f"saved {table}")
+        _write(table, as_csv(found))
 
 
 def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
@@ -131,14 +88,10 @@ def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
     from mcfsim.report.assignments import assignment_table, comparison_table
     from mcfsim.report.audits import update_model
 
-    plan, tensors, compared = found.audit.plan, assignment_table(found, most), comparison_table(found)
-    say(
-        f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
-        f"peak rate {plan.schedule.peak:g}; at most {float(found.budget):g} bytes a parameter, "
-        f"by {found.method}"
+    tensors, compared = assignment_table(found, most), comparison_table(found)
+    _introduce(
+        model, found.audit.plan, f"; at most {float(found.budget):g} bytes a parameter, by {found.method}"
     )
-    for name, why in model.left_out.items():
-        say(f"left out: {name}, {why}")
     say(f"{update_model(found.audit)} {found.words}.")
     say("", f"Tensors, those that lose most first ({len(tensors)} of {len(model)}):")
     print_rows(tensors, {}, ["tensor"])
@@ -147,21 +100,29 @@ def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
     print_legend(terminal.under(terminal.ASSIGN, [*tensors[0], *compared[0]], ["-"]), output_width())
 
 
+def _introduce(model: Weights, plan: Plan, more: str = "") -> None:
+    """Print what the model and the plan are, and which tensors are left out."""
+    say(
+        f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
+        f"peak rate {plan.schedule.peak:g}{more}",
+        *(f"left out: {name}, {why}" for name, why in model.left_out.items()),
+    )
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    write_text(path, text)
+    say(f"saved {path}")
+
+
 # -- audit ------------------------------------------------------------------------------------------------
 @command(epilog=terminal.help_text(terminal.AUDIT))
+@with_settings(PLAN)
 def audit(
     weights: WeightsFile,
-    lr: Rate = 3e-4,
-    schedule: Shape = "cosine",
-    warmup: Warmup = 0,
-    final: Final = None,
-    steps: Steps = 10_000,
-    betas: Betas = (OPTIMIZER.beta1, OPTIMIZER.beta2),
-    eps: Epsilon = OPTIMIZER.epsilon,
-    weight_decay: Decay = OPTIMIZER.weight_decay,
-    update_rms: UpdateSize = None,
-    state: State = None,
-    gradients: Gradients = None,
     strategy: Annotated[
         list[str] | None,
         Option(help="Repeat it to compare.", show_default="all whose losses are forecast"),
@@ -172,122 +133,82 @@ def audit(
     ] = 0.95,
     stopped: Annotated[float, Option(help="A tensor has stopped where its EDQ stays below this.")] = 0.5,
     samples: Samples = 1024,
-    most: Annotated[int, Option(help="Tensors that are printed.", min=1)] = 20,
+    most: Most = 20,
+    *,
     checkpoint: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option(help="Save what was read here, and go on from it if it is there.", rich_help_panel=_FILES),
+        Option(help="Save what was read here, and go on from it if it is there.", rich_help_panel=FILES),
     ] = None,
-    resume: Annotated[
-        bool,
-        Option(
-            "--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=_FILES
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        Place.WRITTEN,
-        Option("--json", help="Write all that was found here.", rich_help_panel=_FILES),
-    ] = None,
+    resume: Resume = False,
+    output: Json = None,
     html: Annotated[
         Path | None,
         Place.WRITTEN,
         Option(
             help="Write it as one page for a browser here, also at 1/4 to 4 times the peak rate.",
-            rich_help_panel=_FILES,
+            rich_help_panel=FILES,
         ),
     ] = None,
     png: Annotated[
         Path | None,
         Place.WRITTEN,
         Option(
-            help="Draw tensors by steps and by strategies here; a name in .svg too.", rich_help_panel=_FILES
+            help="Draw tensors by steps and by strategies here; a name in .svg too.", rich_help_panel=FILES
         ),
     ] = None,
+    **settings: Any,
 ) -> None:
     """Say which tensors of a model would stop learning under a plan of training, and what prevents it.
 
     All elements are read once; a sample of each tensor is tried at steps of the schedule.
     """
-    nothing = "nothing is kept, for want of --checkpoint FILE."
-    with telling_how_to_go_on(checkpoint, nothing):
-        from mcfsim.formats import get_format
+    with telling_how_to_go_on(checkpoint):
         from mcfsim.models.audit import audit as audited
-        from mcfsim.models.known import updates_of
-        from mcfsim.models.plan import Plan, forecast_in
+        from mcfsim.models.plan import forecast_in
         from mcfsim.models.weights import open_weights
-        from mcfsim.optim.adamw import AdamW
         from mcfsim.optim.strategies import strategy as look_up
+        from mcfsim.report.audit_figure import audit_figure
+        from mcfsim.report.audit_page import at_rates, audit_page
         from mcfsim.report.audits import as_json
-        from mcfsim.report.plotting import checked_suffix
-        from mcfsim.storage.files import write_text
+        from mcfsim.report.plotting import checked_suffix, save_one
 
-        rates = schedule_of(schedule, lr, warmup, final)
         check_checkpoint(checkpoint, resume=resume)
         if png is not None:
             checked_suffix(png)
         fmt = get_format(low)
-        plan = Plan(
-            hyper=AdamW(beta1=betas[0], beta2=betas[1], epsilon=eps, weight_decay=weight_decay),
-            schedule=rates,
-            steps=steps,
-            strategies=tuple(look_up(name, fmt) for name in strategy or ()) or forecast_in(fmt),
-            updates=updates_of(update_rms, state, gradients),
-            threshold=threshold,
-            stopped=stopped,
-        )
+        strategies = [look_up(name, fmt) for name in strategy or ()] or forecast_in(fmt)
+        plan = PLAN.make(settings).plan(strategies, threshold=threshold, stopped=stopped)
         model = open_weights(weights)
         read = _read(model, samples, checkpoint)
         found = audited(read, plan, fmt)
-        page = _page(model, read, found) if html is not None else ""
+        page = audit_page(str(model.path), at_rates(read, found), model.left_out) if html is not None else ""
         _show(model, found, most)
         if output is not None:
-            write_text(
-                output, json.dumps(as_json(found, dict(model.left_out)), indent=1, allow_nan=False) + "\n"
-            )
-            say(f"saved {output}")
+            _write(output, _json(as_json(found, dict(model.left_out))))
         if html is not None:
-            write_text(html, page)
-            say(f"saved {html}")
+            _write(html, page)
         if png is not None:
-            _draw(found, png)
+            with audit_figure(found) as figure:
+                save_one(figure, png)
+            say(f"saved {png}")
 
 
 def _show(model: Weights, found: Audit, most: int) -> None:
     """Print the findings of an audit, and its recommendation."""
     from mcfsim.report.audits import mix_offered, strategy_table, tensor_table, update_model
 
-    plan, strategies, tensors = found.plan, strategy_table(found), tensor_table(found, most)
-    first = found.totals()[0].strategy.name
-    say(
-        f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
-        f"peak rate {plan.schedule.peak:g}"
-    )
-    for name, why in model.left_out.items():
-        say(f"left out: {name}, {why}")
+    strategies, tensors = strategy_table(found), tensor_table(found, most)
+    _introduce(model, found.plan)
     say("", "Under each strategy, over the run:")
     print_rows(strategies, {}, ["of tensor"])
+    first = found.totals()[0].strategy.name
     say("", f"Tensors under {first}, the worst first ({len(tensors)} of {len(model)}):")
     print_rows(tensors, {})
     print_legend(terminal.under(terminal.AUDIT, [*tensors[0], *strategies[0]], ["-"]), output_width())
     chosen, why = found.recommended()
     say("", f"Recommended: {chosen.strategy.name}. {why}" if chosen else f"Not recommended: {why}")
     say(*filter(None, [mix_offered(found), f"Supposed: {update_model(found)}"]))
-
-
-def _page(model: Weights, read: list[TensorSample], found: Audit) -> str:
-    from mcfsim.report.audit_page import at_rates, audit_page
-
-    return audit_page(str(model.path), at_rates(read, found), model.left_out)
-
-
-def _draw(found: Audit, path: Path) -> None:
-    from mcfsim.report.audit_figure import audit_figure
-    from mcfsim.report.plotting import save_one
-
-    with audit_figure(found) as figure:
-        save_one(figure, path)
-    say(f"saved {path}")
 
 
 def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[TensorSample]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 from typer import Argument, Option
 
 from mcfsim.checks import hint
-from mcfsim.cli.application import Place
+from mcfsim.cli.application import Place, given
 from mcfsim.optim.adamw import AdamW
 
 if TYPE_CHECKING:
+    from mcfsim.models.plan import Plan
+    from mcfsim.optim.strategies import Strategy
     from mcfsim.training.schedule import Schedule
 
 
@@ -85,25 +88,23 @@ class KindOptions:
                 f"unknown {self.label} {kind!r}{hint(kind, self.kinds)}; known {self.label}s: {known}"
             )
         taken = {self.names.get(argument, argument): item for argument, item in self.of(kind).items()}
-        given = {
-            item.name: options[item.name] for item in self.parameters() if options[item.name] is not None
-        }
-        if stray := [name for name in given if name not in taken]:
+        chosen = given({item.name: options[item.name] for item in self.parameters()})
+        if stray := [name for name in chosen if name not in taken]:
             raise ValueError(
                 f"{self.label} {kind!r} has no {_spelt(stray)}; it takes {_spelt(taken) or 'no options'}"
             )
         if missing := [
-            name for name, item in taken.items() if item.default is item.empty and name not in given
+            name for name, item in taken.items() if item.default is item.empty and name not in chosen
         ]:
             raise ValueError(f"{self.label} {kind!r} needs {_spelt(missing)}")
-        for name, number in given.items():  # another kind may take a real number by this name
+        for name, number in chosen.items():  # another kind may take a real number by this name
             if taken[name].annotation is int and isinstance(number, float):
                 if not number.is_integer():
                     raise ValueError(
                         f"{_spelt([name])} = {number} of {self.label} {kind!r} is no whole number"
                     )
-                given[name] = int(number)
-        return self.kinds[kind](**{taken[name].name: number for name, number in given.items()})
+                chosen[name] = int(number)
+        return self.kinds[kind](**{taken[name].name: number for name, number in chosen.items()})
 
 
 def _type(setting: inspect.Parameter) -> type | None:
@@ -124,65 +125,112 @@ def _spelt(names: Any) -> str:
     return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
-def with_settings(*groups: KindOptions) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's ``**options`` by the options of the groups."""
+@dataclass(frozen=True)
+class FieldOptions:
+    """Options that are the fields of a dataclass.
+
+    Parameters
+    ----------
+    kind : callable
+        The dataclass; the annotations and defaults of its fields declare the options.
+    defaults : mapping of str to value, optional
+        Other defaults, by field.
+    """
+
+    kind: Callable[..., Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return the options as parameters of a command."""
+        found = inspect.signature(self.kind, eval_str=True).parameters
+        return [
+            item.replace(kind=item.KEYWORD_ONLY, default=self.defaults.get(name, item.default))
+            for name, item in found.items()
+        ]
+
+    def make(self, options: Mapping[str, Any]) -> Any:
+        """Return an object of the dataclass, made from the options of a command."""
+        return self.kind(**{item.name: options[item.name] for item in self.parameters()})
+
+
+def with_settings(*groups: KindOptions | FieldOptions) -> Callable[[Command], Command]:
+    """Return a decorator that replaces a command's ``**options`` by the options of the groups.
+
+    They come before the command's own keyword-only options, as the help lists them.
+    """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
         added = [item for group in groups for item in group.parameters()]
+        parameters = sorted([*added, *own], key=lambda item: item.kind)
         altered: Any = command
-        altered.__signature__ = signature.replace(parameters=[*own, *added])
-        altered.__annotations__ = {item.name: item.annotation for item in [*own, *added]}
+        altered.__signature__ = signature.replace(parameters=parameters)
+        altered.__annotations__ = {item.name: item.annotation for item in parameters}
         return command
 
     return decorate
 
 
 # -- options of a run -------------------------------------------------------------------------------------
-_STORED, _FILES = "Storage and rounding", "Files"
+_STORED, FILES = "Storage and rounding", "Files"
 
-Clip = Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")]
-RecordEvery = Annotated[int, Option(help="Steps between two records.")]
-TruthSample = Annotated[
-    int, Option(help="Compare steps with the exact update, unless 0; so many parameters in mpmath.")
-]
-Strategies = Annotated[
-    list[str] | None,
-    Option(
-        help="Repeat it to compare.",
-        show_default="plain, collage-light, collage-plus, fp32-master",
-        rich_help_panel=_STORED,
-    ),
-]
-Low = Annotated[str, Option(help="The strategies' low format.", rich_help_panel=_STORED)]
-RoundingMode = Annotated[
-    str, Option(help="Rounding mode of the optimizer's operations.", rich_help_panel=_STORED)
-]
-Entering = Annotated[
-    str, Option(help="How hyperparameters enter: exact or rounded.", rich_help_panel=_STORED)
-]
-Checkpoint = Annotated[
-    Path | None,
-    Place.WRITTEN,
-    Option(help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=_FILES),
-]
-CheckpointEvery = Annotated[
-    int | None,
-    Option(help="Steps between two checkpoints.", show_default="100", rich_help_panel=_FILES),
-]
 Resume = Annotated[
     bool,
-    Option("--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=_FILES),
+    Option("--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=FILES),
 ]
 Output = Annotated[
-    Path | None, Place.WRITTEN, Option(help="Save the run here, as .npz.", rich_help_panel=_FILES)
+    Path | None, Place.WRITTEN, Option(help="Save the run here, as .npz.", rich_help_panel=FILES)
 ]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run under several strategies."""
+
+    clip: Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")] = 1.0
+    record_every: Annotated[int, Option(help="Steps between two records.")] = 10
+    truth_sample: Annotated[
+        int, Option(help="Compare steps with the exact update, unless 0; so many parameters in mpmath.")
+    ] = 0
+    strategies: Annotated[
+        list[str] | None,
+        Option(
+            "--strategy",
+            help="Repeat it to compare.",
+            show_default="plain, collage-light, collage-plus, fp32-master",
+            rich_help_panel=_STORED,
+        ),
+    ] = None
+    low: Annotated[str, Option(help="The strategies' low format.", rich_help_panel=_STORED)] = "bfloat16"
+    rounding: Annotated[
+        str, Option(help="Rounding mode of the optimizer's operations.", rich_help_panel=_STORED)
+    ] = "nearest_even"
+    scalars: Annotated[
+        str, Option(help="How hyperparameters enter: exact or rounded.", rich_help_panel=_STORED)
+    ] = "exact"
+    checkpoint: Annotated[
+        Path | None,
+        Place.WRITTEN,
+        Option(
+            help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=FILES
+        ),
+    ] = None
+    checkpoint_every: Annotated[
+        int | None, Option(help="Steps between two checkpoints.", show_default="100", rich_help_panel=FILES)
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as arguments of `mcfsim.simulate` and `mcfsim.replay`."""
+        from mcfsim.training.simulate import DEFAULT_STRATEGIES
+
+        clip = None if self.clip == math.inf else self.clip
+        return {**given(vars(self)), "clip": clip, "strategies": self.strategies or DEFAULT_STRATEGIES}
 
 
 # -- options of a plan ------------------------------------------------------------------------------------
 #: Its hyperparameters are the defaults, as in `mcfsim simulate`.
-OPTIMIZER = AdamW()
+_OPTIMIZER = AdamW()
 _PLAN, _KNOWN = "The plan of training", "What is known of the updates"
 
 WeightsFile = Annotated[
@@ -190,48 +238,83 @@ WeightsFile = Annotated[
     Place.READ,
     Argument(help="A .safetensors file, a folder or index of them, or an .npz file.", show_default=False),
 ]
-Rate = Annotated[float, Option(help="Peak learning rate.", rich_help_panel=_PLAN)]
-Shape = Annotated[str, Option(help="cosine or constant.", rich_help_panel=_PLAN)]
-Warmup = Annotated[int, Option(help="Steps of linear warm-up.", rich_help_panel=_PLAN)]
-Final = Annotated[
-    float | None,
-    Option(help="Last rate as a share of the peak.", show_default="0.1", rich_help_panel=_PLAN),
-]
-Steps = Annotated[int, Option(help="Length of the run.", rich_help_panel=_PLAN)]
-Betas = Annotated[tuple[float, float], Option(help="beta1 and beta2.", rich_help_panel=_PLAN)]
-Epsilon = Annotated[float, Option(help="Of AdamW.", rich_help_panel=_PLAN)]
-Decay = Annotated[float, Option(help="Of tensors of two dimensions and more.", rich_help_panel=_PLAN)]
-UpdateSize = Annotated[
-    float | None,
-    Option(
-        help="Root mean square of an update over its learning rate.",
-        show_default="that of noise, by beta1",
-        rich_help_panel=_KNOWN,
-    ),
-]
-State = Annotated[
-    Path | None,
-    Place.READ,
-    Option(help="The optimizer's saved state: .pt, .safetensors or .npz.", rich_help_panel=_KNOWN),
-]
-Gradients = Annotated[
-    Path | None, Place.READ, Option(help="A directory of recorded gradients.", rich_help_panel=_KNOWN)
-]
 Samples = Annotated[int, Option(help="Elements of each tensor that are tried.", min=16, max=1 << 16)]
+Most = Annotated[int, Option(help="Tensors that are printed.", min=1)]
+Json = Annotated[
+    Path | None,
+    Place.WRITTEN,
+    Option("--json", help="Write all that was found here.", rich_help_panel=FILES),
+]
 
 
-def schedule_of(shape: str, peak: float, warmup: int, final: float | None) -> Schedule:
-    """Return the learning-rate schedule given by options.
+@dataclass(frozen=True)
+class PlanOptions:
+    """Options of a plan of training, and of what is known of its updates."""
 
-    Raises
-    ------
-    TypeError, ValueError
-        If a number is out of range, the shape is unknown, or a constant schedule has another final rate.
-    """
-    from mcfsim.training.schedule import Schedule
+    lr: Annotated[float, Option(help="Peak learning rate.", rich_help_panel=_PLAN)] = 3e-4
+    schedule: Annotated[str, Option(help="cosine or constant.", rich_help_panel=_PLAN)] = "cosine"
+    warmup: Annotated[int, Option(help="Steps of linear warm-up.", rich_help_panel=_PLAN)] = 0
+    final: Annotated[
+        float | None,
+        Option(help="Last rate as a share of the peak.", show_default="0.1", rich_help_panel=_PLAN),
+    ] = None
+    steps: Annotated[int, Option(help="Length of the run.", rich_help_panel=_PLAN)] = 10_000
+    betas: Annotated[tuple[float, float], Option(help="beta1 and beta2.", rich_help_panel=_PLAN)] = (
+        _OPTIMIZER.beta1,
+        _OPTIMIZER.beta2,
+    )
+    eps: Annotated[float, Option(help="Of AdamW.", rich_help_panel=_PLAN)] = _OPTIMIZER.epsilon
+    weight_decay: Annotated[
+        float, Option(help="Of tensors of two dimensions and more.", rich_help_panel=_PLAN)
+    ] = _OPTIMIZER.weight_decay
+    update_rms: Annotated[
+        float | None,
+        Option(
+            help="Root mean square of an update over its learning rate.",
+            show_default="that of noise, by beta1",
+            rich_help_panel=_KNOWN,
+        ),
+    ] = None
+    state: Annotated[
+        Path | None,
+        Place.READ,
+        Option(help="The optimizer's saved state: .pt, .safetensors or .npz.", rich_help_panel=_KNOWN),
+    ] = None
+    gradients: Annotated[
+        Path | None, Place.READ, Option(help="A directory of recorded gradients.", rich_help_panel=_KNOWN)
+    ] = None
 
-    if shape not in ("cosine", "constant"):
-        raise ValueError(f"unknown schedule {shape!r}; known schedules: cosine, constant")
-    if shape == "constant" and final not in (None, 1.0):
-        raise ValueError(f"--final {final} is for the cosine; a constant rate stays what it is")
-    return Schedule(peak, warmup, final if final is not None else 1.0 if shape == "constant" else 0.1)
+    def rates(self) -> Schedule:
+        """Return the schedule of learning rates.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is out of range, the shape is unknown, or a constant schedule has another final rate.
+        """
+        from mcfsim.training.schedule import Schedule
+
+        if self.schedule not in ("cosine", "constant"):
+            raise ValueError(f"unknown schedule {self.schedule!r}; known schedules: cosine, constant")
+        constant = self.schedule == "constant"
+        if constant and self.final not in (None, 1.0):
+            raise ValueError(f"--final {self.final} is for the cosine; a constant rate stays what it is")
+        final = self.final if self.final is not None else 1.0 if constant else 0.1
+        return Schedule(self.lr, self.warmup, final)
+
+    def plan(self, strategies: Sequence[Strategy], **more: float) -> Plan:
+        """Return the plan for these strategies; `more` are other parameters of `Plan`."""
+        from mcfsim.models.known import updates_of
+        from mcfsim.models.plan import Plan
+
+        return Plan(
+            AdamW(*self.betas, self.eps, self.weight_decay),
+            self.rates(),
+            self.steps,
+            tuple(strategies),
+            updates_of(self.update_rms, self.state, self.gradients),
+            **more,
+        )
+
+
+PLAN = FieldOptions(PlanOptions)

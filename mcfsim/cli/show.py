@@ -12,6 +12,7 @@ from mcfsim.checks import hint
 from mcfsim.cli.application import Place, command
 from mcfsim.formats import FORMATS, format_table, get_format
 from mcfsim.report import terminal
+from mcfsim.report.tables import Rows, markdown_table
 from mcfsim.report.terminal import output_width, print_columns, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # -- formats, numbers, memory -----------------------------------------------------------------------------
 # Each command imports what it needs, so that the others start at once.
+Markdown = Annotated[bool, Option("--markdown", help="Print a GitHub table.")]
+OverflowPolicy = Annotated[str, Option(help="ieee or saturate.")]
+UnderflowPolicy = Annotated[str, Option(help="gradual, flush_inputs, flush_before or flush_after.")]
 
 
 @command(epilog=terminal.help_text(terminal.FORMATS))
@@ -28,16 +32,18 @@ def formats(
         list[str] | None,
         Argument(metavar="[NAME]...", help="Formats to show, as bfloat16 or e6m9; default all."),
     ] = None,
-    markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
+    markdown: Markdown = False,
 ) -> None:
     """Show the formats: precision, exponents, range and special values."""
     rows = format_table(map(get_format, names) if names else FORMATS.values())
-    if markdown:
-        from mcfsim.report.tables import markdown_table
+    _print(rows, terminal.FORMATS, markdown)
 
+
+def _print(rows: Rows, legend: terminal.Legend, markdown: bool) -> None:
+    if markdown:
         say_text(markdown_table(rows))
     else:
-        print_rows(rows, terminal.FORMATS)
+        print_rows(rows, legend)
 
 
 # Unknown options are passed as arguments, so that -0 and -inf need no "--" before them.
@@ -55,8 +61,8 @@ def inspect_command(
         list[str] | None, Option(help="Format; repeat it to compare.", show_default="bfloat16")
     ] = None,
     rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
-    overflow: Annotated[str, Option(help="ieee or saturate.")] = "ieee",
-    underflow: Annotated[str, Option(help="gradual, flush_inputs, flush_before or flush_after.")] = "gradual",
+    overflow: OverflowPolicy = "ieee",
+    underflow: UnderflowPolicy = "gradual",
     plan: Annotated[bool, Option("--plan", help="Say how operations of the format are carried out.")] = False,
 ) -> None:
     """Look at one number in a format: its rounding, code, neighbours, ulp and expansions."""
@@ -92,17 +98,14 @@ def memory(
     strategy: Annotated[
         list[str] | None, Option(help="Strategy; repeat it for several.", show_default="all")
     ] = None,
-    markdown: Annotated[bool, Option("--markdown", help="Print a GitHub table.")] = False,
+    markdown: Markdown = False,
 ) -> None:
     """Show what every storage strategy keeps for each parameter, and for all of a model."""
     from mcfsim.models.memory import get_models
-    from mcfsim.report.tables import markdown_table, memory_table
+    from mcfsim.report.tables import memory_table
 
     rows = memory_table(get_models(models or ["1e9"]), low, strategy or ())
-    if markdown:
-        say_text(markdown_table(rows))
-    else:
-        print_rows(rows, terminal.MEMORY)
+    _print(rows, terminal.MEMORY, markdown)
 
 
 # -- programs ---------------------------------------------------------------------------------------------
@@ -177,8 +180,8 @@ def show(
         "bfloat16"
     ),
     rounding: Annotated[str, Option(help="Rounding mode.")] = "nearest_even",
-    overflow: Annotated[str, Option(help="ieee or saturate.")] = "ieee",
-    underflow: Annotated[str, Option(help="gradual, flush_inputs, flush_before or flush_after.")] = "gradual",
+    overflow: OverflowPolicy = "ieee",
+    underflow: UnderflowPolicy = "gradual",
     strategy: Annotated[
         str | None, Option(help="Storage strategy of an optimizer.", show_default="plain")
     ] = None,
@@ -199,8 +202,8 @@ def show(
     ] = None,
 ) -> None:
     """Show a text as a program: its operations, its drawing, its compiled loop, and what it costs."""
-    from mcfsim.formats import get_format
     from mcfsim.report.plotting import checked_suffix
+    from mcfsim.report.texts import is_staged, record, stage_table, text_table
     from mcfsim.rounding import get_rounding
 
     if view not in VIEWS:
@@ -211,27 +214,17 @@ def show(
     if text is None:
         if output is not None or strategy is not None or components is not None:
             raise ValueError("name a text; without one, mcfsim show lists them")
-        _list()
-        return
-    if output is not None:
+    elif output is not None:
         checked_suffix(output)
-    from mcfsim.report.texts import is_staged, record, stage_table
-
-    if is_staged(text) and view == "pseudocode":
-        print_rows(stage_table(text), terminal.TEXTS, ["what"], numbers=False)
+    if text is None or (is_staged(text) and view == "pseudocode"):
+        rows = text_table() if text is None else stage_table(text)
+        print_rows(rows, terminal.TEXTS, ["what"], numbers=False)
         return
     recorded = record(text, fmt, policies, strategy=strategy, components=components)
     if output is None:
         VIEWS[view](recorded)
     else:
         _draw(recorded, f"{recorded.program.name}; {fmt}, {policies.mode}", output)
-
-
-def _list() -> None:
-    """Print the table of all algorithms."""
-    from mcfsim.report.texts import text_table
-
-    print_rows(text_table(), terminal.TEXTS, ["what"], numbers=False)
 
 
 def _draw(recorded: RecordedText, title: str, output: Path) -> None:

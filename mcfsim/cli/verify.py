@@ -208,13 +208,7 @@ def _certify(
     many, show = workers or (1 if device else workers_for(checks)), sys.stderr.isatty()
     with (
         telling_how_to_go_on(path, "no journal was kept, so the same command begins anew."),
-        Sweep(
-            many,
-            dask=dask,
-            journal=path,
-            resume=None if path is None else resume,
-            progress=show,
-        ) as sweep,
+        Sweep(many, dask=dask, journal=path, resume=None if path is None else resume, progress=show) as sweep,
     ):
         for certificate in run(checks, sweep, device=device):
             certificates.append(certificate)
@@ -244,12 +238,11 @@ def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bo
         if is_every(path):
             problems = recheck(path, theorem)
             said = "; ".join(problems) or "nothing is wrong: proved again, and the same at every p up to 60"
-            say(f"{path}: {said}")
-            good &= not problems
-            continue
-        found = examine(path, theorem, **options)
-        say(f"{path}: {found}")
-        good &= not found.problems
+        else:
+            found = examine(path, theorem, **options)
+            problems, said = list(found.problems), str(found)
+        say(f"{path}: {said}")
+        good &= not problems
     return good
 
 

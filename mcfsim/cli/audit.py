@@ -225,6 +225,6 @@ def _read(model: Weights, samples: int, checkpoint: Path | None) -> list[TensorS
 
         def told(name: str, elements: int, earlier: bool) -> None:
             bar.label(name)
-            (bar.skip if earlier else bar.advance)(elements)
+            (bar.skip if earlier else bar.count)(elements)
 
         return scan(model, samples, checkpoint, told)

@@ -41,6 +41,9 @@ class ArraySpec(NamedTuple):
 
 
 Forms = Mapping[str, ArraySpec]
+#: What is asked of JSON data and forms before arrays are read, and JSON data with arrays.
+Check = Callable[[dict[str, Any], Forms], None]
+Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 
 def write_archive(
@@ -67,9 +70,7 @@ def write_archive(
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def read_archive(
-    path: Pathlike, check: Callable[[dict[str, Any], Forms], None]
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def read_archive(path: Pathlike, check: Check) -> Content:
     """Read all that `write_archive` wrote, unchanged, or raise.
 
     Parameters
@@ -101,9 +102,7 @@ class _UnusableError(ValueError):
     """A refusal by the caller's check of a file that was sound as far as it was read."""
 
 
-def _read(
-    file: IO[bytes], check: Callable[[dict[str, Any], Forms], None]
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _read(file: IO[bytes], check: Check) -> Content:
     size = os.fstat(file.fileno()).st_size
     with ZipFile(file) as archive:
         members = list(_members(archive, max(_MODEST, size)))

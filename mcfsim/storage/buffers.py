@@ -42,7 +42,10 @@ def scratch(place: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     key = place, dtype
     array = arrays.get(key)
     if array is None or array.size < size:
-        array = arrays[key] = _on_a_cache_line(1 << max(_LEAST, (size - 1).bit_length()), np.dtype(dtype))
+        length = (1 << max(_LEAST, (size - 1).bit_length())) * np.dtype(dtype).itemsize
+        memory = np.empty(length + _LINE, np.uint8)
+        first = -memory.ctypes.data % _LINE  # aligned to a cache line, so that wide loads do not straddle two
+        array = arrays[key] = memory[first : first + length].view(dtype)
     return array[:size]
 
 
@@ -54,10 +57,3 @@ def retain_freed_memory() -> None:
     frees one large block that is never written to. With other libraries it does nothing.
     """
     np.empty(1 << 24, np.uint8)
-
-
-def _on_a_cache_line(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return memory aligned to a cache line, so that wide loads do not straddle two."""
-    memory = np.empty(size * dtype.itemsize + _LINE, np.uint8)
-    offset = -memory.ctypes.data % _LINE
-    return memory[offset : offset + size * dtype.itemsize].view(dtype)

@@ -83,17 +83,22 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
         if path is None:
             continue
         target = destination(path)
-        keys: list[object] = [target]
-        with suppress(FileNotFoundError):  # hard links have different names
-            about = os.stat(target)
-            keys.append((about.st_dev, about.st_ino))
-        for key in keys:
+        for key in {target, identity(target)} - {None}:  # hard links have different names
             if key in found:
                 raise OutputError(f"{found[key]} and {label} are one and the same file, {target}; name two")
             found[key] = label
         if target.parent not in folders:
             folders.add(target.parent)
             _try_out(target.parent, path)
+
+
+def identity(path: Pathlike) -> tuple[int, int] | None:
+    """Return device and inode of a file, which all its names share; None if it does not exist."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):  # also a loop of links, or a NUL in the name
+        return None
+    return about.st_dev, about.st_ino
 
 
 @contextmanager
@@ -161,10 +166,7 @@ def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]
     FileExistsError
         If `exclusive` and the file exists.
     """
-    target = destination(path)
-    _remove_stranded(target.parent)
-    with telling(path), _scratch(target.parent, path) as (scratch, file):
-        _take_permissions(file, target)
+    with _beside(path) as (target, scratch, file):
         yield file
         if file.raw.failed:  # the writer has suppressed the error
             raise _refusal(path, "it is not whole")
@@ -172,10 +174,7 @@ def replacing(path: Pathlike, *, exclusive: bool = False) -> Iterator[IO[bytes]]
         os.fsync(file.fileno())
         if fcntl is None:
             file.close()  # Windows cannot move an open file
-        if exclusive:
-            _put_first(scratch, target)
-        else:
-            os.replace(scratch, target)
+        _put(scratch, target, exclusive=exclusive)
 
 
 @contextmanager
@@ -191,11 +190,8 @@ def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Pa
     FileExistsError
         If `exclusive` and the file exists.
     """
-    target = destination(path)
-    _remove_stranded(target.parent)
     # The library may create a file of its own under the name; the empty one beside it keeps the lock.
-    with telling(path), _scratch(target.parent, path) as (scratch, file):
-        _take_permissions(file, target)
+    with _beside(path) as (target, scratch, file):
         named = _named(scratch)
         try:
             yield named
@@ -203,10 +199,7 @@ def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Pa
                 if hasattr(os, "fchmod"):
                     os.fchmod(written.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
                 os.fsync(written.fileno())
-            if exclusive:
-                _put_first(named, target)
-            else:
-                os.replace(named, target)
+            _put(named, target, exclusive=exclusive)
         finally:
             named.unlink(missing_ok=True)
 
@@ -256,6 +249,16 @@ def read_text(path: Pathlike, limit: int) -> str:
 
 
 @contextmanager
+def _beside(path: Pathlike) -> Iterator[tuple[Path, Path, io.BufferedWriter[ToldFile]]]:
+    """Yield where a path leads, and name and file of a new one there with its permissions."""
+    target = destination(path)
+    _remove_stranded(target.parent)
+    with telling(path), _scratch(target.parent, path) as (scratch, file):
+        _take_permissions(file, target)
+        yield target, scratch, file
+
+
+@contextmanager
 def _scratch(folder: Path, label: Pathlike) -> Iterator[tuple[Path, io.BufferedWriter[ToldFile]]]:
     """Create a file in a folder, locked while open, and remove it at the end unless it was renamed."""
     while True:
@@ -288,16 +291,18 @@ def _try_out(folder: Path, path: Pathlike) -> None:
         raise _refusal(path, problem.strerror or str(problem)) from problem
 
 
-def _put_first(scratch: Path, target: Path) -> None:
-    """Give a file its final name unless that is taken."""
-    try:
-        os.link(scratch, target)
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links here: another process may still come between
-        if target.exists():
-            raise FileExistsError(f"{target} is there already") from None
-        os.replace(scratch, target)
+def _put(scratch: Path, target: Path, *, exclusive: bool) -> None:
+    """Give a file its final name, if exclusive unless that is taken."""
+    if exclusive:
+        try:
+            os.link(scratch, target)
+            return
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links here: another process may still come between
+            if target.exists():
+                raise FileExistsError(f"{target} is there already") from None
+    os.replace(scratch, target)
 
 
 def _remove_stranded(folder: Path) -> None:

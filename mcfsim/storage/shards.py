@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +17,19 @@ from mcfsim.storage.files import (
     Pathlike,
     check_space,
     destination,
+    identity,
     open_regular,
     read_text,
     replacing_by_name,
 )
 from mcfsim.storage.sealed import parse
-from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, PlainTensor, Tensor, check_dtype
+from mcfsim.storage.tensors import ELEMENTS, NUMBERS, FileOfTensorsError, PlainTensor, Tensor
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 #: Most bytes that an index may have, with one line per tensor.
 _LONGEST_INDEX = 1 << 27
 #: Bytes of the number at the start of a file that gives the length of its header.
 _LENGTH = 8
-#: The names by which the library writes dtypes.
-_WRITTEN = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
 
 
 def read_file(path: Pathlike) -> dict[str, Tensor]:
@@ -63,22 +44,21 @@ def read_file(path: Pathlike) -> dict[str, Tensor]:
     OSError
         If it is not there or cannot be read.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path)
     with open_regular(path) as file:  # refuses what is no regular file, or does not exist
         start = _LENGTH + int.from_bytes(file.read(_LENGTH), "little")
-    try:
-        with safe_open(path, framework="numpy") as opened:
-            names = list(opened.offset_keys())
-            views = [opened.get_slice(name) for name in names]
-            forms = [(str(view.get_dtype()), tuple(map(int, view.get_shape()))) for view in views]
-    except (SafetensorError, OSError, ValueError, OverflowError) as problem:
-        raise FileOfTensorsError(path, f"no safetensors file, or damaged: {problem}") from problem
+    with _opened(path) as opened:
+        names = list(opened.offset_keys())
+        views = [opened.get_slice(name) for name in names]
+        forms = [(str(view.get_dtype()), tuple(map(int, view.get_shape()))) for view in views]
     found: dict[str, Tensor] = {}
     # The library has checked that tensors follow one another without a gap, to the end of the file.
     for name, (dtype, shape) in zip(names, forms, strict=True):
-        check_dtype(path, name, dtype)
+        if dtype not in ELEMENTS:
+            known = ", ".join(ELEMENTS)
+            raise FileOfTensorsError(
+                path, f"tensor {name!r} is of dtype {dtype}, which is not known; known: {known}"
+            )
         found[name] = PlainTensor(name, dtype, shape, path, start)
         start += math.prod(shape) * ELEMENTS[dtype].itemsize
     return found
@@ -96,8 +76,6 @@ def read_metadata(path: Pathlike) -> dict[str, str]:
     OSError
         If it is not there or cannot be read.
     """
-    from safetensors import SafetensorError, safe_open
-
     path = Path(path)
     if path.is_dir():
         index = _index_of(path)
@@ -107,9 +85,18 @@ def read_metadata(path: Pathlike) -> dict[str, str]:
         texts = said if isinstance(said, dict) else {}
         return {name: text for name, text in texts.items() if isinstance(text, str)}
     open_regular(path).close()
+    with _opened(path) as opened:
+        return dict(opened.metadata() or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a regular file by the safetensors library, and raise `FileOfTensorsError` for what it raises."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="numpy") as opened:
-            return dict(opened.metadata() or {})
+            yield opened
     except (SafetensorError, OSError, ValueError, OverflowError) as problem:
         raise FileOfTensorsError(path, f"no safetensors file, or damaged: {problem}") from problem
 
@@ -218,7 +205,7 @@ def write_file(
     kept = {name: (dtype, np.ascontiguousarray(x, ELEMENTS[dtype])) for name, (dtype, x) in tensors.items()}
     specs = {
         name: TensorSpec(
-            dtype=_WRITTEN[dtype],
+            dtype=NUMBERS[dtype],
             shape=list(np.shape(tensors[name][1])),
             data_ptr=x.ctypes.data,
             data_len=x.nbytes,
@@ -291,7 +278,7 @@ def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Mapping[str, Pat
     for label, path in outputs.items():
         if path is None:
             continue
-        place, there = destination(path), _identity(Path(path))
+        place, there = destination(path), identity(Path(path))
         named = Path(os.path.realpath(Path(path).parent), Path(path).name)  # may be a link in the folder
         for source, (folder, files) in read.items():
             joins = any(one.parent == folder and one.name.endswith(_READ) for one in (place, named))
@@ -311,14 +298,5 @@ def _read_from(path: Path) -> tuple[Path | None, set[tuple[int, int]]]:
         for index in [file for file in files if file.suffix == ".json"]:
             with suppress(OSError, ValueError):
                 files += [folder / name for name in set(read_places(index).values())]
-    found = {there for file in files if (there := _identity(file)) is not None}
+    found = {there for file in files if (there := identity(file)) is not None}
     return (None if folder is None else Path(os.path.realpath(folder))), found
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, which all its names share; None if it does not exist."""
-    try:
-        about = os.stat(path)
-    except (OSError, ValueError):  # also a loop of links, or a NUL in the name
-        return None
-    return about.st_dev, about.st_ino

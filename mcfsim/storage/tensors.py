@@ -18,27 +18,35 @@ from numpy.typing import NDArray
 
 from mcfsim.storage.files import Pathlike, open_regular
 
-#: The NumPy dtype of elements in memory, by the safetensors library's name of their dtype. Floating-point
-#: numbers of at most 16 bits are held as codes: NumPy has no dtype for most of them.
+#: The kind of numbers, as NumPy and ml_dtypes call it, by the safetensors library's name of their dtype.
+NUMBERS: Mapping[str, str] = MappingProxyType(
+    {
+        "F64": "float64",
+        "F32": "float32",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "F8_E4M3": "float8_e4m3fn",
+        "F8_E5M2": "float8_e5m2",
+        "F8_E4M3FNUZ": "float8_e4m3fnuz",
+        "F8_E5M2FNUZ": "float8_e5m2fnuz",
+        "I64": "int64",
+        "I32": "int32",
+        "I16": "int16",
+        "I8": "int8",
+        "U64": "uint64",
+        "U32": "uint32",
+        "U16": "uint16",
+        "U8": "uint8",
+        "BOOL": "bool",
+    }
+)
+_CODES = {"F16": "u2", "BF16": "u2", "BOOL": "u1"}
+#: The NumPy dtype of elements in memory, by the same names. Floating-point numbers of at most 16 bits are
+#: held as codes, as NumPy has no dtype for most of them, and so are truth values.
 ELEMENTS: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {
-        "F64": np.dtype("<f8"),
-        "F32": np.dtype("<f4"),
-        "F16": np.dtype("<u2"),
-        "BF16": np.dtype("<u2"),
-        "F8_E4M3": np.dtype("u1"),
-        "F8_E5M2": np.dtype("u1"),
-        "F8_E4M3FNUZ": np.dtype("u1"),
-        "F8_E5M2FNUZ": np.dtype("u1"),
-        "I64": np.dtype("<i8"),
-        "I32": np.dtype("<i4"),
-        "I16": np.dtype("<i2"),
-        "I8": np.dtype("i1"),
-        "U64": np.dtype("<u8"),
-        "U32": np.dtype("<u4"),
-        "U16": np.dtype("<u2"),
-        "U8": np.dtype("u1"),
-        "BOOL": np.dtype("u1"),
+        name: np.dtype("u1" if name.startswith("F8") else _CODES.get(name, called)).newbyteorder("<")
+        for name, called in NUMBERS.items()
     }
 )
 
@@ -119,43 +127,19 @@ class PlainTensor(Tensor):
 
     def _elements(self, start: int, stop: int) -> NDArray[Any]:
         dtype = ELEMENTS[self.dtype]
-        elements = np.empty(stop - start, dtype)
         with open_regular(self.path) as file:
             file.seek(self.offset + start * dtype.itemsize)
-            count = file.readinto(elements.data.cast("B")) if elements.size else 0  # type: ignore[attr-defined]
-        if count != elements.nbytes:
+            elements = np.fromfile(file, dtype, stop - start)
+        if elements.size != stop - start:
             raise self._refuse(
                 f"is cut off: the file has become shorter since its header was read ({start=})"
             )
         return elements
 
 
-def check_dtype(path: Pathlike, name: str, dtype: str) -> str:
-    """Return a dtype if its elements can be read; raise FileOfTensorsError otherwise."""
-    if dtype not in ELEMENTS:
-        known = ", ".join(ELEMENTS)
-        raise FileOfTensorsError(
-            path, f"tensor {name!r} is of dtype {dtype}, which is not known; known: {known}"
-        )
-    return dtype
-
-
 # -- NumPy's .npz archives, without pickles ---------------------------------------------------------------
 #: The names in `ELEMENTS` of NumPy's dtypes.
-_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
+_NAMES = {called: name for name, called in NUMBERS.items() if hasattr(np, called)}
 #: Most bytes of an array in column-major order, which must be read as a whole.
 _MOST_TURNED = 1 << 28
 _ENCRYPTED = 1
@@ -242,15 +226,11 @@ class _MemberStream:
         """Return elements that do not precede those read last."""
         if start != self.place:
             self._member.seek(self._start + start * self._dtype.itemsize)
-        elements = np.empty(stop - start, self._dtype)
-        view = elements.data.cast("B")
-        done = 0
-        while done < len(view):
-            if not (count := self._member.readinto(view[done:])):
-                raise ValueError("it is cut off")
-            done += count
+        data = self._member.read((stop - start) * self._dtype.itemsize)
+        if len(data) != (stop - start) * self._dtype.itemsize:
+            raise ValueError("it is cut off")
         self.place = stop
-        return elements.astype(self._dtype.newbyteorder("<"), copy=False)
+        return np.frombuffer(data, self._dtype).astype(self._dtype.newbyteorder("<"))
 
 
 def read_archive_of_tensors(path: Pathlike) -> dict[str, Tensor]:

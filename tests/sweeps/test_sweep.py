@@ -194,10 +194,10 @@ def test_resumed_operands_are_done_but_do_not_count_as_speed():
     with Bar() as bar:
         bar.expect(10**9)
         bar.skip(5 * 10**8)
-        bar.advance(10)
+        bar.count(10)
         time.sleep(0.01)
-        bar.advance(20)
-        task = bar._progress.tasks[0]
+        bar.count(20)
+        task = bar.tasks[0]
         assert task.completed == 5 * 10**8 + 30
         assert 0 < task.speed <= 20 / 0.01
 

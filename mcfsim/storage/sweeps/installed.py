@@ -77,15 +77,13 @@ def package_of(module: str | None) -> str:
 def _version(package: str) -> str:
     if package == "mcfsim":
         return f"mcfsim {DIGEST}"
-    module, of_python = sys.modules.get(package), package in sys.stdlib_module_names
+    module = sys.modules.get(package)
     file: str | None = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    if file is None:
-        return f"python {sys.version}" if of_python else ""
-    path = Path(file)
-    if not any(path.is_relative_to(folder) for folder in _FOLDERS):
-        return ""
-    if of_python:
+    found = file is None or any(Path(file).is_relative_to(folder) for folder in _FOLDERS)
+    if found and package in sys.stdlib_module_names:
         return f"python {sys.version}"
+    if file is None or not found:
+        return ""
     try:
         return f"{package} {getattr(module, '__version__', None) or version(package)}"
     except PackageNotFoundError:

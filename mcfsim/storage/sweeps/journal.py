@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import uniform
 from reprlib import repr as shortened
-from types import TracebackType
 from typing import Any
 
 #: Marks the file as ours in its header: "mcfs" in ASCII.
@@ -80,9 +79,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def results(self, job: str) -> dict[tuple[int, int], str]:

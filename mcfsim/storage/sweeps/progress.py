@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.filesize import pick_unit_and_suffix
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -16,11 +14,11 @@ from mcfsim.checks import printable
 _PERIOD = 600.0
 
 
-class Bar:
+class Bar(Progress):
     """A progress bar on stderr: current job, operands done, operands per second, time left."""
 
     def __init__(self) -> None:
-        self._progress = Progress(
+        super().__init__(
             TextColumn(
                 "{task.description}",
                 markup=False,
@@ -34,32 +32,23 @@ class Bar:
             speed_estimate_period=_PERIOD,
             expand=True,
         )
-        self._task = self._progress.add_task("", total=0)
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+        self._one = self.add_task("", total=0)
 
     def expect(self, operands: int) -> None:
         """Add operands to the total."""
-        self._progress.update(self._task, total=(self._progress.tasks[0].total or 0) + operands)
+        self.update(self._one, total=(self.tasks[0].total or 0) + operands)
 
     def label(self, text: str) -> None:
         """Show the name of the current job."""
-        self._progress.update(self._task, description=printable(text))
+        self.update(self._one, description=printable(text))
 
     def skip(self, operands: int) -> None:
         """Count operands of an earlier run as done, without effect on the speed."""
-        self._progress.tasks[0].completed += operands
+        self.tasks[0].completed += operands
 
-    def advance(self, operands: int) -> None:
+    def count(self, operands: int) -> None:
         """Count operands as done."""
-        self._progress.advance(self._task, operands)
+        self.advance(self._one, operands)
 
 
 class _Done(ProgressColumn):

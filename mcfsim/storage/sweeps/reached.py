@@ -8,7 +8,7 @@ import dis
 import hashlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from fractions import Fraction
@@ -151,7 +151,8 @@ class _Walk:
         elif isinstance(x, types.CodeType):
             self._code(x)
         elif isinstance(x, types.ModuleType):
-            self._module(x)
+            self._say("module", f"{x.__name__} {package_of(x.__name__)}")
+            self._modules[x.__name__] = x
         elif name := named(x):
             if x in _OUTSIDE_FUNCTIONS:
                 self._refuse(f"is {x.__name__}, which may read anything")
@@ -266,8 +267,7 @@ class _Walk:
                 self._say("empty", name)
             else:
                 self.part(f"closure cell {name!r}", content)
-        for name, x in sorted(vars(f).items()):
-            self.part(f"attribute {name!r}", x)
+        self._attributes(vars(f))
         if not package_of(f.__module__):
             self._globals(f)
 
@@ -282,14 +282,14 @@ class _Walk:
 
     def _globals(self, f: types.FunctionType) -> None:
         """Hash the globals and builtins that a function reads, and the modules that it imports."""
-        for name in _reads(f.__code__):
+        for name in _told(f.__code__, "LOAD_GLOBAL", "LOAD_NAME"):
             if name in f.__globals__:
                 self.part(f"global {name!r}", f.__globals__[name])
             elif name in _OUTSIDE:
                 self._refuse(f"calls {name}, which may read anything")
             else:
                 self._say("builtin" if hasattr(builtins, name) else "missing", name)
-        for name in _imports(f.__code__):
+        for name in _told(f.__code__, "IMPORT_NAME"):
             package = f.__globals__.get("__package__")
             for path in (name, f"{package}.{name}" if package else name):
                 try:
@@ -297,10 +297,6 @@ class _Walk:
                     break
                 except ImportError:
                     self._say("missing", path)
-
-    def _module(self, module: types.ModuleType) -> None:
-        self._say("module", f"{module.__name__} {package_of(module.__name__)}")
-        self._modules[module.__name__] = module
 
     # -- classes and instances ------------------------------------------------------------------------------
     def _class(self, kind: type) -> None:
@@ -363,26 +359,17 @@ class _Walk:
         self._content(list(items or ()))
         self._content(dict(pairs or ()))
 
-    def _attributes(self, attributes: dict[str, Any], computed: set[str]) -> None:
+    def _attributes(self, attributes: dict[str, Any], computed: Collection[str] = ()) -> None:
         for name, x in sorted(attributes.items()):
             if name not in computed:
                 self.part(f"attribute {name!r}", x)
 
 
-@lru_cache(maxsize=4096)
-def _reads(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names of the globals that code reads, including nested code."""
-    return _told(code, ("LOAD_GLOBAL", "LOAD_NAME"))
-
-
-@lru_cache(maxsize=4096)
-def _imports(code: types.CodeType) -> tuple[str, ...]:
-    return _told(code, ("IMPORT_NAME",))
-
-
-def _told(code: types.CodeType, operations: tuple[str, ...]) -> tuple[str, ...]:
+@lru_cache(maxsize=8192)
+def _told(code: types.CodeType, *operations: str) -> tuple[str, ...]:
+    """Return the names that some operations of code tell, including nested code."""
     found = {str(step.argval) for step in dis.get_instructions(code) if step.opname in operations}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= set(_told(constant, operations))
+            found |= set(_told(constant, *operations))
     return tuple(sorted(found))

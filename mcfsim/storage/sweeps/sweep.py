@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from mcfsim.checks import check_int
 from mcfsim.storage.sealed import parse
 from mcfsim.storage.sweeps.journal import Journal
 from mcfsim.storage.sweeps.workers import Work, Workers, open_workers
@@ -113,10 +113,7 @@ class Sweep:
         resume: bool | None = None,
         progress: bool = False,
     ) -> None:
-        if not isinstance(workers, int):
-            raise TypeError(f"workers must be an int, not {workers!r}")
-        if workers < 1:
-            raise ValueError(f"workers = {workers} must be at least 1")
+        check_int("workers", workers, 1)
         if kind not in ("threads", "processes"):
             raise ValueError(f"unknown kind of workers {kind!r}; known kinds: threads, processes")
         if resume is not None and not isinstance(resume, bool):
@@ -148,10 +145,8 @@ class Sweep:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Result]]]:
         """Yield each job with its results, one per unit, in the order of jobs and units.
@@ -210,7 +205,8 @@ class Sweep:
                     running[unit] = workers.submit(unit.owner.packed, unit.start, unit.stop)
                     running[unit].add_done_callback(lambda _, unit=unit: settled.put(unit))
                 elif len(running) < workers.room and jobs:
-                    begun.append(_Begun(jobs.popleft()))
+                    job = jobs.popleft()
+                    begun.append(_Begun(job, [None] * len(job.units)))
                     waiting += self._begin(begun[-1], workers)
                 else:
                     unit = settled.get()
@@ -238,15 +234,16 @@ class Sweep:
         job, units = begun.job, []
         recorded = self._journal.results(job.key) if self._journal and self._resume else {}
         for index, (start, stop) in enumerate(job.units):
+            unit = _Unit(begun, index, start, stop)
             if (start, stop) not in recorded:
-                units.append(_Unit(begun, index, start, stop))
+                units.append(unit)
                 continue
             try:
-                begun.results[index] = _checked(job, start, stop, recorded[start, stop])
+                unit.settle(recorded[start, stop])
             except ValueError as problem:
                 raise ValueError(
-                    f"journal {self._path} is damaged: its row of {job.label}, range [{start}, {stop}): "
-                    f"{problem}; resume=False computes it again"
+                    f"journal {self._path} is damaged: its row of {unit}: {problem}; "
+                    "resume=False computes it again"
                 ) from problem
             self.resumed += stop - start
             if self._bar:
@@ -263,16 +260,15 @@ class Sweep:
         return units
 
     def _finish(self, unit: _Unit, text: str) -> None:
-        job = unit.owner.job
         try:
-            unit.owner.results[unit.index] = _checked(job, unit.start, unit.stop, text)
+            unit.settle(text)
         except ValueError as problem:
             raise RuntimeError(f"{unit} failed: what came back is no result of it: {problem}") from problem
         if self._journal:
-            self._journal.record(job.key, unit.start, unit.stop, text)
+            self._journal.record(unit.owner.job.key, unit.start, unit.stop, text)
         unit.owner.missing -= 1
         if self._bar:
-            self._bar.advance(unit.stop - unit.start)
+            self._bar.count(unit.stop - unit.start)
 
     def _gave_up(self, unit: _Unit, running: Iterable[_Unit]) -> RuntimeError:
         others = [str(other) for other in running if other is not unit]
@@ -298,22 +294,14 @@ class Sweep:
         self._workers = None
 
 
-def _checked(job: Job, start: int, stop: int, text: str) -> Any:
-    """Parse and validate the result of a unit."""
-    result = parse(text)
-    if job.validate is not None:
-        job.validate(start, stop, result)
-    return result
-
-
+@dataclass(eq=False)
 class _Begun:
     """A started job with results still missing."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.packed: Any = None
-        self.results: list[Any] = [None] * len(job.units)
-        self.missing = 0
+    job: Job
+    results: list[Any]
+    packed: Any = None
+    missing: int = 0
 
 
 @dataclass(eq=False)
@@ -326,3 +314,10 @@ class _Unit:
 
     def __str__(self) -> str:
         return f"{self.owner.job.label}, range [{self.start}, {self.stop})"
+
+    def settle(self, text: str) -> None:
+        """Parse, validate and keep the result of the unit."""
+        result = parse(text)
+        if self.owner.job.validate is not None:
+            self.owner.job.validate(self.start, self.stop, result)
+        self.owner.results[self.index] = result

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from platform import node
 from threading import Thread
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from mcfsim.storage.sweeps.installed import DIGEST, versions
 
@@ -28,7 +29,7 @@ SOURCE = (versions()["mcfsim"], DIGEST)
 Work = Callable[[int, int], Any]
 
 
-class Workers(Protocol):
+class Workers(ABC):
     """Workers that evaluate units and return futures of their results as JSON text.
 
     Attributes
@@ -43,20 +44,25 @@ class Workers(Protocol):
         The same in words.
     """
 
-    room: int
-    lost: tuple[type[Exception], ...]
-    cut_off: tuple[type[Exception], ...]
-    cut_off_text: str
+    room = 1
+    lost: tuple[type[Exception], ...] = ()
+    cut_off: tuple[type[Exception], ...] = ()
+    cut_off_text = ""
 
     def pack(self, work: Work) -> Any:
-        """Return the work in the form that `submit` takes; pass on any error in pickling."""
+        """Return the work in the form that `submit` takes, here itself; pass on any error in pickling."""
+        return work
 
+    @abstractmethod
     def submit(self, packed: Any, start: int, stop: int) -> Any:
         """Start a unit and return its future, which has ``result`` and ``add_done_callback``."""
 
     def cancel(self, futures: Iterable[Any]) -> None:
         """Drop the units that have not begun."""
+        for future in futures:
+            future.cancel()
 
+    @abstractmethod
     def close(self, *, abandon: bool) -> None:
         """End the workers when they have finished, or, to abandon the sweep, as soon as possible."""
 
@@ -70,72 +76,45 @@ def open_workers(count: int, kind: Literal["threads", "processes"], dask: str | 
     return Threads(count) if kind == "threads" else Processes(count)
 
 
-class Here:
+class Here(Workers):
     """No extra workers: a unit is evaluated when it is submitted."""
 
-    room = 1
-    lost: tuple[type[Exception], ...] = ()
-    cut_off: tuple[type[Exception], ...] = ()
-    cut_off_text = ""
-
-    def pack(self, work: Work) -> Work:
-        """Return the work itself."""
-        return work
-
-    def submit(self, work: Work, start: int, stop: int) -> Future[str]:
+    def submit(self, packed: Work, start: int, stop: int) -> Future[str]:
         """Evaluate a unit."""
         future: Future[str] = Future()
         try:
-            future.set_result(evaluate(work, start, stop))
+            future.set_result(evaluate(packed, start, stop))
         except Exception as problem:
             future.set_exception(problem)
         return future
-
-    def cancel(self, futures: Iterable[Future[str]]) -> None:
-        """Do nothing: all units have finished."""
 
     def close(self, *, abandon: bool) -> None:
         """Do nothing."""
 
 
-class Threads:
+class Threads(Workers):
     """Threads of this process. A unit that has begun is finished even when the sweep is abandoned."""
-
-    lost: tuple[type[Exception], ...] = ()
-    cut_off: tuple[type[Exception], ...] = ()
-    cut_off_text = ""
 
     def __init__(self, count: int) -> None:
         self.room = 2 * count
         self._pool = ThreadPoolExecutor(count)
 
-    def pack(self, work: Work) -> Work:
-        """Return the work itself, which all threads call."""
-        return work
-
-    def submit(self, work: Work, start: int, stop: int) -> Future[str]:
+    def submit(self, packed: Work, start: int, stop: int) -> Future[str]:
         """Begin a unit."""
-        return self._pool.submit(evaluate, work, start, stop)
-
-    def cancel(self, futures: Iterable[Future[str]]) -> None:
-        """Drop the units that have not begun."""
-        for future in futures:
-            future.cancel()
+        return self._pool.submit(evaluate, packed, start, stop)
 
     def close(self, *, abandon: bool) -> None:
         """Wait for the units that have begun."""
         self._pool.shutdown(cancel_futures=abandon)
 
 
-class Processes:
+class Processes(Workers):
     """Spawned processes; a fork of a process with threads may hang.
 
     When one dies, all running units are lost with it, and the next submission starts new processes.
     """
 
-    lost: tuple[type[Exception], ...] = (BrokenProcessPool,)
-    cut_off: tuple[type[Exception], ...] = ()
-    cut_off_text = ""
+    lost = (BrokenProcessPool,)
 
     def __init__(self, count: int) -> None:
         self.room = 2 * count
@@ -146,15 +125,15 @@ class Processes:
         """Pickle the work."""
         return _pickled(work)
 
-    def submit(self, work: bytes, start: int, stop: int) -> Future[str]:
+    def submit(self, packed: bytes, start: int, stop: int) -> Future[str]:
         """Begin a unit."""
         self._drop()
         try:
-            return self._pool.submit(evaluate_pickled, SOURCE, work, start, stop)
+            return self._pool.submit(evaluate_pickled, SOURCE, packed, start, stop)
         except BrokenProcessPool:
             self.close(abandon=True)
             self._start()
-            return self._pool.submit(evaluate_pickled, SOURCE, work, start, stop)
+            return self._pool.submit(evaluate_pickled, SOURCE, packed, start, stop)
 
     def cancel(self, futures: Iterable[Future[str]]) -> None:
         """Drop the units that have not begun, once the processes are known to live on.
@@ -184,7 +163,7 @@ class Processes:
         self._pool = ProcessPoolExecutor(self._count, context, _live_with, (self._watched,))
 
 
-class Dask:
+class Dask(Workers):
     """The workers of a Dask cluster, which may come and go. Dask restarts a lost unit elsewhere."""
 
     #: Enough for a large cluster; more would only load the scheduler.
@@ -205,8 +184,7 @@ class Dask:
             # The remains of the client, if collected while the next one is made, would hang it.
             gc.collect()
             raise ValueError(f"no Dask scheduler can be reached at {address!r}: {refusal}")
-        self.lost: tuple[type[Exception], ...] = (KilledWorker,)
-        self.cut_off: tuple[type[Exception], ...] = (CancelledError, CommClosedError)
+        self.lost, self.cut_off = (KilledWorker,), (CancelledError, CommClosedError)
         self.cut_off_text = f"the Dask scheduler at {address} was lost"
         try:
             self._compare()
@@ -224,13 +202,13 @@ class Dask:
         """Pickle the work."""
         return _pickled(work)
 
-    def submit(self, work: bytes, start: int, stop: int) -> Any:
+    def submit(self, packed: bytes, start: int, stop: int) -> Any:
         """Begin a unit."""
         if self._client.status != "running":  # its future would never finish
             future: Future[str] = Future()
             future.set_exception(self.cut_off[0]("the connection is closed"))
             return future
-        return self._client.submit(evaluate_pickled, SOURCE, work, start, stop, pure=False)
+        return self._client.submit(evaluate_pickled, SOURCE, packed, start, stop, pure=False)
 
     def cancel(self, futures: Iterable[Any]) -> None:
         """Drop the units that have not begun, unless the cluster is lost."""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import check_int, check_processor, check_threads
+from mcfsim.checks import check_int, check_processor, check_threads, chosen
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS, add_to_odd, dot_to_odd, tiles
+from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS, Summands, add_to_odd, dot_to_odd, tiles
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Underflow, get_rounding
 
@@ -92,18 +92,11 @@ class Accumulator:
         fmt, rounding = get_format(self.format), get_rounding(self.rounding)
         object.__setattr__(self, "format", fmt)
         object.__setattr__(self, "rounding", rounding)
-        for label in ("block", "lanes"):
-            number = getattr(self, label)
-            if label == "block" and number is None:
-                continue
-            check_int(label, number, 1)
+        if self.block is not None:
+            check_int("block", self.block, 1)
+        check_int("lanes", self.lanes, 1)
         for label, kind in (("order", Order), ("products", Products)):
-            try:
-                object.__setattr__(self, label, kind(getattr(self, label)))
-            except ValueError:
-                raise ValueError(
-                    f"unknown {label} {getattr(self, label)!r}; allowed: {', '.join(kind)}"
-                ) from None
+            object.__setattr__(self, label, chosen(label, getattr(self, label), kind))
         if self.lanes > 1 and self.order is Order.PAIRWISE:
             raise ValueError(f"lanes = {self.lanes} are for sequential accumulators; pairwise has no lanes")
         if rounding.underflow is Underflow.FLUSH_INPUTS:
@@ -164,6 +157,7 @@ class Unit:
         self.stochastic = accumulator.rounding.stochastic or self.out_rounding.stochastic
         if self.stochastic and not isinstance(random, RandomWords):
             raise ValueError("stochastic rounding needs random=RandomWords(seed)")
+        self.down = accumulator.rounding.mode is Mode.DOWN
         self.carrier = carrier_of(self.output or accumulator.format)
 
     def multiply(self, a: Array, b: Array, c: Array | None, stack: tuple[int, ...], threads: int) -> Array:
@@ -191,10 +185,12 @@ class Unit:
                 return left.astype(np.float64), right.astype(np.float64)
 
             carried = None if given is None else given[tile].astype(np.float64)
-            words = _Words(self.random, (matrices.start * m + rows.start) * n + columns.start)
+            words = _Words(self, (matrices.start * m + rows.start) * n + columns.start)
+            rounded = words.round_products if self.accumulator.products is Products.ROUNDED else None
+            count, height, width = out[tile].shape
+            summands = Summands(operands, (count, height, width), narrow, self.down, rounded)
             with np.errstate(all="ignore"):
-                count, height, width = out[tile].shape
-                out[tile] = self._tile(operands, (count, height, width), k, carried, words, narrow)
+                out[tile] = self._tile(summands, k, carried, words)
 
         block = min(k, self.accumulator.block or k)
         parts = tiles((len(out), m, n), block, contiguous=self.stochastic)
@@ -206,46 +202,19 @@ class Unit:
                 run(part)
         return out
 
-    def _tile(
-        self,
-        operands: Callable[[int, int], tuple[Wide, Wide]],
-        shape: tuple[int, int, int],
-        length: int,
-        carried: Wide | None,
-        words: _Words,
-        narrow: bool,
-    ) -> Wide:
+    def _tile(self, summands: Summands, length: int, carried: Wide | None, words: _Words) -> Wide:
         """Return one tile of the result."""
         accumulator = self.accumulator
-        fmt, rounding = accumulator.format, accumulator.rounding
-        down = rounding.mode is Mode.DOWN
-
-        def rounded(y: Wide) -> Wide:
-            return words.round(y, fmt, rounding)
-
-        def round_products(products: Wide) -> None:
-            if rounding.stochastic:  # each place has its own stream
-                for each in products:
-                    each[...] = rounded(each)
-            else:
-                products[...] = rounded(products)
 
         def block_sum(number: int, carried: Wide | None) -> Wide:
             places = number * block, min((number + 1) * block, length)
-            return rounded(
-                dot_to_odd(
-                    *(operands, places, shape, carried),
-                    narrow=narrow,
-                    down=down,
-                    round_products=round_products if accumulator.products is Products.ROUNDED else None,
-                )
-            )
+            return words.round(dot_to_odd(summands, places, carried))
 
         block = accumulator.block or max(1, length)
         blocks = -(-length // block)
         parts: Iterable[Wide]
         if not blocks:
-            parts = [rounded(np.zeros(shape) if carried is None else carried)]
+            parts = [words.round(np.zeros(summands.shape) if carried is None else carried)]
         elif accumulator.order is Order.PAIRWISE:
             parts = (block_sum(number, None if number else carried) for number in range(blocks))
         else:
@@ -254,21 +223,22 @@ class Unit:
                 lane = number % len(lanes)
                 lanes[lane] = block_sum(number, lanes[lane])
             parts = [total for total in lanes if total is not None]
-        result = _add_pairwise(parts, lambda x, y: rounded(add_to_odd(x, y, down=down)))
+        result = _add_pairwise(parts, lambda x, y: words.round(add_to_odd(x, y, down=self.down)))
         return result if self.output is None else words.round(result, self.output, self.out_rounding)
 
 
 class _Words:
-    """The roundings of one tile; each takes the words of the next operation.
+    """The roundings of one tile, to the unit's accumulator or another format; each takes new words.
 
     ``start`` is the index of the tile's first element in the result.
     """
 
-    def __init__(self, random: RandomWords | None, start: int) -> None:
-        self.random, self.start = random, start
+    def __init__(self, unit: Unit, start: int) -> None:
+        self.accumulator, self.random, self.start = unit.accumulator, unit.random, start
 
-    def round(self, y: Wide, fmt: Format, rounding: Rounding) -> Wide:
-        """Return an array rounded to a format."""
+    def round(self, y: Wide, fmt: Format | None = None, rounding: Rounding | None = None) -> Wide:
+        """Return an array rounded."""
+        fmt, rounding = fmt or self.accumulator.format, rounding or self.accumulator.rounding
         flat = np.ascontiguousarray(y).reshape(-1)
         rounded = np.empty_like(flat)
         draws = None
@@ -277,6 +247,11 @@ class _Words:
             self.random = self.random.of(1)
         get_kernel(fmt, rounding, FLOAT64)(flat, rounded, draws)
         return rounded.reshape(y.shape)
+
+    def round_products(self, products: Wide) -> None:
+        """Round products in place; each place has its own stream."""
+        for each in products if self.accumulator.rounding.stochastic else [products]:
+            each[...] = self.round(each)
 
 
 def _add_pairwise(parts: Iterable[Wide], add: Callable[[Wide, Wide], Wide]) -> Wide:

@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -80,7 +81,7 @@ def real_array(x: Any, label: str = "x") -> NDArray[Any]:
     return array
 
 
-def as_codes(x: Any, label: str = "codes") -> NDArray[Any]:
+def as_codes(x: Any) -> NDArray[Any]:
     """Return integers as a plain array, see `as_array`; an empty sequence is allowed.
 
     Raises
@@ -88,11 +89,11 @@ def as_codes(x: Any, label: str = "codes") -> NDArray[Any]:
     TypeError
         If the elements are no integers.
     """
-    array = as_array(x, label)
+    array = as_array(x, "codes")
     if not array.size and isinstance(x, list | tuple):  # NumPy would make it an array of floats
         array = array.astype(np.uint8)
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{label} must be integers, not {array.dtype}")
+        raise TypeError(f"codes must be integers, not {array.dtype}")
     return array
 
 
@@ -141,15 +142,7 @@ def whole_number(label: str, x: Any, least: int) -> int:
 
 
 def check_int(label: str, x: Any, least: int | None = None) -> None:
-    """Raise unless x is a Python int of at least `least`.
-
-    Raises
-    ------
-    TypeError
-        If it is no Python int; NumPy integers and bools are refused.
-    ValueError
-        If it is less than `least`.
-    """
+    """Raise TypeError unless x is a Python int and no bool, and ValueError if it is less than `least`."""
     if not isinstance(x, int) or isinstance(x, bool):
         raise TypeError(f"{label} must be an int, not {x!r}")
     if least is not None:
@@ -163,18 +156,24 @@ def _check_least(label: str, x: Any, least: int) -> None:
 
 
 def check_threads(threads: int) -> None:
-    """Raise unless `threads` is a positive int.
-
-    Raises
-    ------
-    TypeError
-        If it is no int.
-    ValueError
-        If it is less than 1.
-    """
+    """Raise TypeError or ValueError unless `threads` is a positive int."""
     check_int("threads", threads)
     if threads < 1:
         raise ValueError(f"threads = {threads}: at least one is needed")
+
+
+def chosen(label: str, x: Any, kind: type[StrEnum]) -> StrEnum:
+    """Return the member of an enumeration with a given name, or raise ValueError with all names."""
+    try:
+        return kind(x)
+    except ValueError:
+        raise ValueError(f"unknown {label} {x!r}; allowed: {', '.join(kind)}") from None
+
+
+def refuse(array: NDArray[Any], place: int, what: str) -> NoReturn:
+    """Raise ValueError for the element at a place in row-major order."""
+    index = tuple(int(i) for i in np.unravel_index(place, array.shape))
+    raise ValueError(f"element {index} = {array[index]} {what}")
 
 
 def _refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
@@ -229,21 +228,13 @@ def nearest(name: str, known: Iterable[str], most: int = _MOST) -> list[str]:
         spellings = _spellings(item)
         if spellings[1] == given[1]:
             return [item]
-        likeness = max(_likeness(a, b) for a, b in zip(spellings, given, strict=True))
+        pairs = zip(spellings, given, strict=True)
+        likeness = max(difflib.SequenceMatcher(None, a, b).ratio() for a, b in pairs)
         if likeness >= _ALIKE:
             distances.append((-likeness, item))
         elif len(given[1]) > 2 and given[1] in spellings[1]:
             distances.append((len(spellings[1]), item))
     return [item for _, item in sorted(distances, key=lambda pair: pair[0])[:most]]
-
-
-def _likeness(a: str, b: str) -> float:
-    """Return the similarity of two strings, from 0 to 1; 0 if it is below the threshold."""
-    matcher = difflib.SequenceMatcher(None, a, b)
-    # Upper bounds that are cheaper to compute.
-    if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
-        return 0.0
-    return matcher.ratio()
 
 
 def _spellings(name: str) -> tuple[str, str]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, as_codes, is_tensor, real_array
+from mcfsim.checks import as_array, as_codes, is_tensor, real_array, refuse
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
-from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind, scaled
+from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.native import native_dtype
 from mcfsim.storage.buffers import BLOCK
 
@@ -160,19 +160,14 @@ def real_numbers(x: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def refuse(array: Block, place: int, what: str) -> NoReturn:
-    """Raise a ValueError that names the element at an index in row-major order."""
-    index = tuple(int(i) for i in np.unravel_index(place, array.shape))
-    raise ValueError(f"element {index} = {array[index]} {what}")
-
-
 @lru_cache(maxsize=64)
 def _table(fmt: Format) -> Block:
     """Return the values of all codes, with zero for codes that stand for no value."""
     kind, codes = codes_by_kind(fmt), np.arange(1 << fmt.bits, dtype=np.uint64)
-    table = np.zeros(codes.size, dtype=carrier_of(fmt))
-    assigned = ~kind.unassigned(codes) if kind.gaps else np.ones(codes.size, dtype=np.bool_)
-    table[assigned] = kind.decode(codes[assigned])
+    values = kind.decode(codes)
+    if kind.gaps:
+        values[kind.unassigned(codes)] = 0.0
+    table = values.astype(carrier_of(fmt))
     table.flags.writeable = False
     return table
 
@@ -231,7 +226,7 @@ def ulp(x: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
         if by_exponent:
             exponent = np.maximum(magnitude.view(np.int64) >> 52, 1) - 1023
             exponent = np.clip(exponent, fmt.emin, fmt.emax) - fmt.precision + 1
-            step = scaled(1.0, exponent)
+            step = np.ldexp(1.0, exponent)
         else:
             above = next_up(np.where(finite, magnitude, 0.0), fmt).astype(np.float64)
             step = above - next_down(above, fmt)
@@ -324,9 +319,8 @@ def as_dtype(codes: NDArray[Any], fmt: Format | str) -> NDArray[Any]:
         kind = getattr(codes, "dtype", type(codes).__name__)
         raise TypeError(f"codes of {fmt} are an array of {code_dtype(fmt)}, not {kind}")
     codes = as_array(codes, "codes")
-    if fmt.bits < 8 and codes.size and int(codes.max()) >= 2**fmt.bits:
-        wrong = int(np.argmax(codes >= 2**fmt.bits))
-        refuse(codes, wrong, f"is no code: codes of {fmt} lie in [0, 2**{fmt.bits})")
+    if fmt.bits < 8:
+        _check_range(codes, fmt)
     return codes.view(dtype)
 
 

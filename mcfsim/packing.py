@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, as_codes, check_int
+from mcfsim.checks import as_array, as_codes, check_int, refuse
 
 #: Codes per block: a multiple of 8, so that each block begins at a byte boundary.
 BLOCK = 1 << 14
@@ -73,8 +73,7 @@ def pack(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
         block = flat[start:stop]
         if not (unbounded or (block.min() >= 0 and int(block.max()) < 2**bits)):
             wrong = start + int(np.argmax((block < 0) | (block > 2**bits - 1)))
-            index = tuple(int(i) for i in np.unravel_index(wrong, given.shape))
-            raise ValueError(f"element {index} = {given[index]} lies outside [0, 2**{bits})")
+            refuse(given, wrong, f"lies outside [0, 2**{bits})")
         _pack_block(block.astype(dtype), bits, packed[start * bits // 8 : packed_size(stop, bits)])
     return packed
 
@@ -141,7 +140,7 @@ def _dtype(bits: int) -> np.dtype[Any]:
     check_int("bits", bits)
     if not 1 <= bits <= 64:
         raise ValueError(f"bits = {bits} must lie between 1 and 64")
-    return np.dtype(f"u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}")
+    return np.min_scalar_type(2**bits - 1)
 
 
 def _blocks(count: int) -> Iterator[tuple[int, int]]:

@@ -106,9 +106,8 @@ def matmul(
         stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     except ValueError:
         raise ValueError(f"stacks of shapes {np.shape(a)} and {np.shape(b)} do not broadcast") from None
-    m, n = left.shape[-2], right.shape[-1]
-    shape = stack + (() if row else (m,)) + (() if column else (n,))
-    given = None if c is None else _added(c, shape).reshape(*stack, m, n)
+    shape = stack + (() if row else left.shape[-2:-1]) + (() if column else right.shape[-1:])
+    given = None if c is None else _added(c, shape)
     unit = Unit(accumulator, out_format, out_rounding, random)
     return unit.multiply(left, right, given, stack, threads).reshape(shape)[()]
 
@@ -156,17 +155,10 @@ def dot(
         shape = np.broadcast_shapes(left.shape, right.shape)[:-1]
     except ValueError:
         raise ValueError(f"shapes {left.shape} and {right.shape} do not broadcast") from None
-    result = matmul(
-        left[..., np.newaxis, :],
-        right[..., np.newaxis],
-        accumulator,
-        c=None if c is None else _added(c, shape)[..., np.newaxis, np.newaxis],
-        out_format=out_format,
-        out_rounding=out_rounding,
-        random=random,
-        threads=threads,
-    )
-    return result[..., 0, 0][()]
+    given = None if c is None else _added(c, shape)
+    unit = Unit(accumulator, out_format, out_rounding, random)
+    found = unit.multiply(left[..., np.newaxis, :], right[..., np.newaxis], given, shape, threads)
+    return found.reshape(shape)[()]
 
 
 def _operand(x: ArrayLike, label: str) -> Array:

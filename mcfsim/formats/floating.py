@@ -8,7 +8,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from mcfsim.checks import check_int
+from mcfsim.checks import check_int, chosen
+
+
+def floor_log2(value: Fraction) -> int:
+    """Return the exponent of the largest power of two that does not exceed a positive number."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    return exponent if value >= Fraction(2) ** exponent else exponent - 1
 
 
 class Specials(StrEnum):
@@ -91,8 +97,7 @@ class Format:
         if not isinstance(self.name, str):
             raise TypeError(f"name must be a string, not {self.name!r}")
         for label in ("precision", "emin", "emax"):
-            number = getattr(self, label)
-            check_int(label, number)
+            check_int(label, getattr(self, label))
         for label in ("signed", "zero"):
             if not isinstance(getattr(self, label), bool):
                 raise TypeError(f"{label} must be True or False, not {getattr(self, label)!r}")
@@ -101,11 +106,7 @@ class Format:
         if self.emin > self.emax:
             raise ValueError(f"emin = {self.emin} must not exceed emax = {self.emax}")
         for label, kind in (("specials", Specials), ("parity", Parity)):
-            try:
-                object.__setattr__(self, label, kind(getattr(self, label)))
-            except ValueError:
-                allowed = ", ".join(kind)
-                raise ValueError(f"unknown {label} {getattr(self, label)!r}; allowed: {allowed}") from None
+            object.__setattr__(self, label, chosen(label, getattr(self, label), kind))
         if self.specials is Specials.IEEE and self.precision == 1:
             raise ValueError("precision = 1 has no fraction bit to tell NaN from infinity: not with 'ieee'")
         if self.specials in (Specials.FNUZ, Specials.NUZ) and self.signed and not self.zero:

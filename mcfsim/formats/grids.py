@@ -63,8 +63,7 @@ class Grid(Format):
 
     def __post_init__(self) -> None:
         for label in ("low", "high", "fraction_bits"):
-            number = getattr(self, label)
-            check_int(label, number)
+            check_int(label, getattr(self, label))
         if not self.low <= 0 < self.high:
             raise ValueError(f"low = {self.low} and high = {self.high}: low <= 0 < high is required")
         precision = max(-self.low, self.high).bit_length()
@@ -103,11 +102,6 @@ class Grid(Format):
     @cached_property
     def smallest_normal(self) -> Fraction:
         """Smallest positive number, exactly: the quantum, as no number is subnormal."""
-        return self.quantum
-
-    @cached_property
-    def smallest_subnormal(self) -> Fraction:
-        """Smallest positive number, exactly: the quantum."""
         return self.quantum
 
     @property

@@ -15,13 +15,7 @@ from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grids import grid
 from mcfsim.formats.posit import posit
 
-
-def _named(*formats: Format) -> Mapping[str, Format]:
-    return MappingProxyType({item.name: item for item in formats})
-
-
-#: Every named format, by its name in ml_dtypes or NumPy (``tf32`` has none there).
-FORMATS: Mapping[str, Format] = _named(
+_ALL = (
     Format("float64", precision=53, emin=-1022, emax=1023),
     Format("float32", precision=24, emin=-126, emax=127),
     Format("tf32", precision=11, emin=-126, emax=127),
@@ -41,6 +35,8 @@ FORMATS: Mapping[str, Format] = _named(
     Format("float6_e2m3fn", precision=4, emin=0, emax=2, specials=Specials.NONE),
     Format("float4_e2m1fn", precision=2, emin=0, emax=2, specials=Specials.NONE),
 )
+#: Every named format, by its name in ml_dtypes or NumPy (``tf32`` has none there).
+FORMATS: Mapping[str, Format] = MappingProxyType({item.name: item for item in _ALL})
 
 #: Other names, accepted on input only: ml_dtypes names without their prefix, and common short names.
 ALIASES: Mapping[str, str] = MappingProxyType(
@@ -103,11 +99,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
         raise ValueError(f"the exponent field of {width} bits is wider than {_WIDEST_EXPONENT}")
     bias = 2 ** (width - 1)
     # An unsigned format has NaN and, if it exists, infinity as its top codes.
-    specials = (
-        (Specials.NUZ if extended else Specials.FNUZ)
-        if signed
-        else (Specials.NUZ if extended else Specials.FN)
-    )
+    specials = Specials.NUZ if extended else Specials.FNUZ if signed else Specials.FN
     top = int(extended) if signed else 1 + extended
     whole_fields = top >> (precision - 1)
     emax = 2**width - 1 - bias - whole_fields

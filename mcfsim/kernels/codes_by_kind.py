@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Any
 
@@ -12,216 +12,36 @@ from numpy.typing import NDArray
 from mcfsim.formats import Format, Specials, get_format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, holds
+from mcfsim.kernels.carriers import UnsupportedFormatError
 
-# -- posits -----------------------------------------------------------------------------------------------
-Integers = NDArray[Any]
-
-
-class PositLayout:
-    """The relation between the codes of a carrier's nonnegative numbers and the codes of a posit format.
-
-    Parameters
-    ----------
-    fmt : Posit
-        The format.
-    carrier : dtype
-        ``float32`` or ``float64``.
-
-    Attributes
-    ----------
-    integer : dtype
-        The signed integer of the carrier's size.
-    one, infinity : integer
-        Codes of 1 and of infinity.
-    least, greatest : integer
-        Offsets of the smallest and the largest positive posit.
-    tail : int
-        The number of bits of an offset below k.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If the carrier does not hold the posits.
-    """
-
-    def __init__(self, fmt: Posit, carrier: np.dtype[Any]) -> None:
-        if not holds(carrier, fmt):
-            raise UnsupportedFormatError(f"{fmt} has values that {carrier} cannot hold")
-        info = np.finfo(carrier)
-        self.integer = np.dtype(f"i{carrier.itemsize}")
-        self.one = self.integer.type((int(info.maxexp) - 1) << info.nmant)
-        self.infinity = self.integer.type((2 * int(info.maxexp) - 1) << info.nmant)
-        self.least = self.integer.type(fmt.emin << info.nmant)
-        self.greatest = self.integer.type(fmt.emax << info.nmant)
-        self.tail = info.nmant + fmt.es
-        self._sign_place = 8 * carrier.itemsize - 1
-        self._longest_run = fmt.bits - 3
-        # The bits cut off in the two regimes of two bits.
-        self._fewest_cut = self.tail - (fmt.bits - 3)
-
-    def cut(self, offset: Integers) -> Integers:
-        """Return how many of the lowest bits of an offset a posit does not keep.
-
-        A regime takes two bits, and one more for each step of k away from 0 and -1. So it leaves fewer and
-        fewer bits for the tail, and none next to both ends.
-        """
-        k = np.right_shift(offset, self.tail)
-        run = np.bitwise_xor(k, np.right_shift(k, self._sign_place), out=k)  # k or -k - 1
-        np.minimum(run, self._longest_run, out=run)  # for the largest posit, where nothing is cut off
-        return np.add(run, self._fewest_cut, out=run)
-
-
-def encode_posits(values: NDArray[Any], fmt: Posit) -> NDArray[np.uint64]:
-    """Return the codes of posits.
-
-    Parameters
-    ----------
-    values : array of float32 or float64
-        Posits, of any shape. NaN becomes NaR, and a zero of either sign the one zero.
-    fmt : Posit
-        The format.
-
-    Returns
-    -------
-    array of uint64
-        The codes, in the same shape: the lowest n bits, in two's complement for negative numbers.
-
-    Raises
-    ------
-    ValueError
-        If an element is no value of the format; an infinity is none.
-    UnsupportedFormatError
-        If binary64 does not hold the format.
-    """
-    layout = PositLayout(fmt, FLOAT64)
-    given = np.asarray(values, dtype=np.float64)
-    bits = given.reshape(-1).view(np.int64)
-    magnitude = bits & np.int64(2**63 - 1)
-    nan, zero = magnitude > layout.infinity, magnitude == 0
-    offset = np.clip(magnitude - layout.one, layout.least, layout.greatest)
-    cut = layout.cut(offset)
-    rest = offset & ((np.int64(1) << cut) - np.int64(1))
-    wrong = ((rest != 0) | (offset != magnitude - layout.one)) & ~nan & ~zero
-    if wrong.any():
-        index = tuple(int(i) for i in np.argwhere(wrong.reshape(given.shape))[0])
-        raise ValueError(f"element {index} = {float(given[index])!r} is no value of {fmt}; round it first")
-    k = offset >> layout.tail
-    kept = (offset & np.int64(2**layout.tail - 1)) >> cut
-    # The last bit of the run of zeros or ones has this place value; the bits after the regime are added.
-    place = np.int64(1) << (fmt.bits - 2 - np.abs(k))
-    code = np.where(k < 0, place, np.int64(2 ** (fmt.bits - 1)) - place) + kept
-    code = np.where(zero, np.int64(0), np.where(bits < 0, -code, code))
-    code = np.where(nan, np.int64(2 ** (fmt.bits - 1)), code)
-    codes: NDArray[np.uint64] = code.astype(np.uint64) & np.uint64(2**fmt.bits - 1)
-    return codes.reshape(given.shape)
-
-
-def decode_posits(codes: NDArray[Any], fmt: Posit) -> NDArray[np.float64]:
-    """Return the values of codes of posits, and NaN for NaR.
-
-    Parameters
-    ----------
-    codes : array of unsigned integers
-        Of any shape, each below ``2**fmt.bits``.
-    fmt : Posit
-        The format.
-
-    Raises
-    ------
-    ValueError
-        If a code has too many bits.
-    UnsupportedFormatError
-        If binary64 does not hold the format.
-    """
-    layout = PositLayout(fmt, FLOAT64)
-    given = np.asarray(codes)
-    if given.size and int(given.max()) >= 2**fmt.bits:
-        raise ValueError(f"codes of {fmt} lie in [0, 2**{fmt.bits})")
-    code = given.astype(np.int64)
-    negative = code >> (fmt.bits - 1)
-    body = np.where(negative == 1, np.int64(2**fmt.bits) - code, code)
-    ones = body >> (fmt.bits - 2) == 1
-    after_run = np.where(ones, np.int64(2 ** (fmt.bits - 1) - 1) - body, body)
-    powers = np.int64(1) << np.arange(fmt.bits - 1)
-    length = np.searchsorted(powers, after_run, side="right")  # of the rest of the code, as bit_length has it
-    run = fmt.bits - 1 - length
-    k = np.where(ones, run - 1, -run)
-    kept_bits = np.maximum(length - 1, 0)  # the bit that ends the run is no part of the tail
-    kept = body & ((np.int64(1) << kept_bits) - np.int64(1))
-    offset = (k << layout.tail) + (kept << (layout.tail - kept_bits))
-    values = (offset + layout.one).view(np.float64)
-    values = np.where(body == 0, 0.0, np.where(negative == 1, -values, values))
-    return np.where(code == 2 ** (fmt.bits - 1), np.nan, values)
-
-
-# -- grids ------------------------------------------------------------------------------------------------
+#: The place of binary64's lowest exponent bit, and its code of 1.
+_POINT, _ONE = 52, np.int64(1023 << 52)
 Block = NDArray[Any]
 
 
-def encode_grid(values: Block, fmt: Grid) -> NDArray[np.uint64]:
-    """Return the codes of values of a grid: its integers, in two's complement of `fmt.bits` bits.
-
-    Parameters
-    ----------
-    values : array of float32 or float64
-        Of any shape.
-    fmt : Grid
-        The grid.
-
-    Raises
-    ------
-    ValueError
-        If an element is no value of the grid; NaN is none.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        integers = np.asarray(values, dtype=np.float64) * 2.0**fmt.fraction_bits
-        wrong = ~((integers >= fmt.low) & (integers <= fmt.high) & (integers == np.floor(integers)))
-    if wrong.any():
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise ValueError(f"element {index} = {float(values[index])!r} is no value of {fmt}, and has no code")
-    # The shifted-out bits of a uint64 are copies of the sign.
-    codes: NDArray[np.uint64] = integers.astype(np.int64).astype(np.uint64) & np.uint64(2**fmt.bits - 1)
-    return codes
-
-
-def decode_grid(codes: NDArray[Any], fmt: Grid) -> NDArray[np.float64]:
-    """Return the values of codes of a grid.
-
-    Parameters
-    ----------
-    codes : array of unsigned integers
-        Of any shape, each below ``2**fmt.bits``.
-    fmt : Grid
-        The grid.
-
-    Raises
-    ------
-    ValueError
-        If a code is too large, or stands for an integer beyond the ends.
-    """
-    integers = np.asarray(codes).astype(np.int64)
-    if fmt.signed:
-        integers = integers - ((integers >> (fmt.bits - 1)) << fmt.bits)
-    wrong = (integers < fmt.low) | (integers > fmt.high)
-    if wrong.any():
-        index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise ValueError(f"code {int(codes[index])} at {index} stands for no value of {fmt}")
-    return integers * np.float64(2.0**-fmt.fraction_bits)
-
-
-# -- floats, and the codes of a format --------------------------------------------------------------------
-class TwosComplement:
+class TwosComplement(ABC):
     """The codes of grids and posits: places, that is, ordered integers, in two's complement."""
 
-    def __init__(
-        self, fmt: Format, encode: Callable[..., Block], decode: Callable[..., Block], first: int, last: int
-    ) -> None:
+    def __init__(self, fmt: Format, first: int, last: int) -> None:
         self.fmt, self.first, self.last = fmt, first, last
-        self.encode: Callable[[Block], Block] = lambda values: encode(values, fmt)
-        self.decode: Callable[[Block], Block] = lambda codes: decode(codes, fmt)
         #: Whether some codes stand for no value.
         self.gaps = last - first + 1 + fmt.has_nan < 1 << fmt.bits
+
+    def encode(self, values: Block) -> Block:
+        """Return the codes of values of the format, given in float32 or float64."""
+        return self.at(self.place_of(values.astype(np.float64, copy=False)))
+
+    def decode(self, codes: Block) -> Block:
+        """Return the values in binary64 of codes that stand for one."""
+        return self.value_at(self.places(codes))
+
+    @abstractmethod
+    def place_of(self, values: Block) -> NDArray[np.int64]:
+        """Return the places of values."""
+
+    @abstractmethod
+    def value_at(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the values at given places."""
 
     def unassigned(self, codes: Block) -> NDArray[np.bool_]:
         """Return which codes stand for no value."""
@@ -236,6 +56,60 @@ class TwosComplement:
     def at(self, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the codes at given places."""
         return places.astype(np.uint64) & np.uint64((1 << self.fmt.bits) - 1)
+
+
+class GridCodes(TwosComplement):
+    """The codes of a grid: its integers."""
+
+    fmt: Grid
+
+    def place_of(self, values: Block) -> NDArray[np.int64]:
+        """Return the integers of values."""
+        return (values * 2.0**self.fmt.fraction_bits).astype(np.int64)
+
+    def value_at(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the values of integers."""
+        return places * np.float64(2.0**-self.fmt.fraction_bits)
+
+
+class PositCodes(TwosComplement):
+    """The codes of posits: a regime, which stands for a number k, above the bits that binary64 has, too.
+
+    A regime takes two bits, and one more for each step of k away from 0 and -1. So it leaves fewer and fewer
+    bits for the rest, and none next to both ends.
+    """
+
+    fmt: Posit
+
+    def place_of(self, values: Block) -> NDArray[np.int64]:
+        """Return the places of posits; that of NaN is the least, and a zero of either sign has 0."""
+        bits, tail, code = self.fmt.bits, _POINT + self.fmt.es, values.view(np.int64)
+        magnitude = code & np.int64(2**63 - 1)
+        offset = np.clip(magnitude - _ONE, self.fmt.emin << _POINT, self.fmt.emax << _POINT)
+        k = offset >> tail
+        # For the largest posit nothing is cut off.
+        cut = np.minimum(k ^ (k >> 63), bits - 3) + (tail - (bits - 3))
+        kept = (offset & np.int64(2**tail - 1)) >> cut
+        # The last bit of the run of zeros or ones has this place value; the bits after the regime are added.
+        end = np.int64(1) << (bits - 2 - np.abs(k))
+        places = np.where(k < 0, end, np.int64(2 ** (bits - 1)) - end) + kept
+        places = np.where(magnitude == 0, np.int64(0), np.where(code < 0, -places, places))
+        return np.where(np.isnan(values), np.int64(-(2 ** (bits - 1))), places)
+
+    def value_at(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the posits at given places, and NaN for NaR."""
+        bits, tail, magnitude = self.fmt.bits, _POINT + self.fmt.es, np.abs(places)
+        ones = magnitude >> (bits - 2) == 1
+        after_run = np.where(ones, np.int64(2 ** (bits - 1) - 1) - magnitude, magnitude)
+        powers = np.int64(1) << np.arange(bits - 1)
+        length = np.searchsorted(powers, after_run, side="right")  # of the rest, as bit_length has it
+        run = bits - 1 - length
+        k = np.where(ones, run - 1, -run)
+        kept_bits = np.maximum(length - 1, 0)  # the bit that ends the run is no part of the tail
+        kept = magnitude & ((np.int64(1) << kept_bits) - np.int64(1))
+        offset = (k << tail) + (kept << (tail - kept_bits))
+        values = np.where(places == 0, 0.0, np.copysign((offset + _ONE).view(np.float64), places))
+        return np.where(places == -(2 ** (bits - 1)), np.nan, values)
 
 
 class FloatCodes:
@@ -306,14 +180,10 @@ class FloatCodes:
         fmt, fraction_bits = self.fmt, self.fmt.precision - 1
         magnitude = codes.astype(np.int64) & self.mask
         finite = np.minimum(magnitude, self.largest)
-        field = finite >> fraction_bits
-        significand = finite & ((1 << fraction_bits) - 1)
-        if fmt.zero:
-            significand |= np.minimum(field, 1) << fraction_bits
-            field = np.maximum(field, 1)
-        else:
-            significand |= 1 << fraction_bits
-        values = scaled(significand.astype(np.float64), field - fmt.bias - fraction_bits)
+        field, rest = finite >> fraction_bits, finite & ((1 << fraction_bits) - 1)
+        leading = np.minimum(field, 1) if fmt.zero else 1  # a subnormal number has none
+        significand = (rest | leading << fraction_bits).astype(np.float64)
+        values: Block = np.ldexp(significand, np.maximum(field, int(fmt.zero)) - fmt.bias - fraction_bits)
         np.copyto(values, np.nan, where=magnitude > self.largest)
         if fmt.has_infinity:
             np.copyto(values, np.inf, where=magnitude == self.infinity)
@@ -352,30 +222,17 @@ def code_dtype(fmt: Format | str) -> np.dtype[Any]:
         If codes are longer than 64 bits.
     """
     fmt = get_format(fmt)
-    for width in (8, 16, 32, 64):
-        if fmt.bits <= width:
-            return np.dtype(f"u{width // 8}")
-    raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
+    if fmt.bits > 64:
+        raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
+    return np.min_scalar_type(2**fmt.bits - 1)
 
 
 @lru_cache(maxsize=256)
 def codes_by_kind(fmt: Format) -> TwosComplement | FloatCodes:
     """Return the encoder and decoder of a format's codes."""
     if isinstance(fmt, Grid):
-        return TwosComplement(fmt, encode_grid, decode_grid, fmt.low, fmt.high)
+        return GridCodes(fmt, fmt.low, fmt.high)
     if isinstance(fmt, Posit):
         last = (1 << (fmt.bits - 1)) - 1
-        return TwosComplement(fmt, encode_posits, decode_posits, -last, last)
+        return PositCodes(fmt, -last, last)
     return FloatCodes(fmt)
-
-
-def scaled(significand: Any, exponent: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return ``significand * 2**exponent`` in two exact steps, as the power may be subnormal."""
-    first = np.maximum(exponent, -1000)
-    product: NDArray[np.float64] = significand * power_of_two(first) * power_of_two(exponent - first)
-    return product
-
-
-def power_of_two(exponent: NDArray[Any]) -> NDArray[np.float64]:
-    """Return ``2.0**exponent``, for exponents of normal numbers of binary64."""
-    return ((exponent.astype(np.int64, copy=False) + 1023) << 52).view(np.float64)

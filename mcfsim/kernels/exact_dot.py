@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,10 +67,7 @@ class LongAccumulator:
             self.limbs[place] = np.zeros(terms.shape[1:])
         while terms.any():
             whole = self._whole(terms, place)
-            if place in self.limbs:
-                self.limbs[place] += whole.sum(axis=0)
-            else:
-                self.limbs[place] = whole.sum(axis=0)
+            self.limbs[place] = self.limbs.get(place, 0.0) + whole.sum(axis=0)
             terms = terms - whole
             place -= 1
 
@@ -98,35 +96,42 @@ class LongAccumulator:
         return whole
 
 
-def dot_to_odd(
-    operands: Operands,
-    places: tuple[int, int],
-    shape: tuple[int, int, int],
-    carried: Wide | None,
-    *,
-    narrow: bool,
-    down: bool,
-    round_products: Callable[[Wide], None] | None = None,
-) -> Wide:
-    """Return the sum of products and a carried number, rounded to odd to 52 bits or more.
+class Summands(NamedTuple):
+    """Products whose sums are wanted, and how they are summed.
 
-    Parameters
+    Attributes
     ----------
     operands : callable
         Returns parts ``(t, m, l)`` and ``(t, l, n)`` of the operands.
-    places : tuple of two int
-        Where to start and to stop on the contracted axis: at least one place.
     shape : tuple of three int
         ``(t, m, n)``: the numbers of matrices, of rows and of columns.
-    carried : array or None
-        One more term of that shape, or none.
     narrow : bool
         Whether products of two operands are exact in binary64, as they have at most 53 bits together.
     down : bool
         Whether an exactly zero sum is negative unless all its terms are positive; otherwise it is negative
         only if all terms are (IEEE 754-2019, 6.3, for any number of terms).
-    round_products : callable, optional
+    round_products : callable or None
         Rounds products, ``(l, t, m, n)``, in place before they are summed.
+    """
+
+    operands: Operands
+    shape: tuple[int, int, int]
+    narrow: bool
+    down: bool
+    round_products: Callable[[Wide], None] | None = None
+
+
+def dot_to_odd(summands: Summands, places: tuple[int, int], carried: Wide | None) -> Wide:
+    """Return the sum of products and a carried number, rounded to odd to 52 bits or more.
+
+    Parameters
+    ----------
+    summands : Summands
+        The products.
+    places : tuple of two int
+        Where to start and to stop on the contracted axis: at least one place.
+    carried : array or None
+        One more term of their shape, or none.
 
     Returns
     -------
@@ -134,13 +139,12 @@ def dot_to_odd(
         Of that shape. NaN if a term is, or if infinities of both signs are among them; infinite if
         infinities of one sign are.
     """
-    start, stop = places
+    (start, stop), (operands, shape, narrow, down, round_products) = places, summands
     length = stop - start
     step = max(1, PIECE // (shape[0] * (shape[1] + shape[2])))
     y = None
     if length <= step and round_products is None:
-        a, b = operands(start, stop)
-        product = _one_product(a, b, narrow)
+        product = _one_product(*operands(start, stop), narrow)
         if product is not None:
             y = product if carried is None else native.make_odd(*native.add(product, carried))
     if y is None:
@@ -148,16 +152,15 @@ def dot_to_odd(
         if carried is not None:
             total.add(carried[np.newaxis], _exponent(carried))
         for first in range(start, stop, step):
-            a, b = operands(first, min(first + step, stop))
-            for terms, exponent in _terms(a, b, narrow, round_products):
+            for terms, exponent in _terms(summands, first, min(first + step, stop)):
                 total.add(terms, exponent)
         y = total.to_odd()
     zero = y == 0
     if zero.any():
-        pieces = (operands(first, min(first + step, stop)) for first in range(start, stop, step))
         # The sum of all terms' signs, as +1 and -1, tells how many terms are negative.
         signs = np.zeros(shape) if carried is None else np.copysign(1.0, carried)
-        for a, b in pieces:
+        for first in range(start, stop, step):
+            a, b = operands(first, min(first + step, stop))
             signs += np.copysign(1.0, a) @ np.copysign(1.0, b)
         count = length + (carried is not None)
         negative = signs < count if down else signs == -count
@@ -212,11 +215,10 @@ def _one_product(a: Wide, b: Wide, narrow: bool) -> Wide | None:
     return slices[0][0] @ slices[1][0] if slices is not None else None
 
 
-def _terms(
-    a: Wide, b: Wide, narrow: bool, round_products: Callable[[Wide], None] | None
-) -> Iterator[tuple[Wide, int]]:
+def _terms(summands: Summands, start: int, stop: int) -> Iterator[tuple[Wide, int]]:
     """Yield arrays of terms ``(l, t, m, n)`` that add up to the sum of products, with exponent bounds."""
-    length = a.shape[2]
+    a, b = summands.operands(start, stop)
+    length, round_products = stop - start, summands.round_products
     exponent = _exponent(a) + _exponent(b)
     if round_products is None and (slices := _slices(a, b, length - 1)) is not None:
         for left in slices[0]:
@@ -227,7 +229,7 @@ def _terms(
     step = max(1, TILE // (a.shape[0] * a.shape[1] * b.shape[2]))
     for first in range(0, length, step):
         x, y = columns[first : first + step], rows[first : first + step]
-        if narrow:
+        if summands.narrow:
             products, rest = x * y, None
         else:
             products, rest = native.mul(x, y)

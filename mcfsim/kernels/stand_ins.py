@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
+from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels import native
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, holds
@@ -53,10 +54,8 @@ def stand_in(
     """
     if operation in ("add", "sub"):  # only nearest modes have stand-ins, and there signs do not matter
         return addend_for(scalar, fmt, rounding, carrier)
-    if operation == "mul":
-        return factor_for(scalar, fmt, rounding, carrier)
-    if operation == "div" and position == 1:
-        return factor_for(scalar, fmt, rounding, carrier, reciprocal=True)
+    if operation == "mul" or (operation == "div" and position == 1):
+        return factor_for(scalar, fmt, rounding, carrier, reciprocal=operation == "div")
     return None
 
 
@@ -93,8 +92,7 @@ def factor_for(
     if not regular or rounding.underflow is Underflow.FLUSH_AFTER or not scalar or scalar - scalar != 0:
         return None
     exact = abs(1 / Fraction(scalar) if reciprocal else Fraction(scalar))
-    exponent = exact.numerator.bit_length() - exact.denominator.bit_length()
-    exponent -= exact < Fraction(2) ** exponent
+    exponent = floor_log2(exact)
     bits = np.finfo(carrier).nmant + 1
     significand = _central(exact / Fraction(2) ** exponent, fmt.precision, bits)
     lowest, highest = int(np.finfo(carrier).minexp), int(np.finfo(carrier).maxexp) - 1
@@ -148,13 +146,10 @@ def addend_for(
         kernel(found, found)
         kernel(alone, alone)
         beside = exactly[-2:] if least else alone
-        if _same(found, exactly[:-2]) and (beside == alone).all():
+        same = (found == exactly[:-2]) & (np.signbit(found) == np.signbit(exactly[:-2]))
+        if same.all() and (beside == alone).all():
             return float(candidate)
     return None
-
-
-def _same(a: NDArray[Any], b: NDArray[np.float64]) -> bool:
-    return bool((a == b).all() and (np.signbit(a) == np.signbit(b)).all())
 
 
 def _that_tell(fmt: Format, exponent: int, bits: int) -> tuple[NDArray[np.float64], bool]:
@@ -199,19 +194,13 @@ def _central(s: Fraction, precision: int, bits: int) -> float | None:
 def neighbours(s: Fraction, most: int) -> tuple[Fraction, Fraction]:
     """Return the fractions next below and above s > 0 with denominators up to `most`; that of s exceeds it.
 
-    One is the last convergent of the continued fraction of s whose denominator is allowed, the other the
-    last intermediate fraction after it (Khinchin, Continued Fractions, 1964, section 6).
+    They follow each other in a Farey sequence, so they differ by 1 over the product of their denominators
+    (Hardy, Wright, An Introduction to the Theory of Numbers, 3.1).
     """
-    before, last = (0, 1), (1, 0)
-    n, d = s.numerator, s.denominator
-    while True:
-        quotient, rest = divmod(n, d)
-        further = before[0] + quotient * last[0], before[1] + quotient * last[1]
-        if further[1] > most:
-            break
-        before, last, n, d = last, further, d, rest
-    steps = (most - before[1]) // last[1]
-    ends = Fraction(*last), Fraction(before[0] + steps * last[0], before[1] + steps * last[1])
+    end = s.limit_denominator(most)
+    side = 1 if end < s else -1
+    other = most - (most + side * pow(end.numerator, -1, end.denominator)) % end.denominator
+    ends = end, end + Fraction(side, end.denominator * other)
     return min(ends), max(ends)
 
 

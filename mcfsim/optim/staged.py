@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.kernels import native
-from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, dot_to_odd
+from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration, Granularity, Shape, stacked
 from mcfsim.optim.strategies import Roles, Strategy
@@ -239,9 +239,9 @@ def _exact(numbers: Array, *, down: bool) -> NDArray[np.float64]:
             left = part[np.newaxis, :, start:stop].astype(np.float64)
             return left, np.ones((1, stop - start, 1))
 
-        shape = (1, len(part), 1)
+        summands = Summands(operands, (1, len(part), 1), narrow=True, down=down)
         with np.errstate(all="ignore"):
-            found = dot_to_odd(operands, (0, count), shape, None, narrow=True, down=down)
+            found = dot_to_odd(summands, (0, count), None)
         sums[first : first + step] = found[0, :, 0]
     return sums
 

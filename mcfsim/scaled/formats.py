@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
@@ -11,8 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from mcfsim.checks import hint
+from mcfsim.checks import chosen, hint
 from mcfsim.formats import FORMATS, Format, Posit, get_format
+from mcfsim.formats.floating import floor_log2
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.formats.named import RELATED
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -120,10 +122,7 @@ class ScaledFormat:
                 raise TypeError(f"block must be an int, 'axis' or None, not {self.block!r}")
             if self.block < 1:
                 raise ValueError(f"block = {self.block}: at least 1 element is needed")
-        try:
-            object.__setattr__(self, "rule", ScaleRule(self.rule))
-        except ValueError:
-            raise ValueError(f"unknown rule {self.rule!r}; allowed: {', '.join(ScaleRule)}") from None
+        object.__setattr__(self, "rule", chosen("rule", self.rule, ScaleRule))
         if self.tensor_scale is not None and self.rule is not ScaleRule.ABSMAX:
             raise ValueError(f"rule {self.rule!s} goes with no tensor scale; only 'absmax' does")
         self._check_exactness(scales)
@@ -138,7 +137,7 @@ class ScaledFormat:
             ) from None
         for parts in ([self.element], scales):
             low = sum(map(_low_exponent, parts))
-            high = sum(_floor_log2(part.max) for part in parts)
+            high = sum(floor_log2(part.max) for part in parts)
             if low < -_RANGE or high >= _RANGE:
                 raise UnsupportedFormatError(
                     f"{self}: numbers of {', '.join(map(str, parts))} leave 2**-{_RANGE} ... 2**{_RANGE}, "
@@ -164,11 +163,9 @@ class ScaledFormat:
         """A floating-point format that contains all products of elements and scales."""
         parts = [self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])]
         precision = max(sum(part.precision for part in parts), 2)
-        largest = Fraction(1)
-        for part in parts:
-            largest *= max(part.max, -part.lowest)
+        largest = math.prod((max(part.max, -part.lowest) for part in parts), start=Fraction(1))
         emin = sum(map(_low_exponent, parts)) + precision - 1
-        return Format(precision=precision, emin=emin, emax=max(_floor_log2(largest), emin))
+        return Format(precision=precision, emin=emin, emax=max(floor_log2(largest), emin))
 
     @property
     def carrier(self) -> np.dtype[np.floating]:
@@ -188,14 +185,9 @@ def _kind(given: object) -> str:
     return f"{kinds[type(given)]} {given}" if type(given) in kinds else repr(given)
 
 
-def _floor_log2(value: Fraction) -> int:
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    return exponent if value >= Fraction(2) ** exponent else exponent - 1
-
-
 def _low_exponent(fmt: Format) -> int:
     """Return the exponent of the smallest positive number, a power of two."""
-    return _floor_log2(fmt.smallest_subnormal)
+    return floor_log2(fmt.smallest_subnormal)
 
 
 def _mx(name: str, element: Format) -> ScaledFormat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -118,25 +118,38 @@ class DynamicMap(Quantiser):
     signed: bool
     block: int = 256
 
-    @property
-    def shared(self) -> int:
-        """How many shared numbers a group has: one, the largest magnitude."""
-        return 1
+    #: The largest magnitude.
+    shared = 1
 
     @property
     def zero(self) -> int:
         """The code of zero: its place in the table."""
         return int(np.flatnonzero(self.table == 0)[0])
 
-    @property
+    @cached_property
     def table(self) -> Array:
-        """The numbers of the table, in order, in float32."""
-        return _table(signed=self.signed)
+        """The numbers of the table, in order, computed in float32 as PyTorch does."""
+        found = [np.zeros(1, np.float32), np.ones(1, np.float32)]
+        for decade in range(_DECADES):
+            count = 2 ** (decade if self.signed else decade + 1)
+            means = _between(count) * np.float32(10.0 ** (decade + 1 - _DECADES))
+            found += [means, -means] if self.signed else [means]
+        return np.sort(np.concatenate(found))
 
-    @property
+    @cached_property
     def places(self) -> Array:
-        """The least float32 number of each place in the table except the first."""
-        return _places(signed=self.signed)
+        """The least float32 numbers that are nearest to the upper of two neighbours in the table.
+
+        They are found by bisection, since the differences rounded to float32 grow with the number.
+        """
+        below, above = self.table[:-1], self.table[1:]
+        half = (above - below) * np.float32(0.5)
+        too_low, enough = _in_order(below), _in_order(above)
+        while (enough - too_low > 1).any():
+            middle = (too_low + enough) // 2
+            upper = _at(middle) - below >= half
+            too_low, enough = np.where(upper, too_low, middle), np.where(upper, middle, enough)
+        return _at(enough)
 
     def measured(self, x: Value) -> Value:
         """Return the bits of the magnitude; those of NaN are the greatest."""
@@ -157,23 +170,6 @@ class DynamicMap(Quantiser):
         return code * shared[0]
 
 
-@lru_cache
-def _places(*, signed: bool) -> Array:
-    """Return the least float32 numbers that are nearest to the upper of two neighbours in a table.
-
-    They are found by bisection, since the differences rounded to float32 grow with the number.
-    """
-    table = _table(signed=signed)
-    below, above = table[:-1], table[1:]
-    half = (above - below) * np.float32(0.5)
-    too_low, enough = _in_order(below), _in_order(above)
-    while (enough - too_low > 1).any():
-        middle = (too_low + enough) // 2
-        upper = _at(middle) - below >= half
-        too_low, enough = np.where(upper, too_low, middle), np.where(upper, middle, enough)
-    return _at(enough)
-
-
 def _in_order(x: Array) -> Array:
     """Return integers in the order of float32 numbers; both zeros give 0."""
     bits = x.view(np.int32).astype(np.int64)
@@ -183,17 +179,6 @@ def _in_order(x: Array) -> Array:
 def _at(place: Array) -> Array:
     """Return the float32 numbers of the integers that `_in_order` gives."""
     return np.copysign(np.abs(place).astype(np.int32).view(np.float32), place.astype(np.float32))
-
-
-@lru_cache
-def _table(*, signed: bool) -> Array:
-    """Return the table of a dynamic map, computed in float32 as PyTorch does."""
-    found = [np.zeros(1, np.float32), np.ones(1, np.float32)]
-    for decade in range(_DECADES):
-        count = 2 ** (decade if signed else decade + 1)
-        means = _between(count) * np.float32(10.0 ** (decade + 1 - _DECADES))
-        found += [means, -means] if signed else [means]
-    return np.sort(np.concatenate(found))
 
 
 def _between(count: int) -> Array:
@@ -248,15 +233,8 @@ class RangeExpansion(Quantiser):
         if self.block % _WARP:
             raise ValueError(f"block = {self.block} must be a multiple of {_WARP}, the threads that compare")
 
-    @property
-    def shared(self) -> int:
-        """How many shared numbers a group has: three, the scale, k and c."""
-        return 3
-
-    @property
-    def zero(self) -> int:
-        """The code of zero."""
-        return 0
+    #: The scale, k and c; and the code of zero.
+    shared, zero = 3, 0
 
     @property
     def warps(self) -> Warps:

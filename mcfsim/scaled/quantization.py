@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,7 +21,7 @@ from mcfsim.kernels.element.codes import decode_element, encode_element, has_cod
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
-from mcfsim.random import RandomWords, Words
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.rules import POWERS, Floats, factors, quotient, scales
@@ -180,12 +179,13 @@ def quantize(
             f"{fmt.element.precision} of {fmt.element}"
         )
     kernel = get_kernel(fmt.element, rounding, FLOAT64)
-    words = _words(random, rounding, array.shape)
+    # All at once: blocks along an axis do not take them in the order of the indices.
+    drawn = word_source(random, rounding, array.shape)(0, array.size)
+    words = [] if drawn is None else [drawn.reshape(array.shape)]
 
     def on_block(start: int, numbers: Floats, power: Floats, significand: Floats, *rest: Floats) -> None:
-        *drawn, out = rest
-        exact = quotient(numbers, power, significand)
-        kernel(exact, exact, drawn[0].astype(words[0].dtype) if drawn else None)
+        exact, out = quotient(numbers, power, significand), rest[-1]
+        kernel(exact, exact, rest[0].astype(words[0].dtype) if words else None)
         if not fmt.element.has_nan:
             np.copyto(exact, 0.0, where=np.isnan(exact))
         np.copyto(out, exact)
@@ -199,17 +199,6 @@ def quantize(
     return Scaled(fmt, elements, scale, tensor_scale, axis)
 
 
-def _words(random: RandomSource, rounding: Rounding, shape: tuple[int, ...]) -> list[Words]:
-    """Return the random words of all elements, in a list that is empty if none are needed.
-
-    All words are made at once: blocks along an axis do not take them in the order of the indices.
-    """
-    draw = word_source(random, rounding, shape)
-    words = draw(0, math.prod(shape))
-    return [] if words is None else [words.reshape(shape)]
-
-
-# -- blocks ----------------------------------------------------------------------------------------------
 def in_blocks(array: Array, block: int | Literal["axis"] | None, axis: int) -> list[Array]:
     """Return views of an array whose last axis runs within a block: the full blocks, then a shorter rest.
 
@@ -264,10 +253,8 @@ class LargestMagnitude(GroupText):
     element: Format
     format: Format
 
-    @property
-    def shared(self) -> int:
-        """How many shared numbers a group has: one, the scale."""
-        return 1
+    #: The scale.
+    shared = 1
 
     @classmethod
     def of(cls, kept: ScaledFormat, fmt: Format) -> LargestMagnitude | None:

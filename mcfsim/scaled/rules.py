@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,13 +15,12 @@ from mcfsim.formats import Format
 from mcfsim.kernels import native
 from mcfsim.kernels.blocks import for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
-from mcfsim.kernels.codes_by_kind import power_of_two
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule
 
 # -- exact sums, from which a mean is rounded once --------------------------------------------------------
 #: Significands of binary64 are summed in two halves; the sum of each over a block is exact in binary64.
-_HALF = 27
+_HALF, _AT_ONCE = 27, 2**15
 _LEAST_EXPONENT = -1073  # of the smallest subnormal number, as frexp returns it
 _EXPONENTS = 1024 - _LEAST_EXPONENT + 1
 
@@ -29,7 +28,9 @@ _EXPONENTS = 1024 - _LEAST_EXPONENT + 1
 def sum_of_magnitudes(x: NDArray[Any]) -> Fraction | None:
     """Return the exact sum of the magnitudes of float32 or float64 numbers; None if one is not finite."""
     halves = np.zeros((2, _EXPONENTS), dtype=np.int64)
-    for block in _blocks(x):
+    numbers = x.reshape(-1)
+    for start in range(0, numbers.size, _AT_ONCE):
+        block = numbers[start : start + _AT_ONCE].astype(np.float64)
         if not np.isfinite(block).all():
             return None
         significand, exponent = np.frexp(np.abs(block))
@@ -43,21 +44,6 @@ def sum_of_magnitudes(x: NDArray[Any]) -> Fraction | None:
         high, low = halves[:, shift].tolist()
         quanta += ((high << _HALF) + low) << shift
     return Fraction(quanta) * Fraction(2) ** (_LEAST_EXPONENT - 53)
-
-
-def _blocks(x: NDArray[Any]) -> Iterable[NDArray[np.float64]]:
-    """Return the elements in contiguous blocks of binary64, in any order."""
-    if not x.size:
-        return ()
-    blocks: Iterable[NDArray[np.float64]] = np.nditer(  # type: ignore[call-overload]  # no contig in stub
-        [x],
-        flags=["external_loop", "buffered"],
-        op_flags=[["readonly", "contig", "aligned"]],
-        op_dtypes=[np.float64],
-        casting="safe",
-        buffersize=2**15,
-    )
-    return blocks
 
 
 # -- quotients by scales ----------------------------------------------------------------------------------
@@ -78,7 +64,7 @@ def factors(scale: ArrayLike) -> tuple[Floats, Floats]:
     scale = np.asarray(scale, dtype=np.float64)
     half, exponent = np.frexp(scale)
     positive = scale > 0
-    power = power_of_two(np.where(positive, 1 - exponent, 0))
+    power = np.ldexp(1.0, np.where(positive, 1 - exponent, 0))
     return np.where(positive, power, scale), np.where(positive, 2 * half, 1.0)
 
 
@@ -181,7 +167,7 @@ def _powers(fmt: ScaledFormat) -> OnBlock:
         significand, exponent = np.frexp(amax)
         exponent = exponent - top_exponent + (significand >= carried)
         exponent = np.where(amax > 0, np.clip(exponent, lowest, highest), lowest)
-        np.copyto(out, np.where(np.isnan(amax), np.nan, power_of_two(exponent)))
+        np.copyto(out, np.where(np.isnan(amax), np.nan, np.ldexp(1.0, exponent)))
 
     return on_block
 

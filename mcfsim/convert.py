@@ -148,14 +148,10 @@ def round_to(
 
     if rounding.stochastic:  # words want large blocks; some kernels have many intermediates
         block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4
-    (result,) = for_each_block(
-        *(on_block, [array], target, 1),
-        out=out,
-        threads=threads,
-        ordered=rounding.stochastic,
-        block=block_size,
-    )
-    return result
+    ordered = rounding.stochastic
+    return for_each_block(
+        on_block, [array], target, 1, out=out, threads=threads, ordered=ordered, block=block_size
+    )[0]
 
 
 def _round_tensor(
@@ -274,8 +270,6 @@ def _round_integers(
     from mcfsim.kernels import native
 
     kernel = get_kernel(fmt, rounding, FLOAT64)
-    # Binary64 holds two halves of 32 bits exactly, also the shifted upper one.
-    half = array.dtype.type(32) if array.dtype.itemsize == 8 else None
 
     def on_block(start: int, high: NDArray[Any], low: NDArray[Any], rounded: NDArray[Any]) -> None:
         y, residual = native.add(high, low)
@@ -285,10 +279,8 @@ def _round_integers(
             raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
         kernel(y, rounded, draw(start, y.size))
 
-    if half is None:
-        high, low = array.astype(np.float64), np.zeros_like(array, dtype=np.float64)
-    else:
-        high = (array >> half).astype(np.float64) * 2.0**32
-        low = (array & array.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    # Binary64 holds two halves of 32 bits exactly, also the shifted upper one.
+    wide = array.astype(f"{array.dtype.kind}8")
+    high, low = (wide >> 32).astype(np.float64) * 2.0**32, (wide & 0xFFFFFFFF).astype(np.float64)
     (result,) = for_each_block(on_block, [high, low], FLOAT64, 1, ordered=rounding.stochastic)
     return result.astype(target, copy=False)

@@ -28,34 +28,16 @@ STREAM_BITS = 20
 INDEX_BITS = 64 - STREAM_BITS
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
-    """Return the four words of Philox4x32-10 for a counter of four words and a key of two words.
-
-    Parameters
-    ----------
-    counter : tuple of four uint32 array_like
-        The words broadcast.
-    key : tuple of two int
-        Words of 32 bits.
-
-    References
-    ----------
-    Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011.
-    """
-    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in counter))
-    pairs = np.concatenate([((c0 << _HALF) | c1).reshape(-1), ((c2 << _HALF) | c3).reshape(-1)])
-    _encrypt(pairs, key)
-    first, second = pairs.reshape(2, *c0.shape)
-    a, b, c, d = (np.asarray(word, np.uint32) for word in (first >> _HALF, first, second >> _HALF, second))
-    return a, b, c, d
-
-
 def _encrypt(pairs: NDArray[np.uint64], key: tuple[int, int]) -> None:
     """Apply the Philox rounds in place to counters held as pairs of words: all first pairs, then all second.
 
     The first word of a pair is the upper one. The product of each side becomes the next pair of the other
     side, after an exclusive or of its high word with that side's low word and the key. On pairs this is a
     shift and two exclusive ors.
+
+    References
+    ----------
+    Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
     size = pairs.size // 2
     products = scratch("products", 2 * size, np.uint64)

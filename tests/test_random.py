@@ -15,7 +15,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.random import RandomWords, philox
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
 from tests.shared.refusals import check, refusals, refused
@@ -31,9 +31,23 @@ KNOWN = [
 ]
 
 
+def philox(counter, key):
+    """Return the four words of Philox4x32-10 by its definition, in integers of any size."""
+    c0, c1, c2, c3 = (np.asarray(word).astype(object) for word in counter)
+    k0, k1 = key
+    for _ in range(10):
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = second >> 32 ^ c1 ^ k0, second & MASK, first >> 32 ^ c3 ^ k1, first & MASK
+        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
+    return np.broadcast_arrays(c0, c1, c2, c3)
+
+
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
 def test_published_known_answers(counter, key, expected):
     assert tuple(int(word) for word in philox(counter, key)) == expected
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    words = RandomWords(k1 << 32 | k0, step=c2, stream=c1 >> 12, operation=c3)
+    assert tuple(words.words(4 * ((c1 & 0xFFF) << 32 | c0), 4).tolist()) == expected
 
 
 #: Ends of what seed, step, stream, operation and counter may be, and numbers between.

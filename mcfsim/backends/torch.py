@@ -302,7 +302,7 @@ class TorchNativeArithmetic(LibraryArithmetic):
 
     def _number(self, x: Any) -> torch.Tensor:
         """Return a Python number, rounded once, as a tensor."""
-        value = round_real(x, self._format, Rounding())
+        value = round_real(x, self.format, Rounding())
         return torch.tensor(value, dtype=torch.float64).to(self.dtype).to(self.device)
 
 

@@ -50,25 +50,12 @@ class LibraryArithmetic(ABC):
     """
 
     scalars = "rounded"
+    #: To nearest even, with the policies of IEEE 754.
+    rounding = Rounding()
 
     def __init__(self, fmt: Format, dtype: Any, *, fused: bool) -> None:
-        self.dtype = dtype
-        self._format, self._fused = fmt, fused
-
-    @property
-    def format(self) -> Format:
-        """The format of the dtype."""
-        return self._format
-
-    @property
-    def carrier(self) -> Any:
-        """The dtype."""
-        return self.dtype
-
-    @property
-    def rounding(self) -> Rounding:
-        """To nearest even, with the policies of IEEE 754."""
-        return Rounding()
+        self.format, self._fused = fmt, fused
+        self.dtype = self.carrier = dtype
 
     def like(self, fmt: Format, rounding: Rounding) -> Self:
         """Return the arithmetic of another dtype.
@@ -189,7 +176,7 @@ class NativeArithmetic(LibraryArithmetic):
         """Cast to the dtype; the library casts arrays, and may round twice from float64."""
         check_processor()
         if is_scalar(x) and not (isinstance(x, float) and self.dtype == FLOAT64):
-            x = round_real(x, self._format, Rounding())
+            x = round_real(x, self.format, Rounding())
         return np.asarray(x).astype(self.dtype)
 
 

@@ -196,8 +196,8 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def nearest_binary64(exact: Fraction) -> float:
-    """Round a rational number to nearest even in binary64."""
+def nearest_binary64(exact: Fraction | float) -> float:
+    """Round a rational number to nearest even in binary64; a float is returned as it is."""
     try:
         return float(exact)
     except OverflowError:
@@ -206,25 +206,13 @@ def nearest_binary64(exact: Fraction) -> float:
 
 def odd_binary64(exact: Fraction) -> float:
     """Round a rational number to odd in binary64; beyond its range, to its largest or smallest number."""
-    largest, smallest = Fraction(np.finfo(np.float64).max), Fraction(5e-324)
-    magnitude = min(abs(exact), largest)
-    if magnitude and magnitude < smallest:
-        return -5e-324 if exact < 0 else 5e-324
+    magnitude = min(abs(exact), Fraction(np.finfo(np.float64).max))
     y = float(magnitude)
     if Fraction(y) != magnitude:
         truncated = y if Fraction(y) < magnitude else math.nextafter(y, 0.0)
         bits = np.float64(truncated).view(np.int64) | 1
         y = float(bits.view(np.float64))
     return -y if exact < 0 else y
-
-
-def leaves_binary64(exact: Fraction, fmt: Format) -> bool:
-    """Return whether a number is beyond binary64's range and so overflows whatever its random word.
-
-    This matters only if the format's largest numbers are those of binary64: for other formats, the largest
-    number of binary64 overflows as surely.
-    """
-    return fmt.emax == 1023 and abs(exact) >= 2**1024
 
 
 def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = None) -> float:
@@ -263,8 +251,10 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
             )
     else:
         binary64 = odd_binary64(exact)
-        if rounding.stochastic and words is not None and leaves_binary64(exact, fmt):
-            words = np.full_like(words, np.iinfo(words.dtype).max)  # it overflows for every random word
+        # What is beyond binary64's range overflows whatever its random word. Only of formats whose largest
+        # numbers are those of binary64; in others, the largest number of binary64 overflows as surely.
+        if rounding.stochastic and words is not None and fmt.emax == 1023 and abs(exact) >= 2**1024:
+            words = np.full_like(words, np.iinfo(words.dtype).max)
     block = np.array([binary64])
     with np.errstate(all="ignore"):
         get_kernel(fmt, rounding, FLOAT64)(block, block, words)
@@ -294,11 +284,7 @@ _EXACTLY: dict[str, Callable[..., Any]] = {
     "sqrt": _root,
     "fma": lambda x, y, z: x * y + z,
 }
-_PLAINLY: dict[str, Callable[..., Any]] = {
-    **_EXACTLY,
-    "div": np.divide,
-    "sqrt": np.sqrt,
-}
+_PLAINLY = _EXACTLY | {"div": np.divide, "sqrt": np.sqrt}
 
 
 def exactly(operation: str, *operands: Number) -> Number:
@@ -348,10 +334,7 @@ def with_residual(operation: str, *operands: NDArray[Any]) -> tuple[NDArray[np.f
         nearest = nearest_binary64(exact)
         return odd_binary64(exact - Fraction(nearest)) if math.isfinite(nearest) else math.nan
 
-    def nearest(exact: Number) -> float:
-        return nearest_binary64(exact) if isinstance(exact, Fraction) else exact
-
-    return _each(nearest, operation, operands), _each(rest, operation, operands)
+    return _each(nearest_binary64, operation, operands), _each(rest, operation, operands)
 
 
 def _each(

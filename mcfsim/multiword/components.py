@@ -74,10 +74,8 @@ def _of_real(value: Any, fmt: Format, n: int) -> tuple[float, ...]:
     return components(value, fmt, n, lambda rest: round_real(rest, fmt, Rounding()))
 
 
-@lru_cache(maxsize=256)
-def _of_float(value: float, fmt: Format, n: int) -> tuple[float, ...]:
-    """Split a float as `_of_real` does, with a cache: every step of an optimizer asks for its beta2."""
-    return _of_real(value, fmt, n)
+#: The same with a cache: every step of an optimizer asks for its beta2.
+_of_float = lru_cache(maxsize=256)(_of_real)
 
 
 def components(value: Any, fmt: Format, n: int, rounded: Callable[[Fraction], float]) -> tuple[float, ...]:

@@ -54,7 +54,7 @@ def renormalize(ar: Arithmetic, x: Expansion) -> Expansion:
     ----------
     VecSum: Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005, Algorithm 4.3.
     """
-    _check_format(ar, x)
+    _check(ar, "renormalized", x)
     parts = list(x)
     for first in range(len(parts) - 1):
         for i in range(len(parts) - 1, first, -1):
@@ -91,7 +91,7 @@ def grow(ar: Arithmetic, x: Expansion, a: Value, *, ordered: bool = False) -> Ex
     For n = 2 see `dw_plus_fp`. For larger n the first sweep is Shewchuk, Discrete Comput. Geom. 18, 1997,
     Theorem 10, run from the other end.
     """
-    _check_format(ar, x)
+    _check(ar, "grown", x)
     if len(x) == 1:
         return (ar.add(x[0], a),)
     if len(x) == 2:
@@ -126,9 +126,7 @@ def add(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     ValueError
         If x and y differ in length.
     """
-    if len(x) != len(y):
-        raise ValueError(f"expansions of {len(x)} and {len(y)} components cannot be added")
-    _check_format(ar, x)
+    _check(ar, "added", x, y)
     if len(x) == 2:
         return double_word.accurate_dw_plus_dw(ar, x, y)
     for component in y:
@@ -154,7 +152,7 @@ def scale(ar: Arithmetic, x: Expansion, a: Value) -> Expansion:
     expansion
         Of n components. For n = 2 `dw_times_fp3` has a relative error of at most 2 u**2, in 6 operations.
     """
-    _check_format(ar, x)
+    _check(ar, "scaled", x)
     if len(x) == 1:
         return (ar.mul(x[0], a),)
     if len(x) == 2:
@@ -186,10 +184,8 @@ def mul(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     ValueError
         If x and y differ in length.
     """
+    _check(ar, "multiplied", x, y)
     n = len(x)
-    if n != len(y):
-        raise ValueError(f"expansions of {n} and {len(y)} components cannot be multiplied")
-    _check_format(ar, x)
     if n == 1:
         return (ar.mul(x[0], y[0]),)
     if n == 2:
@@ -226,10 +222,7 @@ def div(ar: Arithmetic, x: Expansion, y: Expansion) -> Expansion:
     ValueError
         If x and y differ in length, or have more than two components.
     """
-    if len(x) != len(y):
-        raise ValueError(f"expansions of {len(x)} and {len(y)} components cannot be divided")
-    _check_short(x, "divided")
-    _check_format(ar, x)
+    _check(ar, "divided", x, y, short=True)
     return double_word.dw_div_dw2(ar, x, y) if len(x) == 2 else (ar.div(x[0], y[0]),)
 
 
@@ -254,16 +247,17 @@ def sqrt(ar: Arithmetic, x: Expansion) -> Expansion:
     ValueError
         If x has more than two components.
     """
-    _check_short(x, "put under a square root")
-    _check_format(ar, x)
+    _check(ar, "put under a square root", x, short=True)
     return double_word.sqrt_dw(ar, x) if len(x) == 2 else (ar.sqrt(x[0]),)
 
 
-def _check_format(ar: Arithmetic, x: Expansion) -> None:
-    if len(x) > 1:
+def _check(ar: Arithmetic, done: str, x: Expansion, *others: Expansion, short: bool = False) -> None:
+    """Refuse expansions that differ in length, are too long, or are of a format for one component."""
+    n = len(x)
+    for y in others:
+        if n != len(y):
+            raise ValueError(f"expansions of {n} and {len(y)} components cannot be {done}")
+    if short and n not in (1, 2):
+        raise ValueError(f"an expansion of {n} components cannot be {done}; allowed: 1 or 2")
+    if n > 1:
         check_components(ar.format)
-
-
-def _check_short(x: Expansion, done: str) -> None:
-    if len(x) not in (1, 2):
-        raise ValueError(f"an expansion of {len(x)} components cannot be {done}; allowed: 1 or 2")

@@ -27,6 +27,11 @@ def words(x: Any) -> DoubleWord:
     return x
 
 
+def four_words(x: Any, y: Any) -> tuple[Value, Value, Value, Value]:
+    """Return the words of two double words, of each the high one first."""
+    return (*words(x), *words(y))
+
+
 @straight_line
 def dw_plus_fp(ar: Arithmetic, x: DoubleWord, y: Value, *, ordered: bool = False) -> DoubleWord:
     """Return ``x + y`` for a double word and a number. 10 operations, or 7 if ordered.
@@ -79,8 +84,7 @@ def sloppy_dw_plus_dw(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWor
     ----------
     SloppyDWPlusDW: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 5.
     """
-    xh, xl = words(x)
-    yh, yl = words(y)
+    xh, xl, yh, yl = four_words(x, y)
     s, e = two_sum(ar, xh, yh)
     v = ar.add(xl, yl)
     return fast_two_sum(ar, s, ar.add(e, v))
@@ -107,8 +111,7 @@ def accurate_dw_plus_dw(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleW
     AccurateDWPlusDW: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 6, Theorem 3.1; Muller,
     Rideau, ACM TOMS 48(1), 2022.
     """
-    xh, xl = words(x)
-    yh, yl = words(y)
+    xh, xl, yh, yl = four_words(x, y)
     s, e = two_sum(ar, xh, yh)
     t, f = two_sum(ar, xl, yl)
     v, w = fast_two_sum(ar, s, ar.add(e, t))
@@ -135,8 +138,7 @@ def add222(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     ----------
     The network madd of Zhang, Aiken, floating-point accumulation networks, 2025.
     """
-    xh, xl = words(x)
-    yh, yl = words(y)
+    xh, xl, yh, yl = four_words(x, y)
     s, e = two_sum(ar, xh, yh)
     t, f = two_sum(ar, xl, yl)
     s, t = fast_two_sum(ar, s, t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
-from mcfsim.multiword.double_word.add import DoubleWord, dw_plus_fp, words
+from mcfsim.multiword.double_word.add import DoubleWord, dw_plus_fp, four_words, words
 from mcfsim.multiword.double_word.mul import dw_times_dw3, dw_times_fp1, dw_times_fp3
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
@@ -120,8 +120,7 @@ def dw_div_dw1(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     ----------
     DWDivDW1: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 16.
     """
-    xh, xl = words(x)
-    yh, _ = words(y)
+    xh, xl, yh, _ = four_words(x, y)
     th = ar.div(xh, yh)
     r, e = dw_times_fp1(ar, y, th)
     d, v = two_sum(ar, xh, ar.neg(r))
@@ -178,8 +177,7 @@ def dw_div_dw2_fma(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
 
 def _div_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord, times: Callable[..., DoubleWord]) -> DoubleWord:
     """Divide as `dw_div_dw2` does, with the given product of a double word and a number."""
-    xh, xl = words(x)
-    yh, _ = words(y)
+    xh, xl, yh, _ = four_words(x, y)
     th = ar.div(xh, yh)
     r, e = times(ar, y, th)
     d = ar.sub(xh, r)  # exact

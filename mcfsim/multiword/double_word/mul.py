@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcfsim.eft import fast_two_sum, two_prod_fma
-from mcfsim.multiword.double_word.add import DoubleWord, words
+from mcfsim.multiword.double_word.add import DoubleWord, four_words, words
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
@@ -111,8 +111,7 @@ def dw_times_dw1(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     DWTimesDW1: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 10; bound of Muller, Rideau, ACM
     TOMS 48(1), 2022, Theorem 2.6.
     """
-    xh, xl = words(x)
-    yh, yl = words(y)
+    xh, xl, yh, yl = four_words(x, y)
     c, c1 = two_prod_fma(ar, xh, yh)
     c2 = ar.add(ar.mul(xh, yl), ar.mul(xl, yh))
     return fast_two_sum(ar, c, ar.add(c1, c2))
@@ -139,8 +138,7 @@ def dw_times_dw2(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     DWTimesDW2: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 11; bound of Muller, Rideau, ACM
     TOMS 48(1), 2022, Theorem 2.7. With its factors exchanged it is Collage's Mul: Yu et al., ICML 2024.
     """
-    xh, xl = words(x)
-    yh, yl = words(y)
+    xh, xl, yh, yl = four_words(x, y)
     c, c1 = two_prod_fma(ar, xh, yh)
     c2 = ar.fma(xl, yh, ar.mul(xh, yl))
     return fast_two_sum(ar, c, ar.add(c1, c2))
@@ -167,8 +165,7 @@ def dw_times_dw3(ar: Arithmetic, x: DoubleWord, y: DoubleWord) -> DoubleWord:
     DWTimesDW3: Joldes, Muller, Popescu, ACM TOMS 44(2), 2017, Algorithm 12; bound of Muller, Rideau, ACM
     TOMS 48(1), 2022, Theorem 2.8.
     """
-    xh, xl = words(x)
-    yh, yl = words(y)
+    xh, xl, yh, yl = four_words(x, y)
     c, c1 = two_prod_fma(ar, xh, yh)
     t = ar.fma(xh, yl, ar.mul(xl, yl))
     c2 = ar.fma(xl, yh, t)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import reduce
 from operator import mul
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def near(x: Term, t: Trial) -> _Near:
         case Product(first, second):
             return _near_product(first, second, t)
         case Sum():
-            return cast(_Near, t.once(_near_sum, x))
+            return t.once(_near_sum, x)
         case Exponent(Word() | Result() as y):
             return exponent(block_of(y, t), t.format), None
         case Exponent(LowBit(Word() | Result() as y)):

@@ -17,7 +17,6 @@ from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error
 from mcfsim.theorems.claims import error_relative_to, sum_of
 from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove, recheck
 from mcfsim.theorems.every_p.family_proof import LAST, members, with_families
-from mcfsim.theorems.every_p.trying import difference
 from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.symbolic import (
     EVEN,
@@ -89,7 +88,7 @@ def test_every_family(theorem):
         assert 2 <= proof.first <= proof.decided <= latest
         for p in range(2, LAST + 1):
             if p in one.over and p >= proof.first - one.over.step:
-                problem = difference(theorem, one, proof.results, proof.error, proof.mode, p)
+                problem = proof.difference(p)
                 assert (problem is None) == (p >= proof.first), p
         assert prove(theorem, one, proof.mode) == proof
         for p in (p for p in range(proof.decided, 25) if p in one.over):

@@ -15,7 +15,7 @@ from mcfsim.storage.files import read_text
 from mcfsim.storage.sealed import SealedRecord, parse
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.family_proof import LAST, Proof, Sharpness, prove
-from mcfsim.theorems.every_p.trying import difference
+from mcfsim.theorems.every_p.trying import FamilyRun
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.symbolic import Family, Obligation, Polynomial, Precisions, Quotient, Relation
 
@@ -139,23 +139,22 @@ class EveryCertificate(SealedRecord):
     @property
     def family(self) -> Family:
         """The family of operands."""
-        parts = {
-            name: tuple(polynomial(item, self.over) for item in items)
-            for name, items in self.operands.items()
-        }
-        return Family(tuple(parts.items()), self.over)
+        return Family(tuple((name, self.read(items)) for name, items in self.operands.items()), self.over)
 
     @property
     def mode(self) -> Mode:
         """The rounding mode."""
         return Mode(self.rounding)
 
+    def read(self, items: Iterable[Terms]) -> tuple[Polynomial, ...]:
+        """Return polynomials from their data."""
+        return tuple(polynomial(item, self.over) for item in items)
+
     def demands(self) -> Iterable[Obligation]:
         """Yield the obligations."""
         for one in self.obligations:
-            yield Obligation(
-                one.about, Relation(one.relation), polynomial(one.polynomial, self.over), one.first
-            )
+            demanded = polynomial(one.polynomial, self.over)
+            yield Obligation(one.about, Relation(one.relation), demanded, one.first)
 
     def check(self) -> None:
         """Raise ValueError for content that no proof can have; this also reads all polynomials."""
@@ -167,8 +166,8 @@ class EveryCertificate(SealedRecord):
                 raise ValueError(f"{name} = {getattr(self, name)} is out of range")
         for pair in (self.error, self.bound):
             if pair is not None:
-                Quotient(*(polynomial(part, over) for part in pair))
-        _ = self.family, [polynomial(item, over) for item in self.results], list(self.demands())
+                Quotient(*self.read(pair))
+        _ = self.family, self.read(self.results), list(self.demands())
 
 
 def terms(one: Polynomial) -> Terms:
@@ -282,21 +281,17 @@ def _stays(one: Obligation, n: int) -> bool:
 
 
 def _of_precisions(certificate: EveryCertificate, theorem: Theorem) -> Iterator[str]:
-    over = certificate.over
-    error = certificate.error and Quotient(*(polynomial(part, over) for part in certificate.error))
-    results = tuple(polynomial(item, over) for item in certificate.results)
+    over, results = certificate.over, certificate.read(certificate.results)
+    error = certificate.error and Quotient(*certificate.read(certificate.error))
     if certificate.first not in over:
         yield f"p = {certificate.first} is none of the precisions {over}"
         return
-
-    def problem_at(p: int) -> str | None:
-        return difference(theorem, certificate.family, results, error, certificate.mode, p)
-
+    run = FamilyRun(theorem, certificate.family, certificate.mode, results, error)
     for p in range(certificate.first, LAST + 1, over.step):
-        if problem := problem_at(p):
+        if problem := run.difference(p):
             yield f"at p = {p}: {problem}"
     before = certificate.first - over.step
-    if before >= over.precision(over.least) and problem_at(before) is None:
+    if before >= over.precision(over.least) and run.difference(before) is None:
         yield f"p = {before} is as the polynomials say, too, and below the first"
 
 

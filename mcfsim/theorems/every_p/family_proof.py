@@ -12,7 +12,7 @@ from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
-from mcfsim.theorems.every_p.trying import difference, exceeds, excess, holds_from, limit_of, measured
+from mcfsim.theorems.every_p.trying import FamilyRun, exceeds, excess, holds_from, limit_of, measured
 from mcfsim.theorems.logic.propositions import Bound, predicates
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.statement import Theorem
@@ -26,6 +26,7 @@ from mcfsim.theorems.symbolic import (
     SymbolicArithmetic,
     UndecidedError,
 )
+from mcfsim.theorems.symbolic.operand_families import unit
 from mcfsim.theorems.symbolic.polynomial_arithmetic import LinearExponent
 from mcfsim.theorems.symbolic.symbolic_rounding import Exactly, binade, rounded
 
@@ -48,16 +49,11 @@ class Sharpness(StrEnum):
 
 
 @dataclass(frozen=True)
-class Proof:
-    """A proof of an algorithm's results for a family, at every precision ``p >= first``.
+class Proof(FamilyRun):
+    """A proof of an algorithm's results for a family, at every precision ``p >= first``; see `FamilyRun`.
 
     Attributes
     ----------
-    theorem : Theorem
-    family : Family
-    mode : Mode
-    results : tuple of Polynomial
-        What the algorithm returns.
     obligations : tuple of Obligation
         The relations on which the results rest.
     decided : int
@@ -68,21 +64,14 @@ class Proof:
         What differs at the largest p below `first`, or that formats have no such p.
     emin, emax : LinearExponent
         Exponents of a bounded format that gives the same results, from `decided` on.
-    error : Quotient or None
-        The signed error relative to the statement's reference; that of squares for a root.
     """
 
-    theorem: Theorem
-    family: Family
-    mode: Mode
-    results: tuple[Polynomial, ...]
     obligations: tuple[Obligation, ...]
     decided: int
     first: int
     below: str
     emin: LinearExponent
     emax: LinearExponent
-    error: Quotient | None
 
     @property
     def bound(self) -> Bound:
@@ -187,20 +176,16 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
     for operand, words in zip(theorem.operands, given, strict=True):
         _demand_kind(ar, operand, flat(words))
     results: Any = tuple(flat(ar.run(theorem.algorithm, *given)))
-    error = _error(theorem, ar, given, results)
-    first, below = _least(theorem, family, results, error, chosen, ar.first)
+    run = FamilyRun(theorem, family, chosen, results, _error(theorem, ar, given, results))
+    first, below = _least(run, ar.first)
     return Proof(
-        theorem,
-        family,
-        chosen,
-        results,
-        tuple(ar.ledger.obligations),
-        ar.first,
-        first,
-        below,
-        ar.range.emin(ar.first),
-        ar.range.emax(ar.first),
-        error,
+        **vars(run),
+        obligations=tuple(ar.ledger.obligations),
+        decided=ar.first,
+        first=first,
+        below=below,
+        emin=ar.range.emin(ar.first),
+        emax=ar.range.emax(ar.first),
     )
 
 
@@ -297,7 +282,7 @@ def _demand_kind(ar: SymbolicArithmetic, operand: OperandSpec, parts: Any) -> No
         elif not high:
             ar.ledger.require(Relation.NOT_NEGATIVE, -abs(low), "low word")
         else:
-            half = binade(Exactly(abs(high))) * Polynomial((high.over.unit,), high.over)
+            half = binade(Exactly(abs(high))) * unit(high.over)
             ar.ledger.require(Relation.NOT_NEGATIVE, half - abs(low), "low word")
             # `abs` is the magnitude at p only where the polynomial has its sign for large p.
             ar.ledger.require(Relation.NOT_NEGATIVE, abs(low), "sign of the low word")
@@ -323,21 +308,14 @@ def _error(
     return Quotient(error, reference)
 
 
-def _least(
-    theorem: Theorem,
-    family: Family,
-    results: tuple[Polynomial, ...],
-    error: Quotient | None,
-    mode: Mode,
-    decided: int,
-) -> tuple[int, str]:
+def _least(run: FamilyRun, decided: int) -> tuple[int, str]:
     """Return the least p from which the polynomials are right, and what differs just below it."""
-    over, p = family.over, decided
+    over, p = run.family.over, decided
     for higher in range(decided, LAST + 1, over.step):
-        if problem := difference(theorem, family, results, error, mode, higher):
-            raise ValueError(f"{theorem.name!r} at p = {higher}, where obligations are met: {problem}")
+        if problem := run.difference(higher):
+            raise ValueError(f"{run.theorem.name!r} at p = {higher}, where obligations are met: {problem}")
     while p - over.step >= over.precision(over.least):
-        if problem := difference(theorem, family, results, error, mode, p - over.step):
+        if problem := run.difference(p - over.step):
             return p, f"at p = {p - over.step} {problem}"
         p -= over.step
     return p, "formats have no smaller such precision"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +17,7 @@ from mcfsim.theorems.retry import trial_of
 from mcfsim.theorems.statement import Hypothesis, Theorem
 from mcfsim.theorems.symbolic import Family, Polynomial, Quotient, Relation
 from mcfsim.theorems.symbolic.decisions import first
+from mcfsim.theorems.symbolic.operand_families import unit
 from mcfsim.theorems.symbolic.polynomial import Precisions
 
 
@@ -48,9 +50,7 @@ def limit_of(error: Quotient, bound: Bound) -> Fraction | None:
     """Return the limit of a statement's constant, in its unit, or None if it is unbounded."""
     found = abs(error).over_unit(bound.unit).limit
     # For squares: sqrt(1 + d) - 1 is d / 2 up to higher powers of d, as d tends to 0.
-    if found is None and bound.squared:
-        return None
-    return found if found is None else found / (2 if bound.squared else 1)
+    return None if found is None else found / (2 if bound.squared else 1)
 
 
 def excess(error: Quotient, bound: Bound) -> Polynomial | None:
@@ -61,9 +61,8 @@ def excess(error: Quotient, bound: Bound) -> Polynomial | None:
     if bound.formula is None:
         return None
     numerator, denominator = error.numerator, abs(error.denominator)
-    unit = _unit(bound.unit, error.numerator)
     n, d = (_over(part, numerator) for part in (bound.formula.numerator, bound.formula.denominator))
-    share = n * unit
+    share = n * unit(numerator.over) ** bound.unit
     if not bound.squared:
         return abs(numerator) * d - share * denominator
     # (1 + s)^2 - 1 = s (2 + s) above, and 1 - (1 - s)^2 = s (2 - s) below.
@@ -94,10 +93,6 @@ def holds_from(polynomial: Polynomial) -> tuple[bool, int]:
     return not beyond, polynomial.over.precision(n)
 
 
-def _unit(power: int, like: Polynomial) -> Polynomial:
-    return Polynomial((like.over.unit,), like.over) ** power
-
-
 def _over(part: Polynomial, like: Polynomial) -> Polynomial:
     """Return a polynomial in u as one over the precisions of another."""
     if part.over == like.over:
@@ -115,79 +110,88 @@ _REACH = 64
 _RANGE = (-900, 900)
 
 
-def difference(
-    theorem: Theorem,
-    family: Family,
-    results: tuple[Polynomial, ...],
-    error: Quotient | None,
-    mode: Mode,
-    p: int,
-) -> str | None:
-    """Return how a run at one precision differs from the polynomials, or None if it does not.
+@dataclass(frozen=True)
+class FamilyRun:
+    """A run of a statement's algorithm on a family of operands, at every precision at once.
 
-    Operands must be numbers of p bits and of their kinds. Hypotheses must hold, and the algorithm must return
-    the results. Its error, if one is measured, must be that function of u; error and reference must have the
-    signs that they have for large p.
+    Attributes
+    ----------
+    theorem : Theorem
+    family : Family
+    mode : Mode
+    results : tuple of Polynomial
+        What the algorithm returns.
+    error : Quotient or None
+        The signed error relative to the statement's reference; that of squares for a root.
     """
-    oracle = FractionArithmetic(p, Rounding(mode))
-    given: Any = family.structured(p)
-    for operand, words in zip(theorem.operands, given, strict=True):
-        parts: Any = flat(words)
-        for part in parts:
-            if FractionArithmetic(p).round(part) != part:
-                return f"{operand.name} has {part}, no number of {p} bits"
-        if operand.paired and not _is_pair(operand.kind, parts[0], parts[1], p):
-            return f"{operand.name} = ({parts[0]}, {parts[1]}) is no {operand.kind}"
-    try:
-        found: Any = flat(theorem.algorithm(oracle, *given))
-    except (ValueError, ZeroDivisionError) as failure:
-        return f"the algorithm fails: {failure}"
-    wanted = [result.at(p) for result in results]
-    if found != wanted:
-        return f"the algorithm returns {_listed(found)}, not {_listed(wanted)}"
-    fmt = Format(f"p{p}", precision=p, emin=-_REACH * p, emax=_REACH * p)
-    case = Case(fmt, Rounding(mode), words_of(theorem, given), [(Fraction(1), found)])
-    return _other_error(theorem, case, error, p) or _hypothesis_violated(theorem, family, case)
 
+    theorem: Theorem
+    family: Family
+    mode: Mode
+    results: tuple[Polynomial, ...]
+    error: Quotient | None
 
-def _other_error(theorem: Theorem, case: Case, error: Quotient | None, p: int) -> str | None:
-    measured = theorem.claim.measured
-    if measured is None or not measured.bound.unit or error is None:
-        return None if error is None else "no error is measured"
-    wrong, reference = case.value(measured.error), case.value(measured.reference)
-    if reference == 0:
-        return "what the error is relative to is zero"
-    wanted = error.at(p)
-    if wrong != wanted * reference:
-        return f"the error is {wrong / reference}, not {wanted}"
-    # Magnitudes, and whether they are within a bound, are derived from the signs for large p.
-    if not error.numerator:
+    def difference(self, p: int) -> str | None:
+        """Return how a run at one precision differs from the polynomials, or None if it does not.
+
+        Operands must be numbers of p bits and of their kinds. Hypotheses must hold, and the algorithm must
+        return the results. Its error, if one is measured, must be that function of u; error and reference
+        must have the signs that they have for large p.
+        """
+        oracle = FractionArithmetic(p, Rounding(self.mode))
+        given: Any = self.family.structured(p)
+        for operand, words in zip(self.theorem.operands, given, strict=True):
+            parts: Any = flat(words)
+            for part in parts:
+                if FractionArithmetic(p).round(part) != part:
+                    return f"{operand.name} has {part}, no number of {p} bits"
+            if operand.paired and not _is_pair(operand.kind, parts[0], parts[1], p):
+                return f"{operand.name} = ({parts[0]}, {parts[1]}) is no {operand.kind}"
+        try:
+            found: Any = flat(self.theorem.algorithm(oracle, *given))
+        except (ValueError, ZeroDivisionError) as failure:
+            return f"the algorithm fails: {failure}"
+        wanted = [result.at(p) for result in self.results]
+        if found != wanted:
+            return f"the algorithm returns {_listed(found)}, not {_listed(wanted)}"
+        fmt = Format(f"p{p}", precision=p, emin=-_REACH * p, emax=_REACH * p)
+        case = Case(fmt, Rounding(self.mode), words_of(self.theorem, given), [(Fraction(1), found)])
+        if problem := self._other_error(case, p):
+            return problem
+        failing = (one.text for one in self.theorem.where if not self._holds(one, case))
+        return next((f"a hypothesis fails: {text}" for text in failing), None)
+
+    def _other_error(self, case: Case, p: int) -> str | None:
+        measured, error = self.theorem.claim.measured, self.error
+        if measured is None or not measured.bound.unit or error is None:
+            return None if error is None else "no error is measured"
+        wrong, reference = case.value(measured.error), case.value(measured.reference)
+        if reference == 0:
+            return "what the error is relative to is zero"
+        wanted = error.at(p)
+        if wrong != wanted * reference:
+            return f"the error is {wrong / reference}, not {wanted}"
+        # Magnitudes, and whether they are within a bound, are derived from the signs for large p.
+        if not error.numerator:
+            return None
+        if abs(error.numerator).at(p) < 0:
+            return f"the error {wanted} has another sign than for large p"
+        if abs(error.denominator).at(p) < 0:
+            return f"what the error is relative to, {reference}, has another sign than for large p"
         return None
-    if abs(error.numerator).at(p) < 0:
-        return f"the error {wanted} has another sign than for large p"
-    if abs(error.denominator).at(p) < 0:
-        return f"what the error is relative to, {reference}, has another sign than for large p"
-    return None
 
-
-def _hypothesis_violated(theorem: Theorem, family: Family, case: Case) -> str | None:
-    for hypothesis in theorem.where:
-        if not _holds(theorem, family, hypothesis, case):
-            return f"a hypothesis fails: {hypothesis.text}"
-    return None
-
-
-def _holds(theorem: Theorem, family: Family, hypothesis: Hypothesis, case: Case) -> bool:
-    try:
-        return case.holds(hypothesis.said)
-    except UnreadableError:
-        p, rounding = case.format.precision, case.rounding
-        if p > IN_BINARY64:
-            return True
-    fmt = Format(f"p{p}", precision=p, emin=_RANGE[0], emax=_RANGE[1])
-    ((_, results),) = case.paths
-    numbers, found = ([float(x) for x in some] for some in (family.at(p), results))
-    return bool(hypothesis.test(trial_of(theorem, OracleArithmetic(fmt, rounding), [numbers], [found]))[0])
+    def _holds(self, hypothesis: Hypothesis, case: Case) -> bool:
+        try:
+            return case.holds(hypothesis.said)
+        except UnreadableError:
+            p, rounding = case.format.precision, case.rounding
+            if p > IN_BINARY64:
+                return True
+        fmt = Format(f"p{p}", precision=p, emin=_RANGE[0], emax=_RANGE[1])
+        ((_, results),) = case.paths
+        numbers, found = ([float(x) for x in some] for some in (self.family.at(p), results))
+        trial = trial_of(self.theorem, OracleArithmetic(fmt, rounding), [numbers], [found])
+        return bool(hypothesis.test(trial)[0])
 
 
 def _is_pair(kind: str, high: Fraction, low: Fraction, p: int) -> bool:

@@ -96,12 +96,7 @@ def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
 
 
 def _edges(
-    theorem: Theorem,
-    fmt: Format,
-    rounding: Rounding,
-    scales: Scales,
-    gaps: tuple[int, int],
-    positive: bool,
+    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales, gaps: tuple[int, int], positive: bool
 ) -> list[Part]:
     """Return the operands next to overflow and underflow, for common scaling."""
     values, others, (low, high) = finite_values(fmt), len(theorem.operands) - 1, gaps

@@ -21,7 +21,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems.compiled import CaseCounts, Predicates, nearer_zero, recordable
 from mcfsim.theorems.identity import identity_of
 from mcfsim.theorems.operands import Block, Columns
-from mcfsim.theorems.parts import Domain, Part, Pieces, Sample, ranges
+from mcfsim.theorems.parts import Domain, Part, Pieces, Sample
 from mcfsim.theorems.statement import Theorem
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class DeviceJudge:
     def batches(self, domain: Domain, start: int, stop: int) -> Iterator[Batch]:
         """Yield a range of cases in batches, each as large as the device may hold at once."""
         size = max(1, self._device.at_once // max(1, self._theorem.components))
-        for first, part, a, b in ranges(domain.parts, start, stop):
+        for first, part, a, b in domain.ranges(start, stop):
             for begin in range(a, b, size):
                 yield Batch(first + begin, part, begin, min(begin + size, b))
 
@@ -198,7 +198,7 @@ class DeviceJudge:
             blocks = zip(*(block for _, block in part.blocks(start, stop)), strict=True)
             return [torch.from_numpy(np.concatenate(x)).to(self._device.device) for x in blocks]
         if isinstance(part, Pieces):
-            found = [self._operands(piece, a, b) for _, piece, a, b in ranges(part.pieces, start, stop)]
+            found = [self._operands(piece, a, b) for _, piece, a, b in part.ranges(start, stop)]
             return [torch.cat(column) for column in zip(*found, strict=True)]
         cases = torch.arange(start, stop, dtype=torch.int64, device=self._device.device)
         columns: list[torch.Tensor] = []

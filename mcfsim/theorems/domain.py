@@ -165,8 +165,7 @@ def _core_of_pairs(
     reductions = [*([sign] if positive[0] else []), scaling, UNBOUNDED_EXPONENTS]
     if common:
         reductions.append(GAP.format(low, high))
-    families = _known(theorem, wide, rounding)
-    rest = _sample(theorem, wide, selection)
+    others = (*_known(theorem, wide, rounding), _sample(theorem, wide, selection))
     exponents = [first, *[later] * (len(theorem.operands) - 1)]
     fewest = 0
     for depth in range(p + 2, 0, -1):
@@ -184,9 +183,9 @@ def _core_of_pairs(
                 f"others, low words zero or in the {depth} binades below half an ulp"
             )
             core = Part("core", text, tuple(tables))
-            return Domain(wide, (core, *families, rest), tuple(reductions), covers=False)
+            return Domain(wide, (core, *others), tuple(reductions), covers=False)
     none = NO_CORE.format(fewest, selection.limit)
-    return Domain(wide, (*families, rest), (*reductions[-2:], none), covers=False)
+    return Domain(wide, others, (*reductions[-2:], none), covers=False)
 
 
 def _fewest(operand: OperandSpec, exponents: Sequence[int], p: int, depth: int) -> int:

@@ -111,19 +111,16 @@ class Exact(Elementwise):
 
     def __le__(self, other: Exact | Real) -> Array:
         a, b = self._sides(other)
-        result: Array = np.asarray(a <= b, dtype=np.bool_)
-        return result
+        return np.asarray(a <= b, dtype=np.bool_)
 
     def __eq__(self, other: Exact | Real) -> Array:  # type: ignore[override]
         a, b = self._sides(other)
-        result: Array = np.asarray(a == b, dtype=np.bool_)
-        return result
+        return np.asarray(a == b, dtype=np.bool_)
 
     def is_zero(self) -> Array:
         """Return where the number is zero."""
         zero = self.n.is_zero() if isinstance(self.n, TwoWords) else self.n == 0
-        result: Array = np.asarray(zero, dtype=np.bool_)
-        return result
+        return np.asarray(zero, dtype=np.bool_)
 
     def ratio(self, other: Exact) -> NDArray[np.float64]:
         """Return the quotient in binary64, with a relative error below ``2**-50``; 0 where both are zero."""

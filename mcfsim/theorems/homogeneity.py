@@ -132,17 +132,11 @@ class Scales:
 
     def div(self, a: Any, b: Any) -> Quantity:
         """Return ``a / b``."""
-        x, y = self._taken(a), self._taken(b)
-        return self._rounded(
-            replace(
-                x,
-                degrees=tuple(p - q for p, q in zip(x.degrees, y.degrees, strict=True)),
-                signs=tuple(p != q for p, q in zip(x.signs, y.signs, strict=True)),
-                low=x.low - y.top,
-                top=x.top - y.low,
-                unit=_ANYWHERE,
-            )
+        y = self._taken(b)
+        inverse = replace(
+            y, degrees=tuple(-degree for degree in y.degrees), low=-y.top, top=-y.low, zero=False
         )
+        return self._rounded(replace(self._product(self._taken(a), inverse), unit=_ANYWHERE))
 
     def sqrt(self, a: Any) -> Quantity:
         """Return the square root."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -103,34 +103,52 @@ class Part:
                 yield block.ravel()
 
 
-@dataclass(frozen=True)
-class Pieces(Part):
-    """A `Part` of several products of tables, one after the other; it has the tables of its pieces."""
+class InOrder:
+    """Parts that follow one another: their cases are counted through."""
 
-    pieces: tuple[Part, ...] = ()
+    parts: tuple[Part, ...]
 
     @property
     def size(self) -> int:
         """Number of cases."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(part.size for part in self.parts)
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of the tables."""
-        return sum(piece.nbytes for piece in self.pieces)
+        """Number of bytes of the tables of all parts."""
+        return sum(part.nbytes for part in self.parts)
+
+    def starts(self) -> list[int]:
+        """Return the index of each part's first case."""
+        return [0, *accumulate(part.size for part in self.parts)][:-1]
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
         """Yield a range of cases in blocks: the index of the first case, and one array per component."""
-        return across(self.pieces, start, stop)
+        for first, part, a, b in self.ranges(start, stop):
+            yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))
+
+    def ranges(self, start: int, stop: int) -> Iterator[tuple[int, Part, int, int]]:
+        """Yield each part that a range of cases meets: index of its first case, and the range in the part."""
+        for first, part in zip(self.starts(), self.parts, strict=True):
+            a, b = max(start - first, 0), min(stop - first, part.size)
+            if a < b:
+                yield first, part, a, b
+
+
+@dataclass(frozen=True)
+class Pieces(InOrder, Part):
+    """A `Part` of several products of tables, one after the other; it has the tables of its parts."""
+
+    parts: tuple[Part, ...] = ()
 
     def at(self, cases: NDArray[np.int64]) -> list[Block]:
         """Return the cases with the given indices, as one array per component."""
-        first = np.array(starts(self.pieces))
+        first = np.array(self.starts())
         whose = np.searchsorted(first, cases, "right") - 1
-        found = [np.empty(cases.size, table[0].dtype) for table in self.pieces[0].tables]
+        found = [np.empty(cases.size, table[0].dtype) for table in self.parts[0].tables]
         for i in np.unique(whose).tolist():
             there = whose == i
-            for block, some in zip(found, self.pieces[i].at(cases[there] - first[i]), strict=True):
+            for block, some in zip(found, self.parts[i].at(cases[there] - first[i]), strict=True):
                 block[there] = some
         return found
 
@@ -144,11 +162,11 @@ class Sample(Part):
     depend on the range in which it is drawn.
     """
 
-    operands: tuple[OperandSpec, ...] = ()
-    format: Format | None = None
-    exponents: tuple[tuple[int, int], ...] = ()
-    count: int = 0
-    seed: int = 0
+    operands: tuple[OperandSpec, ...]
+    format: Format
+    exponents: tuple[tuple[int, int], ...]
+    count: int
+    seed: int
 
     @property
     def size(self) -> int:
@@ -169,9 +187,7 @@ class Sample(Part):
         return [np.concatenate(column) for column in zip(*drawn, strict=True)]
 
     def _draw(self, start: int, size: int) -> Iterator[Block]:
-        fmt = self.format
-        assert fmt is not None
-        ar, p = on_blocks(fmt, Rounding()), fmt.precision
+        ar, p = on_blocks(self.format, Rounding()), self.format.precision
         draw, operation = _drawing(2 * size * sum(operand.components for operand in self.operands)), 0
         for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
             words: list[Block] = []
@@ -228,7 +244,7 @@ def _remainder(x: Words, divisor: int) -> Words:
 
 
 @dataclass(frozen=True)
-class Domain:
+class Domain(InOrder):
     """The operands of a trial, the format it runs in, and what the operands stand for.
 
     Attributes
@@ -248,24 +264,6 @@ class Domain:
     reductions: tuple[str, ...]
     covers: bool
 
-    @property
-    def size(self) -> int:
-        """Number of cases."""
-        return sum(part.size for part in self.parts)
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes of the tables of all parts."""
-        return sum(part.nbytes for part in self.parts)
-
-    def starts(self) -> list[int]:
-        """Return the index of each part's first case."""
-        return starts(self.parts)
-
-    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-        """Yield a range of cases in blocks: the index of the first case, and one array per component."""
-        return across(self.parts, start, stop)
-
     def units(self, size: int) -> list[tuple[int, int]]:
         """Return ranges of at most `size` cases that together cover all; none crosses a part's end."""
         return [
@@ -278,22 +276,3 @@ class Domain:
 def anywhere(fmt: Format) -> tuple[int, int]:
     """Return the exponents of operands drawn from a whole format, without the largest if there is room."""
     return fmt.emin, max(fmt.emin, fmt.emax - 1)
-
-
-def starts(parts: Sequence[Part]) -> list[int]:
-    """Return the index of each part's first case, if the parts follow one another."""
-    return [0, *accumulate(part.size for part in parts)][:-1]
-
-
-def ranges(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, Part, int, int]]:
-    """Yield each part that a range of cases meets: the index of its first case, and the range in the part."""
-    for first, part in zip(starts(parts), parts, strict=True):
-        a, b = max(start - first, 0), min(stop - first, part.size)
-        if a < b:
-            yield first, part, a, b
-
-
-def across(parts: Sequence[Part], start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
-    """Yield a range of cases of several parts in blocks, as one part does."""
-    for first, part, a, b in ranges(parts, start, stop):
-        yield from ((first + index, blocks) for index, blocks in part.blocks(a, b))

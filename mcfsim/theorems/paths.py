@@ -89,6 +89,11 @@ class AllDraws(Forwarding):
     size : int
         Number of cases.
 
+    Attributes
+    ----------
+    format, carrier, rounding
+        Those of the emulator.
+
     Notes
     -----
     A path splits into two where an operation has two results. Under every `mcfsim.rounding.Rule`, a result
@@ -98,25 +103,11 @@ class AllDraws(Forwarding):
 
     def __init__(self, ar: Emulation, size: int) -> None:
         self._ar, self._bits = ar, ar.rounding.random_bits
+        self.format, self.carrier, self.rounding = ar.format, ar.carrier, ar.rounding
         self.whose = np.arange(size)
         self.probability = Exact(np.ones(size), 0, 1)
         #: For every operation that split paths: the old path of each new one.
         self._origins: list[Block] = []
-
-    @property
-    def format(self) -> Format | None:
-        """The format of the results."""
-        return self._ar.format
-
-    @property
-    def carrier(self) -> Any:
-        """The dtype of results."""
-        return self._ar.carrier
-
-    @property
-    def rounding(self) -> Rounding:
-        """Rounding mode, random bits and rule."""
-        return self._ar.rounding
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.protocol import Value
-from mcfsim.rounding import Mode, Underflow
+from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.counterexamples import quantum
 from mcfsim.theorems.hypotheses import of_format
 from mcfsim.theorems.statement import Hypothesis
@@ -28,10 +28,7 @@ def wider(precision: Callable[[int], int]) -> Widening:
 
 
 def twice(
-    operation: str,
-    widening: Widening,
-    mode: Mode | None = None,
-    underflow: Underflow = Underflow.GRADUAL,
+    operation: str, widening: Widening, mode: Mode | None = None, underflow: Underflow = Underflow.GRADUAL
 ) -> Callable[..., tuple[Value, Value]]:
     """Return the algorithm that computes an operation both rounded once and through a wider format.
 
@@ -109,10 +106,7 @@ class Need:
 #: subnormal number, and fits while in range, or its product is so small beside c that no midpoint is near.
 NEEDS = {
     "add": Need(
-        lambda f: 2 * f.precision + 1,
-        quantum,
-        lambda f: f.emax + 1,
-        ("2p + 1", "emin - p + 1", "emax + 1"),
+        lambda f: 2 * f.precision + 1, quantum, lambda f: f.emax + 1, ("2p + 1", "emin - p + 1", "emax + 1")
     ),
     "mul": Need(
         lambda f: 2 * f.precision,
@@ -141,33 +135,27 @@ NEEDS = {
 }
 
 
+#: Of a carrier that has all values of the format.
+_VALUES = Need(lambda f: f.precision, quantum, lambda f: f.emax, ("p", "emin - p + 1", "emax"))
+
+
 def suffices(operation: str, carrier: Format) -> Hypothesis:
     """Suppose that a carrier has the bits and the range that an operation needs."""
     need = NEEDS[operation]
-    bits, least, largest = need.formulas
-    text = (
-        f"{bits} <= {carrier.precision}, {quantum(carrier)} <= {least}, emax <= {carrier.emax}, "
-        f"and {largest} if there is no NaN"
-    )
-
-    def test(fmt: Format) -> bool:
-        enough = need.bits(fmt) <= carrier.precision and quantum(carrier) <= need.quantum(fmt)
-        in_range = fmt.has_nan or need.largest(fmt) <= carrier.emax
-        return enough and in_range and fmt.emax <= carrier.emax
-
-    return _of_formats(text, test)
+    return _supposed(carrier, need, f", and {need.formulas[2]} if there is no NaN")
 
 
 def held(carrier: Format) -> Hypothesis:
     """Suppose that a carrier has all values of the format."""
-
-    def test(fmt: Format) -> bool:
-        enough = fmt.precision <= carrier.precision and quantum(carrier) <= quantum(fmt)
-        return enough and fmt.emax <= carrier.emax
-
-    text = f"p <= {carrier.precision}, {quantum(carrier)} <= emin - p + 1, emax <= {carrier.emax}"
-    return _of_formats(text, test)
+    return _supposed(carrier, _VALUES)
 
 
-def _of_formats(text: str, test: Callable[[Format], bool]) -> Hypothesis:
-    return of_format(text, lambda fmt, _: test(fmt))
+def _supposed(carrier: Format, need: Need, also: str = "") -> Hypothesis:
+    def test(fmt: Format, _: Rounding) -> bool:
+        enough = need.bits(fmt) <= carrier.precision and quantum(carrier) <= need.quantum(fmt)
+        in_range = fmt.has_nan or need.largest(fmt) <= carrier.emax
+        return enough and in_range and fmt.emax <= carrier.emax
+
+    bits, least, _ = need.formulas
+    text = f"{bits} <= {carrier.precision}, {quantum(carrier)} <= {least}, emax <= {carrier.emax}{also}"
+    return of_format(text, test)

@@ -106,9 +106,9 @@ def shows(fmt: Format, rounding: Rounding, number: Fraction) -> bool:
     return number <= fmt.max or (fmt.has_nan and rounding.overflow is not Overflow.SATURATE)
 
 
-def halves(total: int) -> tuple[int, int]:
-    """Return two exponents, as near to each other as possible, that add up to a given one."""
-    return total // 2, total - total // 2
+def factors(a: int | Fraction, b: int | Fraction, total: int) -> Case:
+    """Return a and b times powers of two, as near to each other as can be, whose product is ``2**total``."""
+    return a * power(total // 2), b * power(total - total // 2)
 
 
 def nearest_to(wanted: int, low: int, high: int) -> Iterator[int]:

@@ -24,14 +24,6 @@ from mcfsim.theorems.catalogue import (
 )
 from mcfsim.theorems.statement import Theorem
 
-
-def _catalogue(*families: tuple[Theorem, ...]) -> Mapping[str, Theorem]:
-    theorems = [theorem for family in families for theorem in family]
-    by_name = {theorem.name: theorem for theorem in theorems}
-    assert len(by_name) == len(theorems), "two statements of one name"
-    return MappingProxyType(by_name)
-
-
 #: Title and statements of each module, in the order in which they build on each other.
 CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
     {
@@ -49,7 +41,10 @@ CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
     }
 )
 #: All statements by id.
-THEOREMS: Mapping[str, Theorem] = _catalogue(*CHAPTERS.values())
+THEOREMS: Mapping[str, Theorem] = MappingProxyType(
+    {theorem.name: theorem for chapter in CHAPTERS.values() for theorem in chapter}
+)
+assert len(THEOREMS) == sum(map(len, CHAPTERS.values())), "two statements of one name"
 
 
 def named(theorem: Theorem | str) -> Theorem:

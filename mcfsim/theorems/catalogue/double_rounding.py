@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.claims import same_results
-from mcfsim.theorems.counterexamples import Case, Witnesses, halves, nearest_to, power, quantum, scaled, shows
+from mcfsim.theorems.counterexamples import (
+    Case,
+    Witnesses,
+    factors,
+    nearest_to,
+    power,
+    quantum,
+    scaled,
+    shows,
+)
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.rounding_twice import held, suffices, twice, wider
 from mcfsim.theorems.statement import DIRECTED, EVERY_MODE, FAITHFUL, Scaling, Theorem
@@ -81,13 +91,10 @@ def _via(operation: str, carrier: str) -> Theorem:
 
 def _via_any(operation: str, carrier: str, **facts: Any) -> Theorem:
     """State the same for any format whose values the carrier has, which is false for some formats."""
-    fmt = FORMATS[carrier]
-    return _statement(
-        f"{operation}_via_{carrier}_any",
-        operation,
-        twice(operation, lambda _: fmt, Mode.NEAREST_EVEN),
-        f"first in {carrier}",
-        where=(held(fmt),),
+    return replace(
+        _via(operation, carrier),
+        name=f"{operation}_via_{carrier}_any",
+        where=(held(FORMATS[carrier]),),
         source="a common belief",
         holds=False,
         **facts,
@@ -137,8 +144,7 @@ def _product_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         return
     low = max(fmt.emin - 2 * p + 1, 2 * quantum(fmt))
     for total in nearest_to(0, low, min(fmt.emax, 2 * fmt.emax + 1) - 2 * p):
-        first, second = halves(total)
-        yield a * power(first), b * power(second)
+        yield factors(a, b, total)
 
 
 def _quotient_at_midpoint(fmt: Format, rounding: Rounding) -> Iterator[Case]:
@@ -189,8 +195,7 @@ def _odd_product(fmt: Format, rounding: Rounding) -> Iterator[Case]:
     if p > 2 or rounding.mode is Mode.NEAREST_AWAY:
         low = max(fmt.emin - p - 1, 2 * quantum(fmt))
         for total in nearest_to(0, low, min(fmt.emax - p - 2, 2 * fmt.emax - p)):
-            first, second = halves(total)
-            yield 3 * power(first), (2**p - 1) * power(second)
+            yield factors(3, 2**p - 1, total)
 
 
 def _odd_fma(fmt: Format, rounding: Rounding) -> Iterator[Case]:
@@ -208,29 +213,20 @@ ODD: Mapping[str, Witnesses] = {
 }
 
 
-def _root_in(bits: int) -> Witnesses:
-    """Return witnesses: roots next to a midpoint to which a carrier of so many bits rounds them."""
-
-    def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-        if fmt.precision < bits <= 2 * fmt.precision + 1:
-            yield from _root_at_midpoint(fmt, rounding)
-
-    return witnesses
+def _root_in_bfloat16(fmt: Format, rounding: Rounding) -> Iterator[Case]:
+    """Yield roots next to a midpoint to which the 8 bits of bfloat16 round them."""
+    if fmt.precision < 8 <= 2 * fmt.precision + 1:
+        yield from _root_at_midpoint(fmt, rounding)
 
 
-def _product_below(carrier: Format) -> Witnesses:
-    """Return witnesses: products just below 3/2 of the smallest number, to which a carrier rounds them.
+def _product_below(fmt: Format, _: Rounding) -> Iterator[Case]:
+    """Yield products just below 3/2 of the smallest number, to which float32 rounds them.
 
     ``(3 2**(p-2) + 3) (2**p - 4) = 3 2**(2p-2) - 12``.
     """
-
-    def witnesses(fmt: Format, _: Rounding) -> Iterator[Case]:
-        p, last = fmt.precision, quantum(fmt) + 1 - 2 * fmt.precision
-        if p > 3 and 24 * power(last) <= power(quantum(carrier)) < power(quantum(fmt)):
-            first, second = halves(last)
-            yield (3 * 2 ** (p - 2) + 3) * power(first), (2**p - 4) * power(second)
-
-    return witnesses
+    p, last = fmt.precision, quantum(fmt) + 1 - 2 * fmt.precision
+    if p > 3 and 24 * power(last) <= power(quantum(FORMATS["float32"])) < power(quantum(fmt)):
+        yield factors(3 * 2 ** (p - 2) + 3, 2**p - 4, last)
 
 
 def _fma_at_midpoint(carrier: Format) -> Witnesses:
@@ -243,9 +239,8 @@ def _fma_at_midpoint(carrier: Format) -> Witnesses:
         product = 2**p + (1 if p % 2 else 5)  # a multiple of 3
         sign = -1 if rounding.mode is Mode.NEAREST_AWAY else 1
         for total in nearest_to(0, quantum(fmt) + carrier.precision - p, fmt.emax - p - 1):
-            first, second = halves(total)
-            c = sign * power(total + p - carrier.precision)
-            yield 3 * power(first), Fraction(product, 3) * power(second), c
+            a, b = factors(3, Fraction(product, 3), total)
+            yield a, b, sign * power(total + p - carrier.precision)
 
     return witnesses
 
@@ -253,8 +248,7 @@ def _fma_at_midpoint(carrier: Format) -> Witnesses:
 def _flushed(fmt: Format, _: Rounding) -> Iterator[Case]:
     """Yield a product of 3/4 of the smallest number, if that is subnormal in float32."""
     if quantum(fmt) <= FORMATS["float32"].emin:
-        first, second = halves(quantum(fmt) - 2)
-        yield 3 * power(first), power(second)
+        yield factors(3, 1, quantum(fmt) - 2)
 
 
 THEOREMS: tuple[Theorem, ...] = (
@@ -283,8 +277,8 @@ THEOREMS: tuple[Theorem, ...] = (
     *(_via(operation, carrier) for operation in ("add", "mul", "div", "sqrt") for carrier in CARRIERS),
     *(_via("fma", carrier) for carrier in ("float16", "float32", "float64")),
     _via_any("add", "bfloat16", witnesses=_sum_at_midpoint(lambda _: 8)),
-    _via_any("sqrt", "bfloat16", witnesses=_root_in(8)),
-    _via_any("mul", "float32", witnesses=_product_below(FORMATS["float32"])),
+    _via_any("sqrt", "bfloat16", witnesses=_root_in_bfloat16),
+    _via_any("mul", "float32", witnesses=_product_below),
     *(
         _via_any("fma", name, families=_beside_midpoints, witnesses=_fma_at_midpoint(FORMATS[name]))
         for name in ("float16", "float32", "float64")

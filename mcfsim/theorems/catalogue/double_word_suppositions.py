@@ -11,11 +11,11 @@ from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
-from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, double, unit
+from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, double, unit, worst_of_plus_fp
 from mcfsim.theorems.claims import double_word_to_even
 from mcfsim.theorems.counterexamples import Case, power, quantum, scaled
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_at_least, hypothesis
-from mcfsim.theorems.logic import SMALLEST_NORMAL, AllOf, AnyOf, Word, equal
+from mcfsim.theorems.logic import SMALLEST_NORMAL, AnyOf, Word, equal
 from mcfsim.theorems.operands import relaxed_pair
 from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
 from mcfsim.theorems.symbolic import families, family, u
@@ -73,7 +73,7 @@ RELAXED = (
         source=f"{BY_SOLVER}; for double words: {_NAMED['dw_plus_fp'].source}",
         modes=EVEN,
         families=RELAXED_WORST,
-        worst=lambda p: 2 / (1 + unit(p) + 2 * unit(p) ** 2),
+        worst=worst_of_plus_fp(1),
         sharp="asymptotically; 2u^2/(1+u+2u^2) is the worst of all operands tried",
     ),
     _relaxed(
@@ -84,7 +84,7 @@ RELAXED = (
         holds=False,
         families=RELAXED_AWAY,
         witnesses=_relaxed_away,
-        worst=lambda p: 2 / (1 - unit(p) + 2 * unit(p) ** 2),
+        worst=worst_of_plus_fp(-1),
         sharp="2u^2/(1-u+2u^2) is the worst of all operands tried",
     ),
     _relaxed("accurate_dw_plus_dw"),
@@ -97,11 +97,7 @@ RELAXED = (
     ),
     _relaxed("dw_times_fp3"),
     _relaxed("dw_times_dw1", claim=double(Fraction(11, 2), PRODUCT)),
-    _relaxed("dw_times_dw2"),
-    _relaxed("dw_times_dw3"),
-    _relaxed("dw_div_fp3"),
-    _relaxed("dw_div_dw2"),
-    _relaxed("sqrt_dw"),
+    *map(_relaxed, ("dw_times_dw2", "dw_times_dw3", "dw_div_fp3", "dw_div_dw2", "sqrt_dw")),
 )
 
 
@@ -142,12 +138,8 @@ TIES = (
 # -- underflow ----------------------------------------------------------------------------------------------
 HIGH, LOW, Y = Word("x"), Word("x", 1), Word("y")
 NO_UNDERFLOW = hypothesis(
-    AllOf(
-        (
-            AnyOf((exponents_at_least(HIGH, Y), equal(HIGH, 0), equal(Y, 0))),
-            AnyOf((abs(LOW * Y) >= SMALLEST_NORMAL, equal(LOW * Y, 0))),
-        )
-    )
+    AnyOf((exponents_at_least(HIGH, Y), equal(HIGH, 0), equal(Y, 0)))
+    & ((abs(LOW * Y) >= SMALLEST_NORMAL) | equal(LOW * Y, 0))
 )
 
 
@@ -171,10 +163,7 @@ def _vanishing(fmt: Format, _: Rounding) -> Iterable[Case]:
 
 
 UNDERFLOW = (
-    _in_format(
-        "dw_times_fp3_in_range",
-        NO_UNDERFLOW,
-    ),
+    _in_format("dw_times_fp3_in_range", NO_UNDERFLOW),
     _in_format("dw_times_fp3_underflow", source="measured", holds=False, witnesses=_vanishing),
 )
 

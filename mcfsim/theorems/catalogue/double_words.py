@@ -5,27 +5,16 @@ They also hold with underflow, since sums of subnormal numbers are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from functools import partial
 
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems.claims import (
-    Target,
-    all_of,
-    error_relative_to,
-    normalised,
-    relative_error,
-    sum_of,
-)
+from mcfsim.theorems.claims import Target, all_of, error_relative_to, normalised, relative_error, sum_of
 from mcfsim.theorems.counterexamples import Case, scaled
-from mcfsim.theorems.hypotheses import (
-    RESULTS_FINITE,
-    hypothesis,
-    same_sign,
-)
+from mcfsim.theorems.hypotheses import RESULTS_FINITE, hypothesis, same_sign
 from mcfsim.theorems.logic import AnyOf, Operand, SameSign, Word
 from mcfsim.theorems.logic.propositions import Constant
 from mcfsim.theorems.operands import double_word, value
@@ -40,14 +29,7 @@ JMP = "Joldes, Muller, Popescu, TOMS 44(2), 2017"
 MR = "Muller, Rideau, TOMS 48(1), 2022"
 #: For relaxed pairs in place of double words.
 BY_SOLVER = "proved here for every p >= 3 by a solver, ties to even (docs/every_bound.md)"
-
-#: Common to all bounds of sums.
-OF_SUMS: dict[str, Any] = {
-    "where": (RESULTS_FINITE,),
-    "modes": EVEN,
-    "scaling": Scaling.COMMON,
-    "gaps": lambda p: (-2 * p - 3, 2 * p + 3),
-}
+BY_FAMILY = "asymptotically: proved for every p by the family"
 
 
 def double(bound: Constant, target: Target) -> Claim:
@@ -58,6 +40,11 @@ def double(bound: Constant, target: Target) -> Claim:
 def unit(p: int) -> Fraction:
     """Return the unit roundoff ``u = 2**-p``."""
     return Fraction(1, 2**p)
+
+
+def worst_of_plus_fp(middle: int) -> Callable[[int], Fraction]:
+    """Return the function ``2 / (1 + middle u + 2 u^2)`` of p, as worst constants of DWPlusFP are."""
+    return lambda p: 2 / (1 + middle * unit(p) + 2 * unit(p) ** 2)
 
 
 # -- operands that come near the bounds ---------------------------------------------------------------------
@@ -90,108 +77,86 @@ def _accurate(fmt: Format, _: Rounding) -> Iterable[Case]:
             yield from scaled(case, fmt, -3 * fmt.precision)
 
 
-NO_CANCELLATION = hypothesis(
-    AnyOf(
-        (
-            2 * abs(Word("x")) < abs(Word("y")),
-            2 * abs(Word("y")) < abs(Word("x")),
-            SameSign(Word("x"), Word("y")),
-        )
-    )
+_X, _Y = Word("x"), Word("y")
+NO_CANCELLATION = hypothesis(AnyOf((2 * abs(_X) < abs(_Y), 2 * abs(_Y) < abs(_X), SameSign(_X, _Y))))
+
+#: What all bounds of sums have in common, and those of sloppy ones.
+_about_sums = partial(
+    Theorem,
+    operands=(X, Y),
+    where=(RESULTS_FINITE,),
+    modes=EVEN,
+    precision=3,
+    scaling=Scaling.COMMON,
+    gaps=lambda p: (-2 * p - 3, 2 * p + 3),
 )
+_about_sloppy_sums = partial(_about_sums, algorithm=dw.sloppy_dw_plus_dw, claim=double(3, SUM))
 
 THEOREMS = (
-    Theorem(
+    _about_sums(
         "dw_plus_fp",
         dw.dw_plus_fp,
-        (X, NUMBER),
-        double(2, SUM),
+        operands=(X, NUMBER),
+        claim=double(2, SUM),
         source=f"{JMP}, Algorithm 4, Theorem 2.2; {MR}",
-        precision=3,
         families=families(PLUS_FP_WORST, PLUS_FP_PUBLISHED),
-        worst=lambda p: 2 / (1 + 2 * unit(p) + 2 * unit(p) ** 2),
+        worst=worst_of_plus_fp(2),
         sharp="asymptotically; 2u^2/(1+2u+2u^2) is the worst of all operands tried, p = 3 to 8",
-        **OF_SUMS,
     ),
-    Theorem(
+    _about_sloppy_sums(
         "sloppy_dw_plus_dw",
-        dw.sloppy_dw_plus_dw,
-        (X, Y),
-        double(3, SUM),
+        where=(same_sign("x", "y"), RESULTS_FINITE),
         source=f"{JMP}, Algorithm 5",
-        precision=3,
         families=SLOPPY,
-        sharp="asymptotically: proved for every p by the family",
-        **{**OF_SUMS, "where": (same_sign("x", "y"), RESULTS_FINITE)},
+        sharp=BY_FAMILY,
     ),
-    Theorem(
+    _about_sloppy_sums(
         "sloppy_dw_plus_dw_any_signs",
-        dw.sloppy_dw_plus_dw,
-        (X, Y),
-        double(3, SUM),
         source=f"{JMP}, Algorithm 5, which claims no bound where signs differ",
+        precision=2,
         holds=False,
         families=CANCELLING,
         witnesses=_cancelling,
         sharp="the relative error reaches 1",
-        **OF_SUMS,
     ),
-    Theorem(
+    _about_sloppy_sums(
         "sloppy_dw_plus_dw_absolute",
-        dw.sloppy_dw_plus_dw,
-        (X, Y),
-        all_of(
-            error_relative_to(3, SUM, abs(Operand("x")) + abs(Operand("y")), unit=2),
-            normalised(),
-        ),
+        claim=all_of(error_relative_to(3, SUM, abs(Operand("x")) + abs(Operand("y")), unit=2), normalised()),
         source=f"of {JMP}, Algorithm 5; measured, no proof known",
-        precision=3,
         families=SLOPPY,
-        sharp="asymptotically: proved for every p by the family",
-        **OF_SUMS,
+        sharp=BY_FAMILY,
     ),
-    Theorem(
+    _about_sloppy_sums(
         "sloppy_dw_plus_dw_no_cancellation",
-        dw.sloppy_dw_plus_dw,
-        (X, Y),
-        double(3, SUM),
+        where=(NO_CANCELLATION, RESULTS_FINITE),
         source="Yang et al., arXiv:2404.05948, abstract",
-        precision=3,
         families=HALF,
-        **{**OF_SUMS, "where": (NO_CANCELLATION, RESULTS_FINITE)},
     ),
-    Theorem(
+    _about_sums(
         "accurate_dw_plus_dw",
         dw.accurate_dw_plus_dw,
-        (X, Y),
-        double(Quotient.of(3, 1 - 4 * u), SUM),
+        claim=double(Quotient.of(3, 1 - 4 * u), SUM),
         source=f"{JMP}, Algorithm 6, Theorem 3.1; {MR}",
-        precision=3,
         families=ACCURATE,
         worst=_accurate_worst,
         sharp=f"asymptotically, by the family of {MR}, Property 2.1; from p = 5 on no worse case is known",
-        **OF_SUMS,
     ),
-    Theorem(
+    _about_sums(
         "accurate_dw_plus_dw_old_conjecture",
         dw.accurate_dw_plus_dw,
-        (X, Y),
-        relative_error(Fraction(9, 4), SUM),
+        claim=relative_error(Fraction(9, 4), SUM),
         source=f"conjectured to be the worst: {JMP}; refuted: {MR}, Property 2.1",
+        precision=2,
         holds=False,
         families=ACCURATE,
         witnesses=_accurate,
-        **OF_SUMS,
     ),
-    Theorem(
+    _about_sums(
         "add222",
         dw.add222,
-        (X, Y),
-        double(Fraction(3, 2), SUM),
+        claim=double(Fraction(3, 2), SUM),
         source="conjecture, measured; the network madd of Zhang, Aiken, 2025",
-        precision=3,
         families=ADD222,
         sharp="the constant grows to 1.5 with p",
-        **OF_SUMS,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from functools import partial
 from itertools import product as every_one_of
 
 from mcfsim.eft import err_fma, split, two_prod, two_prod_fma
@@ -11,7 +12,7 @@ from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import all_of, claim
-from mcfsim.theorems.counterexamples import Case, halves, power, quantum
+from mcfsim.theorems.counterexamples import Case, factors, power, quantum
 from mcfsim.theorems.hypotheses import (
     RESULTS_FINITE,
     hypothesis,
@@ -104,7 +105,7 @@ def _halves_too_long(fmt: Format, _: Rounding) -> Iterator[Case]:
     if p % 2 == 0:
         return
     ones = 2 ** ((p + 1) // 2) - 1
-    a, b = (ones * power(exponent) for exponent in halves(max(fmt.emin, 2 * least)))
+    a, b = factors(ones, ones, max(fmt.emin, 2 * least))
     if b * (ones + 2) <= fmt.max and 2 * a * b <= fmt.max:
         yield a, b
 
@@ -120,95 +121,71 @@ def _long_error(fmt: Format, _: Rounding) -> Iterator[Case]:
     p, least = fmt.precision, quantum(fmt)
     factor = -(-(2**p) // 3) | 1  # the smallest odd number whose triple has more than p bits
     last = max(least, 2 * least)
-    first, second = halves(last)
-    a, b, c = 3 * power(first), factor * power(second), power(last + 2 * p + 1)
+    (a, b), c = factors(3, factor, last), power(last + 2 * p + 1)
     if a * b + c <= fmt.max:
         yield a, b, c
 
 
+#: What the statements about splitting, products and fused multiply-add have in common.
+_about_splits = partial(
+    Theorem, algorithm=split, operands=(value("x"),), where=(_splits_in_range("x"),), precision=3
+)
+_about_dekker = partial(
+    Theorem, operands=PAIR, claim=EXACT, where=DEKKER_WHERE, precision=3, scaling=Scaling.EACH
+)
+_about_two_prod_fma = partial(
+    Theorem,
+    algorithm=two_prod_fma,
+    operands=PAIR,
+    where=(product_in_range("a", "b"),),
+    modes=EVERY_MODE,
+    scaling=Scaling.EACH,
+)
+_about_fma = partial(
+    Theorem, operands=TRIPLE, where=(product_of_quanta("a", "b"), RESULTS_FINITE), families=_near_cancellation
+)
+
 THEOREMS = (
-    Theorem(
-        "split",
-        split,
-        (value("x"),),
-        SPLITS,
-        where=(_splits_in_range("x"),),
-        source=VELTKAMP,
-        precision=3,
-    ),
-    Theorem(
+    _about_splits("split", claim=SPLITS, source=VELTKAMP),
+    _about_splits(
         "split_to_nearest",
-        split,
-        (value("x"),),
-        SPLITS_TO_NEAREST,
-        where=(_splits_in_range("x"),),
+        claim=SPLITS_TO_NEAREST,
         source=f"{BOLDO}, on Veltkamp's algorithm",
         modes=frozenset({Mode.NEAREST_EVEN}),
-        precision=3,
     ),
-    Theorem(
-        "two_prod",
-        two_prod,
-        PAIR,
-        EXACT,
-        where=DEKKER_WHERE,
-        source=f"Dekker, Numer. Math. 18, 1971; {BOLDO}",
-        precision=3,
-        scaling=Scaling.EACH,
-    ),
-    Theorem(
+    _about_dekker("two_prod", two_prod, source=f"Dekker, Numer. Math. 18, 1971; {BOLDO}"),
+    _about_dekker(
         "two_prod_floor_split",
         two_prod_floor_split,
-        PAIR,
-        EXACT,
-        where=DEKKER_WHERE,
         source=f"{BOLDO}, on why s = ceil(p/2)",
-        precision=3,
         holds=False,
         witnesses=_halves_too_long,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_two_prod_fma(
         "two_prod_fma",
-        two_prod_fma,
-        PAIR,
-        claim(Iff(EXACT.said, is_of_quanta("a", "b"))),
-        where=(product_in_range("a", "b"),),
+        claim=claim(Iff(EXACT.said, is_of_quanta("a", "b"))),
         source=f"the condition as sufficient: {BOLDO_DAUMAS}",
-        modes=EVERY_MODE,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_two_prod_fma(
         "two_prod_fma_any",
-        two_prod_fma,
-        PAIR,
-        EXACT,
-        where=(product_in_range("a", "b"),),
+        claim=EXACT,
         source=f"{BOLDO_DAUMAS}, on why the error must not underflow",
-        modes=EVERY_MODE,
         holds=False,
         witnesses=_smallest,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_fma(
         "fma_error",
         err_fma,
-        TRIPLE,
-        all_of(TWO, claim(equal(Rounded(ERROR, F), ERROR))),
-        where=(product_of_quanta("a", "b"), RESULTS_FINITE),
+        claim=all_of(TWO, claim(equal(Rounded(ERROR, F), ERROR))),
         source=BOLDO_MULLER,
         precision=3,
-        families=_near_cancellation,
     ),
-    Theorem(
+    _about_fma(
         "fma_error_one",
         multiply_add,
-        TRIPLE,
-        FMA,
-        where=(product_of_quanta("a", "b"), RESULTS_FINITE),
+        claim=FMA,
         source=f"{BOLDO_MULLER}, on why it takes two numbers",
         holds=False,
-        families=_near_cancellation,
         witnesses=_long_error,
     ),
 )

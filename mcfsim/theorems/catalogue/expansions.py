@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.multiword.shewchuk import expansion_sum, fast_expansion_sum, grow_expansion, vec_sum
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import Rounding
+from mcfsim.theorems.catalogue.double_words import EVEN
 from mcfsim.theorems.claims import (
     all_of,
     exactly,
@@ -28,8 +30,10 @@ from mcfsim.theorems.symbolic import family, u
 
 SHEWCHUK = "Shewchuk, Discrete Comput. Geom. 18, 1997"
 ORO = "Ogita, Rump, Oishi, SIAM J. Sci. Comput. 26(6), 2005"
+NOT_VERIFIED = "the proposition's number is not verified"
 E0, E1, B = value("e0"), value("e1"), value("b")
 F0, F1 = value("f0"), value("f1")
+G = tuple(map(value, ("g0", "g1", "g2")))
 X, Y = sequence("x", 16), sequence("y", 8)
 #: More terms than 1/u in bfloat16 and narrower formats.
 MANY = 1024
@@ -90,7 +94,12 @@ ADJACENT = family(g0=-1 / (2 * u) - 6, g1=-2 / u, g2=2 / u + 4)
 
 
 N = X.components
-SUM_OPTIONS: dict[str, Any] = {"where": (RESULTS_FINITE,), "gaps": lambda p: (-p - 2, 0), "precision": 3}
+#: What the statements on expansions, and those on long sums, have in common.
+_about_expansions = partial(Theorem, precision=3, scaling=Scaling.COMMON)
+_about_merged = partial(_about_expansions, algorithm=merged_and_added, operands=G, modes=EVEN, precision=4)
+_about_sums = partial(
+    Theorem, operands=(X,), where=(RESULTS_FINITE,), precision=3, gaps=lambda p: (-p - 2, 0)
+)
 
 THEOREMS = (
     Theorem(
@@ -102,138 +111,113 @@ THEOREMS = (
         source=f"{ORO}, Algorithm 4.3",
         gaps=lambda p: (-p, p),
     ),
-    Theorem(
+    _about_expansions(
         "grow_expansion",
         grown,
-        (E0, E1, B),
-        all_of(exactly(sum_of("e0", "e1", "b")), NONOVERLAPPING),
+        operands=(E0, E1, B),
+        claim=all_of(exactly(sum_of("e0", "e1", "b")), NONOVERLAPPING),
         where=(nonoverlapping("e0", "e1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 10",
-        precision=3,
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_expansions(
         "grow_expansion_nonadjacent",
         grown,
-        (E0, E1, B),
-        NONADJACENT,
+        operands=(E0, E1, B),
+        claim=NONADJACENT,
         where=(nonadjacent("e0", "e1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 10",
-        modes=frozenset({Mode.NEAREST_EVEN}),
-        precision=3,
-        scaling=Scaling.COMMON,
+        modes=EVEN,
     ),
-    Theorem(
+    _about_expansions(
         "expansion_sum",
         added,
-        (E0, E1, F0, F1),
-        all_of(exactly(sum_of("e0", "e1", "f0", "f1")), NONOVERLAPPING),
+        operands=(E0, E1, F0, F1),
+        claim=all_of(exactly(sum_of("e0", "e1", "f0", "f1")), NONOVERLAPPING),
         where=(nonoverlapping("e0", "e1"), nonoverlapping("f0", "f1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 12",
-        precision=3,
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_merged(
         "fast_expansion_sum",
-        merged_and_added,
-        (value("g0"), value("g1"), value("g2")),
-        all_of(exactly(sum_of("g0", "g1", "g2")), NONOVERLAPPING),
+        claim=all_of(exactly(sum_of("g0", "g1", "g2")), NONOVERLAPPING),
         where=(by_magnitude("g0", "g1", "g2"), nonadjacent("g0", "g2"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 13, for a nonadjacent expansion (g0, g2) and a number g1",
-        modes=frozenset({Mode.NEAREST_EVEN}),
-        precision=4,
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_merged(
         "fast_expansion_sum_strongly",
-        merged_and_added,
-        (value("g0"), value("g1"), value("g2")),
-        strongly_nonoverlapping_results(),
+        claim=strongly_nonoverlapping_results(),
         where=(by_magnitude("g0", "g1", "g2"), nonadjacent("g0", "g1"), RESULTS_FINITE),
         source=f"{SHEWCHUK}, Theorem 13, as it is commonly quoted; here for expansions (g0, g1) and (g2)",
-        modes=frozenset({Mode.NEAREST_EVEN}),
-        precision=4,
         holds=False,
-        scaling=Scaling.COMMON,
         families=ADJACENT,
         witnesses=lambda fmt, _: scaled(ADJACENT.at(fmt.precision), fmt, 1),
         sharp="the sum is exact and nonoverlapping nevertheless",
     ),
-    Theorem(
+    _about_sums(
         "recursive_sum",
         lambda ar, x: recursive_sum(ar, x),
-        (X,),
-        to_sum(lambda p: (Fraction(0), Fraction(N - 1, 2**p)), "(n - 1) u S"),
+        claim=to_sum(lambda p: (Fraction(0), Fraction(N - 1, 2**p)), "(n - 1) u S"),
         source="Jeannerod, Rump, SIAM J. Matrix Anal. Appl. 34(2), 2013",
-        **SUM_OPTIONS,
     ),
-    Theorem(
+    _about_sums(
         "kahan_sum",
         lambda ar, x: kahan_sum(ar, x),
-        (X,),
-        to_sum(lambda p: (Fraction(0), Fraction(2, 2**p) + Fraction(4 * N, 4**p)), "(2 u + 4 n u^2) S"),
+        claim=to_sum(lambda p: (Fraction(0), Fraction(2, 2**p) + Fraction(4 * N, 4**p)), "(2 u + 4 n u^2) S"),
         source="Knuth, TAOCP 2, 4.2.2; Higham, Accuracy and Stability, (4.8): 2u + O(n u^2); the 4 is ours",
-        **SUM_OPTIONS,
     ),
-    Theorem(
+    _about_sums(
         "neumaier_sum",
         lambda ar, x: neumaier_sum(ar, x),
-        (X,),
-        to_sum(
-            lambda p: (Fraction(1, 2**p), gamma(N - 1, p) ** 2),
-            "u |s| + gamma(n - 1)^2 S",
-        ),
-        source=f"{ORO}, on Sum2; the proposition's number is not verified",
-        **{**SUM_OPTIONS, "precision": 5, "where": (few(N, "n u < 1"), RESULTS_FINITE)},
+        claim=to_sum(lambda p: (Fraction(1, 2**p), gamma(N - 1, p) ** 2), "u |s| + gamma(n - 1)^2 S"),
+        where=(few(N, "n u < 1"), RESULTS_FINITE),
+        source=f"{ORO}, on Sum2; {NOT_VERIFIED}",
+        precision=5,
     ),
-    Theorem(
+    _about_sums(
         "neumaier_sum_of_many",
         lambda ar, x: neumaier_sum(ar, x),
-        (sequence("x", MANY),),
-        to_sum(lambda p: (Fraction(0), Fraction(4, 2**p)), "4 u S"),
+        operands=(sequence("x", MANY),),
+        claim=to_sum(lambda p: (Fraction(0), Fraction(4, 2**p)), "4 u S"),
         source="the hope that the sum of errors is never itself a long sum",
         holds=False,
         families=_long_terms,
         witnesses=_stagnating,
         sharp="beyond 1/u terms the sum of the errors stagnates; kahan_sum and dw_sum do not",
-        **SUM_OPTIONS,
     ),
-    Theorem(
+    _about_sums(
         "sum_k",
         lambda ar, x: sum_k(ar, x, 3),
-        (X,),
-        to_sum(
+        claim=to_sum(
             lambda p: (Fraction(1, 2**p) + 3 * gamma(N - 1, p) ** 2, gamma(2 * N - 2, p) ** 3),
             "(u + 3 gamma(n - 1)^2) |s| + gamma(2 n - 2)^3 S",
         ),
-        source=f"{ORO}, on SumK; the proposition's number is not verified",
-        **{**SUM_OPTIONS, "precision": 6, "where": (few(4 * N, "4 n u < 1"), RESULTS_FINITE)},
+        where=(few(4 * N, "4 n u < 1"), RESULTS_FINITE),
+        source=f"{ORO}, on SumK; {NOT_VERIFIED}",
+        precision=6,
     ),
-    Theorem(
+    _about_sums(
         "dw_sum",
         lambda ar, x: dw_sum(ar, x),
-        (X,),
-        to_sum(
+        claim=to_sum(
             lambda p: (Fraction(0), 2 * (N - 1) * (1 + Fraction(2, 4**p)) ** (N - 1) / 4**p),
             "2 (n - 1) u^2 (1 + 2 u^2)^(n - 1) S",
             2,
         ),
         source="from dw_plus_fp, once a term",
-        **SUM_OPTIONS,
     ),
-    Theorem(
+    _about_sums(
         "dot2",
         lambda ar, x, y: dot2(ar, x, y),
-        (sequence("x", Y.components), Y),
-        mixed_error(
+        operands=(sequence("x", Y.components), Y),
+        claim=mixed_error(
             inner_product("x", "y"),
             magnitudes_of("x", "y"),
             lambda p: (Fraction(1, 2**p), gamma(Y.components, p) ** 2),
             "u |s| + gamma(n)^2 S",
             1,
         ),
-        source=f"{ORO}, on Dot2; the proposition's number is not verified",
+        where=(few(Y.components, "n u < 1"), RESULTS_FINITE),
+        source=f"{ORO}, on Dot2; {NOT_VERIFIED}",
+        precision=4,
         range="unbounded",
-        **{**SUM_OPTIONS, "precision": 4, "where": (few(Y.components, "n u < 1"), RESULTS_FINITE)},
     ),
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Overflow, Rounding
-from mcfsim.theorems.catalogue.representability import add
+from mcfsim.theorems.catalogue.representability import about_sums
 from mcfsim.theorems.claims import claim
 from mcfsim.theorems.counterexamples import Case, power, scaled
 from mcfsim.theorems.hypotheses import (
@@ -19,7 +20,6 @@ from mcfsim.theorems.hypotheses import (
     sum_in_range,
 )
 from mcfsim.theorems.logic import (
-    AllOf,
     AnyOf,
     Iff,
     InFormat,
@@ -32,12 +32,9 @@ from mcfsim.theorems.logic import (
     Word,
     equal,
 )
-from mcfsim.theorems.operands import value
-from mcfsim.theorems.statement import DIRECTED, NEAREST, Claim, Scaling, Theorem
+from mcfsim.theorems.statement import DIRECTED, Claim
 
-PAIR = (value("a"), value("b"))
 NONZERO = nonzero("a", "b")
-IN_RANGE = sum_in_range("a", "b")
 DEFINITION = "the definition of the rounding: a, its neighbours and the midpoints between them"
 A, B, S = Word("a"), Word("b"), Result(0, "s")
 #: a + b rounds to a.
@@ -54,29 +51,17 @@ def lost_iff(condition: Proposition) -> Claim:
 
 def up_to_half_a_step(on_tie: Proposition) -> Proposition:
     """Return the condition that |b| is below half the gap to a's neighbour, or is half and `on_tie` holds."""
-    return AnyOf((2 * abs(B) < STEP, AllOf((equal(2 * abs(B), STEP), on_tie))))
+    return (2 * abs(B) < STEP) | (equal(2 * abs(B), STEP) & on_tie)
 
 
-def _in_mode(mode: Mode, condition: Proposition) -> Proposition:
-    return AllOf(
-        (InFormat(f"rounding {mode.replace('_', ' ')}", lambda _, rounding: rounding.mode is mode), condition)
-    )
+def _in_mode(mode: Mode) -> Proposition:
+    return InFormat(f"rounding {mode.replace('_', ' ')}", lambda _, rounding: rounding.mode is mode)
 
 
+#: By mode, when a sum that does not reach a's neighbour is rounded back to a.
+BACK = {Mode.TOWARD_ZERO: SameSign(A, B), Mode.UP: B < 0, Mode.DOWN: B > 0, Mode.TO_ODD: ~EVEN}
 #: b does not reach a's neighbour, and the mode rounds back to a.
-BEFORE_NEIGHBOUR = AllOf(
-    (
-        abs(B) < STEP,
-        AnyOf(
-            (
-                _in_mode(Mode.TOWARD_ZERO, SameSign(A, B)),
-                _in_mode(Mode.UP, B < 0),
-                _in_mode(Mode.DOWN, B > 0),
-                _in_mode(Mode.TO_ODD, ~EVEN),
-            )
-        ),
-    )
-)
+BEFORE_NEIGHBOUR = (abs(B) < STEP) & AnyOf(tuple(_in_mode(mode) & back for mode, back in BACK.items()))
 
 
 def _downward(fmt: Format, _: Rounding) -> Iterator[Case]:
@@ -91,97 +76,63 @@ def _tie(fmt: Format, rounding: Rounding) -> Iterator[Case]:
     return scaled(case, fmt, -fmt.precision)
 
 
-UP_TO_HALF_U, UP_TO_U = share_at_most("b", "a", Fraction(1, 2)), share_at_most("b", "a", 1)
-ABOVE_HALF_U, ABOVE_U = share_above("b", "a", Fraction(1, 2)), share_above("b", "a", 1)
 #: If overflow saturates, anything added to the largest number is lost.
 SHOWN = hypothesis(
-    AnyOf(
-        (
-            InFormat(
-                "overflow shows",
-                lambda fmt, rounding: fmt.has_nan and rounding.overflow is not Overflow.SATURATE,
-            ),
-            sum_at_most_largest("a", "b"),
-        )
+    InFormat(
+        "overflow shows", lambda fmt, rounding: fmt.has_nan and rounding.overflow is not Overflow.SATURATE
     )
+    | sum_at_most_largest("a", "b")
 )
 IS_LOST, NOT_LOST = claim(LOST), claim(~LOST)
 
+#: What these statements have in common; where it is not said, the rounding is to nearest.
+_about_lost = partial(about_sums, source=DEFINITION)
+
 THEOREMS = (
-    Theorem(
+    _about_lost(
         "lost_iff",
-        add,
-        PAIR,
-        lost_iff(up_to_half_a_step(EVEN)),
+        claim=lost_iff(up_to_half_a_step(EVEN)),
         where=(NONZERO, SHOWN),
-        source=DEFINITION,
         modes=frozenset({Mode.NEAREST_EVEN}),
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_lost(
         "lost_iff_away",
-        add,
-        PAIR,
-        lost_iff(up_to_half_a_step(OPPOSED)),
+        claim=lost_iff(up_to_half_a_step(OPPOSED)),
         where=(NONZERO, SHOWN),
-        source=DEFINITION,
         modes=frozenset({Mode.NEAREST_AWAY}),
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_lost(
         "lost_iff_directed",
-        add,
-        PAIR,
-        lost_iff(BEFORE_NEIGHBOUR),
-        where=(NONZERO, IN_RANGE),
-        source=DEFINITION,
+        claim=lost_iff(BEFORE_NEIGHBOUR),
+        where=(NONZERO, sum_in_range("a", "b")),
         modes=DIRECTED | {Mode.TO_ODD},
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_lost(
         "lost_sufficient",
-        add,
-        PAIR,
-        IS_LOST,
-        where=(NONZERO, UP_TO_HALF_U),
-        source=DEFINITION,
-        modes=NEAREST,
-        scaling=Scaling.COMMON,
+        claim=IS_LOST,
+        where=(NONZERO, share_at_most("b", "a", Fraction(1, 2))),
         sharp="of a = 2^k the next larger b < 0 is not lost",
     ),
-    Theorem(
+    _about_lost(
         "not_lost",
-        add,
-        PAIR,
-        NOT_LOST,
-        where=(NONZERO, ABOVE_U, SHOWN),
-        source=DEFINITION,
-        modes=NEAREST,
-        scaling=Scaling.COMMON,
+        claim=NOT_LOST,
+        where=(NONZERO, share_above("b", "a", 1), SHOWN),
         sharp="of a = 2^k, b = u a is lost to nearest even",
     ),
-    Theorem(
+    _about_lost(
         "lost_up_to_u",
-        add,
-        PAIR,
-        IS_LOST,
-        where=(NONZERO, UP_TO_U),
+        claim=IS_LOST,
+        where=(NONZERO, share_at_most("b", "a", 1)),
         source="a common reading of u, which is the bound for powers of two alone",
-        modes=NEAREST,
         holds=False,
         witnesses=_downward,
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_lost(
         "not_lost_from_half_u",
-        add,
-        PAIR,
-        NOT_LOST,
-        where=(NONZERO, ABOVE_HALF_U, SHOWN),
+        claim=NOT_LOST,
+        where=(NONZERO, share_above("b", "a", Fraction(1, 2)), SHOWN),
         source="the converse of lost_sufficient",
-        modes=NEAREST,
         holds=False,
         witnesses=_tie,
-        scaling=Scaling.COMMON,
     ),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.claims import claim
-from mcfsim.theorems.counterexamples import Case, beyond_the_gap, halves, nearest_to, power, quantum
+from mcfsim.theorems.counterexamples import Case, beyond_the_gap, factors, nearest_to, power, quantum
 from mcfsim.theorems.hypotheses import (
     exponent_gap,
     exponents_at_least,
@@ -81,14 +82,7 @@ _SQUARE = OfFormat("max^2", lambda fmt, _: fmt.max**2)
 EXACT = claim(equal(S, _A - _B))
 SUM = claim(IsValue(_OF_SUM))
 NEAREST_SUM = claim(
-    AllOf(
-        (
-            IsValue(_OF_SUM),
-            abs(_OF_SUM) <= Ulp(S) * Fraction(1, 2),
-            abs(_OF_SUM) <= abs(_A),
-            abs(_OF_SUM) <= abs(_B),
-        )
-    )
+    AllOf((IsValue(_OF_SUM), *(abs(_OF_SUM) <= most for most in (Ulp(S) * Fraction(1, 2), abs(_A), abs(_B)))))
 )
 PRODUCT = claim(IsValue(_OF_PRODUCT))
 QUOTIENT = claim(IsValue(_X - Q * _Y))
@@ -111,8 +105,7 @@ def _exact_product(fmt: Format, _: Rounding) -> Iterator[Case]:
     least = quantum(fmt)
     low, high = max(2 * least, least), min(fmt.emin + fmt.precision - 2, fmt.emax, 2 * fmt.emax)
     for total in nearest_to(high, low, high):
-        a, b = map(power, halves(total))
-        yield a, b
+        yield factors(1, 1, total)
 
 
 def _odd_remainder(fmt: Format, rounding: Rounding) -> Iterator[Case]:
@@ -147,119 +140,89 @@ def _directed_root(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         yield ((2**p - (3 if upward else 4)) * power(shift),)
 
 
+#: What the statements about one operation have in common.
+about_sums = partial(Theorem, algorithm=add, operands=(A, B), scaling=Scaling.COMMON)
+_about_products = partial(
+    Theorem, algorithm=multiply, operands=(A, B), modes=EVERY_MODE, scaling=Scaling.EACH
+)
+_about_quotients = partial(_about_products, algorithm=divide, operands=(Y, X), claim=QUOTIENT)
+_about_roots = partial(
+    Theorem,
+    algorithm=root,
+    operands=(X,),
+    claim=ROOT,
+    where=(positive("x"), NORMAL_ROOT, LARGE_ROOT, ROOT_IN_RANGE),
+)
+
 THEOREMS = (
-    Theorem(
+    about_sums(
         "sterbenz",
-        subtract,
-        (A, B),
-        EXACT,
+        algorithm=subtract,
+        claim=EXACT,
         where=(within_factor_two("a", "b"),),
         source="Sterbenz, Floating-Point Computation, 1974, Theorem 4.3.1",
         modes=EVERY_MODE,
-        scaling=Scaling.COMMON,
         gaps=lambda p: (-1, 1),
     ),
-    Theorem(
+    about_sums(
         "add_error_representable",
-        add,
-        (A, B),
-        NEAREST_SUM,
+        claim=NEAREST_SUM,
         where=(SUM_IN_RANGE,),
         source=f"{DEKKER}; with subnormal numbers: {BOLDO_DAUMAS}",
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    about_sums(
         "add_error_representable_faithful",
-        add,
-        (A, B),
-        SUM,
+        claim=SUM,
         where=(exponent_gap("a", "b"), SUM_IN_RANGE),
         source="the error is a multiple of the smaller ulp, and less than ulp(s)",
         modes=FAITHFUL,
-        scaling=Scaling.COMMON,
         gaps=lambda p: (-p, p),
     ),
-    Theorem(
+    about_sums(
         "add_error_representable_wider_gap",
-        add,
-        (A, B),
-        SUM,
+        claim=SUM,
         where=(exponent_gap("a", "b", 1), SUM_IN_RANGE),
         source="shows that the gap of add_error_representable_faithful is the largest",
         modes=FAITHFUL,
         holds=False,
         witnesses=beyond_the_gap,
-        scaling=Scaling.COMMON,
         gaps=lambda p: (-p - 1, p + 1),
     ),
-    Theorem(
+    _about_products(
         "prod_error_representable",
-        multiply,
-        (A, B),
-        claim(Iff(PRODUCT.said, is_of_quanta("a", "b"))),
+        claim=claim(Iff(PRODUCT.said, is_of_quanta("a", "b"))),
         where=(PRODUCT_IN_RANGE,),
         source=f"the condition as sufficient: {BOLDO_DAUMAS}",
-        modes=EVERY_MODE,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_products(
         "prod_error_exponents_sufficient",
-        multiply,
-        (A, B),
-        PRODUCT,
+        claim=PRODUCT,
         where=(LARGE_PRODUCT, PRODUCT_IN_RANGE),
         source=BOLDO_DAUMAS,
-        modes=EVERY_MODE,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_products(
         "prod_error_exponents_iff",
-        multiply,
-        (A, B),
-        claim(Iff(PRODUCT.said, LARGE_PRODUCT.said)),
+        claim=claim(Iff(PRODUCT.said, LARGE_PRODUCT.said)),
         where=(nonzero("a", "b"), PRODUCT_IN_RANGE),
         source="often said; significands that end in zeros refute it",
-        modes=EVERY_MODE,
         holds=False,
         witnesses=_exact_product,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_quotients(
         "div_remainder",
-        divide,
-        (Y, X),
-        QUOTIENT,
         where=(NORMAL_QUOTIENT, LARGE_QUOTIENT, QUOTIENT_IN_RANGE),
         source=f"Bohlender, Walter, Kornerup, Matula, ARITH 1991; {BOLDO_DAUMAS}",
-        modes=EVERY_MODE,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
+    _about_quotients(
         "div_remainder_any",
-        divide,
-        (Y, X),
-        QUOTIENT,
         where=(NORMAL_QUOTIENT, QUOTIENT_IN_RANGE),
         source=f"{BOLDO_DAUMAS}, on why exponents are bounded below",
-        modes=EVERY_MODE,
         holds=False,
         witnesses=_odd_remainder,
-        scaling=Scaling.EACH,
     ),
-    Theorem(
-        "sqrt_remainder",
-        root,
-        (X,),
-        ROOT,
-        where=(positive("x"), NORMAL_ROOT, LARGE_ROOT, ROOT_IN_RANGE),
-        source=BOLDO_DAUMAS,
-    ),
-    Theorem(
+    _about_roots("sqrt_remainder", source=BOLDO_DAUMAS),
+    _about_roots(
         "sqrt_remainder_directed",
-        root,
-        (X,),
-        ROOT,
-        where=(positive("x"), NORMAL_ROOT, LARGE_ROOT, ROOT_IN_RANGE),
         source=f"{BOLDO_DAUMAS}, on why the root is rounded to nearest",
         modes=FAITHFUL,
         holds=False,

@@ -39,7 +39,9 @@ PAIR = (value("a"), value("b"))
 CONNOLLY = "Connolly, Higham, Mary, SIAM J. Sci. Comput. 43(1), 2021"
 FITZGIBBON = "Fitzgibbon, Felix, On stochastic rounding with few random bits, ARITH 2025"
 FAITHFUL = "Park, Lim, Nagarakatte, arXiv:2601.17198, 2026, on faithful rounding; gap and constant measured"
+OF_BITS = f"{CONNOLLY}; of r bits: {FITZGIBBON}"
 LINEAR = f"{CONNOLLY}, on unbiased operations; expectation is linear"
+APPROACHED = "approached as the gap of exponents grows"
 
 SUM, PRODUCT = sum_of("a", "b"), product_of("a", "b")
 #: The claim that s + e = a + b on every draw.
@@ -47,6 +49,7 @@ EXACT = exact_sum()
 ERROR = relative_error(2, SUM)
 ORDERED = exponents_ordered("a", "b")
 NEAR = exponent_gap("a", "b")
+OF_ONE_SIGN = nonzero("a", "b"), same_sign("a", "b")
 RESOLVED = bits_resolved("a", "b")
 #: Even 32 random bits, the most there can be, do not resolve 2**-FAR beside 1.
 FAR = 64
@@ -85,18 +88,8 @@ def _theorem(name: str, algorithm: Any, about: Claim, *where: Hypothesis, **othe
 
 
 THEOREMS = (
-    _theorem(
-        "sr_unbiased",
-        add,
-        unbiased_iff_resolved(SUM),
-        source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
-    ),
-    _theorem(
-        "sr_product_unbiased",
-        multiply,
-        unbiased_iff_resolved(PRODUCT),
-        source=f"{CONNOLLY}; of r bits: {FITZGIBBON}",
-    ),
+    _theorem("sr_unbiased", add, unbiased_iff_resolved(SUM), source=OF_BITS),
+    _theorem("sr_product_unbiased", multiply, unbiased_iff_resolved(PRODUCT), source=OF_BITS),
     _theorem(
         "sr_unbiased_any",
         add,
@@ -106,12 +99,7 @@ THEOREMS = (
         families=lambda p: ((Fraction(1), power(-FAR)),),
         witnesses=_unresolved,
     ),
-    _theorem(
-        "sr_neighbour",
-        add,
-        neighbour_of(SUM),
-        source=CONNOLLY,
-    ),
+    _theorem("sr_neighbour", add, neighbour_of(SUM), source=CONNOLLY),
     _theorem(
         "sr_variance",
         add,
@@ -140,8 +128,7 @@ THEOREMS = (
         "sr_lost_iff",
         add,
         lost_on_every_draw_below("a", "b", 0),
-        nonzero("a", "b"),
-        same_sign("a", "b"),
+        *OF_ONE_SIGN,
         source=FITZGIBBON,
         rules=(Rule.TRUNCATE,),
     ),
@@ -149,8 +136,7 @@ THEOREMS = (
         "sr_lost_iff_centred",
         add,
         lost_on_every_draw_below("a", "b", 1),
-        nonzero("a", "b"),
-        same_sign("a", "b"),
+        *OF_ONE_SIGN,
         source=FITZGIBBON,
         rules=(Rule.CENTRED,),
     ),
@@ -182,14 +168,7 @@ THEOREMS = (
         holds=False,
         witnesses=_rounded_up,
     ),
-    _theorem(
-        "sr_fast_two_sum_path_error",
-        fast_two_sum,
-        ERROR,
-        ORDERED,
-        source=FAITHFUL,
-        sharp="approached as the gap of exponents grows",
-    ),
+    _theorem("sr_fast_two_sum_path_error", fast_two_sum, ERROR, ORDERED, source=FAITHFUL, sharp=APPROACHED),
     _theorem(
         "sr_fast_two_sum_path_error_unordered",
         fast_two_sum,
@@ -198,11 +177,5 @@ THEOREMS = (
         holds=False,
         witnesses=_unordered,
     ),
-    _theorem(
-        "sr_two_sum_path_error",
-        two_sum,
-        ERROR,
-        source=FAITHFUL,
-        sharp="approached as the gap of exponents grows",
-    ),
+    _theorem("sr_two_sum_path_error", two_sum, ERROR, source=FAITHFUL, sharp=APPROACHED),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
@@ -48,15 +49,11 @@ EXACT_IFF_POSSIBLE = claim(AllOf((IsValue(S - A), Iff(EXACT.said, IsValue(A + B 
 
 SHARP = "2u^2 is approached, and not reached, as the smaller operand vanishes beside the larger one"
 
+LOST_IN_FLUSHING = "flushing to zero loses errors below 2^emin"
 KNUTH = "Knuth, TAOCP 2, 4.2.2, Theorem B"
 DEKKER = "Dekker, Numer. Math. 18, 1971"
 BGM = "Boldo, Graillat, Muller, TOMS 44(1), 2017"
 JZ = "Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025"
-
-
-def _wide(p: int) -> tuple[int, int]:
-    """Return the exponent gaps at which operands interact in modes that are not to nearest."""
-    return -2 * p - 4, 2 * p + 4
 
 
 def _overflows_on_the_way(fmt: Format, rounding: Rounding) -> Iterator[Case]:
@@ -76,165 +73,87 @@ def _flushed(fmt: Format, _: Rounding) -> Iterator[Case]:
     yield least + power(quantum(fmt)), -least
 
 
+#: What the statements about 2Sum, and those about Fast2Sum, have in common.
+_about_two_sum = partial(Theorem, algorithm=two_sum, operands=PAIR, claim=EXACT, scaling=Scaling.COMMON)
+_about_fast_two_sum = partial(_about_two_sum, algorithm=fast_two_sum)
+
 THEOREMS = (
     # -- 2Sum --
-    Theorem(
-        "two_sum",
-        two_sum,
-        PAIR,
-        EXACT,
-        where=(IN_RANGE, NOT_LARGEST),
-        source=f"{KNUTH}; overflow: {BGM}",
-        scaling=Scaling.COMMON,
+    _about_two_sum("two_sum", where=(IN_RANGE, NOT_LARGEST), source=f"{KNUTH}; overflow: {BGM}"),
+    _about_two_sum(
+        "two_sum_any", where=(IN_RANGE,), source=BGM, holds=False, witnesses=_overflows_on_the_way
     ),
-    Theorem(
-        "two_sum_any",
-        two_sum,
-        PAIR,
-        EXACT,
-        where=(IN_RANGE,),
-        source=BGM,
-        holds=False,
-        witnesses=_overflows_on_the_way,
-        scaling=Scaling.COMMON,
-    ),
-    Theorem(
-        "two_sum_overflow",
-        two_sum,
-        PAIR,
-        FINITE,
-        where=(SUM_FINITE, NOT_LARGEST),
-        source=BGM,
-        scaling=Scaling.COMMON,
-    ),
-    Theorem(
+    _about_two_sum("two_sum_overflow", claim=FINITE, where=(SUM_FINITE, NOT_LARGEST), source=BGM),
+    _about_two_sum(
         "two_sum_directed",
-        two_sum,
-        PAIR,
-        EXACT,
         where=(IN_RANGE, NOT_LARGEST),
         source=BGM,
         modes=FAITHFUL,
         holds=False,
         # The larger one may be the format's largest number.
         witnesses=exchanged(beyond_the_gap),
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_two_sum(
         "two_sum_faithful_error",
-        two_sum,
-        PAIR,
-        OFF_BY_2_U2,
+        claim=OFF_BY_2_U2,
         where=(IN_RANGE, NOT_LARGEST),
         source=f"{BGM}, on 2Sum in directed modes; the constant: measured",
         modes=FAITHFUL,
         sharp=SHARP,
-        scaling=Scaling.COMMON,
-        gaps=_wide,
+        gaps=lambda p: (-2 * p - 4, 2 * p + 4),
     ),
-    Theorem(
+    _about_two_sum(
         "two_sum_flushed",
-        two_sum,
-        PAIR,
-        EXACT,
         where=(NOT_SUBNORMAL, IN_RANGE, NOT_LARGEST),
-        source="flushing to zero loses errors below 2^emin",
+        source=LOST_IN_FLUSHING,
         holds=False,
         witnesses=exchanged(_flushed),
-        scaling=Scaling.COMMON,
         underflow=Underflow.FLUSH_AFTER,
     ),
     # -- Fast2Sum --
-    Theorem(
-        "fast_two_sum",
-        fast_two_sum,
-        PAIR,
-        EXACT,
-        where=(ORDERED, IN_RANGE),
-        source=DEKKER,
-        scaling=Scaling.COMMON,
+    _about_fast_two_sum("fast_two_sum", where=(ORDERED, IN_RANGE), source=DEKKER),
+    _about_fast_two_sum("fast_two_sum_exponents", where=(EXPONENTS_ORDERED, IN_RANGE), source=DEKKER),
+    _about_fast_two_sum(
+        "fast_two_sum_multiple", where=(multiple_of_ulp("a", "b"), IN_RANGE), source=f"{JZ}, Theorem 1"
     ),
-    Theorem(
-        "fast_two_sum_exponents",
-        fast_two_sum,
-        PAIR,
-        EXACT,
-        where=(EXPONENTS_ORDERED, IN_RANGE),
-        source=DEKKER,
-        scaling=Scaling.COMMON,
-    ),
-    Theorem(
-        "fast_two_sum_multiple",
-        fast_two_sum,
-        PAIR,
-        EXACT,
-        where=(multiple_of_ulp("a", "b"), IN_RANGE),
-        source=f"{JZ}, Theorem 1",
-        scaling=Scaling.COMMON,
-    ),
-    Theorem(
+    _about_fast_two_sum(
         "fast_two_sum_unordered",
-        fast_two_sum,
-        PAIR,
-        EXACT,
         where=(IN_RANGE,),
         source=f"{DEKKER}, on why operands are ordered",
         holds=False,
         witnesses=unordered,
-        scaling=Scaling.COMMON,
     ),
-    Theorem(
+    _about_fast_two_sum(
         "fast_two_sum_unordered_error",
-        fast_two_sum,
-        PAIR,
-        relative_error(1, sum_of("a", "b"), unit=1),
+        claim=relative_error(1, sum_of("a", "b"), unit=1),
         where=(RESULTS_FINITE,),
         source=f"{JZ}, on operands that are reversed",
-        scaling=Scaling.COMMON,
         worst=lambda p: 1 / (1 + Fraction(1, 2**p)),
     ),
-    Theorem(
-        "fast_two_sum_overflow",
-        fast_two_sum,
-        PAIR,
-        FINITE,
-        where=(ORDERED, SUM_FINITE),
-        source=BGM,
-        scaling=Scaling.COMMON,
-    ),
-    Theorem(
+    _about_fast_two_sum("fast_two_sum_overflow", claim=FINITE, where=(ORDERED, SUM_FINITE), source=BGM),
+    _about_fast_two_sum(
         "fast_two_sum_faithful",
-        fast_two_sum,
-        PAIR,
-        EXACT_IFF_POSSIBLE,
+        claim=EXACT_IFF_POSSIBLE,
         where=(EXPONENTS_ORDERED, IN_RANGE),
         source=BGM,
         modes=FAITHFUL,
-        scaling=Scaling.COMMON,
         gaps=lambda p: (-2 * p - 4, 0),
     ),
-    Theorem(
+    _about_fast_two_sum(
         "fast_two_sum_faithful_error",
-        fast_two_sum,
-        PAIR,
-        OFF_BY_2_U2,
+        claim=OFF_BY_2_U2,
         where=(EXPONENTS_ORDERED, IN_RANGE),
         source=f"{BGM}; Park, Lim, Nagarakatte, arXiv:2601.17198; the constant: measured",
         modes=FAITHFUL,
         sharp=SHARP,
-        scaling=Scaling.COMMON,
         gaps=lambda p: (-2 * p - 4, 0),
     ),
-    Theorem(
+    _about_fast_two_sum(
         "fast_two_sum_flushed",
-        fast_two_sum,
-        PAIR,
-        EXACT,
         where=(NOT_SUBNORMAL, ORDERED, IN_RANGE),
-        source="flushing to zero loses errors below 2^emin",
+        source=LOST_IN_FLUSHING,
         holds=False,
         witnesses=_flushed,
-        scaling=Scaling.COMMON,
         underflow=Underflow.FLUSH_AFTER,
     ),
 )

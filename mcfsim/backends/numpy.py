@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks import as_array, check_processor, check_threads, is_real
 from mcfsim.compile.choice import check_compiled, loops
+from mcfsim.compile.folds import FoldRun
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, ProgramStep
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
@@ -324,7 +325,8 @@ class NumpyArithmetic:
 
         operands = [_extend(array, shape) for array in arrays.values()]
         results = [np.empty(shape, self.carrier) for _ in fold.rolled.results]
-        if not fold(operands, results, carry_out, self.blocks.keeps, words, threads=self.threads):
+        run = FoldRun(fold, operands, results, carry_out, self.blocks.keeps, words)
+        if not run.fill(self.threads):
             for array in arrays.values():
                 self._taken_in(array)  # names the element that is no value
         return _unflatten(_flatten(fold.recording.results, []), results)

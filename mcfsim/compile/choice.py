@@ -6,12 +6,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from mcfsim.compile.folds import Fold, RepeatedBody, Rolled, roll, trusted
+from mcfsim.compile.folds import Fold, roll, trusted
 from mcfsim.compile.lines import AsBits, Epilogue
 from mcfsim.compile.loops import BoundLoop, CompilationError, Loop, RowLoop
 from mcfsim.compile.program import Program
@@ -52,14 +53,6 @@ def is_available() -> bool:
     return _is_installed() and not is_switched_off()
 
 
-def check_available() -> None:
-    """Raise ImportError if Numba, or something else that compiling needs, is missing or switched off."""
-    if not is_available():
-        if _is_installed() and is_switched_off():
-            raise ImportError("compiled loops need Numba's compiler, which NUMBA_DISABLE_JIT switches off")
-        raise ImportError("compiled loops need Numba: pip install 'mcfsim[jit]'")
-
-
 def check_compiled(compiled: Any) -> None:
     """Raise an error if `compiled` is not True, False or None, or is True and loops cannot be compiled.
 
@@ -72,29 +65,53 @@ def check_compiled(compiled: Any) -> None:
     """
     if compiled is not None and not isinstance(compiled, bool):
         raise TypeError(f"compiled must be True, False or None, not {compiled!r}")
-    if compiled:
-        check_available()
+    if compiled and not is_available():
+        if _is_installed() and is_switched_off():
+            raise ImportError("compiled loops need Numba's compiler, which NUMBA_DISABLE_JIT switches off")
+        raise ImportError("compiled loops need Numba: pip install 'mcfsim[jit]'")
 
 
 @lru_cache(maxsize=16)
-def loops(
-    scalars: Scalars = "exact",
-    *,
-    checked: bool = False,
-    wide: bool = False,
-    packed: bool = False,
-    apart: bool = False,
-) -> Loops:
+def loops(scalars: Scalars = "exact", **options: bool) -> Loops:
     """Return the collection of loops of one kind that are compiled so far; see `Loop`."""
-    return Loops(scalars, checked=checked, wide=wide, packed=packed, apart=apart)
+    return Loops(scalars, **options)
 
 
-class _Costs(NamedTuple):
-    """Nanoseconds: of an element without compiling, of writing a loop, and of compiling it."""
+@dataclass(eq=False)
+class _Account:
+    """A loop, what it costs in nanoseconds, and what became of it.
 
+    Attributes
+    ----------
+    loop : Loop
+    element, writing, compiling : float
+        The cost of an element without compiling, of writing the loop, and of compiling it.
+    spent : float
+        The cost of all elements so far without compiling.
+    paid, failed : bool
+        Whether compiling paid once, and whether it failed.
+    """
+
+    loop: Loop
     element: float
     writing: float
     compiling: float
+    spent: float = 0.0
+    paid: bool = False
+    failed: bool = False
+
+    @classmethod
+    def of(cls, loop: Loop) -> _Account:
+        """Return the account of a new loop."""
+        drawn = sum(step.draw is not None for step in loop.program.steps)
+        plain = len(loop.program.steps) - drawn
+        cost = 0.0 if loop.epilogue is None else loop.epilogue.cost
+        for step in loop.program.steps:
+            fmt = step.result.format
+            entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
+            cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)
+        writing, compiling = plain * _WRITE + drawn * _WRITE_DRAWN, plain * _COMPILE + drawn * _COMPILE_DRAWN
+        return cls(loop, cost, writing, compiling)
 
 
 class Loops:
@@ -115,11 +132,7 @@ class Loops:
 
     def __init__(self, scalars: Scalars, **options: bool) -> None:
         self._scalars, self._options = scalars, options
-        self._loops: dict[Any, Loop] = {}
-        self._spent: dict[Loop, float] = {}
-        self._costs: dict[Loop, _Costs] = {}
-        self._paid: set[Loop] = set()
-        self._failed: set[Loop] = set()
+        self._accounts: dict[Any, _Account] = {}
 
     def bound_loop(
         self,
@@ -174,16 +187,12 @@ class Loops:
             return None
         try:
             program = record()
-            key = program.key if epilogue is None and joined is None else (program.key, epilogue, joined)
             also: Any = {"epilogue": epilogue, "joined": joined, **self._options}
-            loop = self._kept(key, lambda: Loop(program, self._scalars, **also))
+            key = program.key, epilogue, joined
+            account = self._kept(key, lambda: Loop(program, self._scalars, **also))
             by_numpy = by_numpy and joined is None
-            bound_loop = self._ready(
-                loop, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy
-            )
-            return (
-                bound_loop.drawing(words(program)) if bound_loop is not None and program.drawn else bound_loop
-            )
+            found = self._ready(account, program, elements, compiled, scalars, ahead=ahead, by_numpy=by_numpy)
+            return found.drawing(words(program)) if found is not None and program.drawn else found
         except _NOT_COMPILED:
             if compiled:
                 raise
@@ -204,9 +213,10 @@ class Loops:
                 return None
             bound_loops = {}
             for part in rolled.repeated():
-                key, make = (part.body.key, trusted(part, rolled)), partial(self._rows, part, rolled)
-                kept = self._kept(key, make)
-                bound_loop = self._ready(kept, part.body, elements, compiled, {}, rows=len(part.takes))
+                known = trusted(part, rolled)
+                make = partial(RowLoop, part.body, self._scalars, trusted=known)
+                account = self._kept((part.body.key, known), make)
+                bound_loop = self._ready(account, part.body, elements, compiled, {}, rows=len(part.takes))
                 if bound_loop is not None:
                     bound_loops[part.start] = bound_loop
             return Fold(rolled, bound_loops) if len(bound_loops) == len(rolled.repeated()) else None
@@ -215,19 +225,16 @@ class Loops:
                 raise
             return None
 
-    def _rows(self, part: RepeatedBody, rolled: Rolled) -> RowLoop:
-        return RowLoop(part.body, self._scalars, trusted=trusted(part, rolled))
-
-    def _kept(self, key: Any, make: Callable[[], Loop]) -> Loop:
+    def _kept(self, key: Any, make: Callable[[], Loop]) -> _Account:
         with _lock:
-            loop = self._loops.get(key)  # once: hashing a whole program takes time
-            if loop is None:
-                loop = self._loops[key] = make()
-            return loop
+            account = self._accounts.get(key)  # once: hashing a whole program takes time
+            if account is None:
+                account = self._accounts[key] = _Account.of(make())
+            return account
 
     def _ready(
         self,
-        loop: Loop,
+        account: _Account,
         program: Program,
         elements: int,
         compiled: bool | None,
@@ -242,48 +249,28 @@ class Loops:
         The algorithm's own numbers may differ from those in the program from which the loop was made.
         A refusal comes before random words are taken.
         """
-        given = program.reals(scalars)
-        if loop not in self._costs:
-            self._costs[loop] = _costs(loop)
-        costs = self._costs[loop]
-        once = costs.element * elements + _CALL * len(program.steps)
-        spent = self._spent[loop] = self._spent.get(loop, 0.0) + once * rows
-        spent += costs.element * ahead
+        given, loop = program.reals(scalars), account.loop
+        account.spent += (account.element * elements + _CALL * len(program.steps)) * rows
+        spent = account.spent + account.element * ahead
         try:
-            if compiled or self._pays(loop, given, spent):
+            if compiled or _pays(account, given, spent):
                 return loop.with_numbers(given)
         except CompilationError as error:
             if compiled:
                 raise
-            self._failed.add(loop)
-            self._paid.discard(loop)
+            account.paid, account.failed = False, True
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
         if not by_numpy:
             return None
         # Outside of the line, an epilogue costs far more than its calls.
-        pays = loop.epilogue is not None or spent > costs.writing
+        pays = loop.epilogue is not None or spent > account.writing
         return loop.on_numpy(given) if pays else None
 
-    def _pays(self, loop: Loop, numbers: list[Any], spent: float) -> bool:
-        """Return whether compiling or loading pays after so many nanoseconds spent."""
-        if loop in self._paid:
-            return True
-        if loop in self._failed or not is_available():
-            return False
-        start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if "numba" in sys.modules else _IMPORT)
-        pays = spent > start and (spent > start + self._costs[loop].compiling or loop.is_cached(numbers))
-        if pays:
-            self._paid.add(loop)
-        return pays
 
-
-def _costs(loop: Loop) -> _Costs:
-    """Return what a loop costs."""
-    drawn = sum(step.draw is not None for step in loop.program.steps)
-    plain = len(loop.program.steps) - drawn
-    cost = 0.0 if loop.epilogue is None else loop.epilogue.cost
-    for step in loop.program.steps:
-        fmt = step.result.format
-        entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
-        cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)
-    return _Costs(cost, plain * _WRITE + drawn * _WRITE_DRAWN, plain * _COMPILE + drawn * _COMPILE_DRAWN)
+def _pays(account: _Account, numbers: list[Any], spent: float) -> bool:
+    """Return whether compiling or loading pays after so many nanoseconds spent."""
+    if not (account.paid or account.failed) and is_available():
+        loop, loaded = account.loop, "numba" in sys.modules
+        start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if loaded else _IMPORT)
+        account.paid = spent > start and (spent > start + account.compiling or loop.is_cached(numbers))
+    return account.paid

@@ -261,58 +261,35 @@ class Fold:
                 self.rows += 1
         self.looked_at, self.copied = looked_at[:inputs], copied[:inputs]
 
-    def __call__(
-        self,
-        operands: Sequence[Array],
-        results: Sequence[Array],
-        carry_out: CarryOut,
-        keeps: Callable[[Array], bool],
-        words: RandomWords | None = None,
-        *,
-        threads: int = 1,
-    ) -> bool:
-        """Fill results from operands, arrays of one shape and of the carrier, the results contiguous.
 
-        Parameters
-        ----------
-        operands, results : sequence of array
-        carry_out : callable
-            Performs single steps.
-        keeps : callable
-            Returns whether a block holds only values of the operands' format.
-        words : RandomWords, optional
-            Those of the first operation that draws.
-        threads : int, optional
-            The number of threads that share the blocks.
+@dataclass
+class FoldRun:
+    """One call of a fold, which fills results from operands.
 
-        Returns
-        -------
-        bool
-            Whether all operands are values of their format; if not, results are not complete.
-        """
-        blocks = _Blocks(self, operands, results, carry_out, keeps, words)
-        starts = range(0, results[0].size, blocks.width)
-        if threads == 1:
-            return blocks.work(starts)
-        with ThreadPoolExecutor(threads) as pool:
-            return all(list(pool.map(blocks.work, [starts[first::threads] for first in range(threads)])))
+    Parameters
+    ----------
+    fold : Fold
+    operands, results : sequence of array
+        Of one shape and of the carrier, the results contiguous.
+    carry_out : callable
+        Performs single steps.
+    keeps : callable
+        Returns whether a block holds only values of the operands' format.
+    words : RandomWords or None
+        Those of the first operation that draws.
+    """
 
+    fold: Fold
+    operands: Sequence[Array]
+    results: Sequence[Array]
+    carry_out: CarryOut
+    keeps: Callable[[Array], bool]
+    words: RandomWords | None
 
-class _Blocks:
-    """One call of a fold."""
-
-    def __init__(
-        self,
-        fold: Fold,
-        operands: Sequence[Array],
-        results: Sequence[Array],
-        carry_out: CarryOut,
-        keeps: Callable[[Array], bool],
-        words: RandomWords | None,
-    ) -> None:
-        self._fold, self._carry_out, self._keeps, self._words = fold, carry_out, keeps, words
-        self._results = [x.reshape(-1) for x in results]
-        self._size = results[0].size
+    def __post_init__(self) -> None:
+        fold, operands = self.fold, self.operands
+        self._results = [x.reshape(-1) for x in self.results]
+        self._size = self.results[0].size
         contiguous = np.array([x.flags.c_contiguous and x.flags.aligned for x in operands])
         self._operands = [x.reshape(-1) if own else x for x, own in zip(operands, contiguous, strict=True)]
         self._addresses = np.array([x.__array_interface__["data"][0] for x in operands])
@@ -326,11 +303,25 @@ class _Blocks:
         width = min(_WIDEST, self._size, _BYTES // (self._rows * fold.itemsize))
         self.width = max(1, -(-width // _NARROWEST)) * _NARROWEST
 
+    def fill(self, threads: int = 1) -> bool:
+        """Fill the results, on several threads if wanted.
+
+        Returns
+        -------
+        bool
+            Whether all operands are values of their format; if not, results are not complete.
+        """
+        starts = range(0, self._size, self.width)
+        if threads == 1:
+            return self.work(starts)
+        with ThreadPoolExecutor(threads) as pool:
+            return all(list(pool.map(self.work, [starts[first::threads] for first in range(threads)])))
+
     @np.errstate(all="ignore")
     def work(self, starts: range) -> bool:
         """Fill the blocks that begin at the given elements."""
         check_processor()  # a setting of each thread
-        fold = self._fold
+        fold = self.fold
         memory = np.empty((self._rows, self.width * fold.itemsize), np.uint8)
         at = memory.__array_interface__["data"][0] + self._place * memory.shape[1]
         for start in starts:
@@ -342,7 +333,7 @@ class _Blocks:
                 return found[:size]
 
             at[self._in_place] = self._addresses[self._in_place] + start * self._operands[0].itemsize
-            if not all(self._keeps(np.ascontiguousarray(self._part(x, start, size))) for x in self._unseen):
+            if not all(self.keeps(np.ascontiguousarray(self._part(x, start, size))) for x in self._unseen):
                 return False
             for x in self._copied:
                 _clean(row(x), self._part(x, start, size))
@@ -361,16 +352,16 @@ class _Blocks:
         return x[start : start + size] if x.ndim == 1 else np.asarray(x.flat[start : start + size])
 
     def _single(self, number: int, row: Callable[[int], Array], start: int) -> None:
-        recording = self._fold.recording
+        recording = self.fold.recording
         values = [row(code) if code >= 0 else None for code in recording.codes(number)]
         step = recording.step(number, values, "result", recording.draws[number])
-        _clean(row(len(recording.inputs) + number), self._carry_out(step, start))
+        _clean(row(len(recording.inputs) + number), self.carry_out(step, start))
 
     def _repeat(self, part: RepeatedBody, at: Numbers, start: int, size: int) -> bool:
         """Run a stretch, with as many repetitions at a time as words are drawn together."""
-        bound_loop = self._fold.bound_loops[part.start]
+        bound_loop = self.fold.bound_loops[part.start]
         operands, results = at[part.takes], at[part.makes]
-        if self._words is None or not part.draws.size:
+        if self.words is None or not part.draws.size:
             return bound_loop.over_rows(np.concatenate([operands, results], axis=1), size)
         drawing = bound_loop.random_bits
         several = max(1, _WORDS // (self.width * len(drawing)))
@@ -382,7 +373,7 @@ class _Blocks:
             some = slice(first, first + several)
             count = len(part.takes[some])
             for words, dtype, streams in zip(drawn, dtypes, part.draws[some].T, strict=True):
-                draw_rows(self._words, streams, start * dtype.itemsize // 16, words[:count])
+                draw_rows(self.words, streams, start * dtype.itemsize // 16, words[:count])
             of_words = np.stack(lines, axis=1)[:count]
             table = np.concatenate([operands[some], of_words, results[some]], axis=1)
             found = bound_loop.over_rows(table, size) and found

@@ -22,10 +22,9 @@ from mcfsim.compile.numba_source import (
     LoopStatements,
     constants_of,
     expression,
-    indented,
     loops,
 )
-from mcfsim.compile.sources import Statements, imported, module_head, statements
+from mcfsim.compile.sources import Statements, imported, indented, module_head, statements
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.verbs import run
 
@@ -168,36 +167,28 @@ class GroupLoops:
         shared : array of float32, shape (groups,) or (groups, shared)
         """
         check_processor()
+        own, rows = self._line, shared.reshape(-1, self.text.shared)
         if self._pays(x.size):
-            self._loops[0](np.ascontiguousarray(x, np.float32), bounds, codes, self._rows(shared))
+            self._loops[0](np.ascontiguousarray(x, np.float32), bounds, codes, rows)
         elif x.size:
-            self._encode(x, bounds, codes, self._rows(shared))
+            (measured,) = run(own.line, (own.measured,), x=x)
+            found = {"greatest": np.maximum.reduceat(measured, bounds[:-1])}
+            if self.text.warps is not None:
+                found["least"] = self._least(np.abs(x), bounds, self.text.warps)
+            for place, column in enumerate(run(own.line, own.made, **found)):
+                rows[:, place] = column
+            (made,) = run(own.line, (own.encoded,), x=x, **self._spread(rows, bounds))
+            codes[...] = made if self._places is None else self._places.find(made)
 
     def decode(self, codes: Array, shared: Array, bounds: Array, out: Array) -> None:
         """Write the numbers of codes into an array of float32; arguments as for `encode`."""
         check_processor()
+        own, rows = self._line, shared.reshape(-1, self.text.shared)
         if self._pays(codes.size):
-            self._loops[1](codes, self._rows(shared), bounds, out)
+            self._loops[1](codes, rows, bounds, out)
         elif codes.size:
-            self._decode(codes, self._rows(shared), bounds, out)
-
-    def source(self) -> str:
-        """Return the source of the compiled module."""
-        return group_source(self._line, self._places)
-
-    def _rows(self, shared: Array) -> Array:
-        return shared.reshape(-1, self.text.shared)
-
-    def _encode(self, x: Array, bounds: Array, codes: Array, shared: Array) -> None:
-        own = self._line
-        (measured,) = run(own.line, (own.measured,), x=x)
-        found = {"greatest": np.maximum.reduceat(measured, bounds[:-1])}
-        if self.text.warps is not None:
-            found["least"] = self._least(np.abs(x), bounds, self.text.warps)
-        for place, column in enumerate(run(own.line, own.made, **found)):
-            shared[:, place] = column
-        (made,) = run(own.line, (own.encoded,), x=x, **self._spread(shared, bounds))
-        codes[...] = made if self._places is None else self._places.find(made)
+            taken = codes.astype(np.int32) if self.text.table is None else self.text.table[codes]
+            (out[...],) = run(own.line, (own.decoded,), code=taken, **self._spread(rows, bounds))
 
     def _least(self, magnitudes: Array, bounds: Array, warps: Warps) -> Array:
         """Return the least magnitude that the threads find in each group."""
@@ -217,11 +208,6 @@ class GroupLoops:
             (x,) = run(own.line, own.lesser, least=least, other=other)
         return x[..., 0]
 
-    def _decode(self, codes: Array, shared: Array, bounds: Array, out: Array) -> None:
-        own, table = self._line, self.text.table
-        taken = codes.astype(np.int32) if table is None else table[codes]
-        (out[...],) = run(own.line, (own.decoded,), code=taken, **self._spread(shared, bounds))
-
     def _spread(self, shared: Array, bounds: Array) -> dict[str, Array]:
         """Return the shared numbers of groups, repeated for each of their elements."""
         lengths = np.diff(bounds)
@@ -240,7 +226,7 @@ class GroupLoops:
     def _loops(self) -> tuple[Callable[..., None], Callable[..., None]]:
         """The compiled functions, after a first call on no groups, in which Numba compiles them."""
         with self._lock:  # so that threads do not compile them twice
-            module: Any = imported(self.source())
+            module: Any = imported(group_source(self._line, self._places))
             bounds, shared = np.zeros(1, np.int64), np.empty((0, self.text.shared), np.float32)
             numbers, codes = np.empty(0, np.float32), np.empty(0, np.uint8)
             module.encode(numbers, bounds, codes, shared)

@@ -149,7 +149,7 @@ class GroupLine:
         The least magnitude, if needed, and another magnitude that a thread receives.
     shared : tuple of Value
         The shared numbers of a group.
-    measured, magnitude, lesser, made, encoded, decoded
+    measured, lesser, made, encoded, decoded
         The results.
     """
 
@@ -158,13 +158,11 @@ class GroupLine:
         self.x = self.line.input("x", F32)
         self.code = self.line.input("code", I32 if text.table is None else F32)
         self.greatest = self.line.input("greatest", I32)
-        names = () if text.warps is None else ("least", "other")
-        self.least, self.other = (
-            tuple(self.line.input(x, F32) for x in part) for part in (names[:1], names[1:])
-        )
+        pair = tuple(self.line.input(x, F32) for x in ("least", "other") if text.warps is not None)
+        self.least, self.other = pair[:1], pair[1:]
         self.shared = tuple(self.line.input(f"shared{place}", F32) for place in range(text.shared))
-        self.measured, self.magnitude = text.measured(self.x), abs(self.x)
-        self.lesser = tuple(text.lesser(*pair) for pair in zip(self.least, self.other, strict=True))
+        self.measured = text.measured(self.x)
+        self.lesser = (text.lesser(*pair),) if pair else ()
         self.made = tuple(map(_clean, text.shares(self.greatest, *self.least)))
         self.encoded = text.encoded(self.x, *self.shared)
         self.decoded = _clean(text.decoded(self.code, *self.shared))

@@ -180,33 +180,30 @@ def lower(
     made = {step.result: step for step in program.steps}
     notes: dict[int, str] = {}
     for step in program.steps:
-        operands: list[Value] = []
+        operands, names = list[Value](), list[str]()
         ways = set()
         for position, x in enumerate(step.operands):
             if isinstance(x, Register):
                 operands.append(known[x])
+                names.append(str(x))
             else:
                 way, parts = numbers[id(step), position]
                 ways.add(way)
                 operands += parts
+                names.append(str(parts[0].constant))
         word = None
         if step.draw is not None:
             bits = draws[step.draw]  # the highest bits of the word
             word = words[step.draw].shr(word_bits(bits) - bits)
         elif step.rounding.stochastic:  # nothing is rounded
             word = line.constant(0, I64)
-        names = [
-            str(x) if isinstance(x, Register) else str(numbers[id(step), place][1][0].constant)
-            for place, x in enumerate(step.operands)
-        ]
         asked = step.written(names, program.words.get(step.draw, ""))
         notes[len(line.values)] = f"{asked}  # {step.text}" if step.text else asked
         known[step.result] = _lowered(step, operands, ways, made, word, clean=clean)
+    results = []
     for x in program.outputs():
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
-    results = []
-    for x in program.outputs():
         result = known[x].widen() if wide else known[x]
         if packed and has_codes(x.format):
             result = encode_element(result, x.format)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.sources import module_head, statements
+from mcfsim.compile.sources import CASTS, INFIX, indented, module_head, statements
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
 from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.random import word_bits
@@ -75,11 +75,8 @@ def parts(lowered: Lowered, results: Sequence[Value]) -> list[LoopPart]:
         taken = {x for x in asked if places.get(x, start) < start}
         beside = {y for x in asked if x not in places for y in cones.get(x, {x})}
         values = sorted({*own, *beside}, key=attrgetter("number"))
-        found.append(
-            LoopPart(
-                values, sorted(taken, key=attrgetter("number")), [x for x in own if last[x] >= stop], made
-            )
-        )
+        kept = [x for x in own if last[x] >= stop]
+        found.append(LoopPart(values, sorted(taken, key=attrgetter("number")), kept, made))
     return found
 
 
@@ -121,11 +118,12 @@ def _cuts(costs: Sequence[int], last: Sequence[int]) -> list[int]:
 
 
 # -- the source -------------------------------------------------------------------------------------------
-#: The names in the source that convert to a type.
-_MADE = {F32: "f32", F64: "f64", I32: "i32", I64: "i64"}
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
-_SHIFTS = {"shl": "<<", "sar": ">>"}
-_COMPARED = {"lt": "<", "le": "<=", "eq": "=="}
+#: Verbs as expressions of their operands, without the conversion to the type of the result.
+_EXPRESSIONS = {
+    **INFIX,
+    **{"div": "{} / {}", "neg": "-{}", "abs": "abs({})", "sqrt": "sqrt({})", "select": "select({}, {}, {})"},
+    **dict.fromkeys(CASTS, "{}"),
+}
 
 NJIT = '@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)\n'
 IMPORTS = """import numpy as np
@@ -266,11 +264,6 @@ def _deeper(body: Iterable[str]) -> list[str]:
     return [f"    {statement}" for statement in body]
 
 
-def indented(body: Iterable[str], depth: int) -> str:
-    """Return statements as lines of source, indented by `depth` levels."""
-    return "".join(f"{'    ' * depth}{statement}\n" for statement in body)
-
-
 def rows_source(lowered: Lowered) -> str:
     """Return the source of a function ``rows(addresses, size, *numbers)``, to follow that of ``loop``.
 
@@ -304,33 +297,22 @@ def constants_of(constants: Mapping[str, Value]) -> str:
 def _constant(value: Value) -> str:
     number = value.constant
     assert isinstance(number, int | float)
-    if isinstance(number, float) and not math.isfinite(number):
-        return (
-            f"{_MADE[value.type]}({'np.nan' if number != number else 'np.inf' if number > 0 else '-np.inf'})"
-        )
-    return f"{_MADE[value.type]}({number!r})"
+    text = repr(number)
+    if not math.isfinite(number):
+        text = "np.nan" if number != number else "np.inf" if number > 0 else "-np.inf"
+    return f"{value.type}({text})"
 
 
 def expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression of exactly its type: Numba would widen integers and mixed numbers."""
-    verb, made = value.verb, _MADE.get(value.type, "")
-    if verb in _SIGNS or verb in _SHIFTS:
-        text = f"{given[0]} {(_SIGNS | _SHIFTS)[verb]} {given[1]}"
-        return f"{made}({text})" if made else text
+    verb, kind = value.verb, value.type
+    if verb in ("bits", "number"):
+        return f"{verb}{kind.bits}({given[0]})"
     if verb == "shr":
-        unsigned = "u32" if value.type is I32 else "u64"
-        return f"{made}({unsigned}({given[0]}) >> {unsigned}({given[1]}))"
-    if verb == "not":
-        return f"not {given[0]}" if value.type is TRUTH else f"{made}(~{given[0]})"
-    if verb in _COMPARED:
-        return f"{given[0]} {_COMPARED[verb]} {given[1]}"
-    if verb == "select":
-        return f"select({', '.join(given)})"
-    if verb == "bits":
-        return f"bits{value.type.bits}({given[0]})"
-    if verb == "number":
-        return f"number{value.type.bits}({given[0]})"
-    if verb in ("widen", "narrow", "extend", "cut", "count"):
-        return f"{made}({given[0]})"
-    text = {"neg": "-{}", "abs": "abs({})", "sqrt": "sqrt({})"}[verb].format(given[0])
-    return f"{made}({text})" if value.type.is_integer else text
+        text = f"u{kind.bits}({given[0]}) >> u{kind.bits}({given[1]})"
+    elif verb == "not":
+        text = f"not {given[0]}" if kind is TRUTH else f"~{given[0]}"
+    else:
+        text = _EXPRESSIONS[verb].format(*given)
+    exact = verb == "select" or (verb in ("neg", "abs", "sqrt") and kind.is_float)
+    return text if exact or kind is TRUTH else f"{kind}({text})"

@@ -65,7 +65,7 @@ def encoding(
     # Zeros of either sign are equal, and signalling NaNs have no hash.
     kept = number and not (isinstance(number, Decimal) and number.is_snan())
     find = _entering if kept else _entering.__wrapped__
-    return find(*use.about, number, policy, search)
+    return find(use.about, number, policy, search)
 
 
 def numbers_by(use: Use, number: Any, policy: Scalars, way: ScalarEncoding) -> tuple[float, ...] | None:
@@ -73,23 +73,19 @@ def numbers_by(use: Use, number: Any, policy: Scalars, way: ScalarEncoding) -> t
 
     Many scalars have several encodings; `encoding` chooses the cheapest.
     """
-    return _Entered.of(*use.about, number, policy).by(way)
+    return _Entered.of(use.about, number, policy).by(way)
 
 
 @lru_cache(maxsize=1024, typed=True)  # most scalars of an optimizer's step are those of the step before
 def _entering(
-    operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any,
-    policy: Scalars, search: bool,
-) -> tuple[ScalarEncoding, tuple[float, ...]]:  # fmt: skip
-    entered = _Entered.of(operation, position, alone, fmt, rounding, number, policy)
+    about: tuple[str, int, bool, Format, Rounding], number: Any, policy: Scalars, search: bool
+) -> tuple[ScalarEncoding, tuple[float, ...]]:
+    entered, operation = _Entered.of(about, number, policy), about[0]
     # In a product a value may be its own stand-in; in a quotient its reciprocal may have one.
     stand_ins = [ScalarEncoding.CARRIER] if entered.real or operation in ("mul", "div") else []
-    others = (
-        [ScalarEncoding.PARTS, ScalarEncoding.REAL]
-        if entered.real
-        else [ScalarEncoding.SHORT, ScalarEncoding.VALUE]
-    )
-    stand_ins += [ScalarEncoding.WIDE] if entered.real else []
+    others = [ScalarEncoding.SHORT, ScalarEncoding.VALUE]
+    if entered.real:
+        stand_ins, others = [*stand_ins, ScalarEncoding.WIDE], [ScalarEncoding.PARTS, ScalarEncoding.REAL]
     for way in stand_ins + others if search else others + stand_ins:
         if (found := entered.by(way)) is not None:
             return way, found
@@ -111,20 +107,17 @@ class _Entered(NamedTuple):
     real: bool
 
     @classmethod
-    def of(
-        cls, operation: str, position: int, alone: bool, fmt: Format, rounding: Rounding, number: Any,
-        policy: Scalars,
-    ) -> _Entered:  # fmt: skip
+    def of(cls, about: tuple[str, int, bool, Format, Rounding], number: Any, policy: Scalars) -> _Entered:
+        operation, *_, fmt, rounding = about
         if operation in ON_SIGNS:
-            changed = changed_real(operation, number, fmt, rounding, policy)
-            return cls(operation, position, alone, fmt, rounding, False, changed, False)
+            return cls(*about, False, changed_real(operation, number, fmt, rounding, policy), False)
         exact: Any = exact_or_binary64(number)
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
         if flushes:
             rounding = replace(rounding, underflow=Underflow.GRADUAL)
             if abs(exact) < fmt.smallest_normal:
                 exact = math.copysign(0.0, exact)
-        return cls(operation, position, alone, fmt, rounding, flushes, *enter(exact, fmt, rounding, policy))
+        return cls(*about[:4], rounding, flushes, *enter(exact, fmt, rounding, policy))
 
     def by(self, way: ScalarEncoding) -> tuple[float, ...] | None:
         """Return the numbers that stand for it in an encoding; None if that does not suit it."""
@@ -167,10 +160,8 @@ def _is_short(number: Any, fmt: Format, rounding: Rounding) -> bool:
 
 def _parts(number: float, bits: int) -> tuple[float, float]:
     """Split a number into its upper bits and the rest."""
+    if not math.isfinite(number):
+        return number, 0.0
     fraction, exponent = math.frexp(number)
-    high = (
-        math.ldexp(math.trunc(math.ldexp(fraction, bits)), exponent - bits)
-        if math.isfinite(number)
-        else number
-    )
-    return high, (number - high if math.isfinite(number) else 0.0)
+    high = math.ldexp(math.trunc(math.ldexp(fraction, bits)), exponent - bits)
+    return high, number - high

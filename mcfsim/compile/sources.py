@@ -21,8 +21,18 @@ from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import Value
 from mcfsim.storage.files import write_text
 
-
 # -- statements, one a verb -------------------------------------------------------------------------------
+#: Verbs that all languages of the sources write alike, and those that convert to the type of the result.
+INFIX = {
+    **{"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "and": "{} & {}", "or": "{} | {}"},
+    **{"xor": "{} ^ {}", "shl": "{} << {}", "sar": "{} >> {}"},
+    **{"lt": "{} < {}", "le": "{} <= {}", "eq": "{} == {}"},
+}
+CASTS = ("widen", "narrow", "extend", "cut", "count")
+#: The arguments on which random words depend, besides the index.
+KEY = ("seed_low", "seed_high", "step", "place")
+
+
 class Statements(NamedTuple):
     """The statements of a line.
 
@@ -48,6 +58,11 @@ def module_head(about: str, imports: str) -> str:
         "Made by mcfsim: what it says of itself holds as long as the text does that it was made from.\n"
         f'"""\n\n{imports}\n'
     )
+
+
+def indented(body: Iterable[str], depth: int = 1) -> str:
+    """Return statements as lines of source, indented by `depth` levels."""
+    return "".join(f"{'    ' * depth}{statement}\n" for statement in body)
 
 
 def statements(

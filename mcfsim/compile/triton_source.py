@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.sources import module_head, statements
+from mcfsim.compile.sources import CASTS, INFIX, KEY, indented, module_head, statements
 from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, TRUTH, Type, Value, recorded
 from mcfsim.kernels.element.philox import word_element
 from mcfsim.random import word_bits
@@ -122,20 +122,13 @@ def functions_source(values: Iterable[Value]) -> str:
 # -- the source -------------------------------------------------------------------------------------------
 _TYPES = {F32: "tl.float32", F64: "tl.float64", I32: "tl.int32", I64: "tl.int64", TRUTH: "tl.int1"}
 _UNSIGNED = {I32: "tl.uint32", I64: "tl.uint64"}
-_SIGNS = {
-    **{"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"},
-    **{"shl": "<<", "sar": ">>", "lt": "<", "le": "<=", "eq": "=="},
-}
-_CASTS = ("widen", "narrow", "extend", "cut", "count")
+_EXPRESSIONS = {**INFIX, "abs": "tl.abs({})", "select": "tl.where({}, {}, {})"}
 #: The types of vectors in memory: numbers or codes.
 _LYING = {("f", 4): "tl.float32", ("f", 8): "tl.float64", ("u", 1): "tl.int8", ("u", 2): "tl.int16"}
 #: Place of the first address in a row of a table, after the first element, the count, and the first instance.
 FIRST_ADDRESS = 3
 #: Vectors are read and written 16 bytes at a time where addresses, in bytes, and sizes are multiples of this.
 ALIGNMENT = 16
-
-#: The arguments on which words depend, besides the index.
-_KEY = ("seed_low", "seed_high", "step", "place")
 
 _IMPORTS = """import triton
 import triton.language as tl
@@ -189,16 +182,15 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         for place, x in enumerate(found)
     ]
     if lowered.words:
-        loads += [f"{name} = tl.load(key + {place})" for place, name in enumerate(_KEY[:3])]
+        loads += [f"{name} = tl.load(key + {place})" for place, name in enumerate(KEY[:3])]
     for output, result, name in zip(outputs, lowered.results, made, strict=False):
         short = result in lowered.packed or result.type is TRUTH
         kept = f"{name}.to(tl.int{8 * lowered.dtype(result).itemsize})" if short else name
         body.append(f"tl.store({output} + i, {kept}, mask=inside)")
     if strange:
         body.append(f"tl.store(found + i * 0, 1, mask={made[-1]} & inside)")  # all write the same
-    vectors = {str(x.constant): x for x in lowered.operands} | dict(
-        zip(outputs, lowered.results, strict=True)
-    )
+    vectors = {str(x.constant): x for x in lowered.operands}
+    vectors |= zip(outputs, lowered.results, strict=True)
     pointers = [
         *(["table", "owners"] if many else vectors),
         *(["found"] if strange else []),
@@ -217,7 +209,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
     return (
         f"{module_head(about, _IMPORTS)}{drawn}{by_hardware}"
         f"\n@{decorator}\ndef kernel({', '.join([*pointers, *variable, *fixed])}):\n"
-        f"{_indented([*first, *loads, *body])}"
+        f"{indented([*first, *loads, *body])}"
     )
 
 
@@ -241,7 +233,7 @@ def _looked_up(vectors: dict[str, np.dtype[Any]]) -> list[str]:
 
 def _words_source(size: int) -> str:
     """Return the source of a function that draws a word of `size` bits for an index."""
-    kinds = dict.fromkeys(("index", *_KEY), I64)
+    kinds = dict.fromkeys(("index", *KEY), I64)
     line, results = recorded(lambda *given: word_element(*given, bits=size), **kinds)
     inputs = {str(value.constant): value for value in line.values if value.verb == "input"}
     lowered = Lowered(line, (), tuple(inputs[name] for name in kinds), (), results, None)
@@ -249,12 +241,8 @@ def _words_source(size: int) -> str:
     return (
         f"\n@triton.jit\ndef words{size}({', '.join(kinds)}):\n"
         f'    """Return a word of Philox4x32-10, of {size} bits."""\n'
-        f"{_indented([*_typed(constants), *body, f'return {made[0]}'])}\n"
+        f"{indented([*_typed(constants), *body, f'return {made[0]}'])}\n"
     )
-
-
-def _indented(rows: list[str]) -> str:
-    return "".join(f"    {row}\n" for row in rows)
 
 
 def _typed(constants: dict[str, Value]) -> list[str]:
@@ -276,8 +264,6 @@ def _expression(value: Value, given: list[str]) -> str:
     verb, kind = value.verb, value.type
     if verb in INSTRUCTIONS:
         return f"{verb}({', '.join(given)})"
-    if verb in _SIGNS:
-        return f"{given[0]} {_SIGNS[verb]} {given[1]}"
     if verb == "div":
         return f"tl.math.div_rn({given[0]}, {given[1]})" if kind is F32 else f"{given[0]} / {given[1]}"
     if verb == "sqrt":
@@ -291,9 +277,9 @@ def _expression(value: Value, given: list[str]) -> str:
         return _as(f"({shifted})", _TYPES[kind])
     if verb in ("bits", "number"):
         return _as(given[0], _TYPES[kind])
-    if verb in _CASTS:
+    if verb in CASTS:
         return f"{given[0]}.to({_TYPES[kind]})"
-    return {"abs": "tl.abs({})", "select": "tl.where({}, {}, {})"}[verb].format(*given)
+    return _EXPRESSIONS[verb].format(*given)
 
 
 def _as(text: str, kind: str) -> str:

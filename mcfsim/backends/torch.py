@@ -157,13 +157,11 @@ class TorchArithmetic(Forwarding):
         **options
             Passed to the function unchanged.
         """
-        return self._call(partial(self._numpy.evaluate, function, **options), *operands)
+        whole = partial(self._numpy.evaluate, function, **options)
+        return uncompiled(self._carried_out, whole, *operands)
 
     def _operate(self, name: str, *operands: Any) -> Any:
-        return self._call(getattr(self._numpy, name), *operands)
-
-    def _call(self, operation: Callable[..., Any], *operands: Any) -> Any:
-        return uncompiled(self._carried_out, operation, *operands)
+        return uncompiled(self._carried_out, getattr(self._numpy, name), *operands)
 
     def _carried_out(self, operation: Callable[..., Any], *operands: Any) -> Any:
         if isinstance(self._numpy, DeviceArithmetic):
@@ -186,7 +184,7 @@ def _map(kind: type, change: Callable[[Any], Any], tree: Any) -> Any:
 
 
 # -- PyTorch's own dtypes ---------------------------------------------------------------------------------
-class TorchNativeArithmetic(LibraryArithmetic):
+class TorchNativeArithmetic(Forwarding, LibraryArithmetic):
     """PyTorch's arithmetic in one dtype: each operation is one PyTorch operation on tensors of the dtype.
 
     The device decides the bits; none are promised. On the CPU, all operations but square roots were found
@@ -233,26 +231,6 @@ class TorchNativeArithmetic(LibraryArithmetic):
     def _of(self, fmt: Format) -> Self:
         return type(self)(fmt, device=self.device, fused=self._fused)
 
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self._apply(torch.add, a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self._apply(torch.sub, a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``."""
-        return self._apply(torch.mul, a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``."""
-        return self._apply(torch.div, a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root."""
-        return self._apply(torch.sqrt, a)
-
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c`` with two roundings, if `fused` is False.
 
@@ -268,26 +246,15 @@ class TorchNativeArithmetic(LibraryArithmetic):
             "addition round twice; use backend='torch'"
         )
 
-    def neg(self, a: Value) -> Value:
-        """Return ``-a``."""
-        return self._apply(torch.neg, a)
-
-    def abs(self, a: Value) -> Value:
-        """Return ``|a|``."""
-        return self._apply(torch.abs, a)
-
-    def sign(self, a: Value) -> Value:
-        """Return the sign of `a`: 1, -1, or a zero or NaN as it is."""
-        return self._apply(_sign, a)
-
     def round(self, x: Value) -> Value:
         """Return numbers cast to the dtype by PyTorch, which may round float64 and long integers twice."""
         check_processor()
         return self._number(x) if is_scalar(x) else dense(x, self.device).to(self.dtype)
 
-    def _apply(self, operation: Callable[..., torch.Tensor], *operands: Value) -> torch.Tensor:
+    def _operate(self, name: str, *operands: Value) -> torch.Tensor:
         check_processor()
-        return operation(*(self._enter(x).to(self._computes_in) for x in operands)).to(self.dtype)
+        given = (self._enter(x).to(self._computes_in) for x in operands)
+        return _OPERATIONS[name](*given).to(self.dtype)
 
     def _enter(self, x: Value) -> torch.Tensor:
         if is_scalar(x):
@@ -308,3 +275,10 @@ class TorchNativeArithmetic(LibraryArithmetic):
 
 def _sign(x: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isnan(x) | (x == 0), x, torch.copysign(torch.ones_like(x), x))
+
+
+#: PyTorch's functions, by the names of operations.
+_OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
+    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "sqrt": torch.sqrt},
+    **{"neg": torch.neg, "abs": torch.abs, "sign": _sign},
+}

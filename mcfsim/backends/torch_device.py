@@ -17,8 +17,8 @@ from mcfsim.compile.device_rounding import round_there
 from mcfsim.compile.lowering import type_of
 from mcfsim.compile.program import flat, identity, mapped
 from mcfsim.compile.torch_calls import DTYPES, check_machine
-from mcfsim.compile.torch_kernels import carried_out, kernel_of, serve
-from mcfsim.compile.torch_loops import CacheKey, Carried, as_numbers, loop_of, taken, values_alone
+from mcfsim.compile.torch_kernels import TensorWay, chosen_way, kernel_of, serve
+from mcfsim.compile.torch_loops import CacheKey, as_numbers, loop_of, taken, values_alone
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
@@ -143,16 +143,14 @@ class DeviceArithmetic(NumpyArithmetic):
         streams, drawn = self._streams(), sum(recording.drawn)
         dtypes = tuple(x.dtype for x in tensors)
 
-        def by_kernel() -> Carried:
-            kernel = kernel_of(recording, dtypes, self.scalars, checked=self._checked, long=bool(self._how))
-            return kernel(tensors, shape, taken(streams, drawn), self._start)
+        def operations() -> TensorWay:
+            return loop_of(values_alone(recording.program()), dtypes, self.scalars, checked=self._checked)
 
-        def by_operations() -> Carried:
-            program = values_alone(recording.program())
-            loop, numbers = loop_of(program, dtypes, self.scalars, checked=self._checked)
-            return loop(tensors, shape, numbers, taken(streams, drawn), self._start)
+        def kernel() -> TensorWay:
+            return kernel_of(recording, dtypes, self.scalars, checked=self._checked, long=bool(self._how))
 
-        results, strange = carried_out(by_kernel, by_operations, self._how)
+        run = chosen_way(kernel, operations, self._how)
+        results, strange = run(tensors, shape, taken(streams, drawn), self._start)
         if strange:
             self._refuse(tensors)
         inner = self.blocks.at(streams, 0)

@@ -63,20 +63,17 @@ def round_there(
     """
     import torch
 
-    from mcfsim.compile.torch_kernels import carried_out, rounding_kernel
-    from mcfsim.compile.torch_loops import Carried, rounding_loop, taken
+    from mcfsim.compile.torch_kernels import chosen_way, rounding_kernel
+    from mcfsim.compile.torch_loops import rounding_loop, taken
 
-    def by_kernel() -> Carried:
-        wide = x.dtype == torch.float64 or not x.dtype.is_floating_point
-        program = rounding_program(FLOAT64 if wide else FLOAT32, fmt, rounding)
-        kernel = rounding_kernel(program, x.dtype)
-        return kernel([x], x.shape, taken(streams, 1), start)
-
-    def by_operations() -> Carried:
-        loop = rounding_loop(x.dtype, fmt, rounding)
-        return loop([x], x.shape, (), taken(streams, 1), start)
-
-    (result,), strange = carried_out(by_kernel, by_operations, kernels)
+    wide = x.dtype == torch.float64 or not x.dtype.is_floating_point
+    carrier = FLOAT64 if wide else FLOAT32
+    run = chosen_way(
+        lambda: rounding_kernel(rounding_program(carrier, fmt, rounding), x.dtype),
+        lambda: rounding_loop(x.dtype, fmt, rounding),
+        kernels,
+    )
+    (result,), strange = run([x], x.shape, taken(streams, 1), start)
     if strange:
         raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from mcfsim.compile.launch import (
     WARPS,
     Launcher,
     Ready,
+    SourceWords,
     elements_on,
     function,
     sent,
@@ -27,11 +28,14 @@ from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import ScalarEncoding
 from mcfsim.compile.triton_source import ALIGNMENT, FIRST_ADDRESS, kernel_source
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import RandomWords, counters
+from mcfsim.random import counters
 
 if TYPE_CHECKING:
     import torch
+
+    from mcfsim.kernels.torch_tensors import Tensors
 
 
 # -- tables of vectors ------------------------------------------------------------------------------------
@@ -60,7 +64,7 @@ class DevicePart(NamedTuple):
     aligned: bool
 
 
-def tabulated(sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int], elements: int) -> list[Rows]:
+def tabulated(sets: Sequence[Tensors], starts: Sequence[int], elements: int) -> list[Rows]:
     """Return the rows of sets of vectors: those of aligned elements, and those of the others.
 
     The others are the ends of vectors, and all elements of vectors at unaligned addresses.
@@ -125,7 +129,7 @@ class Table:
     parts : list of DevicePart
     """
 
-    def __init__(self, sets: Sequence[Sequence[torch.Tensor]], starts: Sequence[int]) -> None:
+    def __init__(self, sets: Sequence[Tensors], starts: Sequence[int]) -> None:
         import torch
 
         self.device = sets[0][0].device
@@ -140,7 +144,7 @@ class Table:
 class TableLauncher(Ready):
     """A kernel that processes many sets of vectors in one launch, bound to its real scalars."""
 
-    def __call__(self, table: Table, words: Mapping[int, RandomWords] | None = None) -> None:
+    def __call__(self, table: Table, words: SourceWords | None = None) -> None:
         """Fill the results of each set of a table from its operands.
 
         Random words depend on the number that the table gives each set's first element. The vectors of the
@@ -149,7 +153,7 @@ class TableLauncher(Ready):
         shared = shared_by_all(self, table.device, self.streams(words))
         self.launch(table.parts, table.elements, shared)
 
-    def launch(self, parts: Sequence[DevicePart], elements: int, shared: Sequence[torch.Tensor]) -> None:
+    def launch(self, parts: Sequence[DevicePart], elements: int, shared: Tensors) -> None:
         """Process the parts of a table, given the tensors that all elements share."""
         import torch
 
@@ -224,7 +228,6 @@ class Kernel(Lines):
     ) -> None:
         super().__init__(program, scalars, epilogue, joined, checked=checked, packed=packed, clean=False)
         self._hardware = hardware
-        self._by_hardware: dict[tuple[ScalarEncoding, ...], str] = {}
 
     def with_scalars(self, scalars: Mapping[str, Any]) -> Launcher:
         """Return the kernel bound to real scalars, given by name.
@@ -244,15 +247,8 @@ class Kernel(Lines):
 
     def source(self, numbers: Sequence[Any]) -> str:
         """Return the source compiled for real scalars; with GPU instructions if `hardware` was set."""
-        if not self._hardware:
-            return super().source(numbers)
-        return self._by_instructions(self._entering(numbers)[0])
-
-    def _by_instructions(self, ways: tuple[ScalarEncoding, ...]) -> str:
-        if ways not in self._by_hardware:
-            lowered, _ = self._lowered(ways)
-            self._by_hardware[ways] = kernel_source(lowered, self._about(), many=self._many, hardware=True)
-        return self._by_hardware[ways]
+        sources: tuple[str, str | None] = self._lowered(self.ways(numbers))[1]
+        return sources[1] or sources[0]
 
     def _ready(
         self, numbers: Sequence[Any], given: Sequence[ScalarEncoding] | None = None
@@ -260,11 +256,12 @@ class Kernel(Lines):
         """Return the source, the line, its numbers, and the source with GPU instructions, if requested."""
         check_triton()
         ways, found = self._entering(numbers, given)
-        lowered, text = self._lowered(ways)
-        return text, lowered, tuple(found), self._by_instructions(ways) if self._hardware else None
+        lowered, (text, by_hardware) = self._lowered(ways)
+        return text, lowered, tuple(found), by_hardware
 
-    def _source(self, lowered: Lowered, about: str) -> str:
-        return kernel_source(lowered, about, many=self._many)
+    def _emitted(self, lowered: Lowered, about: str) -> tuple[str, str | None]:
+        make = partial(kernel_source, lowered, about, many=self._many)
+        return make(), make(hardware=True) if self._hardware else None
 
 
 class TableKernel(Kernel):
@@ -286,11 +283,8 @@ class TableKernel(Kernel):
 
 
 # -- launches that a graph repeats ------------------------------------------------------------------------
-class Chosen(NamedTuple):
-    """One of the kernels of a graph launch, bound to the real scalars of the next launch."""
-
-    place: int
-    ready: TableLauncher
+#: The place of one of a graph launch's kernels, and this kernel bound to the real scalars of the next launch.
+Chosen = tuple[int, TableLauncher]
 
 
 class GraphLaunch:
@@ -318,7 +312,7 @@ class GraphLaunch:
         numbers: Sequence[Any],
         rows: Sequence[Rows],
         elements: int,
-        words: Mapping[int, RandomWords],
+        words: SourceWords,
         device: torch.device,
     ) -> None:
         import torch
@@ -345,19 +339,16 @@ class GraphLaunch:
             for one, other in zip(rows, self._rows, strict=True)
         )
 
-    def chosen(self, numbers: Sequence[Any]) -> Chosen:
-        """Return the kernel that takes the given real scalars, bound to them.
+    def chosen(self, numbers: Sequence[Any]) -> Chosen | None:
+        """Return the kernel that takes the given real scalars, bound to them; None if none does."""
+        try:
+            ways = self._kernel.ways(numbers)
+            place = self._ways.index(ways) if ways in self._ways else len(self._ways) - 1
+            return place, self._kernel.with_numbers(numbers, self._ways[place])
+        except UnsupportedFormatError:
+            return None
 
-        Raises
-        ------
-        UnsupportedFormatError
-            If none does.
-        """
-        ways = self._kernel.ways(numbers)
-        place = self._ways.index(ways) if ways in self._ways else len(self._ways) - 1
-        return Chosen(place, self._kernel.with_numbers(numbers, self._ways[place]))
-
-    def hand_over(self, chosen: Chosen, rows: Sequence[Rows], words: Mapping[int, RandomWords]) -> None:
+    def hand_over(self, chosen: Chosen, rows: Sequence[Rows], words: SourceWords) -> None:
         """Set the vectors, numbers and random words of the next launch."""
         import torch
 

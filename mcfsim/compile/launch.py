@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -22,11 +22,10 @@ from mcfsim.random import RandomWords, counters, word_bits
 if TYPE_CHECKING:
     import torch
 
+    from mcfsim.kernels.torch_tensors import Tensors
+
 
 # -- a device's instructions, tried -----------------------------------------------------------------------
-#: Turns a source, its line and its numbers into a function that fills results (`mcfsim.compile.launch`).
-Launch = Callable[[str, Lowered, tuple[float, ...]], Callable[..., Any]]
-
 #: Lower halves of binary32 numbers at and near the points where a rounding to 16 bits changes.
 _LOWER = sorted(
     {0, 1, 0xFFFF}
@@ -62,10 +61,22 @@ class InstructionTrial(NamedTuple):
     instruction: str
 
     @property
+    def coded(self) -> bool:
+        """Whether it takes codes."""
+        return any(x in self.lowered.packed for x in self.lowered.operands)
+
+    @property
     def tuples(self) -> int:
         """The number of operand tuples that are numbered; for three codes only a part of them."""
-        coded = len(self.lowered.packed) - (self.lowered.results[0] in self.lowered.packed)
-        return 1 << 16 if coded == 1 else 1 << 32
+        return 1 << 16 if self.coded and len(self.lowered.operands) == 1 else 1 << 32
+
+    def given(self, columns: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return operands with the given integers as codes, of 16 bits or else of 32."""
+        import torch
+
+        if self.coded:
+            return [_as(torch.int16, column) for column in columns]
+        return [_as(torch.int32, column).view(torch.float32) for column in columns]
 
 
 @lru_cache(maxsize=1)
@@ -91,27 +102,18 @@ def trials() -> dict[str, InstructionTrial]:
     return made
 
 
-def check_instructions(device: torch.device, launch: Launch) -> None:
-    """Raise InstructionError unless a device's instructions agree with the algorithms on hard operands.
-
-    Parameters
-    ----------
-    device : device
-    launch : callable
-        `mcfsim.compile.launch.Launcher`.
-    """
+def check_instructions(device: torch.device) -> None:
+    """Raise InstructionError unless a device's instructions agree with the algorithms on hard operands."""
     for verb, trial in trials().items():
         operands = _hard(trial, device)
-        found = differing(trial, operands, launch)
+        found = differing(trial, operands)
         if found.numel():
             place = int(found[0])
             given = ", ".join(_written(x[place]) for x in operands)
             raise InstructionError(f"{device}: its instruction for {verb} differs from the text at {given}")
 
 
-def first_difference(
-    verb: str, device: torch.device, launch: Launch, start: int = 0, stop: int | None = None
-) -> int | None:
+def first_difference(verb: str, device: torch.device, start: int = 0, stop: int | None = None) -> int | None:
     """Return the first tuple of operands on which an instruction and the algorithm differ, or None.
 
     All 2^32 binary32 numbers are tried, all pairs of codes, or as many triples; all verbs together take a
@@ -122,15 +124,13 @@ def first_difference(
     verb : str
         One of `trials`.
     device : device
-    launch : callable
-        `mcfsim.compile.launch.Launcher`.
     start, stop : int, optional
         The first tuple tried and the one after the last, by number; by default all are tried.
     """
     trial = trials()[verb]
     stop = trial.tuples if stop is None else min(stop, trial.tuples)
     for first in range(start, stop, _BLOCK):
-        found = differing(trial, numbered(trial, first, min(first + _BLOCK, stop), device), launch)
+        found = differing(trial, numbered(trial, first, min(first + _BLOCK, stop), device))
         if found.numel():
             return first + int(found[0])
     return None
@@ -141,26 +141,21 @@ def numbered(trial: InstructionTrial, start: int, stop: int, device: torch.devic
     import torch
 
     number = torch.arange(start, stop, dtype=torch.int64, device=device)
-    if not any(x in trial.lowered.packed for x in trial.lowered.operands):
-        return [_as(torch.int32, number).view(torch.float32)]
     # The third code runs through all codes as the second does, in another order for each first one.
     parts = [number >> 16, number, (number >> 16) * 40503 + number * 48271 + 12345]
-    used = {1: parts[1:2], 2: parts[:2], 3: parts}[len(trial.lowered.operands)]
-    return [_as(torch.int16, part) for part in used]
+    return trial.given({1: parts[1:2], 2: parts[:2], 3: parts}[len(trial.lowered.operands)])
 
 
-def differing(trial: InstructionTrial, operands: Sequence[torch.Tensor], launch: Launch) -> torch.Tensor:
+def differing(trial: InstructionTrial, operands: Tensors) -> torch.Tensor:
     """Return the places where the instruction and the algorithm give different results."""
     import torch
 
     (result,) = trial.lowered.results
     coded = result in trial.lowered.packed
-    made = []
+    made, kind = [], torch.int16 if coded else torch.float32
     for source in (trial.text, trial.instruction):
-        out = torch.empty(
-            operands[0].numel(), dtype=torch.int16 if coded else torch.float32, device=operands[0].device
-        )
-        launch(source, trial.lowered, ())(operands, [out])
+        out = torch.empty(operands[0].numel(), dtype=kind, device=operands[0].device)
+        Launcher(source, trial.lowered, ())(operands, [out])
         made.append(out)
     one, other = made
     if coded:
@@ -173,17 +168,16 @@ def _hard(trial: InstructionTrial, device: torch.device) -> list[torch.Tensor]:
     """Return hard operands: all upper halves with hard lower halves, all codes, or tuples of hard codes."""
     import torch
 
-    operands = trial.lowered.operands
-    if not any(x in trial.lowered.packed for x in operands):
+    count = len(trial.lowered.operands)
+    if not trial.coded:
         upper = torch.arange(2**16, dtype=torch.int64, device=device) << 16
         lower = torch.tensor(_LOWER, dtype=torch.int64, device=device)
-        return [_as(torch.int32, (upper[:, None] | lower).reshape(-1)).view(torch.float32)]
-    if len(operands) == 1:
+        return trial.given([(upper[:, None] | lower).reshape(-1)])
+    if count == 1:
         return numbered(trial, 0, trial.tuples, device)
-    few = _CODES if len(operands) == 2 else _CODES[::2]
-    tuples = list(product([sign | code for code in few for sign in (0, 0x8000)], repeat=len(operands)))
-    columns = torch.tensor(tuples, dtype=torch.int64, device=device).T
-    return [_as(torch.int16, column) for column in columns]
+    few = _CODES if count == 2 else _CODES[::2]
+    tuples = list(product([sign | code for code in few for sign in (0, 0x8000)], repeat=count))
+    return trial.given(torch.tensor(tuples, dtype=torch.int64, device=device).T)
 
 
 def _as(dtype: torch.dtype, codes: torch.Tensor) -> torch.Tensor:
@@ -197,6 +191,8 @@ def _written(x: torch.Tensor) -> str:
 
 
 # -- launches ---------------------------------------------------------------------------------------------
+#: Random words, by the sources of a program.
+SourceWords = Mapping[int, RandomWords]
 #: Options that keep the compiler from fusing operations and from flushing subnormal numbers.
 EXACT = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
 #: Elements of an instance, and warps that share them; and elements at a time if Triton interprets.
@@ -222,9 +218,7 @@ class Ready:
     _numbers: tuple[float, ...]
     by_hardware: str | None = None
 
-    def checked(
-        self, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def checked(self, operands: Tensors, results: Tensors) -> list[torch.Tensor]:
         """Return vectors as the line takes them; raise if one has another dtype, size or device."""
         given, values = [*operands, *results], [*self.lowered.operands, *self.lowered.results]
         if len(given) != len(values):
@@ -249,7 +243,7 @@ class Ready:
             raise TypeError(f"the kernel takes a tensor of {wanted}, not of {x.dtype}")
         return x.view(torch.int8) if value.type is TRUTH else x
 
-    def streams(self, words: Mapping[int, RandomWords] | None) -> list[RandomWords]:
+    def streams(self, words: SourceWords | None) -> list[RandomWords]:
         """Return the stream of each operation that draws; raise if words of a source are missing."""
         words = words or {}
         if missing := sorted({draw.source for draw in self.lowered.draws} - words.keys()):
@@ -270,11 +264,7 @@ class Launcher(Ready):
     """A kernel bound to its real scalars."""
 
     def __call__(
-        self,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor],
-        start: int = 0,
-        words: Mapping[int, RandomWords] | None = None,
+        self, operands: Tensors, results: Tensors, start: int = 0, words: SourceWords | None = None
     ) -> bool:
         """Fill results from operands, contiguous vectors of one length on one device.
 
@@ -347,7 +337,7 @@ def _has_good_instructions(device: torch.device) -> bool:
     except ValueError:
         return False
     try:
-        check_instructions(device, Launcher)
+        check_instructions(device)
     except InstructionError as error:  # other errors have nothing to do with instructions
         warnings.warn(f"{error}; kernels on it do without such instructions", RuntimeWarning, stacklevel=4)
         return False

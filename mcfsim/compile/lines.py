@@ -13,7 +13,6 @@ from mcfsim.compile.lowering import Lowered, called, lower, type_of, way_of
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import ScalarEncoding, encoding, numbers_by
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import I32, Line, Value
 from mcfsim.kernels.element.split import integer_element, joined_element, number_element, rest_element
@@ -30,14 +29,12 @@ class AsBits(ABC):
     ----------
     place : int
         The place of the operand, whose carrier is binary32.
+    bits : int
+        The number of bits.
     """
 
     place: int
-
-    @property
-    @abstractmethod
-    def bits(self) -> int:
-        """The number of bits."""
+    bits: int
 
     @abstractmethod
     def read(self, given: Sequence[Value]) -> Value:
@@ -70,10 +67,7 @@ class AsBits(ABC):
         results = list(lowered.results)
         results[self.place] = self.kept(results[self.place])
         dtype = np.min_scalar_type(2**self.bits - 1)
-        packed = {
-            x: code_dtype(y.format) for x, y in zip(given, program.inputs, strict=True) if has_codes(y.format)
-        }
-        lying = {**lowered.packed, **packed, given[self.place]: dtype, results[self.place]: dtype}
+        lying = {**lowered.packed, given[self.place]: dtype, results[self.place]: dtype}
         return replace(lowered, operands=tuple(given), results=tuple(results), packed=lying)
 
 
@@ -85,54 +79,33 @@ class SplitOperand(AsBits):
     ----------
     leading : int
         The place of the operand whose codes come first.
-    following : int
-        The number of bits that follow.
     rounded : bool
         See `mcfsim.kernels.element.split.joined_element`.
     """
 
     leading: int
-    following: int
     rounded: bool
-
-    @property
-    def bits(self) -> int:
-        """The number of bits that follow."""
-        return self.following
 
     def read(self, given: Sequence[Value]) -> Value:
         """Return the number of a code and the bits that follow it."""
-        return joined_element(given[self.leading], given[self.place], self.following, rounded=self.rounded)
+        return joined_element(given[self.leading], given[self.place], self.bits, rounded=self.rounded)
 
     def kept(self, x: Value) -> Value:
         """Return the last bits of a number."""
-        return rest_element(x, self.following)
+        return rest_element(x, self.bits)
 
 
 @dataclass(frozen=True)
 class Integer(AsBits):
-    """An operand stored as an integer in two's complement.
-
-    Parameters
-    ----------
-    size : int
-        The size of the integer in bits: 16 at most.
-    """
-
-    size: int
-
-    @property
-    def bits(self) -> int:
-        """The size of the integer."""
-        return self.size
+    """An operand stored as an integer in two's complement, of 16 bits at most."""
 
     def read(self, given: Sequence[Value]) -> Value:
         """Return the integer as a number."""
-        return number_element(given[self.place], self.size)
+        return number_element(given[self.place], self.bits)
 
     def kept(self, x: Value) -> Value:
         """Return a number as an integer."""
-        return integer_element(x, self.size)
+        return integer_element(x, self.bits)
 
 
 # -- lines ------------------------------------------------------------------------------------------------
@@ -176,15 +149,11 @@ class Lines(ABC):
         self.program, self.policy, self.epilogue, self.joined = program, scalars, epilogue, joined
         self._options = options
         self._uses = program.uses
-        self._made: dict[tuple[ScalarEncoding, ...], tuple[Lowered, str]] = {}
-
-    def source(self, numbers: Sequence[Any]) -> str:
-        """Return the source of the module that is compiled for the given real scalars."""
-        return self._lowered(self._entering(numbers)[0])[1]
+        self._made: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Any]] = {}
 
     def line(self, numbers: Sequence[Any]) -> Lowered:
         """Return the line of machine operations for the given real scalars, epilogue included."""
-        return self._line(self._entering(numbers)[0], **self._options)
+        return self._line(self.ways(numbers), **self._options)
 
     def ways(self, numbers: Sequence[Any]) -> tuple[ScalarEncoding, ...]:
         """Return the cheapest encodings of the given real scalars."""
@@ -220,14 +189,13 @@ class Lines(ABC):
             found += parts
         return tuple(ways), found
 
-    def _lowered(self, ways: tuple[ScalarEncoding, ...]) -> tuple[Lowered, str]:
+    def _lowered(self, ways: tuple[ScalarEncoding, ...]) -> tuple[Lowered, Any]:
+        """Return the line for encodings, and what is emitted from it, made once."""
         if ways not in self._made:
             lowered = self._line(ways, **self._options)
-            self._made[ways] = lowered, self._source(lowered, self._about())
+            about = f"{self.program.name}, {len(self.program.steps)} operations."
+            self._made[ways] = lowered, self._emitted(lowered, about)
         return self._made[ways]
-
-    def _about(self) -> str:
-        return f"{self.program.name}, {len(self.program.steps)} operations."
 
     def _line(self, ways: tuple[ScalarEncoding, ...], **options: Any) -> Lowered:
         begun = lower if self.joined is None else self.joined.lowered
@@ -235,5 +203,5 @@ class Lines(ABC):
         return lowered if self.epilogue is None else self.epilogue(lowered)
 
     @abstractmethod
-    def _source(self, lowered: Lowered, about: str) -> str:
-        """Return a line as the source of a module."""
+    def _emitted(self, lowered: Lowered, about: str) -> Any:
+        """Return a line as its machine takes it: as the source of a module, or as calls."""

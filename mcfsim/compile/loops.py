@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from threading import Lock
@@ -15,9 +15,9 @@ from mcfsim.checks import check_processor
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
-from mcfsim.compile.program import Draw, Program, flat
+from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
-from mcfsim.compile.sources import called, is_cached
+from mcfsim.compile.sources import KEY, called, is_cached
 from mcfsim.kernels.element.forms import as_calls
 from mcfsim.kernels.element.machine import I64, recorded
 from mcfsim.kernels.element.philox import philox_element
@@ -35,7 +35,6 @@ def rows(seed_low, seed_high, step, places, start, out):
     for j in range(places.size):
         loop(seed_low, seed_high, step, places[j], start, out[j])
 """
-_KEY = ("seed_low", "seed_high", "step", "place")
 
 
 def word_dtype(bits: int) -> np.dtype[Any]:
@@ -80,9 +79,9 @@ def _rows() -> Any:
 
 def source_of_words() -> str:
     """Return the source of the loop that draws random words."""
-    line, results = recorded(philox_element, index=I64, **dict.fromkeys(_KEY, I64))
+    line, results = recorded(philox_element, index=I64, **dict.fromkeys(KEY, I64))
     inputs = {value.constant: value for value in line.values if value.verb == "input"}
-    key = tuple(inputs[name] for name in _KEY)
+    key = tuple(inputs[name] for name in KEY)
     lowered = Lowered(line, (), key, (), results, None, index=inputs["index"])
     about = "The words of Philox4x32-10, four of a counter."
     return source(lowered, about, interleaved=True) + _ROWS
@@ -212,7 +211,7 @@ class Loop(Lines):
         apart: bool = False,
     ) -> None:
         super().__init__(program, scalars, epilogue, joined, checked=checked, wide=wide, packed=packed)
-        self.checked, self._apart = checked, apart
+        self._apart = apart
         self._lock = Lock()
         self._compiled: dict[tuple[ScalarEncoding, ...], Callable[..., int]] = {}
         self._written: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Callable[..., int]]] = {}
@@ -269,6 +268,11 @@ class Loop(Lines):
             _draws=lowered.draws,
         )
 
+    def source(self, numbers: Sequence[Any]) -> str:
+        """Return the source of the module that is compiled for the given real scalars."""
+        text: str = self._lowered(self.ways(numbers))[1]
+        return text
+
     def is_cached(self, numbers: Sequence[Any]) -> bool:
         """Return whether the loop for the given real scalars was compiled before on this machine."""
         return is_cached(self.source(numbers))
@@ -303,24 +307,21 @@ class Loop(Lines):
         results = [np.empty(size, dtype) for dtype in bound_loop.results]
         if not bound_loop(arrays, results):
             raise ValueError("an operand holds what is no value of its format")
-        return _filled(self.program.results, iter(results))
+        rest = iter(results)
+        return mapped(lambda _: next(rest), self.program.results)
 
     def _loop(self, ways: tuple[ScalarEncoding, ...]) -> Callable[..., int]:
         """Return the compiled function after a first call on no elements, in which Numba compiles it."""
         with self._lock:  # so that threads do not compile it twice
-            return self._made_once(ways)
-
-    def _made_once(self, ways: tuple[ScalarEncoding, ...]) -> Callable[..., int]:
-        if ways not in self._compiled:
-            lowered, text = self._lowered(ways)
-            try:
-                loop = self._called(lowered, text)
-            except ImportError:
-                raise
-            except Exception as error:
-                raise CompilationError(f"{self.program.name} could not be compiled: {error}") from error
-            self._compiled[ways] = loop
-        return self._compiled[ways]
+            if ways not in self._compiled:
+                lowered, text = self._lowered(ways)
+                try:
+                    self._compiled[ways] = self._called(lowered, text)
+                except ImportError:
+                    raise
+                except Exception as error:
+                    raise CompilationError(f"{self.program.name} could not be compiled: {error}") from error
+            return self._compiled[ways]
 
     def _called(self, lowered: Lowered, text: str) -> Callable[..., int]:
         words = [word_dtype(bits) for bits in lowered.draws.values()]
@@ -330,7 +331,7 @@ class Loop(Lines):
         results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
         return called(text, "loop", *operands, *numbers, *results)
 
-    def _source(self, lowered: Lowered, about: str) -> str:
+    def _emitted(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about, apart=self._apart)
 
 
@@ -357,7 +358,7 @@ class RowLoop(Loop):
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
         return called(text, "rows", np.empty((0, columns), np.int64), np.int64(0), *numbers)
 
-    def _source(self, lowered: Lowered, about: str) -> str:
+    def _emitted(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about) + rows_source(lowered)
 
 
@@ -365,10 +366,6 @@ def _read_only(x: Array) -> Array:
     view = x.view()
     view.flags.writeable = False
     return view
-
-
-def _filled(nested: Any, rest: Iterator[Array]) -> Any:
-    return tuple(_filled(item, rest) for item in nested) if isinstance(nested, tuple) else next(rest)
 
 
 # -- by NumPy -----------------------------------------------------------------------------------------------

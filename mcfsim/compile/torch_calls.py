@@ -19,17 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Type, Value, recorded
+from mcfsim.kernels.element.machine import F32, F64, I64, Type, Value, recorded
 from mcfsim.kernels.element.philox import philox_element
+from mcfsim.kernels.element.verbs import DTYPES as NUMPY
+from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.random import RandomWords, counters, word_bits
 
-DTYPES: Mapping[Type, torch.dtype] = {
-    F32: torch.float32,
-    F64: torch.float64,
-    I32: torch.int32,
-    I64: torch.int64,
-    TRUTH: torch.bool,
-}
+DTYPES: Mapping[Type, torch.dtype] = {kind: getattr(torch, dtype.name) for kind, dtype in NUMPY.items()}
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
@@ -86,7 +82,7 @@ class TorchCalls:
             done = [x for x in dict.fromkeys(taken) if last[x] == place]
             self._steps.append((_function(value), value.number, taken, done))
 
-    def __call__(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, given: Tensors) -> list[torch.Tensor]:
         """Return the results for tensors of the inputs' dtypes, on one device, that broadcast.
 
         A result may be an operand itself or a constant; its shape is that of the operands it depends on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,10 @@ from mcfsim.compile.triton_source import check_gpu
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.kernels.torch_tensors import Tensors
 
+#: Runs an algorithm on tensors that broadcast to a shape, given streams of random words and the first index.
+TensorWay = Callable[[Tensors, torch.Size, DeviceStreams | None, int], Carried]
 #: The most operations and vectors of an algorithm; beyond these, compiling takes minutes.
 MOST_STEPS, MOST_VECTORS = 128, 256
 
@@ -92,11 +95,7 @@ class TensorKernel:
     formats: tuple[Format, ...]
 
     def __call__(
-        self,
-        operands: Sequence[torch.Tensor],
-        shape: torch.Size,
-        streams: DeviceStreams | None = None,
-        start: int = 0,
+        self, operands: Tensors, shape: torch.Size, streams: DeviceStreams | None = None, start: int = 0
     ) -> Carried:
         """Return new tensors of a shape to which the operands broadcast, and whether an element is no value.
 
@@ -111,26 +110,25 @@ class TensorKernel:
         return results, not good
 
 
-def carried_out(
-    by_kernel: Callable[[], Carried], by_operations: Callable[[], Carried], kernels: bool | None
-) -> Carried:
-    """Run an algorithm by a kernel or by PyTorch's operations, and return its results.
+def chosen_way(
+    kernel: Callable[[], TensorWay], operations: Callable[[], TensorWay], kernels: bool | None
+) -> TensorWay:
+    """Return the way in which an algorithm runs: by a kernel, or by PyTorch's operations.
 
     Parameters
     ----------
-    by_kernel, by_operations : callable
-        The two ways. A kernel raises before it takes streams of random words.
+    kernel, operations : callable
+        Return the two ways.
     kernels : bool or None
         True, by the kernel; False, by operations; None, by the kernel if it takes the operands.
     """
-    if kernels is False:
-        return by_operations()
-    try:
-        return by_kernel()
-    except (NoKernelError, UnsupportedFormatError):
-        if kernels:
-            raise
-        return by_operations()
+    if kernels is not False:
+        try:
+            return kernel()
+        except (NoKernelError, UnsupportedFormatError):
+            if kernels:
+                raise
+    return operations()
 
 
 def kernel_of(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
+from operator import or_
 from typing import Any, Protocol
 
 import torch
 
-from mcfsim.compile.launch import Ready
+from mcfsim.compile.launch import Ready, SourceWords
 from mcfsim.compile.lines import AsBits, Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
 from mcfsim.compile.program import Program, Register
@@ -22,6 +23,7 @@ from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import BINARY64, change_element, operate_element
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.random import RandomWords, word_bits
 from mcfsim.rounding import Mode, Rounding, Underflow
 
@@ -73,11 +75,12 @@ class TensorLoop:
 
     def __call__(
         self,
-        operands: Sequence[torch.Tensor],
+        operands: Tensors,
         shape: torch.Size,
-        numbers: Sequence[float] = (),
         streams: DeviceStreams | None = None,
         start: int = 0,
+        *,
+        numbers: Sequence[float] = (),
     ) -> Carried:
         """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
 
@@ -141,8 +144,8 @@ def values_alone(program: Program) -> Program:
 
 def loop_of(
     program: Program, dtypes: tuple[torch.dtype, ...], scalars: Scalars, *, checked: bool
-) -> tuple[TensorLoop, list[float]]:
-    """Return the loop of a program for tensors of the given dtypes, and the numbers that it takes.
+) -> Callable[..., Carried]:
+    """Return the loop of a program for tensors of the given dtypes, bound to its numbers.
 
     Parameters
     ----------
@@ -160,9 +163,8 @@ def loop_of(
         If an operation has no exact path in binary64, or a real scalar leads beyond that.
     """
     pairs = [encoding(use, x, scalars) for use, x in zip(program.uses, program.reals(), strict=True)]
-    ways = tuple(way for way, _ in pairs)
-    loop = _loop(CacheKey(program.key, program), ways, dtypes, checked)
-    return loop, [number for _, numbers in pairs for number in numbers]
+    loop = _loop(CacheKey(program.key, program), tuple(way for way, _ in pairs), dtypes, checked)
+    return partial(loop, numbers=[number for _, numbers in pairs for number in numbers])
 
 
 @lru_cache(maxsize=512)
@@ -182,10 +184,7 @@ def _loop(
     lowered = lower(kept.item, ways, onto=tuple(values), clean=False)
     results = list(lowered.results)
     if checked:
-        found = strange[0]
-        for other in strange[1:]:
-            found = found | other
-        results.append(found)
+        results.append(reduce(or_, strange))
     return TensorLoop(
         calls=TorchCalls(results, [*given, *lowered.words, *lowered.numbers]),
         numbers=tuple(x.type for x in lowered.numbers),
@@ -267,11 +266,7 @@ class BoundTensorLoop(Ready):
     calls: TorchCalls = field(kw_only=True)
 
     def __call__(
-        self,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor],
-        start: int = 0,
-        words: Mapping[int, RandomWords] | None = None,
+        self, operands: Tensors, results: Tensors, start: int = 0, words: SourceWords | None = None
     ) -> None:
         """Fill results from operands as `mcfsim.compile.launch.Launcher` does, with the same exceptions."""
         vectors, streams = self.checked(operands, results), self.streams(words)
@@ -312,17 +307,12 @@ class TensorLines(Lines):
 
     def __init__(self, program: Program, scalars: Scalars = "exact", joined: AsBits | None = None) -> None:
         super().__init__(program, scalars, None, joined, packed=True, clean=False)
-        self._calls: dict[tuple[ScalarEncoding, ...], TorchCalls] = {}
 
     def with_numbers(self, numbers: Sequence[Any]) -> BoundTensorLoop:
         """Return the line bound to real scalars, as `mcfsim.compile.kernel.TableKernel.with_numbers` does."""
         ways, found = self._entering(numbers)
-        lowered, _ = self._lowered(ways)
-        if ways not in self._calls:
-            self._calls[ways] = TorchCalls(
-                lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers]
-            )
-        return BoundTensorLoop("", lowered, tuple(found), calls=self._calls[ways])
+        lowered, calls = self._lowered(ways)
+        return BoundTensorLoop("", lowered, tuple(found), calls=calls)
 
-    def _source(self, lowered: Lowered, about: str) -> str:
-        return ""
+    def _emitted(self, lowered: Lowered, about: str) -> TorchCalls:
+        return TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.storage.buffers import BLOCK
 
 try:
     import torch as torch  # for modules that are imported after this one alone
 except ModuleNotFoundError as error:
     raise ImportError("backend 'torch' needs PyTorch: pip install 'mcfsim[torch]'") from error
+
+#: Several tensors, as arguments.
+Tensors = Sequence[torch.Tensor]
 
 _NAMES = (
     "float64",
@@ -80,7 +82,8 @@ def dense(x: Any, device: torch.device) -> torch.Tensor:
     Raises
     ------
     TypeError
-        If it is no dense tensor on the device, or if `detached` refuses it.
+        If it is no dense tensor on the device, or is not real; or if gradients would be lost: it requires
+        grad, and ``torch.no_grad()`` is not on.
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(
@@ -92,19 +95,14 @@ def dense(x: Any, device: torch.device) -> torch.Tensor:
             f"an operand lies on device {str(x.device)!r}, and this arithmetic computes on {str(device)!r}; "
             f"move it with .to({str(device)!r})"
         )
-    if x.layout is not torch.strided:
-        raise TypeError(f"a tensor with layout {x.layout} is not supported, only dense ones are")
-    return detached(x)
+    _check_plain(x)
+    return x.detach().resolve_neg()
 
 
-def detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on any device detached from its graph, with a lazy negation resolved.
-
-    Raises
-    ------
-    TypeError
-        If it is not real, or if gradients would be lost: it requires grad, and ``torch.no_grad()`` is not on.
-    """
+def _check_plain(tensor: torch.Tensor) -> None:
+    """Raise TypeError unless a tensor is dense and real, and loses no gradients outside its graph."""
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"a tensor with layout {tensor.layout} is not supported, only dense ones are")
     if tensor.is_complex() or tensor.is_quantized:
         raise TypeError(f"a tensor of dtype {tensor.dtype} holds no plain real numbers")
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -112,7 +110,6 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
             "a tensor that requires grad is not differentiated through; pass tensor.detach(), or compute "
             "under torch.no_grad()"
         )
-    return tensor.detach().resolve_neg()
 
 
 def uncompiled(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -131,9 +128,7 @@ def check_dense(tensor: torch.Tensor) -> None:
     """Raise TypeError unless a tensor on any device is dense and real, and holds numbers."""
     if tensor.device.type == "meta":
         raise TypeError("a tensor on device 'meta' has a shape, and no numbers")
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"a tensor with layout {tensor.layout} is not supported, only dense ones are")
-    detached(tensor)
+    _check_plain(tensor)
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
@@ -152,7 +147,8 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
             f"a tensor on device {str(tensor.device)!r} with layout {tensor.layout} is not supported, only "
             "dense CPU tensors are; convert it with .to('cpu').to_dense()"
         )
-    tensor = detached(tensor)
+    _check_plain(tensor)
+    tensor = tensor.detach().resolve_neg()
     if tensor.dtype not in _FOREIGN:
         array: NDArray[Any] = tensor.numpy()
         return array
@@ -161,33 +157,3 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     scalar = getattr(ml_dtypes, TORCH_DTYPES[tensor.dtype].name)
     bits: NDArray[Any] = tensor.view(_BITS[tensor.itemsize]).numpy()
     return bits.view(scalar)
-
-
-# -- CPU tensors strung together --------------------------------------------------------------------------
-def flat(tensor: torch.Tensor) -> Any:
-    """Return the elements of a tensor in row-major order; slices of the result can be read and written."""
-    array = as_array(tensor)
-    return array.reshape(-1) if array.flags.c_contiguous else array.flat
-
-
-def cut(sizes: Iterable[int]) -> Iterator[list[tuple[int, slice, slice]]]:
-    """Yield the blocks of concatenated tensors of given sizes, so that small tensors share a block.
-
-    Yields
-    ------
-    list of (int, slice, slice)
-        The pieces of a block: the number of the tensor, its elements, and their places in the block.
-    """
-    pieces: list[tuple[int, slice, slice]] = []
-    filled = 0
-    for index, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            length = min(size - start, BLOCK - filled)
-            pieces.append((index, slice(start, start + length), slice(filled, filled + length)))
-            start, filled = start + length, filled + length
-            if filled == BLOCK:
-                yield pieces
-                pieces, filled = [], 0
-    if pieces:
-        yield pieces

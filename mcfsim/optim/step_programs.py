@@ -189,7 +189,7 @@ def as_bits(strategy: Strategy, program: Program) -> AsBits | None:
     if extra.remainder:
         return Integer(place, size_of(extra.remainder))
     rounded = strategy.parameter.rounding is Mode.NEAREST_AWAY
-    return SplitOperand(place, 0, FLOAT32.precision - low.precision, rounded)
+    return SplitOperand(place, FLOAT32.precision - low.precision, leading=0, rounded=rounded)
 
 
 def size_of(bits: int) -> int:

@@ -7,18 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.torch_tensors import as_array, check_dense, torch_dtype
+from mcfsim.kernels.torch_tensors import check_dense, torch_dtype
 from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.rounding import Rounding
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_spread, local, spread_as
-from mcfsim.torch.moved import StateLayout, bits_of, summed
+from mcfsim.torch.moved import StateLayout, packed, summed
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.state_dicts import NAMES
 
@@ -228,8 +227,7 @@ def _held(stores: StateLayout, x: torch.Tensor) -> dict[str, torch.Tensor]:
     if extra == "master":
         return {"parameter": parameter, extra: master}
     rest = torch.empty(x.shape, dtype=stores.dtypes[extra])
-    kept = bits_of(as_array(rest)).reshape(-1)  # in the same memory
-    stores.beside(_array(parameter), kept).keep(_array(master))
+    stores.beside(packed(parameter.cpu()), packed(rest)).keep(packed(master.cpu()))
     return {"parameter": parameter, extra: rest.to(x.device)}
 
 
@@ -241,10 +239,6 @@ def _components(x: torch.Tensor, fmt: Format, count: int) -> list[torch.Tensor]:
         found.append(part.to(torch_dtype(fmt)).contiguous())
         rest = torch.where(part.isfinite(), rest - part, torch.zeros_like(rest))
     return found
-
-
-def _array(x: torch.Tensor) -> NDArray[Any]:
-    return as_array(x.cpu()).reshape(-1)
 
 
 def _put(parameter: torch.Tensor, numbers: torch.Tensor) -> None:

@@ -4,60 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
 from mcfsim.checks import Whole
-from mcfsim.optim.declaration import Declaration
 from mcfsim.torch.device_step import Captured, RepeatableStep
 from mcfsim.torch.local import local
-from mcfsim.torch.moved import Work
-
+from mcfsim.torch.moved import StepInputs, Work
 
 # -- an operator ------------------------------------------------------------------------------------------
-class StepMaker(Protocol):
-    """An optimizer that makes steps on tensors that stand for its parameters."""
-
-    def listed(self) -> list[Any]:
-        """Return the places of all parameters."""
-
-    def advance(
-        self, places: list[Any], parameters: list[torch.Tensor], gradients: list[torch.Tensor]
-    ) -> None:
-        """Make one step of the parameters at some places."""
-
-
 _numbers = count()
 _optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def enrolled(optimizer: StepMaker) -> int:
+def enrolled(optimizer: torch.optim.Optimizer) -> int:
     """Register an optimizer, and return the number by which the operator finds it while it lives."""
     number = next(_numbers)
     _optimizers[number] = optimizer
     return number
 
 
-def _step(number, places, parameters, gradients):  # type: ignore[no-untyped-def]
-    optimizer = _optimizers[number]
-    listed = optimizer.listed()
-    optimizer.advance([listed[place] for place in places], parameters, gradients)
-
-
-#: Makes a step of the optimizer with a given number, for parameters at given places, with their gradients.
-#: A compiled graph may pass copies of parameters, which it copies back afterwards; so the step works on the
-#: tensors that it is given.
-#: A CUDA graph captured by the compiler would repeat launches without `before_replay`; the tag, where torch
-#: has it, prevents such captures.
-step = torch.library.custom_op(
+@torch.library.custom_op(
     "mcfsim::step",
-    _step,
     mutates_args=("parameters",),
     schema="(int number, int[] places, Tensor(a!)[] parameters, Tensor[] gradients) -> ()",
     **({"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}),
 )
+def step(number, places, parameters, gradients):  # type: ignore[no-untyped-def]
+    """Make a step of the optimizer with a given number, for parameters at given places, by their gradients.
+
+    A compiled graph may pass copies of parameters, which it copies back afterwards; so the step works on the
+    tensors that it is given. A CUDA graph captured by the compiler would repeat launches without
+    `before_replay`; the tag, where torch has it, prevents such captures.
+    """
+    optimizer = _optimizers[number]
+    listed = optimizer.listed()
+    optimizer.advance([listed[place] for place in places], parameters, gradients)
 
 
 # -- captured graphs --------------------------------------------------------------------------------------
@@ -66,29 +50,13 @@ def capturing() -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
-class Together(NamedTuple):
-    """Parameters of one group that make one step together in a graph.
-
-    Attributes
-    ----------
-    group : int
-    parameters : list of tensor
-    launch : Captured or None
-        None if the parameters have no elements.
-    """
-
-    group: int
-    parameters: list[torch.Tensor]
-    launch: Captured | None
-
-
 class CapturedStep:
     """A step of an optimizer in a captured graph.
 
     Parameters
     ----------
-    works : sequence of (list of tensor, Work)
-        The work of the step, with its parameters.
+    works : sequence of Work
+        The work of the step.
     states : mapping of tensor to dict
         The optimizer's state.
 
@@ -98,26 +66,25 @@ class CapturedStep:
         If the step cannot be captured.
     """
 
-    def __init__(
-        self, works: Sequence[tuple[list[torch.Tensor], Work]], states: Mapping[torch.Tensor, dict[str, Any]]
-    ) -> None:
-        for _, work in works:
+    def __init__(self, works: Sequence[Work], states: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+        for work in works:
             if not isinstance(work.on, RepeatableStep):
                 raise RuntimeError(
                     "a step of parameters on a CPU, or of a group without capturable=True, cannot be part of "
                     "a captured graph"
                 )
-        self._together = []
-        for parameters, work in works:
+        #: Group, parameters and launch of each work; no launch if the parameters have no elements.
+        self._together: list[tuple[int, list[torch.Tensor], Captured | None]] = []
+        for work in works:
             assert isinstance(work.on, RepeatableStep)
-            launch = work.on.capture(work.moved, work.hyper, work.count, work.rate)
-            self._together.append(Together(work.group, parameters, launch))
+            launch = work.on.capture(work.moved, work.inputs)
+            self._together.append((work.group, work.parameters, launch))
         self._places = self._addresses(states)
 
     def before_replay(
         self,
         states: Mapping[torch.Tensor, dict[str, Any]],
-        settings: Callable[[int], tuple[Declaration, float]],
+        inputs: Callable[[int, int], StepInputs],
         whole: Whole,
     ) -> None:
         """Count the step, and hand over its inputs; see `StoredOptimizer.before_replay`.
@@ -126,8 +93,8 @@ class CapturedStep:
         ----------
         states : mapping of tensor to dict
             The optimizer's present state.
-        settings : callable
-            Returns the hyperparameters and the learning rate of a group.
+        inputs : callable
+            Returns the inputs of a group's step, given its number.
         whole : Whole
             The optimizer's.
         """
@@ -145,8 +112,7 @@ class CapturedStep:
                 )
             counts.append(found.pop())
             if launch is not None:
-                hyper, rate = settings(group)
-                prepared.append(launch.prepared(hyper, counts[-1], rate))
+                prepared.append(launch.prepared(inputs(group, counts[-1])))
         with whole.changing("handing a step over to a captured graph"):
             for hand_over in prepared:
                 hand_over()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -11,21 +11,19 @@ from typing import Any
 
 import torch
 
-from mcfsim.backends.factory import arithmetic
 from mcfsim.compile.kernel import GraphLaunch, Rows, Table, TableKernel, TableLauncher, tabulated
-from mcfsim.compile.launch import elements_on
+from mcfsim.compile.launch import SourceWords, elements_on
 from mcfsim.compile.program import Program
 from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_loops import TensorLines
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, torch_dtype
-from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.step_programs import StepPrograms, as_bits, numbers, words_of
-from mcfsim.random import RandomWords
-from mcfsim.torch.moved import ParameterSlice, StateLayout
+from mcfsim.torch.moved import ParameterSlice, StateLayout, StepInputs
 
 #: The vectors of a parameter: itself, its state, and its gradient.
 Vectors = list[torch.Tensor]
+#: Parameters with their vectors.
+VectorSets = Sequence[tuple[ParameterSlice, Vectors]]
 
 
 class DeviceStep:
@@ -40,28 +38,27 @@ class DeviceStep:
         self._lines: dict[Any, TableKernel | TensorLines] = {}
         self._tables: dict[Any, tuple[Any, Table]] = {}
 
-    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
-        """Make step number `count` of parameters on one device."""
-        stores, device = self.stores, moved[0].gradient.device
-        program, scalars = self.program(hyper, count, rate)
-        moved = [x for x in moved if x.gradient.numel()]
-        sets = [self.vectors(x) for x in moved]
-        self._fill(self.line(program, device), scalars, moved, sets, words_of(stores.roles, count))
-        for x, vectors in zip(moved, sets, strict=True):
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of parameters on one device."""
+        program, scalars = self.program(inputs)
+        line, words = self.line(program, moved[0].gradient.device), self.words(inputs)
+        sets = [(x, self.vectors(x)) for x in moved if x.gradient.numel()]
+        if isinstance(line, TensorLines):
+            ready = line.with_numbers(scalars)
+            for x, vectors in sets:
+                ready(vectors, vectors[:-1], x.first, words)
+        elif sets:
+            self._launch(line, scalars, sets, words)
+        for x, vectors in sets:
             self.put_back(x, vectors)
-            stores.requantize(x.tensors)
+            self.stores.requantize(x.tensors)
 
-    def asked(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> list[torch.Tensor]:
-        """Return the intended update of step number `count`: one float64 vector per parameter."""
-        stores = self.stores
-        program, scalars = self.program(hyper, count, rate)
-        ready = TensorLines(program, stores.scalars, as_bits(self.stores.strategy, program)).with_numbers(
-            scalars
-        )
-        words = words_of(stores.roles, count)
-        fmt = stores.roles.update.format
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter."""
+        stores, words = self.stores, self.words(inputs)
+        program, scalars = self.program(inputs)
+        lines = TensorLines(program, stores.scalars, as_bits(stores.strategy, program))
+        ready, fmt = lines.with_numbers(scalars), stores.roles.update.format
         assert fmt is not None
         dtype, found = torch_dtype(fmt), []
         for x in moved:
@@ -71,42 +68,27 @@ class DeviceStep:
             found.append(update.to(torch.float64))
         return found
 
-    def _fill(
-        self,
-        line: TableKernel | TensorLines,
-        scalars: Sequence[Any],
-        moved: Sequence[ParameterSlice],
-        sets: Sequence[Vectors],
-        words: Mapping[int, RandomWords],
+    def _launch(
+        self, line: TableKernel, scalars: Sequence[Any], sets: VectorSets, words: SourceWords
     ) -> None:
-        """Run a line on the vectors of parameters."""
-        ready, starts = line.with_numbers(scalars), [x.first for x in moved]
-        if isinstance(ready, TableLauncher):
-            if sets:
-                ready(self._table(ready, sets, starts), words)
-        else:
-            for vectors, start in zip(sets, starts, strict=True):
-                ready(vectors, vectors[:-1], start, words)
+        """Run a kernel on the vectors of parameters."""
+        ready = line.with_numbers(scalars)
+        ready(self._table(ready, sets), words)
 
-    def program(self, hyper: Declaration, count: int, rate: float) -> tuple[Program, list[Any]]:
+    def program(self, inputs: StepInputs) -> tuple[Program, list[Any]]:
         """Return a step as a program, with its real scalars."""
-        stores = self.stores
-        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        program = self._programs(hyper).of(stores.roles, scalars, stores.gradient)
+        scalars = inputs.scalars(self.stores)
+        program = self._programs(inputs.hyper).of(self.stores.roles, scalars, self.stores.gradient)
         return program, program.reals(numbers(scalars))
 
-    def _received(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return a gradient in the strategy's format, rounded if it has another."""
-        fmt, gradient = self.stores.gradient, gradient.detach().resolve_neg()
-        if TORCH_DTYPES.get(gradient.dtype) == fmt:
-            return gradient
-        ar = arithmetic(fmt, backend="torch", device=gradient.device)
-        return ar.round(gradient).to(torch_dtype(fmt))
+    def words(self, inputs: StepInputs) -> SourceWords:
+        """Return the random words of a step, by source."""
+        return words_of(self.stores.roles, inputs.number)
 
     def vectors(self, x: ParameterSlice) -> Vectors:
         """Return a parameter, its state and its gradient as vectors, some of which may be copies."""
         ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
-        return [*ordered, self._received(x.gradient).reshape(-1).contiguous()]
+        return [*ordered, self.stores.received(x.gradient).reshape(-1).contiguous()]
 
     def put_back(self, x: ParameterSlice, vectors: Vectors) -> None:
         """Write back the vectors that are copies."""
@@ -125,21 +107,22 @@ class DeviceStep:
                 self._lines[key] = TableKernel(*given, packed=True, hardware=True)
         return self._lines[key]
 
-    def _table(self, ready: TableLauncher, sets: Sequence[Vectors], starts: Sequence[int]) -> Table:
+    def _table(self, ready: TableLauncher, sets: VectorSets) -> Table:
         """Return the table of vectors: that of the last step if their addresses are the same."""
-        place = [x.data_ptr() for vectors in sets for x in vectors], starts
+        starts = [x.first for x, _ in sets]
+        place = [x.data_ptr() for _, vectors in sets for x in vectors], starts
         key = ready.source, len(sets), starts[0]
         kept = self._tables.get(key)
         if kept is None or kept[0] != place:
-            for vectors in sets:
-                ready.checked(vectors, vectors[:-1])
-            kept = self._tables[key] = place, Table(taken(sets), starts)
+            kept = self._tables[key] = place, Table(_taken(ready, sets), starts)
         return kept[1]
 
 
-def taken(sets: Sequence[Vectors]) -> list[Vectors]:
-    """Return the vectors of parameters as a kernel takes them: those it reads, then those it writes."""
-    return [[*vectors, *vectors[:-1]] for vectors in sets]
+def _taken(ready: TableLauncher, sets: VectorSets) -> list[Vectors]:
+    """Return vectors, checked, as a kernel takes them: those it reads, then those it writes."""
+    for _, vectors in sets:
+        ready.checked(vectors, vectors[:-1])
+    return [[*vectors, *vectors[:-1]] for _, vectors in sets]
 
 
 # -- a step that a graph repeats --------------------------------------------------------------------------
@@ -166,24 +149,22 @@ class Captured:
     launch: GraphLaunch
     rows: list[Rows]
 
-    def prepared(self, hyper: Declaration, count: int, rate: float) -> Callable[[], None]:
-        """Return a function that hands over the inputs of step number `count` for the next replay.
+    def prepared(self, inputs: StepInputs) -> Callable[[], None]:
+        """Return a function that hands over the inputs of a step for the next replay.
 
         Raises
         ------
         RuntimeError
             If the graph cannot make this step.
         """
-        program, scalars = self.on.program(hyper, count, rate)
-        words = words_of(self.on.stores.roles, count)
-        try:
-            chosen = self.launch.chosen(scalars) if program.key == self.key else None
-        except UnsupportedFormatError:
-            chosen = None
+        program, scalars = self.on.program(inputs)
+        words = self.on.words(inputs)
+        chosen = self.launch.chosen(scalars) if program.key == self.key else None
         if chosen is None:
             raise RuntimeError(
-                f"the captured graph cannot make a step with {hyper} and lr = {rate}: operations take part "
-                "that did not when it was captured, or the reverse; capture it anew with these"
+                f"the captured graph cannot make a step with {inputs.hyper} and lr = {inputs.rate}: "
+                "operations take part that did not when it was captured, or the reverse; capture it anew "
+                "with these"
             )
         return lambda: self.launch.hand_over(chosen, self.rows, words)
 
@@ -195,9 +176,7 @@ class RepeatableStep(DeviceStep):
         super().__init__(stores)
         self._launches: dict[Any, GraphLaunch] = {}
 
-    def capture(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> Captured | None:
+    def capture(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> Captured | None:
         """Capture the launch of a step; each replay then makes the step whose inputs were handed over.
 
         Raises
@@ -219,74 +198,52 @@ class RepeatableStep(DeviceStep):
                 f"no graph can be captured of strategy {self.stores.strategy.name!r}: its moments are "
                 "quantised between launches"
             )
-        program, scalars = self.program(hyper, count, rate)
+        program, scalars = self.program(inputs)
         line = self.line(program, device)
         if not isinstance(line, TableKernel):
             raise RuntimeError("a captured graph needs a kernel of Triton, which does not serve here")
-        sets = [self.vectors(x) for x in moved]
-        rows, elements = _tabulated(line, scalars, moved, sets)
-        launch = self._made(line, scalars, moved, rows, elements)
+        sets = [(x, self.vectors(x)) for x in moved]
+        launch, rows, _ = self._earlier(line, scalars, sets)
         if launch is None:
             raise RuntimeError(
                 "make a step outside of the graph first, with gradients of the same parameters: it compiles "
                 "kernels and makes state"
             )
         launch.launch()
-        for x, vectors in zip(moved, sets, strict=True):
+        for x, vectors in sets:
             self.put_back(x, vectors)
         return Captured(self, program.key, launch, rows)
 
-    def _fill(
-        self,
-        line: TableKernel | TensorLines,
-        scalars: Sequence[Any],
-        moved: Sequence[ParameterSlice],
-        sets: Sequence[Vectors],
-        words: Mapping[int, RandomWords],
+    def _launch(
+        self, line: TableKernel, scalars: Sequence[Any], sets: VectorSets, words: SourceWords
     ) -> None:
-        if not isinstance(line, TableKernel):
-            super()._fill(line, scalars, moved, sets, words)
-        elif sets:
-            rows, elements = _tabulated(line, scalars, moved, sets)
-            launch = self._made(line, scalars, moved, rows, elements)
-            if launch is None:
-                launch = GraphLaunch(line, scalars, rows, elements, words, sets[0][0].device)
-                self._launches[_key(line, moved)] = launch
-                if len(self._launches) > _KEPT:
-                    del self._launches[next(iter(self._launches))]
-            launch.hand_over(launch.chosen(scalars), rows, words)
-            launch.launch()
+        launch, rows, elements = self._earlier(line, scalars, sets)
+        if launch is None:
+            launch = GraphLaunch(line, scalars, rows, elements, words, sets[0][0].gradient.device)
+            self._launches[_key(line, sets)] = launch
+            if len(self._launches) > _KEPT:
+                del self._launches[next(iter(self._launches))]
+        chosen = launch.chosen(scalars)
+        assert chosen is not None
+        launch.hand_over(chosen, rows, words)
+        launch.launch()
 
-    def _made(
-        self,
-        line: TableKernel,
-        scalars: Sequence[Any],
-        moved: Sequence[ParameterSlice],
-        rows: Sequence[Rows],
-        elements: int,
-    ) -> GraphLaunch | None:
-        """Return the earlier launch for these parameters if it takes the rows and scalars; else None."""
-        launch = self._launches.get(_key(line, moved))
-        if launch is None or not launch.fits(rows, elements):
-            return None
-        try:
-            launch.chosen(scalars)
-        except UnsupportedFormatError:
-            return None
-        return launch
+    def _earlier(
+        self, line: TableKernel, scalars: Sequence[Any], sets: VectorSets
+    ) -> tuple[GraphLaunch | None, list[Rows], int]:
+        """Return the earlier launch for these parameters, or None if it does not take vectors or scalars.
+
+        With it come the rows of the vectors, and the number of elements that an instance processes.
+        """
+        vectors = _taken(line.with_numbers(scalars), sets)
+        elements = elements_on(vectors[0][0].device, max(x.gradient.numel() for x, _ in sets))
+        rows = tabulated(vectors, [x.first for x, _ in sets], elements)
+        launch = self._launches.get(_key(line, sets))
+        if launch is not None and not (launch.fits(rows, elements) and launch.chosen(scalars)):
+            launch = None
+        return launch, rows, elements
 
 
-def _key(line: TableKernel, moved: Sequence[ParameterSlice]) -> Any:
+def _key(line: TableKernel, sets: VectorSets) -> Any:
     """Return the key of a launch. Each set of parameters has its own launch, as a graph may have them all."""
-    return line, *(x.tensors["parameter"].data_ptr() for x in moved)
-
-
-def _tabulated(
-    line: TableKernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], sets: Sequence[Vectors]
-) -> tuple[list[Rows], int]:
-    """Return the rows of parameters' vectors, and the number of elements that an instance processes."""
-    ready = line.with_numbers(scalars)
-    for vectors in sets:
-        ready.checked(vectors, vectors[:-1])
-    elements = elements_on(sets[0][0].device, max(vectors[0].numel() for vectors in sets))
-    return tabulated(taken(sets), [x.first for x in moved], elements), elements
+    return line, *(x.tensors["parameter"].data_ptr() for x, _ in sets)

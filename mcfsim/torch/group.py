@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.torch.device_step import DeviceStep, RepeatableStep
-from mcfsim.torch.host_step import Batched, HostStep
+from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import StateLayout, StepRunner
 
 #: The settings of a group, with their defaults.
@@ -99,19 +99,17 @@ class Hyperparameters:
     @property
     def constructor(self) -> Signature:
         """The signature of the optimizer's constructor."""
-        params = Parameter("params", Parameter.POSITIONAL_OR_KEYWORD)
-        lr = Parameter("lr", Parameter.POSITIONAL_OR_KEYWORD, default=1e-3)
-        hyper = [
+        named = {"params": Parameter.empty, "lr": 1e-3, **self.defaults, **SETTINGS}
+        keywords = {*SETTINGS, *(name for name, x in self.defaults.items() if x is Parameter.empty)}
+        found = [
             Parameter(
                 name,
-                Parameter.KEYWORD_ONLY if default is Parameter.empty else Parameter.POSITIONAL_OR_KEYWORD,
+                Parameter.KEYWORD_ONLY if name in keywords else Parameter.POSITIONAL_OR_KEYWORD,
                 default=default,
             )
-            for name, default in self.defaults.items()
+            for name, default in named.items()
         ]
-        settings = [Parameter(name, Parameter.KEYWORD_ONLY, default=x) for name, x in SETTINGS.items()]
-        ordered = sorted([*hyper, *settings], key=lambda parameter: parameter.kind)
-        return Signature([params, lr, *ordered])
+        return Signature(sorted(found, key=lambda parameter: parameter.kind))
 
     def renamed(self, whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a constructor, with the declaration's names replaced by PyTorch's.
@@ -227,8 +225,7 @@ def _several(name: str, parts: list[str], given: Any) -> list[Any]:
 
 
 # -- settings ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings of a group that determine the arithmetic of its steps.
 
     Attributes
@@ -273,7 +270,7 @@ class Settings:
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Settings:
         """Return the settings of a group."""
-        return cls(*(group[name] for name in cls.__dataclass_fields__))
+        return cls(*(group[name] for name in cls._fields))
 
     @property
     def draws(self) -> bool:
@@ -307,7 +304,7 @@ class Settings:
             raise ValueError(
                 f"the state's random = {drawn!r} is no seed, step and stream: {error}"
             ) from error
-        return Settings(self.strategy, self.rounding, self.scalars, random)
+        return self._replace(random=random)
 
 
 class Steps:
@@ -316,7 +313,7 @@ class Steps:
     Attributes
     ----------
     stores : StateLayout
-    on_host : Batched
+    on_host : HostStep
         For tensors in CPU memory.
     on_device : DeviceStep
         For other tensors.
@@ -331,7 +328,7 @@ class Steps:
         roles = settings.strategy.roles(settings.rounding, scalars=scalars, random=settings.random)
         self.stores = StateLayout.of(declaration, settings.strategy, roles, scalars)
         self.numbered = settings.draws or bool(self.stores.scaled)
-        self.on_host, self.on_device = Batched(HostStep(self.stores)), DeviceStep(self.stores)
+        self.on_host, self.on_device = HostStep(self.stores), DeviceStep(self.stores)
         self.repeatable = RepeatableStep(self.stores)
 
     def carrier(self, *, host: bool, repeated: bool) -> StepRunner:

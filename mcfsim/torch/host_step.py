@@ -2,306 +2,184 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain, compress
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mcfsim.compile.loops import BoundLoop
-from mcfsim.convert import round_to
-from mcfsim.formats import Format
-from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, cut, flat, torch_dtype
-from mcfsim.optim.declaration import Declaration
+from mcfsim.kernels.torch_tensors import torch_dtype
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import in_stripes
 from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import CompiledStep, fill_block
-from mcfsim.optim.vectors import Vector
+from mcfsim.optim.vectors import Vector, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.local import SCALES
-from mcfsim.torch.moved import ParameterSlice, StateLayout, StepRunner, bits_of
+from mcfsim.torch.moved import ParameterSlice, StateLayout, StepInputs, packed
 
-# -- many small tensors -----------------------------------------------------------------------------------
 #: Most elements of a small tensor: copying it there and back takes less time than a step of its own.
 SMALL = BLOCK // 8
+#: How many steps are assumed to follow when deciding whether compiling pays.
+AHEAD = 1000
+
+#: The vectors of a parameter's state, by name.
+Vectors = dict[str, Vector]
 
 
-class Batched:
-    """A step runner that joins consecutive small tensors into one, and hands them to another runner.
+class JointSlice(NamedTuple):
+    """Parameters joined to one, with their state and gradient as contiguous vectors.
 
-    Parameters
+    Attributes
     ----------
-    carrier : StepRunner
-        Makes the steps.
+    tensors : mapping of str to tensor
+        Copies, unless there is one parameter whose elements lie one after another.
+    gradient : tensor
+        In the strategy's format.
+    first : int
+        The index of the first element.
+    parts : list of slice
+        The elements of each parameter.
     """
 
-    def __init__(self, carrier: StepRunner) -> None:
-        self.stores = carrier.stores
-        self._carrier = carrier
-
-    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
-        """Make step number `count` of these parameters."""
-        whole: list[ParameterSlice] = []
-        copies: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
-        for batch in self._batches(moved):
-            if len(batch) == 1:
-                whole += batch
-                continue
-            vectors = {name: [x.tensors[name].view(-1) for x in batch] for name in batch[0].tensors}
-            joined = {name: torch.cat(parts) for name, parts in vectors.items()}
-            gradient = torch.cat([x.gradient.detach().view(-1) for x in batch])
-            whole.append(ParameterSlice(joined, gradient, batch[0].first))
-            copies += ((joined[name], parts) for name, parts in vectors.items())
-        self._carrier.move(whole, hyper, count, rate)
-        for joint, parts in copies:
-            torch._foreach_copy_(parts, joint.split([part.numel() for part in parts]))
-
-    def asked(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> list[torch.Tensor]:
-        """Return the intended update of step number `count`: one float64 vector per parameter."""
-        return self._carrier.asked(moved, hyper, count, rate)
-
-    def _batches(self, moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
-        """Yield the parameters in order, in batches that can be joined; a joined batch fits a block."""
-        batch: list[ParameterSlice] = []
-        open_ = False
-        for x in moved:
-            small = self._is_small(x)
-            if batch and not (open_ and small and _follows(batch, x)):
-                yield batch
-                batch = []
-            batch.append(x)
-            open_ = small
-        if batch:
-            yield batch
-
-    def _is_small(self, x: ParameterSlice) -> bool:
-        """Return whether a parameter is small, and each of its tensors has one number per element."""
-        size = x.gradient.numel()
-        return (
-            size <= SMALL
-            and not self.stores.scaled
-            and all(
-                y.numel() == size and y.is_contiguous() and not y.is_neg()
-                for y in (x.gradient, *x.tensors.values())
-            )
-        )
+    tensors: Mapping[str, torch.Tensor]
+    gradient: torch.Tensor
+    first: int
+    parts: list[slice]
 
 
-def _follows(batch: Sequence[ParameterSlice], x: ParameterSlice) -> bool:
-    """Return whether a parameter's elements continue a batch's numbering, and fit with it in a block."""
-    first, last = batch[0], batch[-1]
-    end = last.first + last.gradient.numel()
-    room = end + x.gradient.numel() - first.first <= BLOCK
-    return bool(x.gradient.dtype == last.gradient.dtype and x.first == end and room)
-
-
-# -- the step ---------------------------------------------------------------------------------------------
 class HostStep:
     """A step runner for CPU tensors: one compiled loop if possible, else NumPy block by block."""
 
     def __init__(self, stores: StateLayout) -> None:
         self.stores = stores
-        self._loop = HostLoop(stores)
+        made = partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
+        self._compiled = lru_cache(maxsize=64)(made)
+        self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient)))
 
-    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
-        """Make step number `count` of these parameters."""
-        stores = self.stores
-        plain, others = self._parted(moved)
-        if not plain or not self._loop.move(plain, hyper, count, rate):
-            others = list(moved)
-        for run in _runs(others):
-            stored = self._stored(run)
-            for pieces, new, _ in self._blocks(run, stored, hyper, count, rate):
-                for name, block in zip(chain(*stores.names), chain(*new), strict=True):
-                    for index, part, place in pieces:
-                        stored[name][index][part] = block[place]
-            for name in stores.grouped:
-                for x, numbers in zip(run, stored[name], strict=True):
-                    stores.keep(x.tensors, name, torch.from_numpy(numbers.astype(np.float32)))
-        for x in moved:
-            stores.requantize(x.tensors)
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of these parameters."""
+        bound_loop = self._bound_loop(moved, inputs)
+        for batch in _batches(moved):
+            joint = self._joined(batch)
+            self._make(joint, bound_loop, inputs)
+            for name, whole in joint.tensors.items():
+                parts = [x.tensors[name] for x in batch]
+                if whole.data_ptr() != parts[0].data_ptr():
+                    pieces = whole.split([part.numel() for part in parts])
+                    copies = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+                    torch._foreach_copy_(parts, copies)
+            for x in batch:
+                self.stores.requantize(x.tensors)
 
-    def asked(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> list[torch.Tensor]:
-        """Return the intended update of step number `count`: one float64 vector per parameter."""
-        plain, others = self._parted(moved)
-        made = self._loop.asked(plain, hyper, count, rate) if plain else None
-        found = {} if made is None else {id(x): y.to(torch.float64) for x, y in zip(plain, made, strict=True)}
-        for run in _runs(moved if made is None else others):
-            updates = [np.empty(x.gradient.numel()) for x in run]
-            for pieces, _, update in self._blocks(run, self._stored(run), hyper, count, rate):
-                for index, part, place in pieces:
-                    updates[index][part] = update[place]
-            found |= {id(x): torch.from_numpy(y) for x, y in zip(run, updates, strict=True)}
-        return [found[id(x)] for x in moved]
-
-    def _parted(self, moved: Sequence[ParameterSlice]) -> tuple[list[ParameterSlice], list[ParameterSlice]]:
-        """Return the parameters that a loop can take, and the others."""
-        taken = [self._loop.takes(x) for x in moved]
-        return list(compress(moved, taken)), list(compress(moved, (not x for x in taken)))
-
-    def _stored(self, moved: Sequence[ParameterSlice]) -> dict[str, list[Any]]:
-        """Return, by name, the stored tensors of each parameter, as vectors in the same memory.
-
-        Moments that share scales are copied.
-        """
-        stores = self.stores
-        stored = {name: [flat(x.tensors[name]) for x in moved] for name in stores.formats}
-        for name in stores.grouped:
-            stored[name] = [as_array(stores.numbers(x.tensors, name)) for x in moved]
-        if "remainder" in stored:
-            stored["remainder"] = [bits_of(x) for x in stored["remainder"]]
-        return stored
-
-    def _blocks(
-        self,
-        moved: Sequence[ParameterSlice],
-        stored: Mapping[str, Sequence[Any]],
-        hyper: Declaration,
-        count: int,
-        rate: float,
-    ) -> Iterator[tuple[list[tuple[int, slice, slice]], State, Any]]:
-        """Yield the blocks of consecutively numbered parameters.
-
-        A block comes with its pieces, its new state, and the intended update.
-        """
-        stores, start = self.stores, moved[0].first
-        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        gradients = [flat(x.gradient) for x in moved]
-        fmt: Any = stores.strategy.gradient.format
-        exact = [TORCH_DTYPES.get(x.gradient.dtype) == fmt for x in moved]
-        for pieces in cut(x.gradient.numel() for x in moved):
-            size = pieces[-1][2].stop
-            blocks = {
-                name: np.empty(size, stored[name][0].dtype if name == "remainder" else carrier_of(item))
-                for name, item in stores.formats.items()
-            }
-            gradient = np.empty(size, carrier_of(fmt))
-            with np.errstate(all="ignore"):
-                for index, part, place in pieces:
-                    for name, block in blocks.items():
-                        block[place] = stored[name][index][part]
-                    given = gradients[index][part]
-                    gradient[place] = given if exact[index] else round_to(given, fmt)
-                old = State(*(tuple(blocks[name] for name in names) for names in stores.names))
-                rest = blocks.get("remainder")
-                if rest is not None:
-                    old = old._replace(extra=(stores.beside(blocks["parameter"], rest).numbers(),))
-                roles = block_roles(stores.roles, count, start)
-                start += size
-                new, update = hyper.step(roles, stores.strategy.unshared, old, gradient, scalars)
-                if rest is not None:
-                    stores.beside(new.parameter[0], rest).keep(new.extra[0])
-                    new = new._replace(extra=(rest,))
-            yield pieces, new, update
-
-
-def _runs(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
-    """Yield runs of parameters whose elements are numbered consecutively."""
-    run: list[ParameterSlice] = []
-    end = 0
-    for x in moved:
-        if run and x.first != end:
-            yield run
-            run = []
-        run.append(x)
-        end = x.first + x.gradient.numel()
-    if run:
-        yield run
-
-
-# -- by one loop --------------------------------------------------------------------------------------------
-#: How many steps are assumed to follow when deciding whether compiling pays.
-AHEAD = 1000
-
-#: Vectors with their formats; a result whose vector is None is not stored.
-_Vectors = Sequence[tuple[Vector | None, Format | None]]
-
-
-class HostLoop:
-    """The compiled loops of an optimizer's steps, for tensors stored as a loop takes them."""
-
-    def __init__(self, stores: StateLayout) -> None:
-        self.stores = stores
-        self._compiled = lru_cache(maxsize=64)(
-            partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
-        )
-
-    def takes(self, x: ParameterSlice) -> bool:
-        """Return whether a loop can take a parameter: contiguous tensors, and no rounding of the gradient."""
-        exact = TORCH_DTYPES.get(x.gradient.dtype) == self.stores.gradient
-        return exact and all(y.is_contiguous() and not y.is_neg() for y in (x.gradient, *x.tensors.values()))
-
-    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> bool:
-        """Make step number `count` of these parameters if a loop is to be used; return whether it was."""
-        bound_loop = self._bound_loop(moved, hyper, count, rate)
-        if bound_loop is None:
-            return False
-        for x in moved:
-            vectors = self._vectors(x)
-            self._fill(bound_loop, x, vectors, [*vectors, (None, self.stores.roles.update.format)])
-        return True
-
-    def asked(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> list[torch.Tensor] | None:
-        """Return the intended updates of a step, as vectors of any dtype; None if no loop is to be used."""
-        bound_loop, fmt = self._bound_loop(moved, hyper, count, rate), self.stores.roles.update.format
-        if bound_loop is None or fmt is None:
-            return None
-        found = []
-        for x in moved:
-            found.append(torch.empty(x.gradient.numel(), dtype=torch_dtype(fmt)))
-            vectors = self._vectors(x)
-            dropped = [(None, fmt) for _, fmt in vectors]
-            self._fill(bound_loop, x, vectors, [*dropped, (packed(found[-1]), fmt)])
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter."""
+        bound_loop, fmt, found = self._bound_loop(moved, inputs), self.stores.roles.update.format, []
+        for batch in _batches(moved):
+            joint = self._joined(batch)
+            dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
+            update = torch.empty(joint.gradient.numel(), dtype=dtype)
+            self._make(joint, bound_loop, inputs, packed(update))
+            found += update.to(torch.float64).split([x.gradient.numel() for x in batch])
         return found
 
-    def _bound_loop(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> BoundLoop | None:
+    def _joined(self, batch: Sequence[ParameterSlice]) -> JointSlice:
+        names = batch[0].tensors
+        tensors = {name: _vector([x.tensors[name] for x in batch]) for name in names}
+        gradient = _vector([self.stores.received(x.gradient) for x in batch])
+        ends = accumulate((x.gradient.numel() for x in batch), initial=0)
+        return JointSlice(tensors, gradient, batch[0].first, [slice(*x) for x in pairwise(ends)])
+
+    def _bound_loop(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> BoundLoop | None:
+        """Return the loop for these parameters, or None if none is to be used."""
         stores, elements = self.stores, sum(x.gradient.numel() for x in moved)
         if not elements:
             return None
-        scalars: Any = hyper.scalars(stores.roles, stores.strategy, count, rate, decayed=True)
-        steps, gradient = self._compiled(hyper), packed(moved[0].gradient)
-        return steps.bound_loop(stores.roles, scalars, gradient, elements, count, elements * AHEAD)
+        given = stores.roles, inputs.scalars(stores), self._gradient, elements, inputs.number
+        return self._compiled(inputs.hyper).bound_loop(*given, ahead=elements * AHEAD)
 
-    def _vectors(self, x: ParameterSlice) -> list[tuple[Vector, Format]]:
-        return [(self._vector(x, name), self.stores.formats[name]) for name in chain(*self.stores.names)]
-
-    def _vector(self, x: ParameterSlice, name: str) -> Vector:
-        """Return the tensor of a name as a loop reads and writes it, in the same memory."""
-        if name in self.stores.grouped:
-            return self.stores.grouped[name].vector(x.tensors[name], x.tensors[name + SCALES])
-        return packed(x.tensors[name])
-
-    def _fill(self, bound_loop: BoundLoop, x: ParameterSlice, vectors: _Vectors, asked: _Vectors) -> None:
-        """Run a loop on a parameter, on PyTorch's number of threads."""
-        size, threads = x.gradient.numel(), torch.get_num_threads()
-        several = bound_loop.on_threads(threads)
-        loop, threads = (several, threads) if size > several.block else (bound_loop, 1)
-        edges = common_edges((vector for vector, _ in vectors), [slice(0, size)])
-        # Numbers that share scales are read and written by calls; fewer calls on more numbers are faster.
-        block = loop.block if edges is None else BLOCK
-        given = [*vectors, (packed(x.gradient), self.stores.gradient)]
-
-        def work(block: slice) -> None:
-            fill_block(loop, block, given, asked, x.first)  # type: ignore[arg-type]
-
+    def _make(
+        self,
+        joint: JointSlice,
+        bound_loop: BoundLoop | None,
+        inputs: StepInputs,
+        update: NDArray[Any] | None = None,
+    ) -> None:
+        """Make a step, by a loop if there is one; given a vector for the update, fill that alone."""
+        stores, size, threads, block = self.stores, joint.gradient.numel(), torch.get_num_threads(), BLOCK
+        vectors: Vectors = {name: packed(joint.tensors[name]) for name in stores.formats}
+        for name, kept in stores.grouped.items():
+            vectors[name] = kept.vector(joint.tensors[name], joint.tensors[name + SCALES], joint.parts)
+        edges = common_edges(vectors.values(), joint.parts)
+        if bound_loop is None:
+            work, threads = self._by_numpy(joint, vectors, inputs, update), 1
+        else:
+            several = bound_loop.on_threads(threads)
+            bound_loop, threads = (several, threads) if size > several.block else (bound_loop, 1)
+            work = self._by_loop(joint, vectors, bound_loop, update)
+            # Numbers that share scales are read and written by calls; fewer and larger ones are faster.
+            block = bound_loop.block if edges is None else BLOCK
         in_stripes(work, slice(0, size), block, threads, edges)
 
+    def _by_loop(
+        self, joint: JointSlice, vectors: Vectors, loop: BoundLoop, update: NDArray[Any] | None
+    ) -> Callable[[slice], None]:
+        """Return a function that makes the step of a block by a loop."""
+        stores = self.stores
+        old = [(vectors[name], fmt) for name, fmt in stores.formats.items()]
+        new = [(x if update is None else None, fmt) for x, fmt in old]  # what has no vector is dropped
+        given = [*old, (packed(joint.gradient), stores.gradient)]
+        asked = [*new, (update, stores.roles.update.format)]
+        return lambda block: fill_block(loop, block, given, asked, joint.first)
 
-def packed(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a contiguous tensor as a vector in the same memory, of codes if they have at most 16 bits."""
-    vector = as_array(tensor).reshape(-1)
-    return vector if vector.itemsize > 2 else vector.view(f"u{vector.itemsize}")
+    def _by_numpy(
+        self, joint: JointSlice, vectors: Vectors, inputs: StepInputs, update: NDArray[Any] | None
+    ) -> Callable[[slice], None]:
+        """Return a function that makes the step of a block by NumPy."""
+        stores, scalars, gradient = self.stores, inputs.scalars(self.stores), packed(joint.gradient)
+        if "remainder" in vectors:
+            vectors = {**vectors, "remainder": stores.beside(vectors["parameter"], vectors["remainder"])}
+        state = State(*(tuple(vectors[name] for name in names) for names in stores.names))
+        formats = tuple(stores.formats[names[0]] if names else None for names in stores.names)
+
+        def work(block: slice) -> None:
+            roles = block_roles(stores.roles, inputs.number, joint.first + block.start)
+            with np.errstate(all="ignore"):
+                old, given = read_block(state, formats, block), read(gradient[block], stores.gradient)
+                new, made = inputs.hyper.step(roles, stores.strategy.unshared, old, given, scalars)
+                if update is None:
+                    write_block(state, new, formats, block)
+                else:
+                    write(update[block], made, stores.roles.update.format)
+
+        return work
+
+
+def _vector(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors as one contiguous vector, in the memory of a single one that is contiguous."""
+    vectors = [part.resolve_neg().contiguous().view(-1) for part in parts]
+    return vectors[0] if len(vectors) == 1 else torch.cat(vectors)
+
+
+def _batches(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
+    """Yield parameters in order, in batches of small ones that are joined; a joined batch fits a block."""
+    batch: list[ParameterSlice] = []
+    for x in moved:
+        if batch and not _follows(batch, x):
+            yield batch
+            batch = []
+        batch.append(x)
+    if batch:
+        yield batch
+
+
+def _follows(batch: Sequence[ParameterSlice], x: ParameterSlice) -> bool:
+    """Return whether a small parameter continues the numbering of small ones, and fits in their block."""
+    last, size = batch[-1].gradient.numel(), x.gradient.numel()
+    end = batch[-1].first + last
+    return bool(max(last, size) <= SMALL and x.first == end and end + size - batch[0].first <= BLOCK)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,21 +28,6 @@ from mcfsim.scaled.quantisers import Quantiser
 
 
 # -- spread over processes --------------------------------------------------------------------------------
-class Stretch(NamedTuple):
-    """A stretch of elements that are consecutive both in the local part and in the whole tensor.
-
-    Attributes
-    ----------
-    first : int
-        The row-major index of the first element in the whole tensor.
-    place : tuple of int
-        The leading indices of the stretch in the local part.
-    """
-
-    first: int
-    place: tuple[int, ...]
-
-
 def is_spread(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is distributed over processes, so that parts of it may be elsewhere."""
     module = sys.modules.get("torch.distributed.tensor")  # only this module makes such tensors
@@ -73,13 +58,18 @@ def spread_as(whole: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
     """Return a tensor distributed like `whole`, whose local part is `here`."""
     if not is_spread(whole):
         return here
+    given: Any = whole
+    return _spread(here, given.device_mesh, given.placements, given.shape, given.stride())
+
+
+def _spread(here: torch.Tensor, mesh: Any, placements: Any, shape: Any, stride: Any) -> torch.Tensor:
+    """Return a tensor of a shape with strides, distributed over a mesh, whose local part is `here`."""
     from torch.distributed.tensor import DTensor
 
-    given: Any = whole
-    made: torch.Tensor = DTensor.from_local(
-        here, given.device_mesh, given.placements, run_check=False, shape=given.shape, stride=given.stride()
+    spread: torch.Tensor = DTensor.from_local(
+        here, mesh, placements, run_check=False, shape=shape, stride=stride
     )
-    return made
+    return spread
 
 
 def spread_beside(
@@ -106,7 +96,7 @@ def spread_beside(
     full = shape if each == 1 else (*shape, each)
     if not is_spread(whole):
         return torch.zeros(full, dtype=dtype, device=whole.device)
-    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor import Shard
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     given: Any = whole
@@ -116,9 +106,7 @@ def spread_beside(
     here, _ = compute_local_shape_and_global_offset(full, mesh, placements)
     zeros = torch.zeros(here, dtype=dtype, device=local(whole).device)
     stride = torch.empty(full, device="meta").stride()
-    made: torch.Tensor = DTensor.from_local(
-        zeros, mesh, placements, run_check=False, shape=torch.Size(full), stride=stride
-    )
+    made = _spread(zeros, mesh, placements, torch.Size(full), stride)
     if _runs(whole, size) != _runs(made, each):
         raise ValueError(
             f"a parameter of shape {tuple(whole.shape)}, spread by {given.placements}, has groups of {size} "
@@ -162,10 +150,18 @@ def placed_as(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return local(tensor)
 
 
-def stretches(tensor: torch.Tensor) -> Iterator[Stretch]:
-    """Yield the local part of a tensor as stretches of the whole tensor."""
+def stretches(tensor: torch.Tensor) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield the local part of a tensor as stretches, consecutive both in it and in the whole tensor.
+
+    Yields
+    ------
+    int
+        The row-major index of the first element in the whole tensor.
+    tuple of int
+        The leading indices of the stretch in the local part.
+    """
     if not is_spread(tensor):
-        yield Stretch(0, ())
+        yield 0, ()
         return
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -178,7 +174,7 @@ def stretches(tensor: torch.Tensor) -> Iterator[Stretch]:
     steps = [prod(shape[place + 1 :]) for place in range(len(shape))]
     begin = sum(first * step for first, step in zip(offset, steps, strict=True))
     for place in product(*(range(size) for size in here[:cut])):
-        yield Stretch(begin + sum(i * step for i, step in zip(place, steps, strict=False)), place)
+        yield begin + sum(i * step for i, step in zip(place, steps, strict=False)), place
 
 
 def check_whole(tensor: torch.Tensor, size: Any) -> None:
@@ -254,12 +250,27 @@ class Grouped:
         return self.kept.zero if isinstance(self.kept, Quantiser) else 0
 
     def zero_scales(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return the scales of a moment of zeros; see the function `zero_scales`."""
-        return zero_scales(whole, self.size, self.dtypes[1], self.shared)
+        """Return a zero for each group of elements of a parameter, distributed like the parameter.
 
-    def vector(self, codes: torch.Tensor, scales: torch.Tensor) -> Groups:
-        """Return contiguous CPU tensors of codes and scales as one vector in the same memory."""
-        edges = GroupBoundaries([slice(0, codes.numel())], self.size)
+        If the parameter's rows consist of whole groups, the zeros have its shape, with groups along the last
+        axis; otherwise they are a vector. Several numbers per group have one more axis.
+
+        Raises
+        ------
+        ValueError
+            If a process would have the scales of other groups than those of its elements.
+        """
+        shape, size = whole.shape, self.size
+        rows = shape and shape[-1] and not shape[-1] % size
+        groups = (*shape[:-1], shape[-1] // size) if rows else (-(-whole.numel() // size),)
+        return spread_beside(whole, groups, size, self.dtypes[1], self.shared)
+
+    def vector(self, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()) -> Groups:
+        """Return contiguous CPU tensors of codes and scales as one vector in the same memory.
+
+        If it is joined of several tensors, `parts` says where their elements are.
+        """
+        edges = GroupBoundaries(parts or [slice(0, codes.numel())], self.size)
         own, shared = as_array(codes).reshape(-1), as_array(scales)
         shared = shared.reshape(-1) if self.shared == 1 else shared.reshape(-1, self.shared)
         return Groups.whole(own, shared, self.kept, self.format, edges)
@@ -276,7 +287,7 @@ class Grouped:
             found.copy_(torch.from_numpy(self.vector(codes.cpu(), scales.cpu()).numbers()))
             return found
         ar = arithmetic(self.format, backend="torch", device=codes.device)
-        own = codes.reshape(-1).view(self._dtype)
+        own = codes.reshape(-1).view(torch_dtype(self._scaled.element))
         for part, groups in self._parts(codes.numel()):
             exact = own[part].to(torch.float64)
             exact *= self._spread(scales.reshape(-1)[groups], exact)
@@ -296,16 +307,17 @@ class Grouped:
                 x.copy_(y)
             return
         found = [torch.empty(x.numel(), dtype=x.dtype, device=x.device) for x in (codes, scales)]
-        nan = torch.full_like(found[0][:1], int(encode(math.nan, self._scaled.element)))  # of any NaN
+        element, dtype = self._scaled.element, torch_dtype(self._scaled.element)
+        nan = torch.full_like(found[0][:1], int(encode(math.nan, element)))  # of any NaN
         for part, groups in self._parts(numbers.numel()):
             x = numbers[part].to(torch.float64)
             rows = torch.nn.functional.pad(x, (0, -x.numel() % self.size)).view(-1, self.size)
             largest = rows.abs().amax(1)
             largest = torch.where(largest.isfinite(), largest, torch.nan)
-            whole = torch.full_like(largest, float(self._scaled.element.max))
+            whole = torch.full_like(largest, float(element.max))
             by = quotients(largest, whole, self._scaled.scale, _SATURATING)
-            made = quotients(x, self._spread(by, x).to(torch.float64), self._scaled.element, _SATURATING)
-            found[0][part] = torch.where(made.isnan(), nan, made.to(self._dtype).view(torch.uint8))
+            made = quotients(x, self._spread(by, x).to(torch.float64), element, _SATURATING)
+            found[0][part] = torch.where(made.isnan(), nan, made.to(dtype).view(torch.uint8))
             found[1][groups] = by
         for y, z in zip((codes, scales), found, strict=True):
             y.copy_(z.view(y.shape))
@@ -316,13 +328,7 @@ class Grouped:
         if isinstance(self.kept, Quantiser):
             return False
         plain = self.kept.rule is ScaleRule.ABSMAX and self.kept.scale == SINGLE
-        return plain and self._dtype is not None
-
-    @cached_property
-    def _dtype(self) -> Any:
-        """PyTorch's dtype of the elements; None if it has none."""
-        found = [dtype for dtype, fmt in TORCH_DTYPES.items() if fmt == self._scaled.element]
-        return found[0] if found else None
+        return plain and self.kept.element in TORCH_DTYPES.values()
 
     def _parts(self, size: int) -> Iterator[tuple[slice, slice]]:
         """Yield slices of whole groups of a vector: of its elements, and of its groups."""
@@ -334,20 +340,3 @@ class Grouped:
     def _spread(self, scales: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return the scale of each element of x, which begins where a group does."""
         return scales.repeat_interleave(self.size)[: x.numel()]
-
-
-def zero_scales(whole: torch.Tensor, size: int, dtype: torch.dtype, shared: int = 1) -> torch.Tensor:
-    """Return a zero for each group of `size` elements of a parameter, distributed like the parameter.
-
-    If the parameter's rows consist of whole groups, the zeros have its shape, with groups along the last
-    axis; otherwise they are a vector. Several numbers per group have one more axis.
-
-    Raises
-    ------
-    ValueError
-        If a process would have the scales of other groups than those of its elements.
-    """
-    shape = whole.shape
-    rows = shape and shape[-1] and not shape[-1] % size
-    groups = (*shape[:-1], shape[-1] // size) if rows else (-(-whole.numel() // size),)
-    return spread_beside(whole, groups, size, dtype, shared)

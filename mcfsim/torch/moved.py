@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.codec import encode
+from mcfsim.backends.factory import arithmetic
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.kernels.torch_tensors import as_array, torch_dtype
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, torch_dtype
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import size_of
@@ -47,22 +47,40 @@ class ParameterPlace(NamedTuple):
     first: int
 
 
+class StepInputs(NamedTuple):
+    """The inputs of a step besides tensors.
+
+    Attributes
+    ----------
+    hyper : Declaration
+    number : int
+        The number of the step, from 1.
+    rate : float
+        The learning rate.
+    """
+
+    hyper: Declaration
+    number: int
+    rate: float
+
+    def scalars(self, stores: StateLayout) -> Any:
+        """Return the scalars of the step; raise ValueError if it cannot be made with them."""
+        return self.hyper.scalars(stores.roles, stores.strategy, self.number, self.rate, decayed=True)
+
+
 class StepRunner(Protocol):
     """A step runner: an object that makes steps, on the CPU or on a GPU."""
 
     stores: StateLayout
 
-    def move(self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float) -> None:
-        """Make step number `count` of parameters on one device."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of parameters on one device."""
 
-    def asked(
-        self, moved: Sequence[ParameterSlice], hyper: Declaration, count: int, rate: float
-    ) -> list[torch.Tensor]:
-        """Return the intended update of step number `count`: one float64 vector per parameter."""
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Parameters of one group that make one step together.
 
     Attributes
@@ -70,26 +88,17 @@ class Work:
     group : int
         The index of the group.
     on : StepRunner
+    parameters : list of tensor
     moved : list of ParameterSlice
         The local parts of the parameters.
-    hyper : Declaration
-    count : int
-        The number of the step, from 1.
-    rate : float
-        The learning rate.
+    inputs : StepInputs
     """
 
     group: int
     on: StepRunner
+    parameters: list[torch.Tensor]
     moved: list[ParameterSlice]
-    hyper: Declaration
-    count: int
-    rate: float
-
-    def check(self) -> None:
-        """Raise ValueError if the step cannot be made with its scalars, before anything changes."""
-        stores = self.on.stores
-        self.hyper.scalars(stores.roles, stores.strategy, self.count, self.rate, decayed=True)
+    inputs: StepInputs
 
 
 class Watching(Protocol):
@@ -111,7 +120,7 @@ class Writes:
         self._versions: dict[torch.Tensor, tuple[int, int]] = {}
         self._told = False
 
-    def look(self, parameters: Sequence[torch.Tensor]) -> None:
+    def look(self, parameters: Tensors) -> None:
         """Warn, once, if a parameter was written to since the previous step."""
         if self._told:
             return
@@ -128,7 +137,7 @@ class Writes:
                 )
                 return
 
-    def made(self, parameters: Sequence[torch.Tensor], given: Sequence[torch.Tensor] = ()) -> None:
+    def made(self, parameters: Tensors, given: Tensors = ()) -> None:
         """Remember the versions of parameters after a step on the given tensors.
 
         The version of a parameter that is not among these is forgotten: PyTorch's compiler may pass a copy in
@@ -240,10 +249,11 @@ class StateLayout:
         )
         dtypes = {name: torch_dtype(fmt) for name, fmt in formats.items()}
         if few:
-            dtypes["remainder"] = _bits_beside(strategy)
+            bits = strategy.extra.remainder if strategy.extra else None
+            dtypes["remainder"] = torch.uint8 if bits is not None and size_of(bits) == 8 else BITS
         scaled = {"m": strategy.m.scaled, "v": strategy.v.scaled}
         found = {name: Grouped.of(scaled.get(name), fmt) for name, fmt in formats.items()}
-        grouped = {name: item for name, item in found.items() if item is not None}
+        grouped = {name: item for name, item in found.items() if item}
         for name, item in grouped.items():
             dtypes[name], dtypes[name + SCALES] = item.dtypes
         return cls(strategy, roles, scalars, names, formats, dtypes, grouped)
@@ -266,10 +276,17 @@ class StateLayout:
         moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}
         return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
 
-    def group(self, name: str) -> int | None:
-        """Return how many elements share a row of a tensor of scales; None for other tensors."""
-        kept = self.grouped.get(name.removesuffix(SCALES)) if name.endswith(SCALES) else None
-        return None if kept is None else kept.size
+    def scales(self, name: str) -> Grouped | None:
+        """Return how the moment is stored whose scales a tensor holds; None for other tensors."""
+        return self.grouped.get(name.removesuffix(SCALES)) if name.endswith(SCALES) else None
+
+    def received(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return a gradient in the strategy's format, rounded if it has another."""
+        gradient = gradient.detach().resolve_neg()
+        if TORCH_DTYPES.get(gradient.dtype) == self.gradient:
+            return gradient
+        ar = arithmetic(self.gradient, backend="torch", device=gradient.device)
+        return ar.round(gradient).to(torch_dtype(self.gradient))
 
     def numbers(self, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         """Return a tensor's numbers as a vector: its elements, or the decoded codes and scales."""
@@ -304,45 +321,34 @@ class StateLayout:
             alone = isinstance(kept, Quantiser) or (isinstance(kept.block, int) and kept.tensor_scale is None)
             check_whole(parameter, kept.block if alone else None)
 
-    @property
-    def _rounded(self) -> bool:
-        """Whether the codes that lead a master copy are rounded to nearest, not truncated."""
-        return self.strategy.parameter.rounding is Mode.NEAREST_AWAY
-
-    @property
-    def remainder(self) -> int | None:
-        """The number of bits of a master copy's remainder; None if there is no remainder."""
-        return self.strategy.extra.remainder if self.strategy.extra else None
-
     def represented(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the numbers that add up to the represented parameter, the leading ones first."""
         if "remainder" not in self.formats:
             return tuple(tensors[name] for name in self.names.represented(self.strategy))
-        parameter, rest = (as_array(tensors[name].cpu()) for name in ("parameter", "remainder"))
-        numbers = self.beside(parameter.reshape(-1), bits_of(rest).reshape(-1)).numbers()
+        parameter = tensors["parameter"]
+        numbers = self.beside(packed(parameter.cpu()), packed(tensors["remainder"].cpu())).numbers()
         whole = torch.from_numpy(np.array(numbers).reshape(parameter.shape))
-        return (whole.to(tensors["parameter"].device),)
+        return (whole.to(parameter.device),)
 
-    def beside(self, parameter: NDArray[Any], rest: NDArray[Any]) -> Split | Remainder:
-        """Return the master copy given by a parameter, which leads it, and by the bits of the rest."""
-        low = self.formats["parameter"]
-        if self.remainder is not None:
-            return Remainder(parameter, rest, low, self.remainder)
-        return Split.beside(encode(parameter, low), rest, low, rounded=self._rounded)
-
-
-def _bits_beside(strategy: Strategy) -> torch.dtype:
-    """Return the dtype for the bits of a master copy that are stored beside the parameter."""
-    bits = strategy.extra.remainder if strategy.extra else None
-    return torch.uint8 if bits is not None and size_of(bits) == 8 else BITS
+    def beside(self, parameter: Any, rest: Any) -> Split | Remainder:
+        """Return the master copy that the codes of a parameter lead, given the bits of the rest."""
+        low, extra = self.formats["parameter"], self.strategy.extra
+        if extra is not None and extra.remainder is not None:
+            return Remainder(parameter, rest, low, extra.remainder)
+        rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY  # and not truncated
+        return Split.beside(parameter, rest, low, rounded=rounded)
 
 
-def bits_of(x: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as unsigned integers in the same memory."""
-    return x.view(f"u{x.itemsize}")
+def packed(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a CPU tensor as a vector, of codes if they have at most 16 bits.
+
+    It has the same memory if the tensor is contiguous.
+    """
+    vector = as_array(tensor.contiguous()).reshape(-1)
+    return vector if vector.itemsize > 2 else vector.view(f"u{vector.itemsize}")
 
 
-def summed(components: Sequence[torch.Tensor]) -> torch.Tensor:
+def summed(components: Tensors) -> torch.Tensor:
     """Return the sum of components, starting from the last, as a new float64 tensor."""
     total = torch.zeros_like(components[0], dtype=torch.float64)
     for x in reversed(components):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from itertools import chain
 from typing import Any
 
@@ -20,7 +19,7 @@ from mcfsim.torch.moved import StateLayout, Writes
 #: A step count that nobody reaches; smaller counts are exact in binary64.
 _COUNTS = 2**53
 #: The names of the settings in a group.
-NAMES = tuple(field.name for field in fields(Settings))
+NAMES = Settings._fields
 
 
 class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -61,7 +60,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 group.update(Settings.of(live).described())
             return {**saved, "optimizer": type(self).__name__}
 
-        with _hooked(self.register_state_dict_post_hook, describe, prepend=True):
+        with self.register_state_dict_post_hook(describe, prepend=True):
             saved: dict[str, Any] = super().state_dict()
         return saved
 
@@ -112,8 +111,8 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise ValueError(f"a {type(state_dict).__name__} is no state of an optimizer")
         # After others' hooks that change the loaded state, and before those that look at the result.
         with (
-            _hooked(self.register_load_state_dict_pre_hook, check),
-            _hooked(self.register_load_state_dict_post_hook, write, prepend=True),
+            self.register_load_state_dict_pre_hook(check),
+            self.register_load_state_dict_post_hook(write, prepend=True),
         ):
             try:
                 super().load_state_dict(state_dict)
@@ -179,16 +178,6 @@ def _count(step: Any) -> int:
     if whole_number("step", counted, least=0) >= _COUNTS:
         raise ValueError(f"step = {counted} is no count of steps")
     return int(counted)
-
-
-@contextmanager
-def _hooked(register: Callable[..., Any], hook: Callable[..., Any], **where: bool) -> Iterator[None]:
-    """Register a hook for the duration of a block."""
-    handle = register(hook, **where)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _described(state: Mapping[str, Any]) -> dict[str, str]:

@@ -9,17 +9,18 @@ import torch
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import Whole, check_processor
-from mcfsim.kernels.torch_tensors import check_dense
+from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
 from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags
-from mcfsim.torch.local import SCALES, is_first_copy, is_spread, local, placed_as, spread_as, stretches
+from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, spread_as, stretches
 from mcfsim.torch.moved import (
     ParameterPlace,
     ParameterSlice,
     StateLayout,
+    StepInputs,
     Watching,
     Work,
     Writes,
@@ -55,9 +56,10 @@ class StoredOptimizer(SavedOptimizer):
         super().__init__(defaults.pop("params"), defaults)
 
     @classmethod
-    def _hyper(cls, group: Mapping[str, Any]) -> Declaration:
-        """Return the hyperparameters of a group."""
-        return cls._declaration(**cls._hyperparameters.of(group))
+    def _inputs(cls, group: Mapping[str, Any], number: int) -> StepInputs:
+        """Return the inputs of a group's step; raise TypeError or ValueError if a number is out of range."""
+        hyper = cls._declaration(**cls._hyperparameters.of(group))
+        return StepInputs(hyper, number, cls._hyperparameters.rate(group))
 
     def _begin(self) -> None:
         """Initialise the attributes that are neither saved nor copied."""
@@ -90,10 +92,10 @@ class StoredOptimizer(SavedOptimizer):
         self._check_group(group)
         Settings.settled(group)
         stores = self.steps_of(group).stores
-        rate, rounded = self._hyperparameters.rate(group), self._hyper(group).rounded_hyperparameters()
-        for role in {**rounded, "update": {}}:
-            scalars = rounded.get(role, {})
-            warn_of_vanishing(stores.roles.of(role), {**scalars, "lr": rate} if role == "update" else scalars)
+        hyper, _, rate = self._inputs(group, 1)
+        rounded = hyper.rounded_hyperparameters()
+        for role, scalars in {**rounded, "update": {**rounded.get("update", {}), "lr": rate}}.items():
+            warn_of_vanishing(stores.roles.of(role), scalars)
         for parameter in group["params"]:
             self._check(parameter, stores)
             stores.check_scales(parameter)
@@ -102,8 +104,7 @@ class StoredOptimizer(SavedOptimizer):
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a number or flag of a group is out of range."""
         check_flags(group)
-        self._hyper(group)
-        self._hyperparameters.rate(group)
+        self._inputs(group, 1)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step with the gradients, each rounded into the strategy's gradient format.
@@ -142,12 +143,7 @@ class StoredOptimizer(SavedOptimizer):
         group = self.param_groups[place.group]["params"]
         return place.within < len(group) and group[place.within] is place.parameter
 
-    def advance(
-        self,
-        places: Sequence[ParameterPlace],
-        given: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-    ) -> None:
+    def advance(self, places: Sequence[ParameterPlace], given: Tensors, gradients: Tensors) -> None:
         """Make one step of the parameters at some places, on the given tensors that stand for them.
 
         Raises
@@ -173,33 +169,28 @@ class StoredOptimizer(SavedOptimizer):
             kept = [place.parameter for place in places if steps[place.group].stores.compensating]
             self._writes.look(kept)
             for watch in self.watches:
-                watch.see([work for _, work in works])
-            for _, work in works:
-                work.check()
+                watch.see(works)
+            for work in works:
+                work.inputs.scalars(work.on.stores)  # raises if the step cannot be made
             with self.whole.changing("a step"):
-                for together, work in works:
+                for work in works:
                     if work.moved:
-                        work.on.move(work.moved, work.hyper, work.count, work.rate)
-                    for p in together:
-                        self.state[p]["step"] = work.count
+                        work.on.move(work.moved, work.inputs)
+                    for p in work.parameters:
+                        self.state[p]["step"] = work.inputs.number
             # Autograd did not see these writes, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
             self._writes.made(kept, given)
 
     def _works(
-        self,
-        steps: Mapping[int, Steps],
-        places: Sequence[ParameterPlace],
-        given: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-    ) -> list[tuple[list[torch.Tensor], Work]]:
-        """Return the work to do, with its parameters: one entry for all that make one step together."""
+        self, steps: Mapping[int, Steps], places: Sequence[ParameterPlace], given: Tensors, gradients: Tensors
+    ) -> list[Work]:
+        """Return the work to do: one entry for all parameters that make one step together."""
         groups = {which: self.param_groups[which] for which in steps}
         for group in groups.values():
             check_flags(group)
-        rates = {which: self._hyperparameters.rate(group) for which, group in groups.items()}
-        hyper = {which: self._hyper(group) for which, group in groups.items()}  # as schedulers left them
-        works: dict[Any, tuple[list[torch.Tensor], Work]] = {}
+        first_inputs = {which: self._inputs(group, 1) for which, group in groups.items()}
+        works: dict[Any, Work] = {}
         end = 0  # of the elements so far; they are numbered as they come if their numbers do not matter
         for (which, _, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
             if groups[which]["maximize"]:
@@ -208,9 +199,10 @@ class StoredOptimizer(SavedOptimizer):
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
                 on = steps[which].carrier(host=_is_host(device), repeated=groups[which]["capturable"])
-                works[which, count, device] = [], Work(which, on, [], hyper[which], count, rates[which])
-            together, work = works[which, count, device]
-            together.append(p)
+                inputs = first_inputs[which]._replace(number=count)
+                works[which, count, device] = Work(which, on, [], [], inputs)
+            work = works[which, count, device]
+            work.parameters.append(p)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
             if steps[which].numbered:
                 work.moved.extend(_parts(steps[which].stores, tensors, gradient, first, counted))
@@ -244,13 +236,10 @@ class StoredOptimizer(SavedOptimizer):
             raise IndexError(f"{len(self._captured)} steps of this optimizer were captured: none is {which}")
         self._check_watches()
         self.whole.check()
-
-        def settings(group: int) -> tuple[Declaration, float]:
-            live = self.param_groups[group]
-            return self._hyper(live), self._hyperparameters.rate(live)
-
         with torch.no_grad():
-            self._captured[which].before_replay(self.state, settings, self.whole)
+            self._captured[which].before_replay(
+                self.state, lambda group, number: self._inputs(self.param_groups[group], number), self.whole
+            )
 
     def _check_capture(self, places: Sequence[ParameterPlace]) -> None:
         """Raise RuntimeError unless this step may be part of the graph that is being captured."""
@@ -284,8 +273,8 @@ class StoredOptimizer(SavedOptimizer):
         state: dict[str, torch.Tensor] = {}
         whole = parameter.detach()
         for name in names:
-            if stores.group(name):
-                state[name] = stores.grouped[name.removesuffix(SCALES)].zero_scales(whole)
+            if kept := stores.scales(name):
+                state[name] = kept.zero_scales(whole)
                 continue
             dtype = stores.dtypes[name]
             state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
@@ -378,14 +367,14 @@ def _parts(
 ) -> Iterator[ParameterSlice]:
     """Yield the local part of a parameter and its state, one slice per run of consecutive elements."""
     here = _here(tensors)
-    sizes = {name: size for name in here if (size := stores.group(name)) is not None}
+    grouped = {name: kept for name in here if (kept := stores.scales(name))}
     done = 0
     for begin, place in stretches(tensors["parameter"]):
         given = gradient[place]
-        part = {name: x[place] for name, x in here.items() if name not in sizes}
-        for name, size in sizes.items():
-            rows = here[name].reshape(-1, stores.grouped[name.removesuffix(SCALES)].shared)
-            part[name] = rows[done // size : -(-(done + given.numel()) // size)]
+        part = {name: x[place] for name, x in here.items() if name not in grouped}
+        for name, kept in grouped.items():
+            rows = here[name].reshape(-1, kept.shared)
+            part[name] = rows[done // kept.size : -(-(done + given.numel()) // kept.size)]
         done += given.numel()
         yield ParameterSlice(part, given, first + begin, counted)
 

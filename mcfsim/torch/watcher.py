@@ -157,8 +157,8 @@ class Watch:
         shared = any(is_spread(p) for p in parameters)
         tallies: dict[tuple[int, int], list[Tally]] = {}
         for work in works:
-            if work.count % self._every == 0:
-                tally = tallies.setdefault((work.count, work.group), [])
+            if work.inputs.number % self._every == 0:
+                tally = tallies.setdefault((work.inputs.number, work.group), [])
                 counted = [x for x in work.moved if x.counted or not shared]
                 tally += [_tally(work, part) for part in _parts(counted)]
         if not tallies:
@@ -224,7 +224,7 @@ def _teller(to: Any) -> Callable[[Seen], Any]:
     if to is None:
         return lambda seen: None
     if isinstance(to, str | Path):
-        return _File(Path(to)).add
+        return _line_writer(Path(to))
     if hasattr(to, "add_scalar"):
 
         def write(seen: Seen) -> None:
@@ -241,18 +241,17 @@ def _teller(to: Any) -> Callable[[Seen], Any]:
     )
 
 
-class _File:
-    """A CSV file that grows by lines; if it is new, its header is written first."""
+def _line_writer(path: Path) -> Callable[[Seen], Any]:
+    """Return a function that adds lines to a CSV file; if the file is new, its header is written first."""
+    with telling(path), path.open("a", newline="") as file:
+        if not file.tell() and is_first_process():
+            csv.writer(file).writerow(Seen._fields)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def add(seen: Seen) -> None:
         with telling(path), path.open("a", newline="") as file:
-            if not file.tell() and is_first_process():
-                csv.writer(file).writerow(Seen._fields)
-
-    def add(self, seen: Seen) -> None:
-        with telling(self._path), self._path.open("a", newline="") as file:
             csv.writer(file).writerow(seen)
+
+    return add
 
 
 def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
@@ -271,8 +270,8 @@ def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
 
 def _tally(work: Work, moved: Sequence[ParameterSlice]) -> Tally:
     copies = [x._replace(tensors={name: y.clone() for name, y in x.tensors.items()}) for x in moved]
-    updates = work.on.asked(moved, work.hyper, work.count, work.rate)
-    work.on.move(copies, work.hyper, work.count, work.rate)
+    updates = work.on.asked(moved, work.inputs)
+    work.on.move(copies, work.inputs)
     tally = Tally()
     for old, new, update in zip(moved, copies, updates, strict=True):
         before, after = (work.on.stores.represented(x.tensors) for x in (old, new))

@@ -131,7 +131,9 @@ TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master"
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
     program = step("adamw", mcf.strategy(strategy, low))
     joined = (
-        SplitOperand(len(program.inputs) - 2, 0, 16, rounded=True) if strategy == "split-master" else None
+        SplitOperand(len(program.inputs) - 2, 16, leading=0, rounded=True)
+        if strategy == "split-master"
+        else None
     )
     source, lowered = written(replace(program, results=program.results[:-1]), joined=joined, packed=True)
     code = device_code(source, lowered, capability, many=True)

@@ -13,7 +13,7 @@ from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32
 from mcfsim.optim.strategies import Stored
 from mcfsim.scaled import ScaledFormat
 from mcfsim.torch import AdamW, local
-from mcfsim.torch.local import Grouped, zero_scales
+from mcfsim.torch.local import Grouped
 from tests.pytorch.runs import dtype_of, give, scaled
 from tests.shared.kinds import STORED
 
@@ -53,7 +53,7 @@ def hostile(size, group, element, seed):
 def kept(x, way):
     """Return codes and scales of numbers, and the numbers that these stand for."""
     codes = torch.zeros(x.size, dtype=torch.uint8)
-    scales = zero_scales(torch.empty(x.size), way.size, torch.float32)
+    scales = way.zero_scales(torch.empty(x.size))
     way.keep(torch.from_numpy(x), codes, scales)
     return codes, scales.reshape(-1), way.numbers(codes, scales)
 
@@ -139,7 +139,7 @@ SCALES = {(3, 5, 256): (3, 5, 2), (3, 5, 100): (12,), (128,): (1,), (): (1,), (0
 
 @pytest.mark.parametrize("shape", SCALES)
 def test_scales_have_the_shape_of_rows_where_these_have_whole_groups(shape):
-    assert tuple(zero_scales(torch.empty(shape), 128, torch.float32).shape) == SCALES[shape]
+    assert tuple(Grouped(FLOAT8_GROUPS, FLOAT32).zero_scales(torch.empty(shape)).shape) == SCALES[shape]
 
 
 LONG = ScaledFormat("long", element=FLOAT32, block=32, scale=FLOAT32, rule="absmax")

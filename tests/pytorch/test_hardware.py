@@ -174,7 +174,7 @@ def test_every_verb_is_tried_and_none_is_where_none_is_asked_for():
 @carried_out
 @pytest.mark.costly("Triton compiles, and machine code is read")
 def test_instructions_that_are_as_said_pass():
-    check_instructions(CPU, Launcher)
+    check_instructions(CPU)
 
 
 @carried_out
@@ -184,7 +184,7 @@ def test_operands_are_tried_by_number(verb, monkeypatch):
     monkeypatch.setattr(launch, "_BLOCK", 1000)
     total = trials()[verb].tuples
     for start in {0, total // 3, total // 2, total - 2500} if total > 2**16 else {0}:
-        assert first_difference(verb, CPU, Launcher, start, start + 2500) is None
+        assert first_difference(verb, CPU, start, start + 2500) is None
 
 
 def alter(monkeypatch, old, new):
@@ -246,7 +246,7 @@ FALSE = {
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
     alter(monkeypatch, *FALSE[name])
     with pytest.raises(InstructionError, match=r"cpu: its instruction for \w+ differs from the text at "):
-        check_instructions(CPU, Launcher)
+        check_instructions(CPU)
 
 
 def hidden_nan(count):
@@ -303,10 +303,10 @@ def test_steps_by_instructions_have_the_bits_of_numpy(strategy, monkeypatch):
 
 
 def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(monkeypatch):
-    def refused(device, launch):
+    def refused(device):
         raise InstructionError("its instruction")
 
-    def failing(device, launch):
+    def failing(device):
         raise RuntimeError("out of memory")
 
     kernel = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True, hardware=True)
@@ -315,7 +315,7 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
     assert plain.with_numbers([]).by_hardware is None
     assert launcher.source == plain.source([]) != launcher.by_hardware == kernel.source([])
     assert text_on(launcher, CPU) == launcher.source
-    monkeypatch.setattr(launch, "check_instructions", lambda device, launch: None)
+    monkeypatch.setattr(launch, "check_instructions", lambda device: None)
     for found, hip, taken in (((8, 0), None, True), ((7, 5), None, False), ((9, 0), "6", False)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=found: found)
         monkeypatch.setattr(torch.version, "hip", hip)
@@ -338,4 +338,4 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
 @pytest.mark.exhaustive
 def test_all_operands_on_a_gpu(verb, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert first_difference(verb, torch.device("cuda"), Launcher) is None
+    assert first_difference(verb, torch.device("cuda")) is None

@@ -20,6 +20,7 @@ from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch import AdamW, host_step
 from mcfsim.torch import step as steps
 from mcfsim.torch.host_step import HostStep
+from mcfsim.torch.moved import ParameterSlice
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, give, listed, parameters, run
 from tests.shared.kinds import LEADING, STORED, feeding
@@ -48,13 +49,10 @@ def test_parameters_without_a_gradient_stay_and_change_no_other(strategy, monkey
 
 @pytest.mark.parametrize("kind", runs.KINDS.values(), ids=runs.KINDS)
 def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
-    """However many there are: so many as fit a block are one, and others' copies go back to their places."""
+    """However many there are: so many as fit a block are one."""
     handed = []
-
-    def move(self, moved, *_):
-        handed.append([x.gradient.numel() for x in moved])
-
-    monkeypatch.setattr(HostStep, "move", move)
+    monkeypatch.setattr(HostStep, "_bound_loop", lambda *given: None)
+    monkeypatch.setattr(HostStep, "_make", lambda self, joint, *_: handed.append(joint.gradient.numel()))
     sizes = [16] * 200 + [BLOCK] + [host_step.SMALL] * 9 + [16] * 3
     given = [torch.nn.Parameter(torch.ones(size).bfloat16()) for size in sizes]
     given[3].data = torch.ones(2, 16).bfloat16()[:, ::2].reshape(4, 4).t()
@@ -63,7 +61,16 @@ def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
     kind(given, 1e-2).step()
     fit = BLOCK // host_step.SMALL
     ends = [BLOCK, fit * host_step.SMALL, (9 - fit) * host_step.SMALL + 3 * 16]
-    assert handed == [[3 * 16, 16, 196 * 16, *ends]]
+    assert handed == [200 * 16, *ends]
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 5], [BLOCK], [BLOCK + 1, 7, 2 * BLOCK], [9000] * 40])
+def test_batches_have_every_parameter_once(sizes):
+    firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+    moved = [ParameterSlice({}, torch.empty(size), first) for size, first in zip(sizes, firsts, strict=False)]
+    batches = list(host_step._batches(moved))
+    assert [id(x) for batch in batches for x in batch] == list(map(id, moved))
+    assert all(len(batch) == 1 or sum(x.gradient.numel() for x in batch) <= BLOCK for batch in batches)
 
 
 def test_gradients_of_another_dtype_are_rounded_once():

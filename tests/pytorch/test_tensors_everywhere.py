@@ -8,9 +8,8 @@ import mcfsim as mcf
 from mcfsim import convert
 from mcfsim.backends.meter import Meter
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, cut, torch_dtype
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, torch_dtype
 from mcfsim.multiword import shewchuk
-from mcfsim.storage.buffers import BLOCK
 from mcfsim.training import metrics
 from tests.pytorch.devices import WORDS, both, check, here, numbers, of_dtype, operation, there, values
 
@@ -102,19 +101,6 @@ def test_every_code_of_a_tensor_is_read_as_torch_reads_it(dtype, assert_same):
 
 
 # -- tensors strung together ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", [[], [0], [3, 0, 5], [BLOCK], [BLOCK + 1, 7, 2 * BLOCK]])
-def test_blocks_cover_everything_once(sizes):
-    seen = [[] for _ in sizes]
-    for pieces in cut(sizes):
-        places = np.concatenate([np.arange(place.start, place.stop) for _, _, place in pieces])
-        assert places.tolist() == list(range(len(places)))
-        assert 0 < len(places) <= BLOCK
-        for index, part, place in pieces:
-            assert part.stop - part.start == place.stop - place.start
-            seen[index] += range(part.start, part.stop)
-    assert seen == [list(range(size)) for size in sizes]
 
 
 # -- components ----------------------------------------------------------------------------------------------

@@ -6,11 +6,15 @@ import math
 import os
 from collections.abc import Mapping
 from enum import IntEnum
+from importlib import import_module
+from inspect import signature
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mcfsim.checks import check_int
 
 
 # -- matrices ---------------------------------------------------------------------------------------------
@@ -43,6 +47,7 @@ class DataMatrix:
 # -- problems ---------------------------------------------------------------------------------------------
 #: Parameters or gradients by tensor name. An array of dtype object holds mpmath numbers.
 Tensors = Mapping[str, NDArray[Any]]
+LossAndGradient = tuple[float, dict[str, NDArray[Any]]]
 
 
 @runtime_checkable
@@ -71,9 +76,7 @@ class Problem(Protocol):
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return the starting point of a seed, in float64, or in float32 for the language model."""
 
-    def loss_and_gradient(
-        self, parameters: Tensors, step: int, seed: int
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    def loss_and_gradient(self, parameters: Tensors, step: int, seed: int) -> LossAndGradient:
         """Return the loss on the batch of (seed, step) and its gradient, in the parameters' dtype.
 
         Problems without batches ignore step and seed. The loss of mpmath parameters is an mpmath number.
@@ -82,6 +85,17 @@ class Problem(Protocol):
 
     def validation_loss(self, parameters: Tensors) -> float:
         """Return the loss on held-out data, the same at every call; without such data, the objective."""
+
+
+class DescribedProblem:
+    """A problem that keeps each argument of its constructor in an attribute of the same name."""
+
+    name: str
+
+    def settings(self) -> dict[str, Any]:
+        """Return the kind and the arguments of the constructor."""
+        arguments = {label: getattr(self, label) for label in signature(type(self)).parameters}
+        return {"kind": self.name, **arguments}
 
 
 class DataStream(IntEnum):
@@ -98,6 +112,24 @@ def generator(seed: int, stream: DataStream, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(sequence))
 
 
+def labelled(problem: str, loader: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+    """Return data of scikit-learn: one row of features a sample, the labels, and whether it is held out.
+
+    Raises
+    ------
+    ImportError
+        If scikit-learn is missing; the message names the problem.
+    """
+    try:
+        datasets = import_module("sklearn.datasets")
+    except ImportError as error:
+        raise ImportError(
+            f"the {problem} problem takes its data from scikit-learn: pip install 'mcfsim[test]'"
+        ) from error
+    features, labels = getattr(datasets, loader)(return_X_y=True)
+    return features, labels, np.arange(len(labels)) % 5 == 4
+
+
 def check_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], *dtypes: type) -> None:
     """Raise unless the tensors have exactly these names and shapes, and all have the same allowed dtype."""
     if tensors.keys() != shapes.keys():
@@ -111,10 +143,9 @@ def check_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], *dtyp
         raise TypeError(f"the tensors must be all {allowed}, not {', '.join(sorted(map(str, found)))}")
 
 
-def check_size(label: str, value: object, least: int = 1) -> int:
+def check_size(label: str, value: int, least: int = 1) -> int:
     """Return the value if it is an int of at least this size, else raise."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{label} must be an int, not {value!r}")
+    check_int(label, value)
     if value < least:
         raise ValueError(f"{label} = {value} must be at least {least}")
     return value

@@ -11,18 +11,21 @@ from mcfsim.formats import Format, get_format
 from mcfsim.training.problems._transformer import cross_entropy
 from mcfsim.training.problems.base import (
     DataStream,
+    DescribedProblem,
+    LossAndGradient,
     Tensors,
     check_memory,
     check_size,
     check_tensors,
     generator,
+    labelled,
 )
 from mcfsim.training.problems.calculation import Array, Calculation, Sums
 
 PIXELS, CLASSES = 64, 10
 
 
-class Digits:
+class Digits(DescribedProblem):
     """Cross entropy of a perceptron with one hidden layer on the handwritten digits of scikit-learn.
 
     The 1797 images have 64 pixels from 0 to 1 in steps of 1/16; every fifth image is held out. The hidden
@@ -81,6 +84,10 @@ class Digits:
             raise ValueError(f"loss_format = {loss_format} needs a format of forward and backward pass, too")
         self.calculation = Calculation(_known(format), sums)
         self.loss = Calculation(_known(loss_format), sums) if loss_format is not None else self.calculation
+        # Formats are kept by their names.
+        self.format = None if format is None else get_format(format).name
+        self.loss_format = None if loss_format is None else get_format(loss_format).name
+        self.sums = str(self.calculation.sums)
         # Weights and their gradients, and the intermediate results of a batch.
         check_memory(f"hidden = {hidden}", 2 * (PIXELS + CLASSES) * hidden + 3 * batch * hidden)
         self.shapes = {
@@ -89,25 +96,12 @@ class Digits:
             "output.weight": (hidden, CLASSES),
             "output.bias": (CLASSES,),
         }
-        images, labels = _digits()
-        held_out = np.arange(len(labels)) % 5 == 4
+        pixels, digits, held_out = labelled(self.name, "load_digits")
+        images, labels = pixels / 16, digits.astype(np.int64)
         self._training = images[~held_out], labels[~held_out]
         self._validation = images[held_out], labels[held_out]
         if batch > len(self._training[1]):
             raise ValueError(f"batch = {batch} must be at most {len(self._training[1])}, all images")
-
-    def settings(self) -> dict[str, object]:
-        """Return the kind and the arguments of the constructor; formats by their names."""
-        formats = (self.calculation.format, self.loss.format if self.loss is not self.calculation else None)
-        names = [None if fmt is None else fmt.name for fmt in formats]
-        return {
-            "kind": self.name,
-            "hidden": self.hidden,
-            "batch": self.batch,
-            "format": names[0],
-            "loss_format": names[1],
-            "sums": str(self.calculation.sums),
-        }
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return normal float32 weights, of variances 2 / 64 and ``1 / hidden``, and biases of zero."""
@@ -119,9 +113,7 @@ class Digits:
         }
 
     @np.errstate(over="ignore", invalid="ignore")
-    def loss_and_gradient(
-        self, parameters: Tensors, step: int, seed: int
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    def loss_and_gradient(self, parameters: Tensors, step: int, seed: int) -> LossAndGradient:
         """Return the mean loss over the batch of (seed, step), and its gradient."""
         images, labels = self._training
         random = generator(seed, DataStream.BATCH, step)
@@ -187,15 +179,3 @@ def _known(fmt: Format | str | None) -> Format | None:
     if not same:
         raise ValueError(f"{found!r} is not what its name means, by which a run's settings keep it")
     return found
-
-
-def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the images, one row of pixels each, and their digits."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "the digits problem takes its data from scikit-learn: pip install 'mcfsim[test]'"
-        ) from error
-    images, labels = load_digits(return_X_y=True)
-    return images / 16, labels.astype(np.int64)

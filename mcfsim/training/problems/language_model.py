@@ -8,6 +8,7 @@ import platform
 import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from mcfsim.training.problems._transformer import (
 )
 from mcfsim.training.problems.base import (
     DataStream,
+    DescribedProblem,
+    LossAndGradient,
     Tensors,
     check_memory,
     check_size,
@@ -139,11 +142,13 @@ def _windows(text: Bytes, offsets: NDArray[np.int64], length: int) -> Bytes:
 VOCABULARY = 256
 VALIDATION_BATCHES = 16
 
+#: The tensors of each branch of a layer: a gain, and two matrices.
+_BRANCHES = {"attention": ("gain", "qkv", "out"), "mlp": ("gain", "up", "down")}
 #: The backward pass of a branch: it adds its parameters' gradients and returns that of its input.
 BranchBack = Callable[[Array, dict[str, Array]], Array]
 
 
-class LanguageModel:
+class LanguageModel(DescribedProblem):
     """A decoder-only transformer over bytes; the loss is the cross entropy in nats per byte.
 
     Every layer adds two branches to the residual stream: causal multi-head attention, then a perceptron of
@@ -220,18 +225,12 @@ class LanguageModel:
             }
         return shapes | {"gain": (width,)}
 
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """Return the kind, the shape, and what identifies the corpus."""
-        return {
-            "kind": self.name,
-            "corpus": self.corpus.settings(),
-            "layers": self.layers,
-            "width": self.width,
-            "heads": self.heads,
-            "context": self.context,
-            "batch": self.batch,
-            **({"activation_bits": self.activation_bits} if self.activation_bits else {}),
-        }
+        found = super().settings() | {"corpus": self.corpus.settings()}
+        if not self.activation_bits:
+            del found["activation_bits"]
+        return found
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return float32 parameters: gains of 1, and normal matrices of standard deviation 0.02.
@@ -255,9 +254,7 @@ class LanguageModel:
         return self.corpus.training_windows(self.batch, self.context + 1, step=step, seed=seed)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def loss_and_gradient(
-        self, parameters: Tensors, step: int, seed: int
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    def loss_and_gradient(self, parameters: Tensors, step: int, seed: int) -> LossAndGradient:
         """Return the mean loss over the batch of (seed, step), and its gradient."""
         check_tensors(parameters, self.shapes, np.float32, np.float64)
         windows = self.training_batch(step, seed)
@@ -302,10 +299,11 @@ class LanguageModel:
         by_sequence = stream.reshape(sequences, length, self.width)
         by_sequence += parameters["positions"][:length]
 
+        attention = partial(causal_attention, sequences=sequences, heads=self.heads)
         backs: list[BranchBack] = []
         for layer in range(self.layers):
-            for branch in (self._attention, self._mlp):
-                change, back = branch(parameters, f"layer{layer}.", stream, sequences)
+            for kind, middle in (("attention", attention), ("mlp", squared_relu)):
+                change, back = self._branch(parameters, layer, kind, stream, middle)
                 stream += change
                 backs.append(back)
         normal, norm_back = rms_norm(stream, parameters["gain"])
@@ -325,17 +323,14 @@ class LanguageModel:
 
         return logits, backward
 
-    def _multiplied(self, rows: Array) -> Array:
-        """Return the activations that a layer's matrix multiplies: rows, rounded to integers if asked."""
-        return as_integers(rows, self.activation_bits) if self.activation_bits else rows
-
-    def _attention(
-        self, parameters: Tensors, layer: str, stream: Array, sequences: int
+    def _branch(
+        self, parameters: Tensors, layer: int, kind: str, stream: Array, middle: Callable[[Array], Any]
     ) -> tuple[Array, BranchBack]:
-        gain, into, out = (f"{layer}attention.{name}" for name in ("gain", "qkv", "out"))
+        """Return a branch's change of the stream: a matrix, a function between, and another matrix."""
+        gain, into, out = (f"layer{layer}.{kind}.{name}" for name in _BRANCHES[kind])
         normal, norm_back = rms_norm(stream, parameters[gain])
-        qkv, into_back = matmul(self._multiplied(normal), parameters[into])
-        mixed, mix_back = causal_attention(qkv, sequences, self.heads)
+        inside, into_back = matmul(self._multiplied(normal), parameters[into])
+        mixed, mix_back = middle(inside)
         change, out_back = matmul(self._multiplied(mixed), parameters[out])
 
         def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
@@ -346,19 +341,6 @@ class LanguageModel:
 
         return change, backward
 
-    def _mlp(
-        self, parameters: Tensors, layer: str, stream: Array, sequences: int
-    ) -> tuple[Array, BranchBack]:
-        gain, up, down = (f"{layer}mlp.{name}" for name in ("gain", "up", "down"))
-        normal, norm_back = rms_norm(stream, parameters[gain])
-        hidden, up_back = matmul(self._multiplied(normal), parameters[up])
-        active, activation_back = squared_relu(hidden)
-        change, down_back = matmul(self._multiplied(active), parameters[down])
-
-        def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
-            dactive, gradients[down] = down_back(dchange)
-            dnormal, gradients[up] = up_back(activation_back(dactive))
-            dstream, gradients[gain] = norm_back(dnormal)
-            return dstream
-
-        return change, backward
+    def _multiplied(self, rows: Array) -> Array:
+        """Return the activations that a layer's matrix multiplies: rows, rounded to integers if asked."""
+        return as_integers(rows, self.activation_bits) if self.activation_bits else rows

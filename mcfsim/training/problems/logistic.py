@@ -11,15 +11,18 @@ from numpy.typing import NDArray
 from mcfsim.training.problems.base import (
     DataMatrix,
     DataStream,
+    DescribedProblem,
+    LossAndGradient,
     Tensors,
     as_scalar,
     check_number,
     check_tensors,
     generator,
+    labelled,
 )
 
 
-class LogisticRegression:
+class LogisticRegression(DescribedProblem):
     """Mean logistic loss over the breast-cancer data of scikit-learn, plus ``l2 / 2 |weights|^2``.
 
     Every fifth sample is held out. The 30 features are standardised by their mean and standard deviation
@@ -44,8 +47,8 @@ class LogisticRegression:
         self.l2 = check_number("l2", l2)
         if not 0 <= self.l2 < math.inf:
             raise ValueError(f"l2 = {l2} must be finite and not negative")
-        features, signs = _breast_cancer()
-        held_out = np.arange(len(signs)) % 5 == 4
+        features, labels, held_out = labelled(self.name, "load_breast_cancer")
+        signs = np.where(labels == 1, 1.0, -1.0)
         mean, deviation = features[~held_out].mean(axis=0), features[~held_out].std(axis=0)
         # A last column of ones makes the bias one more weight. A row times its sign gives the margin.
         rows = np.column_stack([(features - mean) / deviation, np.ones(len(signs))]) * signs[:, None]
@@ -54,19 +57,13 @@ class LogisticRegression:
         self._validation = DataMatrix(rows[held_out])
         self._shapes = {"weights": (features.shape[1],), "bias": (1,)}
 
-    def settings(self) -> dict[str, object]:
-        """Return the kind and the argument of the constructor."""
-        return {"kind": self.name, "l2": self.l2}
-
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return normal weights of standard deviation 0.1 and a zero bias."""
         weights = generator(seed, DataStream.PARAMETERS).normal(scale=0.1, size=self._shapes["weights"])
         return {"weights": weights, "bias": np.zeros(1)}
 
     @np.errstate(over="ignore", invalid="ignore")
-    def loss_and_gradient(
-        self, parameters: Tensors, step: int = 0, seed: int = 0
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    def loss_and_gradient(self, parameters: Tensors, step: int = 0, seed: int = 0) -> LossAndGradient:
         """Return the penalised mean loss over the training data and its gradient; there are no batches."""
         losses, misfits = self._losses(parameters, self._training)
         weights = parameters["weights"]
@@ -96,15 +93,3 @@ def _exp_log1p(like: NDArray[Any]) -> tuple[Any, Any]:
         return np.exp, np.log1p
     context = like[0].context
     return np.frompyfunc(context.exp, 1, 1), np.frompyfunc(context.log1p, 1, 1)
-
-
-def _breast_cancer() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the features of the 569 samples and their labels as +1 and -1."""
-    try:
-        from sklearn.datasets import load_breast_cancer
-    except ImportError as error:
-        raise ImportError(
-            "the logistic problem takes its data from scikit-learn: pip install 'mcfsim[test]'"
-        ) from error
-    features, labels = load_breast_cancer(return_X_y=True)
-    return features.astype(np.float64), np.where(labels == 1, 1.0, -1.0)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from mcfsim.training.problems.base import (
     DataMatrix,
     DataStream,
+    DescribedProblem,
+    LossAndGradient,
     Tensors,
     as_scalar,
     check_memory,
@@ -20,7 +22,7 @@ from mcfsim.training.problems.base import (
 )
 
 
-class Quadratic:
+class Quadratic(DescribedProblem):
     """``f(x) = (x - x*)' A (x - x*) / 2`` with eigenvalues of A from 1 down to 1 / condition_number.
 
     The eigenvalues are in geometric progression, the eigenvectors and the minimiser x* random. With
@@ -64,23 +66,12 @@ class Quadratic:
         self._matrix = DataMatrix(self.matrix)
         self.minimiser = random.standard_normal(dimension)
 
-    def settings(self) -> dict[str, object]:
-        """Return the kind and the arguments of the constructor."""
-        return {
-            "kind": self.name,
-            "dimension": self.dimension,
-            "condition_number": self.condition_number,
-            "seed": self.seed,
-        }
-
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return a standard normal point."""
         return {"x": generator(seed, DataStream.PARAMETERS).standard_normal(self.dimension)}
 
     @np.errstate(over="ignore", invalid="ignore")
-    def loss_and_gradient(
-        self, parameters: Tensors, step: int = 0, seed: int = 0
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    def loss_and_gradient(self, parameters: Tensors, step: int = 0, seed: int = 0) -> LossAndGradient:
         """Return the objective and its gradient A (x - x*); step and seed are ignored."""
         check_tensors(parameters, {"x": (self.dimension,)}, np.float64, np.object_)
         error = parameters["x"] - self.minimiser  # mpmath takes a float operand exactly

@@ -7,10 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.training.problems.base import Tensors, as_scalar, check_memory, check_size, check_tensors
+from mcfsim.training.problems.base import (
+    DescribedProblem,
+    LossAndGradient,
+    Tensors,
+    as_scalar,
+    check_memory,
+    check_size,
+    check_tensors,
+)
 
 
-class Rosenbrock:
+class Rosenbrock(DescribedProblem):
     """The chained Rosenbrock function, ``sum(100 (x[i+1] - x[i]**2)**2 + (1 - x[i])**2)``.
 
     Its global minimum is zero, at the point of all ones. In 4 and more dimensions there is another, local
@@ -30,18 +38,12 @@ class Rosenbrock:
         self.dimension = check_size("dimension", dimension, least=2)
         check_memory(f"dimension = {dimension}", 5 * dimension)  # a point, its gradient, intermediate results
 
-    def settings(self) -> dict[str, object]:
-        """Return the kind and the argument of the constructor."""
-        return {"kind": self.name, "dimension": self.dimension}
-
     def initial_parameters(self, seed: int = 0) -> dict[str, NDArray[Any]]:
         """Return the customary start (-1.2, 1, -1.2, 1, ...); the seed is ignored."""
         return {"x": np.resize([-1.2, 1.0], self.dimension)}
 
     @np.errstate(over="ignore", invalid="ignore")
-    def loss_and_gradient(
-        self, parameters: Tensors, step: int = 0, seed: int = 0
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
+    def loss_and_gradient(self, parameters: Tensors, step: int = 0, seed: int = 0) -> LossAndGradient:
         """Return the objective and its gradient; step and seed are ignored."""
         check_tensors(parameters, {"x": (self.dimension,)}, np.float64, np.object_)
         x = parameters["x"]

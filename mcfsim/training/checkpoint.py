@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,13 +93,13 @@ class Checkpoint:
                 self._found = _signature(self.path)
         about, arrays = read_archive(self.path, self._check)
         try:
-            states = {name: self._values(name, trainer, arrays) for name, trainer in self.trainers.items()}
+            values = self._values(arrays)
         except ValueError as problem:
             raise ValueError(f"{os.fspath(self.path)} {problem}") from problem
         step = int(about["step"])
+        for key, array in self._states().items():
+            array[...] = values[key]
         for name, trainer in self.trainers.items():
-            for key, array in _states(trainer).items():
-                array[...] = states[name][key]
             trainer.optimizer.count = step
             if self.recorded(step):
                 trainer.series = {
@@ -111,11 +111,7 @@ class Checkpoint:
 
     def keep(self, step: int) -> None:
         """Copy the state after a step for `save`, which may be called in the middle of the next step."""
-        arrays = {
-            f"{name}|{key}": array.copy()
-            for name, trainer in self.trainers.items()
-            for key, array in _states(trainer).items()
-        }
+        arrays = {key: array.copy() for key, array in self._states().items()}
         self._kept = _Kept(step, arrays, self.recorded(step))
 
     def save(self) -> None:
@@ -155,59 +151,64 @@ class Checkpoint:
             raise ValueError(f"is no checkpoint of a simulation, {FORMAT!r}")
         check_kinds(about, _KINDS)
         check_versions(about["versions"])
-        for part, ours in (("settings", self.run.settings), ("versions", self.run.versions)):
-            theirs = about[part]
-            differing = [
-                key for key in sorted({*ours, *theirs}) if _plain(ours.get(key)) != _plain(theirs.get(key))
-            ]
-            self._refuse_another(f"{part} differ in {', '.join(differing)}" if differing else "")
-        if about["problem"] != self.problem:
-            self._refuse_another("the problem's start, loss or gradient differs, and so its data")
+        for how in self._differences(about):
+            raise ValueError(f"is of another run: {how}; remove it or choose another path")
         step, last = about["step"], self.run.settings["steps"]
         if not 0 <= step <= last:
             raise ValueError(f"has a state after step {step:#x} of a run of {last} steps")
-        expected: dict[str, ArraySpec | None] = {}
-        recorded = self.recorded(step)
-        for name, trainer in self.trainers.items():
-            for key, array in _states(trainer).items():
-                # Only the writer of a text knows its length.
-                form = (
-                    None if array.dtype == object else ArraySpec(array.dtype.newbyteorder("<"), array.shape)
-                )
-                expected[f"{name}|{key}"] = form
-            for measure in self.measures[name] if recorded else ():
-                expected[f"{name}|series|{measure}"] = ArraySpec(np.dtype("<f8"), (recorded,))
+        expected = {key: _form(array) for key, array in self._states().items()}
+        if recorded := self.recorded(step):
+            for name, measures in self.measures.items():
+                series = ArraySpec(np.dtype("<f8"), (recorded,))
+                expected |= {f"{name}|series|{measure}": series for measure in measures}
         if differing := sorted(expected.keys() ^ forms.keys()):
             raise ValueError(f"lacks, or has beyond what it should, the array {differing[0]!r}")
         for key, wanted in expected.items():
             dtype, shape = forms[key]
-            if wanted is None:
-                name, _, state = key.partition("|")
-                good = dtype.kind == "U" and shape == _states(self.trainers[name])[state].shape
-            else:
-                good = wanted == (dtype, shape)
-            if not good:
+            text = dtype.kind == wanted.dtype.kind == "U"  # only its writer knows its length
+            if shape != wanted.shape or not (text or dtype == wanted.dtype):
                 raise ValueError(f"has {key!r} as {dtype} of shape {shape}, and not as the run stores it")
 
-    def _refuse_another(self, how: str) -> None:
-        if how:
-            raise ValueError(f"is of another run: {how}; remove it or choose another path")
+    def _differences(self, about: Mapping[str, Any]) -> Iterator[str]:
+        """Yield how the run of a file differs from this one."""
+        for part in ("settings", "versions"):
+            ours, theirs = getattr(self.run, part), about[part]
+            differing = [
+                key for key in sorted({*ours, *theirs}) if _plain(ours.get(key)) != _plain(theirs.get(key))
+            ]
+            if differing:
+                yield f"{part} differ in {', '.join(differing)}"
+        if about["problem"] != self.problem:
+            yield "the problem's start, loss or gradient differs, and so its data"
 
-    def _values(
-        self, name: str, trainer: Trainer, arrays: Mapping[str, NDArray[Any]]
-    ) -> dict[str, NDArray[Any]]:
-        """Return a trainer's state; refuse numbers that are not values of the format they are stored in."""
+    def _states(self) -> dict[str, NDArray[Any]]:
+        """Return every array that the next step reads, by strategy and name; loading fills them in place."""
+        named: dict[str, NDArray[Any]] = {}
+        for name, trainer in self.trainers.items():
+            parts = {**trainer.optimizer.state._asdict(), "average": trainer.averages.values()}
+            named |= {f"{name}|{part}{i}": x for part, items in parts.items() for i, x in enumerate(items)}
+            named[f"{name}|diverged_at"] = trainer.diverged_at
+        return named
+
+    def _values(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the states saved; refuse numbers that are not values of the format they are stored in."""
         values = {}
-        for key, array in _states(trainer).items():
-            saved = arrays[f"{name}|{key}"]
-            fmt = _formats(trainer).get(key.rstrip("0123456789"))
+        for key, array in self._states().items():
+            name, _, part = key.partition("|")
+            optimizer = self.trainers[name].optimizer
+            stored = optimizer.strategy.tensors.get(part.rstrip("0123456789"))
+            values[key] = arrays[key]
             if array.dtype == object:
-                values[key] = _unpack(saved, trainer)
-            elif fmt is not None:
-                values[key] = _values_of(saved, fmt, f"{name}|{key}")
-            else:
-                values[key] = saved
+                values[key] = _unpack(arrays[key], optimizer.roles.moments)
+            elif stored is not None and stored.format is not None:  # averages may be any binary64 numbers
+                _check_values(arrays[key], stored.format, key)
         return values
+
+
+def _form(array: NDArray[Any]) -> ArraySpec:
+    """Return dtype and shape of an array in a file, where exact numbers are texts."""
+    dtype = np.dtype(np.str_) if array.dtype == object else array.dtype
+    return ArraySpec(dtype.newbyteorder("<"), array.shape)
 
 
 def _signature(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
@@ -219,29 +220,14 @@ def _signature(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _states(trainer: Trainer) -> dict[str, NDArray[Any]]:
-    """Return every array that the next step reads, by name; loading fills them in place."""
-    named: dict[str, NDArray[Any]] = {}
-    for field, components in trainer.optimizer.state._asdict().items():
-        named |= {f"{field}{i}": array for i, array in enumerate(components)}
-    averages = {f"average{i}": array for i, array in enumerate(trainer.averages.values())}
-    return named | averages | {"diverged_at": trainer.diverged_at}
-
-
-def _formats(trainer: Trainer) -> dict[str, Format | None]:
-    """Return the format of each part of the state; the averages may be any binary64 numbers."""
-    return {name: stored.format for name, stored in trainer.optimizer.strategy.tensors.items()}
-
-
-def _values_of(saved: NDArray[Any], fmt: Format, label: str) -> NDArray[Any]:
-    """Return numbers if rounding to a format changes none of them; otherwise raise ValueError."""
+def _check_values(saved: NDArray[Any], fmt: Format, label: str) -> None:
+    """Raise ValueError unless rounding numbers to a format changes none of them."""
     with np.errstate(all="ignore"):
         rounded = round_to(saved, fmt)
     same = (rounded == saved) & (np.signbit(rounded) == np.signbit(saved))
     if not (same | (np.isnan(rounded) & np.isnan(saved))).all():
         strange = saved[~same][0]
         raise ValueError(f"has {strange!r} in {label!r}, which is no value of {fmt}")
-    return saved
 
 
 def _pack(array: NDArray[Any]) -> NDArray[Any]:
@@ -260,9 +246,8 @@ def _text(number: Any) -> str:
     return f"{signs[0]}0x{mantissa:x}p{signs[1]}{abs(exponent):x}"
 
 
-def _unpack(texts: NDArray[Any], trainer: Trainer) -> NDArray[Any]:
+def _unpack(texts: NDArray[Any], arithmetic: Any) -> NDArray[Any]:
     """Return exact numbers from their texts; raise ValueError unless `_text` writes each one so."""
-    arithmetic: Any = trainer.optimizer.roles.moments
     numbers = np.empty(texts.shape, dtype=object)
     for i, text in enumerate(map(str, texts)):
         if text in _SPECIAL:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,22 +17,16 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.training.schedule import InnerProducts, Vector, all_finite, norm, ratio, vectors
 
-_Measure = TypeVar("_Measure", bound=Callable[..., Any])
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Check the processor's settings for a measure, and let diverged runs give inf or NaN silently."""
+    check_processor()
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        yield
 
 
-def _quietly(measure: _Measure) -> _Measure:
-    """Wrap a measure: check the processor's settings, and let diverged runs give inf or NaN silently."""
-
-    @wraps(measure)
-    def measured(*args: Any, **options: Any) -> Any:
-        check_processor()
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return measure(*args, **options)
-
-    return cast(_Measure, measured)
-
-
-@_quietly
+@_quietly()
 def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> Vector:
     """Return E, the change of a represented parameter.
 
@@ -56,7 +50,7 @@ def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     return total
 
 
-@_quietly
+@_quietly()
 def edq(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return the effective descent quality ``<D / ||D||, E>``; NaN if D is zero or a number is not finite.
 
@@ -67,7 +61,7 @@ def edq(intended: ArrayLike, effective: ArrayLike) -> float:
     return InnerProducts.of(*vectors(intended, effective)).edq()
 
 
-@_quietly
+@_quietly()
 def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``<D, E> / ||D||**2``: 1 if nothing is lost, NaN if D is zero."""
     return InnerProducts.of(*vectors(intended, effective)).normalized_edq()
@@ -85,19 +79,19 @@ def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
     return ratio(float(np.count_nonzero(asked & (e == 0))), float(np.count_nonzero(asked)))
 
 
-@_quietly
+@_quietly()
 def norm_ratio(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return ``||E|| / ||D||``; NaN if D is zero."""
     return InnerProducts.of(*vectors(intended, effective)).norm_ratio()
 
 
-@_quietly
+@_quietly()
 def cosine(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return the cosine of the angle between D and E; NaN if one is zero."""
     return InnerProducts.of(*vectors(intended, effective)).cosine()
 
 
-@_quietly
+@_quietly()
 def released_edq(update: ArrayLike, before: ArrayLike, after: ArrayLike) -> float:
     """Return the EDQ as in Collage's released code: E is the leading component's change.
 
@@ -124,7 +118,7 @@ def released_imprecision(before: ArrayLike, after: ArrayLike) -> float:
     return ratio(float(np.count_nonzero(new == old)), float(new.size))
 
 
-@_quietly
+@_quietly()
 def relative_error(x: ArrayLike, exact: ArrayLike) -> float:
     """Return ``||x - exact|| / ||exact||``; NaN if the exact value is zero, infinite if `x` alone is."""
     a, b = vectors(x, exact)
@@ -135,7 +129,7 @@ def relative_error(x: ArrayLike, exact: ArrayLike) -> float:
     return ratio(above, below, exponent + more - less)
 
 
-@_quietly
+@_quietly()
 def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
     """Return the median of ``x / exact`` over elements with a nonzero exact value.
 
@@ -148,7 +142,7 @@ def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
     return float(np.median(a[there] / b[there])) if there.any() else float("nan")
 
 
-@_quietly
+@_quietly()
 def residual_norm(components: Sequence[ArrayLike]) -> float:
     """Return the norm of the sum of the components after the first."""
     return _length(_trailing(components))
@@ -166,7 +160,7 @@ def _length(vector: Vector) -> float:
     return ratio(length, 1.0, exponent)
 
 
-@_quietly
+@_quietly()
 def ulp_error(x: ArrayLike, exact: ArrayLike, fmt: Format | str) -> Vector:
     """Return ``|x - exact|`` in units in the last place of the exact value in a format.
 
@@ -211,7 +205,7 @@ def measure(
     return measure_parts({"": slice(None)}, intended, before, after, leading, fmt)[""]
 
 
-@_quietly
+@_quietly()
 def measure_parts(
     parts: Mapping[str, slice],
     intended: ArrayLike,

@@ -248,11 +248,8 @@ def _times_power(g: NDArray[Any], exponent: int) -> NDArray[Any]:
     """Return ``g * 2**exponent``, exact except for floats that underflow."""
     if not exponent:
         return g
-    if g.dtype != object:
-        product: NDArray[Any] = np.ldexp(g, exponent)
-        return product
-    exact: NDArray[Any] = g * _power(exponent)
-    return exact
+    product: NDArray[Any] = g * _power(exponent) if g.dtype == object else np.ldexp(g, exponent)
+    return product
 
 
 def _power(exponent: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -182,11 +182,7 @@ class Setup:
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
         }
         policy = get_rounding(self.rounding)
-        options: dict[str, Any] = {
-            "scalars": self.scalars,
-            "precision": self.precision,
-            "steps": self.steps,
-        }
+        options: dict[str, Any] = {"scalars": self.scalars, "precision": self.precision, "steps": self.steps}
         if policy.stochastic or any(item.draws for item in self.strategies):
             options["random"] = RandomWords(self.seed)
         return {
@@ -209,22 +205,17 @@ class Setup:
 
     def settings(self) -> dict[str, Any]:
         """Return the setup as JSON data from which a run can be repeated."""
-        rounding = self.rounding
-        return {
-            **self.source.settings(),
-            "optimizer": {"name": type(self.optimizer).__name__.lower(), **asdict(cast(Any, self.optimizer))},
-            "strategies": [asdict(item) for item in self.strategies],
-            "steps": self.steps,
-            "schedule": asdict(self.schedule),
-            "seed": self.seed,
-            "low": asdict(self.low),
-            "clip": self.clip,
-            "rounding": asdict(rounding) if isinstance(rounding, Rounding) else rounding,
-            "scalars": self.scalars,
-            "record_every": self.record_every,
-            "truth_sample": self.truth_sample,
-            "precision": self.precision,
-        }
+        _, *names = (item.name for item in fields(self))
+        parts = {name: _as_data(getattr(self, name)) for name in names}
+        parts["optimizer"] = {"name": type(self.optimizer).__name__.lower(), **parts["optimizer"]}
+        return {**self.source.settings(), **parts}
+
+
+def _as_data(value: Any) -> Any:
+    """Return a part of a setup as JSON data."""
+    if isinstance(value, tuple):
+        return [asdict(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _clip(clip: Any) -> float | None:

@@ -48,20 +48,18 @@ def _declared(*items: Strategy) -> Mapping[str, Strategy]:
 
 def _components(count: int) -> Strategy:
     """Return the strategy that keeps everything but gradients in `count` components of the low format."""
-    several = Stored(LOW, components=count)
-    return Strategy(
-        f"mcf-{count}",
-        parameter=several,
-        m=several,
-        v=several,
-        beta2_components=count,
-        addition=Addition.GROW,
-    )
+    several: dict[str, Any] = dict.fromkeys(("parameter", "m", "v"), Stored(LOW, components=count))
+    return Strategy(f"mcf-{count}", **several, beta2_components=count, addition=Addition.GROW)
+
+
+_DRAWN = Stored(LOW, rounding=Mode.STOCHASTIC)
+#: Moments in binary32.
+_WIDE: dict[str, Any] = {"m": Stored(FLOAT32), "v": Stored(FLOAT32)}
 
 
 def _beside_master(name: str, parameter: Stored = ONE_LOW, **changes: Any) -> Strategy:
     """Return `fp32-master` with some tensors changed."""
-    tensors = {"m": Stored(FLOAT32), "v": Stored(FLOAT32), "extra": Stored(FLOAT32), **changes}
+    tensors = {**_WIDE, "extra": Stored(FLOAT32), **changes}
     return Strategy(name, parameter=parameter, **tensors, addition=Addition.MASTER)
 
 
@@ -91,15 +89,10 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
     ),
     _components(2),
     _components(3),
-    Strategy("stochastic-parameter", parameter=Stored(LOW, rounding=Mode.STOCHASTIC)),
-    Strategy(
-        "stochastic",
-        parameter=Stored(LOW, rounding=Mode.STOCHASTIC),
-        m=Stored(LOW, rounding=Mode.STOCHASTIC),
-        v=Stored(LOW, rounding=Mode.STOCHASTIC),
-    ),
-    Strategy("fp32-optim", m=Stored(FLOAT32), v=Stored(FLOAT32)),
-    Strategy("eco", m=Stored(FLOAT32), v=Stored(FLOAT32), addition=Addition.FEEDBACK),
+    Strategy("stochastic-parameter", parameter=_DRAWN),
+    Strategy("stochastic", parameter=_DRAWN, m=_DRAWN, v=_DRAWN),
+    Strategy("fp32-optim", **_WIDE),
+    Strategy("eco", **_WIDE, addition=Addition.FEEDBACK),
     _beside_master("fp32-master"),
     _beside_master(
         "split-master", Stored(LOW, rounding=Mode.NEAREST_AWAY), extra=Stored(FLOAT32, shared=True)
@@ -112,9 +105,7 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
     _moments("fp8-moments", FLOAT8_GROUPS, FLOAT8_GROUPS),
     _moments("int8-moments", DYNAMIC, DYNAMIC_UNSIGNED),
     _moments("coat-moments", EXPANDED, EXPANDED),
-    Strategy(
-        "fp32", parameter=Stored(FLOAT32), m=Stored(FLOAT32), v=Stored(FLOAT32), gradient=Stored(FLOAT32)
-    ),
+    Strategy("fp32", parameter=Stored(FLOAT32), **_WIDE, gradient=Stored(FLOAT32)),
     Strategy("exact", parameter=Stored(None), m=Stored(None), v=Stored(None), gradient=Stored(None)),
 )
 
@@ -123,21 +114,12 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
 #: arXiv 2412.04787, with state in binary32. ``bitnet``: Ma et al., arXiv 2402.17764, all tensors ternary.
 GRID_STRATEGIES: Mapping[str, Strategy] = _declared(
     *(
-        Strategy(
-            f"dqt-{integers}",
-            parameter=Stored(FLOAT32, grid=WeightGrid(grid(integers))),
-            m=Stored(FLOAT32),
-            v=Stored(FLOAT32),
-        )
+        Strategy(f"dqt-{integers}", parameter=Stored(FLOAT32, grid=WeightGrid(grid(integers))), **_WIDE)
         for integers in ("ternary", *(f"int{bits}" for bits in range(2, 9)))
     ),
-    Strategy(
+    _beside_master(
         "bitnet",
-        parameter=Stored(FLOAT32, grid=WeightGrid(grid("ternary"), reach=Reach.ABSMEAN, rounding=Rounding())),
-        m=Stored(FLOAT32),
-        v=Stored(FLOAT32),
-        extra=Stored(FLOAT32),
-        addition=Addition.MASTER,
+        Stored(FLOAT32, grid=WeightGrid(grid("ternary"), reach=Reach.ABSMEAN, rounding=Rounding())),
     ),
 )
 

@@ -17,7 +17,6 @@ from mcfsim.models.plan import Directions, Table, normal_directions
 from mcfsim.multiword import expansion
 from mcfsim.multiword.expansion import expand
 from mcfsim.optim.adamw import AdamW
-from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State, decayed_update, move, split_master
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.vectors import requantize
@@ -289,7 +288,7 @@ def _moved(
     before = state.represented(strategy)
     moved, still = found = np.zeros((2, directions.size))
     for draw in range(draws):
-        drawn = roles if draws == 1 else block_roles(roles, step * draws + draw, 0)
+        drawn = roles if draws == 1 else roles.on_block(step * draws + draw, 0)
         with np.errstate(all="ignore"):
             direction: Any = drawn.update.round(directions)
             update = decayed_update(drawn.update, strategy, state, direction, scalars)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from mcfsim.multiword.expansion import expand
 from mcfsim.optim.declaration import Granularity, Interval, Slot
 from mcfsim.optim.staged import Known, Mean, Stage, Staged
-from mcfsim.optim.state import State, average, converted, move
+from mcfsim.optim.state import State, average, converted, expanded, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator
 from mcfsim.protocol import Arithmetic, Value
@@ -87,11 +86,8 @@ class Adafactor(Staged):
     ) -> AdafactorScalars:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
         gain2 = step**-self.beta2_power
-        beta2: Any = 1.0 - gain2
-        if strategy.beta2_components > 1:
-            beta2 = expand(roles.second_moment, beta2, strategy.beta2_components)
         return AdafactorScalars(
-            beta2=beta2,
+            beta2=expanded(roles, strategy, 1.0 - gain2),
             gain2=gain2,
             epsilon=self.epsilon,
             threshold=self.threshold,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from mcfsim.multiword.expansion import expand
 from mcfsim.optim.declaration import Average, Declaration, Interval, Slot
 from mcfsim.optim.state import (
+    DECAYED_UPDATE,
     State,
     Step,
     add_error,
@@ -16,6 +16,7 @@ from mcfsim.optim.state import (
     decayed_update,
     error_feedback,
     error_weight,
+    expanded,
     move,
 )
 from mcfsim.optim.strategies import Addition, Roles, Strategy
@@ -63,80 +64,6 @@ def quotient(
     vhat = up.div(converted(up, v[0], roles.second_moment), scalars.correction2)
     below = up.add(up.sqrt(vhat), scalars.epsilon)
     return up.div(mhat, below), below
-
-
-@dataclass(frozen=True)
-class AdamW(Declaration):
-    """Hyperparameters of AdamW.
-
-    Parameters
-    ----------
-    beta1, beta2 : float
-        Decay of the first and of the second moment, in [0, 1).
-    epsilon : float
-        Added to the root of the second moment; not negative. If it is zero, a step is 0 / 0 where v is zero.
-        An optimizer warns if a positive epsilon is zero in the format of the moments, as 1e-8 is in fp16 and
-        fp8.
-    weight_decay : float
-        Decoupled decay, not negative.
-
-    Raises
-    ------
-    TypeError
-        If a hyperparameter is no number.
-    ValueError
-        If a hyperparameter is out of range, or not finite.
-    """
-
-    slots = (Slot("m", first_moment), Slot("v", second_moment))
-    feeds_back = True
-    ranges: ClassVar = {
-        "beta1": Interval.SHARE,
-        "beta2": Interval.SHARE,
-        "epsilon": Interval.NOT_NEGATIVE,
-        "weight_decay": Interval.NOT_NEGATIVE,
-    }
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-
-    def scalars(
-        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
-    ) -> AdamWScalars:
-        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
-        beta2: Any = self.beta2
-        if strategy.beta2_components > 1:
-            beta2 = expand(roles.second_moment, self.beta2, strategy.beta2_components)
-        decay, kept = self.weight_decay if decayed else 0.0, 1.0 - self.beta1**step
-        fed = kept * (1.0 - 1.0 / self.beta1) * (1.0 - rate * decay) if self.beta1 else 0.0
-        return AdamWScalars(
-            beta1=self.beta1,
-            gain1=1.0 - self.beta1,
-            beta2=beta2,
-            gain2=1.0 - self.beta2,
-            correction1=kept,
-            correction2=1.0 - self.beta2**step,
-            epsilon=self.epsilon,
-            decay=decay,
-            rate=rate,
-            feedback=error_weight(strategy, fed, rate),
-        )
-
-    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by their names in the guide."""
-        return {
-            "m": {"1 - beta1": 1.0 - self.beta1},
-            "v": {"1 - beta2": 1.0 - self.beta2},
-            "update": {"epsilon": self.epsilon, "weight_decay": self.weight_decay},
-        }
-
-    def step(
-        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: AdamWScalars
-    ) -> Step:
-        """Make one step; see `adamw`."""
-        return adamw(roles, strategy, state, gradient, scalars)
 
 
 def adamw(
@@ -214,6 +141,72 @@ def adamw(
     return Step(State(parameter, m, v, extra), update)
 
 
+@dataclass(frozen=True)
+class AdamW(Declaration):
+    """Hyperparameters of AdamW.
+
+    Parameters
+    ----------
+    beta1, beta2 : float
+        Decay of the first and of the second moment, in [0, 1).
+    epsilon : float
+        Added to the root of the second moment; not negative. If it is zero, a step is 0 / 0 where v is zero.
+        An optimizer warns if a positive epsilon is zero in the format of the moments, as 1e-8 is in fp16 and
+        fp8.
+    weight_decay : float
+        Decoupled decay, not negative.
+
+    Raises
+    ------
+    TypeError
+        If a hyperparameter is no number.
+    ValueError
+        If a hyperparameter is out of range, or not finite.
+    """
+
+    slots = (Slot("m", first_moment), Slot("v", second_moment))
+    step = staticmethod(adamw)
+    feeds_back = True
+    ranges: ClassVar = {
+        "beta1": Interval.SHARE,
+        "beta2": Interval.SHARE,
+        "epsilon": Interval.NOT_NEGATIVE,
+        "weight_decay": Interval.NOT_NEGATIVE,
+    }
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> AdamWScalars:
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
+        decay, kept = self.weight_decay if decayed else 0.0, 1.0 - self.beta1**step
+        fed = kept * (1.0 - 1.0 / self.beta1) * (1.0 - rate * decay) if self.beta1 else 0.0
+        return AdamWScalars(
+            beta1=self.beta1,
+            gain1=1.0 - self.beta1,
+            beta2=expanded(roles, strategy, self.beta2),
+            gain2=1.0 - self.beta2,
+            correction1=kept,
+            correction2=1.0 - self.beta2**step,
+            epsilon=self.epsilon,
+            decay=decay,
+            rate=rate,
+            feedback=error_weight(strategy, fed, rate),
+        )
+
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by their names in the guide."""
+        return {
+            "m": {"1 - beta1": 1.0 - self.beta1},
+            "v": {"1 - beta2": 1.0 - self.beta2},
+            "update": {"epsilon": self.epsilon, "weight_decay": self.weight_decay},
+        }
+
+
 #: The rounding points of a step with one-component moments and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
@@ -227,8 +220,5 @@ ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("root", "sqrt"),
     ("denominator", "add"),
     ("direction", "div"),
-    ("weight", "round"),
-    ("weight decay", "mul"),
-    ("decayed direction", "add"),
-    ("update", "mul"),
+    *DECAYED_UPDATE,
 )

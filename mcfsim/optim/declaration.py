@@ -179,6 +179,13 @@ class Declaration(ABC):
         return any(item.name == slot for item in cls.slots)
 
 
+def components(hyper: Declaration, strategy: Strategy) -> dict[str, int]:
+    """Return how many components each tensor of the state has, by its field of `State`; 0 if it has none."""
+    tensors = strategy.tensors
+    kept = tensors.keys() - {slot for slot in SLOTS if not hyper.keeps(slot)}
+    return {label: tensors[label].components if label in kept else 0 for label in State._fields}
+
+
 def _is_method(item: Any) -> bool:
     return isinstance(item, FunctionType | classmethod | property)
 

@@ -15,7 +15,6 @@ from mcfsim.checks import as_array, check_processor, lacks
 from mcfsim.optim.declaration import Declaration, Granularity
 from mcfsim.optim.groups import GroupBoundaries
 from mcfsim.optim.strategies import Strategy
-from mcfsim.optim.strategy import SLOTS
 
 Array = NDArray[Any]
 
@@ -113,11 +112,9 @@ class Layout:
 
     def join(self, tensors: Tensors) -> Array:
         """Return the tensors as one new vector; errors are those of `blocks`."""
-        sources = self._sources(tensors)
-        dtype = _dtype(sources)
-        vector = np.empty(self.size, dtype)
-        for name, part in self.slices.items():
-            vector[part] = _stretch(name, sources[name], 0, part.stop - part.start, dtype)
+        vector = np.empty(self.size, self.dtype(tensors))
+        for part, x in self.blocks(tensors, max(1, self.size)):
+            vector[part] = x
         return vector
 
     def split(self, vector: Array) -> dict[str, Array]:
@@ -238,17 +235,8 @@ def bytes_per_parameter(hyper: Declaration, strategy: Strategy, layout: Layout) 
 
     For an empty layout they are the bytes per parameter of vectors.
     """
-    slots = parts_of(hyper, layout)
-    if not layout.size:
-        return strategy.stored_bytes(slots)
-    total = Fraction(0)
-    for label in strategy.tensors:
-        size = strategy.size_of(label)
-        if size is None:
-            return None
-        count = layout.size if label not in SLOTS else slots[label].size if label in slots else 0
-        total += size * count / layout.size
-    return int(total) if total.denominator == 1 else float(total)
+    slots, size = parts_of(hyper, layout), layout.size
+    return strategy.stored_bytes({slot: Fraction(x.size, size) if size else 1 for slot, x in slots.items()})
 
 
 # -- stripes ----------------------------------------------------------------------------------------------

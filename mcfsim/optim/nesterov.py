@@ -5,22 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcfsim.optim.sgd import SGD, SGDScalars, next_momentum
-from mcfsim.optim.state import State, Step, decayed_update, move
+from mcfsim.optim.state import DECAYED_UPDATE, State, Step, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Value
-
-
-@dataclass(frozen=True)
-class Nesterov(SGD):
-    """Hyperparameters of SGD with Nesterov's momentum, the same as those of `SGD`."""
-
-    feeds_back = False
-
-    def step(
-        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars
-    ) -> Step:
-        """Make one step; see `nesterov`."""
-        return nesterov(roles, strategy, state, gradient, scalars)
 
 
 def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
@@ -60,14 +47,19 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
     return Step(State(parameter, m, (), extra), update)
 
 
+@dataclass(frozen=True)
+class Nesterov(SGD):
+    """Hyperparameters of SGD with Nesterov's momentum, the same as those of `SGD`."""
+
+    feeds_back = False
+    step = staticmethod(nesterov)
+
+
 #: The rounding points of a step with a one-component moment and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("first moment decayed", "mul"),
     ("first moment", "fma"),
     ("momentum ahead", "fma"),
-    ("weight", "round"),
-    ("weight decay", "mul"),
-    ("decayed direction", "add"),
-    ("update", "mul"),
+    *DECAYED_UPDATE,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from mcfsim.optim.staged import Staged
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
 from mcfsim.optim.step_programs import CompiledStep, fill_block
-from mcfsim.optim.strategies import DEFAULT_WORDS, Roles, Strategy
+from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.optim.vectors import (
     Formats,
@@ -152,12 +152,11 @@ class Optimizer:
         self._warned = False
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
         self._staged = (
-            StagedSteps(hyper, strategy, self.roles, self.layout) if isinstance(hyper, Staged) else None
+            StagedSteps(self._compiled, self.roles, self.layout) if isinstance(hyper, Staged) else None
         )
         for role, scalars in hyper.rounded_hyperparameters().items():
             warn_of_vanishing(self.roles.of(role), scalars)
-        kept = self.roles.model, *self.roles[:2], self.roles.parameter
-        self.formats: Formats = tuple(role.format for role in kept)
+        self.formats: Formats = tuple(role.format for role in self.roles.stored.values())
         self.state, self._gradient = start(
             hyper, strategy, self.roles, self.layout, parameters, packed=packed, folder=folder
         )
@@ -166,7 +165,7 @@ class Optimizer:
             words = options.get("random") or DEFAULT_WORDS
             placed = strategy.parameter.grid, strategy.parameter.format, self.layout.slices
             self.grid = OnGrid(*placed, words)
-            self.grid.begin(self._weights())
+            self.grid.begin(self.state.parameter[0])
         #: The places of each tensor's numbers in the vectors of a slot.
         self.parts = parts_of(hyper, self.layout)
         self._edges = common_edges((*self.state.m, *self.state.v), self.layout.slices.values())
@@ -261,7 +260,9 @@ class Optimizer:
 
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and write the update to a vector if there is one."""
-        count, threads = self.count + 1, self._threads()
+        count = self.count + 1
+        # One thread if an arithmetic is watched, or is not the emulator.
+        threads = min(ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles)
         # Plan the whole step before anything is changed: compiling it may raise an error.
         if self._staged is None:
             move = self._planned(gradient, rate, update, count, threads)
@@ -275,7 +276,7 @@ class Optimizer:
             )
         with self.whole.changing(f"step {count}"):
             if self.grid is not None:
-                self.grid.before(self._weights())
+                self.grid.before(self.state.parameter[0])
             move()
             for slot in () if self.packed else self.hyper.slots:
                 stored = self.strategy.tensors[slot.name]
@@ -283,7 +284,7 @@ class Optimizer:
                     (vector,) = getattr(self.state, slot.name)
                     requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
             if self.grid is not None:
-                self.grid.after(self._weights(), count)
+                self.grid.after(self.state.parameter[0], count)
             self.count = count
 
     def _planned(
@@ -291,15 +292,17 @@ class Optimizer:
     ) -> Callable[[], None]:
         """Return a function that makes a straight-line step, one block of the vectors at a time."""
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
-        for part, decayed in self._parts():
+        edge, ahead = self.layout.decayed_size, max(0, self._steps - count)
+        for part, decayed in ((slice(0, edge), True), (slice(edge, self.layout.size), False)):
+            if part.start == part.stop:
+                continue
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
-            elements = part.stop - part.start
-            ahead = elements * max(0, self._steps - count)
-            bound_loop = self._compiled.bound_loop(self.roles, scalars, gradient, elements, count, ahead)
-            if bound_loop is None:
+            shape = (part.stop - part.start,)
+            found = self._compiled.bound_loops(self.roles, scalars, gradient, shape, count, ahead)
+            if not found:
                 planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
             else:
-                bound_loop = bound_loop.on_threads(threads)
+                bound_loop = found[0].loop.on_threads(threads)
                 # Numbers that share scales are read and written by calls: fewer and larger ones are faster.
                 size = bound_loop.block if self._edges is None else BLOCK
                 planned.append((part, size, partial(self._fill, bound_loop, gradient, update)))
@@ -310,11 +313,6 @@ class Optimizer:
 
         return move
 
-    def _weights(self) -> NDArray[Any]:
-        """Return the vector of weights that lie on grids, as numbers."""
-        weights: NDArray[Any] = self.state.parameter[0]
-        return weights
-
     def _eager(
         self, scalars: Any, count: int, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
     ) -> None:
@@ -322,7 +320,7 @@ class Optimizer:
         given = np.ascontiguousarray(gradient[block])
         if self.packed:
             given = read(given, self.strategy.gradient.format)
-        roles = block_roles(self.roles, count, block.start)
+        roles = self.roles.on_block(count, block.start)
         with np.errstate(all="ignore"):
             old = read_block(self.state, self.formats, block)
             new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
@@ -337,11 +335,6 @@ class Optimizer:
         vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         given = [*vectors, (gradient, self.strategy.gradient.format)]
         fill_block(bound_loop, block, given, [*vectors, (update, self.roles.update.format)])
-
-    def _threads(self) -> int:
-        """Return how many threads share a step: one if an arithmetic is watched, or is not the emulator."""
-        found = {ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles}
-        return min(found)
 
     def _check_codes(self, gradient: NDArray[Any]) -> None:
         """Raise an error unless a gradient of codes holds codes of the strategy's format."""
@@ -359,19 +352,3 @@ class Optimizer:
             raise ValueError(
                 f"out must be writeable, and have shape ({self.layout.size},); it has {out.shape}"
             )
-
-    def _parts(self) -> Iterator[tuple[slice, bool]]:
-        """Yield the range of elements with weight decay, then the range of the others, if not empty."""
-        edge, size = self.layout.decayed_size, self.layout.size
-        for begin, end, decayed in ((0, edge, True), (edge, size, False)):
-            if begin < end:
-                yield slice(begin, end), decayed
-
-
-def block_roles(roles: Roles, step: int, start: int) -> Roles:
-    """Return the arithmetics of a step for one block; all of them get the same block.
-
-    For stochastic rounding, words depend on the step and on each element's index, which starts at `start`.
-    """
-    made = {id(ar): ar.on_block(step, start) for ar in roles}  # roles still share arithmetics
-    return Roles(*(made[id(ar)] for ar in roles))

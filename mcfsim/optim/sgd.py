@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from mcfsim.optim.declaration import Declaration, Interval, Slot
 from mcfsim.optim.state import (
+    DECAYED_UPDATE,
     State,
     Step,
     add_error,
@@ -34,54 +35,6 @@ def next_momentum(
 ) -> tuple[Value, ...]:
     """Return the new momentum for a gradient g: ``RN(RN(mu m) + g)``."""
     return average(ar, m, scalars.momentum, gradient, 1.0)
-
-
-@dataclass(frozen=True)
-class SGD(Declaration):
-    """Hyperparameters of SGD with momentum.
-
-    Parameters
-    ----------
-    momentum : float
-        Decay mu of the momentum, in [0, 1).
-    weight_decay : float
-        Decoupled decay, not negative.
-
-    Raises
-    ------
-    TypeError
-        If a hyperparameter is no number.
-    ValueError
-        If a hyperparameter is out of range, or not finite.
-    """
-
-    slots = (Slot("m", next_momentum),)
-    feeds_back = True
-    ranges: ClassVar = {
-        "momentum": Interval.SHARE,
-        "weight_decay": Interval.NOT_NEGATIVE,
-    }
-
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-
-    def scalars(
-        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
-    ) -> SGDScalars:
-        """Return the scalars at learning rate `rate`; they depend on the step only through the rate."""
-        decay = self.weight_decay if decayed else 0.0
-        fed = (1.0 - 1.0 / self.momentum) * (1.0 - rate * decay) if self.momentum else 0.0
-        return SGDScalars(self.momentum, decay, rate, error_weight(strategy, fed, rate))
-
-    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by name."""
-        return {"m": {"momentum": self.momentum}, "update": {"weight_decay": self.weight_decay}}
-
-    def step(
-        self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars
-    ) -> Step:
-        """Make one step; see `sgd`."""
-        return sgd(roles, strategy, state, gradient, scalars)
 
 
 def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
@@ -129,13 +82,50 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
     return Step(State(parameter, m, (), extra), update)
 
 
+@dataclass(frozen=True)
+class SGD(Declaration):
+    """Hyperparameters of SGD with momentum.
+
+    Parameters
+    ----------
+    momentum : float
+        Decay mu of the momentum, in [0, 1).
+    weight_decay : float
+        Decoupled decay, not negative.
+
+    Raises
+    ------
+    TypeError
+        If a hyperparameter is no number.
+    ValueError
+        If a hyperparameter is out of range, or not finite.
+    """
+
+    slots = (Slot("m", next_momentum),)
+    step = staticmethod(sgd)
+    feeds_back = True
+    ranges: ClassVar = {"momentum": Interval.SHARE, "weight_decay": Interval.NOT_NEGATIVE}
+
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def scalars(
+        self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
+    ) -> SGDScalars:
+        """Return the scalars at learning rate `rate`; they depend on the step only through the rate."""
+        decay = self.weight_decay if decayed else 0.0
+        fed = (1.0 - 1.0 / self.momentum) * (1.0 - rate * decay) if self.momentum else 0.0
+        return SGDScalars(self.momentum, decay, rate, error_weight(strategy, fed, rate))
+
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by name."""
+        return {"m": {"momentum": self.momentum}, "update": {"weight_decay": self.weight_decay}}
+
+
 #: The rounding points of a step with a one-component moment and decay, without the strategy's addition.
 ROUNDING_POINTS: tuple[tuple[str, str], ...] = (
     ("gradient", "round"),
     ("first moment decayed", "mul"),
     ("first moment", "fma"),
-    ("weight", "round"),
-    ("weight decay", "mul"),
-    ("decayed direction", "add"),
-    ("update", "mul"),
+    *DECAYED_UPDATE,
 )

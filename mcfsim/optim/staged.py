@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.compile.program import mapped
 from mcfsim.kernels import native
 from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration, Granularity, Shape, stacked
+from mcfsim.optim.state import State
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator, matmul
 from mcfsim.protocol import Arithmetic
@@ -101,6 +103,19 @@ class Staged(Declaration):
         )
 
 
+def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Mean, ...]:
+    """Return a tensor's step; a straight line is one stage, which takes the state by its fields' names."""
+    if isinstance(hyper, Staged):
+        return hyper.stages(shape)
+
+    def step(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
+        old = State(*(known[label] for label in State._fields))
+        new, update = hyper.step(roles, strategy, old, known["gradient"], scalars)
+        return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
+
+    return (Stage(step, Granularity.ELEMENT, (*State._fields, "gradient")),)
+
+
 #: Functions that run a stage on arrays of one shape by name, and take a mean of an array; the first argument
 #: is the place in the step.
 CarryOut = Callable[[int, Stage, dict[str, Any]], dict[str, Any]]
@@ -108,13 +123,13 @@ TakeMean = Callable[[int, Mean, NDArray[Any], Shape], NDArray[Any]]
 
 
 def in_stages(
-    hyper: Staged, shape: tuple[int, ...], known: Known, carry_out: CarryOut, take_mean: TakeMean
+    hyper: Declaration, shape: tuple[int, ...], known: Known, carry_out: CarryOut, take_mean: TakeMean
 ) -> dict[str, Any]:
     """Make the step of one tensor, and return all of its results by name.
 
     Parameters
     ----------
-    hyper : Staged
+    hyper : Declaration
         The optimizer.
     shape : tuple of int
         The shape of the tensor, which is not empty.
@@ -131,28 +146,19 @@ def in_stages(
     whole = stacked(shape)
     places = {name: over for slot in hyper.slots for name, over in hyper.parts(slot.name, shape).items()}
     found = {
-        name: mapped(value, partial(_laid, shape=places.get(name, Granularity.ELEMENT).shape(whole)))
+        name: mapped(partial(np.reshape, shape=places.get(name, Granularity.ELEMENT).shape(whole)), value)
         for name, value in known.items()
     }
-    for place, item in enumerate(hyper.stages(shape)):
+    for place, item in enumerate(stages_of(hyper, shape)):
         target = item.over.shape(whole)
         if isinstance(item, Mean):
             numbers = found[item.of]
             leading = numbers[0] if isinstance(numbers, tuple) else numbers
             found[item.name] = take_mean(place, item, leading, target)
         else:
-            given = {name: mapped(found[name], partial(np.broadcast_to, shape=target)) for name in item.takes}
+            given = {name: mapped(partial(np.broadcast_to, shape=target), found[name]) for name in item.takes}
             found |= carry_out(place, item, given)
     return found
-
-
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to a value, or to each component of a tuple."""
-    return tuple(map(function, value)) if isinstance(value, tuple) else function(value)
-
-
-def _laid(x: NDArray[Any], shape: Shape) -> NDArray[Any]:
-    return x.reshape(shape)
 
 
 # -- means with a specified summation ---------------------------------------------------------------------
@@ -212,16 +218,18 @@ def mean(ar: Arithmetic, x: Array, target: Shape, accumulator: Accumulator | Non
     if ar.format is None or isinstance(ar, NativeArithmetic):
         total = x.sum(axis=rest, keepdims=True)
         return np.asarray(ar.div(total, float(count)))
+    assert ar.rounding is not None
     kept = tuple(axis for axis in range(3) if axis not in rest)
     numbers = x.transpose(*kept, *rest).reshape(-1, count)
     if accumulator is None:
-        assert ar.rounding is not None
         total = _exact(numbers, down=ar.rounding.mode is Mode.DOWN)
     else:
         total = matmul(numbers, np.ones(count, np.float32), accumulator).astype(np.float64)
     with np.errstate(all="ignore"):
         quotients = native.make_odd(*native.div(total, np.float64(count)))
-    if accumulator is None and _bits(ar) + count.bit_length() > ODD_BITS:
+    # The numbers at which the rounding changes its result have so many bits.
+    bits = ar.format.precision + ar.rounding.guard_bits
+    if accumulator is None and bits + count.bit_length() > ODD_BITS:
         finite = np.flatnonzero(np.isfinite(quotients) & (quotients != 0))
         quotients[finite] = _by_fractions(numbers[finite])
     return np.asarray(ar.round(quotients)).reshape(target)
@@ -244,13 +252,6 @@ def _exact(numbers: Array, *, down: bool) -> NDArray[np.float64]:
             found = dot_to_odd(summands, (0, count), None)
         sums[first : first + step] = found[0, :, 0]
     return sums
-
-
-def _bits(ar: Arithmetic) -> int:
-    """Return how many bits the numbers have at which an arithmetic's rounding changes its result."""
-    assert ar.format is not None
-    assert ar.rounding is not None
-    return ar.format.precision + ar.rounding.guard_bits
 
 
 def _by_fractions(numbers: Array) -> NDArray[np.float64]:

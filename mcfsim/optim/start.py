@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.declaration import Declaration, components
 from mcfsim.optim.groups import GroupBoundaries, Groups, check_groups
 from mcfsim.optim.layout import Layout, StateSlices, Tensors, parts_of
 from mcfsim.optim.state import State, remaining
 from mcfsim.optim.strategies import Addition, Roles, Strategy
-from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.vectors import Split, Vector, form, write
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
@@ -149,7 +148,9 @@ def start(
     starts from zero. A parameter that shares bits with its master copy is rounded from it, as in a step.
     """
     layout.dtype(parameters)  # raises its errors before anything is made
-    vectors = _vectors(hyper, strategy, roles)
+    of, counts = roles.stored, components(hyper, strategy)
+    # The arithmetic of each vector, by name: the field of `State` and the number of the component.
+    vectors = {f"{label}{place}": of[label] for label, n in counts.items() for place in range(n)}
     parts = parts_of(hyper, layout)
     sizes = {name: parts[name[0]].size if name[0] in parts else layout.size for name in vectors}
     forms = {name: (sizes[name], form(role.format, packed=packed)) for name, role in vectors.items()}
@@ -161,15 +162,17 @@ def start(
     for name, (kept, edges) in grouped.items():
         codes, scales = Groups.forms(kept)
         forms |= {name: (sizes[name], codes), f"{name}{_SCALES}": (edges.count, scales)}
+    place: AbstractContextManager[dict[str, Array]]
     if folder is None:
-        whole = _whole({name: np.zeros(*item) for name, item in forms.items()}, vectors, split, grouped)
-        _fill(whole, vectors, strategy, layout, parameters)
-        return _state(whole), None
-    forms[_GRADIENT] = layout.size, form(strategy.gradient.format, packed=packed)
-    with new_maps(folder, forms) as made:
+        place = nullcontext({name: np.zeros(*item) for name, item in forms.items()})
+    else:
+        forms[_GRADIENT] = layout.size, form(strategy.gradient.format, packed=packed)
+        place = new_maps(folder, forms)
+    with place as made:
         whole = _whole(made, vectors, split, grouped)
         _fill(whole, vectors, strategy, layout, parameters)
-    return _state(whole), made[_GRADIENT]
+    state = [tuple(whole[f"{label}{place}"] for place in range(n)) for label, n in counts.items()]
+    return State(*state), made.get(_GRADIENT)
 
 
 def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *, packed: bool) -> Array:
@@ -182,17 +185,6 @@ def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *,
     for block, x in layout.blocks(tensors, AT_ONCE):
         write(out[block], round_to(x, fmt), fmt)
     return out
-
-
-def _vectors(hyper: Declaration, strategy: Strategy, roles: Roles) -> dict[str, Arithmetic]:
-    """Return the arithmetic of each vector, by name: the field of `State` and the number of the component."""
-    of = {"parameter": roles.model, "m": roles.moments, "v": roles.second_moment, "extra": roles.parameter}
-    kept = {
-        label: stored.components
-        for label, stored in strategy.tensors.items()
-        if label in of and (label not in SLOTS or hyper.keeps(label))
-    }
-    return {f"{label}{place}": of[label] for label, count in kept.items() for place in range(count)}
 
 
 def _shares(strategy: Strategy) -> bool:
@@ -232,21 +224,8 @@ def _whole(
     return whole
 
 
-def _state(vectors: dict[str, Vector]) -> State:
-    return State(
-        *(
-            tuple(x for name, x in vectors.items() if name.rstrip("0123456789") == label)
-            for label in State._fields
-        )
-    )
-
-
 def _fill(
-    made: dict[str, Vector],
-    vectors: dict[str, Any],
-    strategy: Strategy,
-    layout: Layout,
-    parameters: Tensors,
+    made: dict[str, Vector], vectors: dict[str, Any], strategy: Strategy, layout: Layout, parameters: Tensors
 ) -> None:
     """Write the numbers at the start to vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]

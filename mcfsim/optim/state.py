@@ -79,6 +79,12 @@ def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: f
     return expansion.grow(ar, decayed, ar.mul(new, gain))
 
 
+def expanded(roles: Roles, strategy: Strategy, beta2: float) -> Any:
+    """Return beta2 as it enters a step: as a real scalar, or as an expansion if the strategy asks for one."""
+    count = strategy.beta2_components
+    return beta2 if count == 1 else expansion.expand(roles.second_moment, beta2, count)
+
+
 def decayed_update(up: Arithmetic, strategy: Strategy, state: State, direction: Value, scalars: Any) -> Value:
     """Return the update ``RN(-lr RN(direction + RN(lambda theta)))``, or ``RN(-lr direction)`` without decay.
 
@@ -95,6 +101,15 @@ def decayed_update(up: Arithmetic, strategy: Strategy, state: State, direction: 
     return up.mul(direction, -scalars.rate)
 
 
+#: The rounding points of `decayed_update` with decay.
+DECAYED_UPDATE: tuple[tuple[str, str], ...] = (
+    ("weight", "round"),
+    ("weight decay", "mul"),
+    ("decayed direction", "add"),
+    ("update", "mul"),
+)
+
+
 def split_master(
     roles: Roles, strategy: Strategy, master: Value
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
@@ -104,20 +119,6 @@ def split_master(
     if bits is not None and low is not None:
         master = remaining(roles.parameter, low, bits, master, theta)
     return (theta,), (master,)
-
-
-def opened(roles: Roles, bits: int, state: State) -> State:
-    """Return a state with the master copy in place of its remainder."""
-    low = roles.model.format
-    assert low is not None
-    return state._replace(extra=(with_steps(roles.parameter, low, bits, state.parameter[0], state.extra[0]),))
-
-
-def closed(roles: Roles, bits: int, state: State) -> State:
-    """Return a state with the remainder in place of the master copy."""
-    low = roles.model.format
-    assert low is not None
-    return state._replace(extra=(steps_of(roles.parameter, low, bits, state.parameter[0], state.extra[0]),))
 
 
 def error_feedback(roles: Roles, state: State, update: Value) -> tuple[Value, Value]:

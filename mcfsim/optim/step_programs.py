@@ -1,11 +1,11 @@
-"""Straight-line steps recorded as programs, and run as one loop over blocks by Numba or NumPy."""
+"""Steps recorded as programs, stage by stage, and run as loops over blocks by Numba or NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,13 @@ from mcfsim.backends.factory import how_compiled
 from mcfsim.compile.choice import loops
 from mcfsim.compile.lines import AsBits, Integer, SplitOperand
 from mcfsim.compile.loops import BoundLoop
-from mcfsim.compile.program import Program, Register, Scalar, flat
+from mcfsim.compile.program import Program, Register, Scalar, flat, mapped
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, get_format
-from mcfsim.optim.declaration import Declaration, check_addition
-from mcfsim.optim.state import State, grid_of, opened
-from mcfsim.optim.state import closed as close
+from mcfsim.optim.declaration import Declaration, check_addition, components
+from mcfsim.optim.staged import Known, Mean, Stage, Staged, Text, stages_of
+from mcfsim.optim.state import grid_of, steps_of, with_steps
 from mcfsim.optim.strategies import FLOAT32, Roles, Strategy
-from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.vectors import Vector, is_packed, read, write
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
@@ -59,16 +58,121 @@ def numbers(scalars: Any) -> dict[str, Any]:
 
 def words_of(roles: Roles, count: int) -> dict[int, RandomWords]:
     """Return the random words of a recorded step's sources, by their place, for step number `count`."""
-    sources = {id(role): role for role in roles}.values()
+    sources = roles.distinct().values()
     drawing = [role.random for role in sources if role.rounding and role.rounding.stochastic]  # type: ignore[attr-defined]
     return {place: replace(words, step=count) for place, words in enumerate(drawing)}
 
 
-def recorders(ar: Arithmetic, roles: Roles) -> Roles:
-    """Return recording arithmetics in place of a step's arithmetics, made from the recording `ar`."""
-    unique = {id(role): role for role in roles}  # each is a source of random words
-    made = {key: ar.like(role.format, role.rounding) for key, role in unique.items()}  # type: ignore[arg-type]
-    return Roles(*(made[id(role)] for role in roles))
+class RecordedStage(NamedTuple):
+    """A stage of a step as a program.
+
+    Attributes
+    ----------
+    program : Program
+    results : dict
+        Registers of the program's results, by the names that the stage gives them.
+    """
+
+    program: Program
+    results: dict[str, Any]
+
+
+def record_stages(
+    hyper: Declaration,
+    strategy: Strategy,
+    roles: Roles,
+    scalars: Any,
+    shape: tuple[int, ...],
+    *,
+    gradient: Format | None = None,
+    lines: bool = False,
+    closed: bool = False,
+) -> dict[int, RecordedStage]:
+    """Record the stages of one tensor's step.
+
+    Parameters
+    ----------
+    hyper, strategy, roles
+        The optimizer's hyperparameters, strategy and arithmetics.
+    scalars
+        The step's scalars, as `Declaration.scalars` returns them: Python numbers, or symbols for them.
+    shape : tuple of int
+        The shape of the tensor.
+    gradient : Format, optional
+        The format of the gradient, which the step rounds; by default the strategy's format for it.
+    lines : bool, optional
+        Whether to record the source lines of the stages.
+    closed : bool, optional
+        Whether a straight line reads and returns remainders in place of master copies, if the strategy keeps
+        them.
+
+    Returns
+    -------
+    dict of int to RecordedStage
+        By the place in the step, see `mcfsim.optim.staged.stages_of`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a stage is no straight line, or computes with exact numbers.
+    """
+    if any(role.format is None or role.rounding is None for role in roles):
+        raise ValueError("a step in exact numbers is no program")
+    formats: dict[str, Any] = {"gradient": gradient or strategy.gradient.format or roles.moments.format}
+    for label, count in components(hyper, strategy).items():
+        names = hyper.parts(label, shape) if hyper.keeps(label) else (label,)
+        formats |= dict.fromkeys(names, (roles.stored[label].format,) * count)
+    bits = strategy.extra.remainder if closed and strategy.extra else None
+    if bits is not None:
+        formats["extra"] = (grid_of(bits),)
+    kind, found = type(hyper).__name__.lower(), {}
+    for place, item in enumerate(stages_of(hyper, shape)):
+        if isinstance(item, Mean):
+            formats[item.name] = roles.of(item.role).format
+            continue
+        name = f"{kind}.{item.name}" if hyper.staged else kind
+        stage = item if bits is None else replace(item, text=partial(_closed, item.text, bits))
+        program, results = _recorded(stage, strategy, roles, scalars, formats, lines=lines)
+        found[place] = RecordedStage(replace(program, name=f"{name}, {strategy.name}"), results)
+        formats |= {label: mapped(lambda x: getattr(x, "format", None), x) for label, x in results.items()}
+    return found
+
+
+def _recorded(
+    stage: Stage, strategy: Strategy, roles: Roles, scalars: Any, formats: dict[str, Any], *, lines: bool
+) -> tuple[Program, dict[str, Any]]:
+    """Return a stage as a program, and its results by name."""
+    names: list[str] = []
+
+    def record(ar: Arithmetic, *given: Any) -> Any:
+        recorders = roles.mapped(lambda role: ar.like(role.format, role.rounding))
+        made = stage.text(recorders, strategy, dict(zip(stage.takes, given, strict=True)), scalars)
+        names[:] = made
+        return tuple(made.values())
+
+    def register(name: str) -> Any:
+        fmt = formats[name]
+        if not isinstance(fmt, tuple):
+            return Register(name, fmt)
+        return tuple(Register(f"{name}{place}", one) for place, one in enumerate(fmt))
+
+    assert roles.moments.format is not None
+    # The first arithmetic of the recording runs nothing and is no source of random words.
+    program = trace(record, roles.moments.format, operands=tuple(map(register, stage.takes)), lines=lines)
+    operands = (x for step in program.steps for x in step.operands)
+    named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
+    return replace(program, scalars=tuple(named)), dict(zip(names, program.results, strict=True))
+
+
+def _closed(
+    text: Text, bits: int, roles: Roles, strategy: Strategy, known: Known, scalars: Any
+) -> dict[str, Any]:
+    """Run a step's text on a remainder of `bits` bits in place of the master copy."""
+    ar, low = roles.parameter, roles.model.format
+    assert low is not None
+    master = with_steps(ar, low, bits, known["parameter"][0], known["extra"][0])
+    made = text(roles, strategy.unshared, {**known, "extra": (master,)}, scalars)
+    return {**made, "extra": (steps_of(ar, low, bits, made["parameter"][0], made["extra"][0]),)}
 
 
 def record_step(
@@ -81,20 +185,12 @@ def record_step(
     lines: bool = False,
     closed: bool = False,
 ) -> Program:
-    """Record one step.
+    """Record a step that is a straight line.
 
     Parameters
     ----------
-    hyper, strategy, roles
-        The optimizer's hyperparameters, strategy and arithmetics.
-    scalars
-        The step's scalars, as `Declaration.scalars` returns them: Python numbers, or symbols for them.
-    gradient : Format, optional
-        The format of the gradient, which the step rounds; by default the strategy's format for it.
-    lines : bool, optional
-        Whether to record the source lines of the step.
-    closed : bool, optional
-        Whether the step reads and returns remainders in place of master copies, if the strategy keeps them.
+    hyper, strategy, roles, scalars, gradient, lines, closed
+        As for `record_stages`.
 
     Returns
     -------
@@ -109,42 +205,10 @@ def record_step(
         asks for.
     """
     check_addition(type(hyper), strategy)
-    if any(role.format is None or role.rounding is None for role in roles):
-        raise ValueError("a step in exact numbers is no program")
-
-    def registers(label: str, role: Arithmetic) -> tuple[Register, ...]:
-        stored = strategy.tensors.get(label)
-        count = 0 if stored is None or (label in SLOTS and not hyper.keeps(label)) else stored.components
-        assert role.format is not None
-        return tuple(Register(f"{label}{number}", role.format) for number in range(count))
-
-    bits = strategy.extra.remainder if closed and strategy.extra else None
-    state = State(
-        parameter=registers("parameter", roles.model),
-        m=registers("m", roles.moments),
-        v=registers("v", roles.second_moment),
-        extra=registers("extra", roles.parameter) if bits is None else (Register("extra0", grid_of(bits)),),
-    )
-    received = gradient or strategy.gradient.format or roles.moments.format
-    assert received is not None
-
-    def step(ar: Arithmetic, old: Any, received: Register) -> Any:
-        made, given = recorders(ar, roles), State(*old)
-        if bits is None:
-            new, update = hyper.step(made, strategy, given, received, scalars)
-        else:
-            new, update = hyper.step(made, strategy.unshared, opened(made, bits, given), received, scalars)
-            new = close(made, bits, new)
-        return (*map(tuple, new), update)
-
-    assert roles.moments.format is not None
-    name = f"{type(hyper).__name__.lower()}, {strategy.name}"
-    given = tuple(map(tuple, state)), Register("gradient", received)
-    # The first arithmetic of the recording runs nothing and is no source of random words.
-    program = trace(step, roles.moments.format, operands=given, lines=lines)
-    operands = (x for step in program.steps for x in step.operands)
-    named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
-    return replace(program, name=name, scalars=tuple(named))
+    if isinstance(hyper, Staged):
+        hyper.step()
+    given = hyper, strategy, roles, scalars, ()
+    return record_stages(*given, gradient=gradient, lines=lines, closed=closed)[0].program
 
 
 class StepPrograms:
@@ -155,29 +219,33 @@ class StepPrograms:
     hyper, strategy
         The optimizer's hyperparameters and strategy.
     closed : bool, optional
-        See `record_step`.
+        See `record_stages`.
     """
 
     def __init__(self, hyper: Declaration, strategy: Strategy, *, closed: bool = False) -> None:
-        self._given, self._closed = (hyper, strategy), closed
-        self._programs: dict[Any, Program] = {}
+        self.hyper, self._record = hyper, partial(record_stages, hyper, strategy, closed=closed)
+        self._programs: dict[Any, dict[int, RecordedStage]] = {}
 
     def of(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
-        """Return the step for a gradient of a format, with its scalars as symbols.
+        """Return the step that is a straight line, as `stages` does."""
+        return self.stages(roles, scalars, gradient)[0].program
 
-        A step that computes with scalars is recorded anew each time, with the scalars as numbers.
+    def stages(
+        self, roles: Roles, scalars: Any, gradient: Format, shape: tuple[int, ...] = ()
+    ) -> dict[int, RecordedStage]:
+        """Return the stages of a tensor's step for a gradient of a format, with its scalars as symbols.
+
+        If a stage computes with scalars, all are recorded anew each time, with the scalars as numbers.
         """
         symbolic = symbols(scalars)
-        key = gradient, *("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
+        numbers = ("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
+        key = self.hyper.stages(shape) if isinstance(self.hyper, Staged) else (), gradient, *numbers
         if key not in self._programs:
             try:
-                self._programs[key] = self._recorded(roles, symbolic, gradient)
+                self._programs[key] = self._record(roles, symbolic, shape, gradient=gradient)
             except TypeError:
-                return self._recorded(roles, scalars, gradient)
+                return self._record(roles, scalars, shape, gradient=gradient)
         return self._programs[key]
-
-    def _recorded(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
-        return record_step(*self._given, roles, scalars, gradient=gradient, closed=self._closed)
 
 
 def as_bits(strategy: Strategy, program: Program) -> AsBits | None:
@@ -204,6 +272,13 @@ Array = NDArray[Any]
 _LEAST_COMPILED = 1 << 12
 
 
+class BoundStage(NamedTuple):
+    """The loop of a stage, bound to its scalars, and the registers of its results by name."""
+
+    loop: BoundLoop
+    results: dict[str, Any]
+
+
 class CompiledStep:
     """The steps of an optimizer, recorded once, and run as loops if that pays.
 
@@ -218,39 +293,67 @@ class CompiledStep:
     """
 
     def __init__(self, hyper: Declaration, strategy: Strategy, *, packed: bool, closed: bool = False) -> None:
-        self.strategy, self.packed, self._closed = strategy, packed, closed
+        self.hyper, self.strategy, self.packed, self._closed = hyper, strategy, packed, closed
         self._programs = StepPrograms(hyper, strategy, closed=closed)
+        self._stages = lru_cache(maxsize=64)(partial(stages_of, hyper))
 
-    def bound_loop(
-        self, roles: Roles, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
-    ) -> BoundLoop | None:
-        """Return the loop of step number `count`, bound to its scalars, or None if no loop is to be used.
-
-        Later steps are sure to process `ahead` more elements.
-        """
-        compiled = how_compiled(roles)
-        if compiled is False or (compiled is None and elements < _LEAST_COMPILED):
-            return None
-        fmt: Format | None = None
+    def received(self, gradient: Array) -> Format | None:
+        """Return the format of a gradient's numbers; None unless they are codes, float32 or float64."""
         if self.packed and is_packed(gradient):
-            fmt = self.strategy.gradient.format
-        elif gradient.dtype in (np.float32, np.float64):
-            fmt = get_format(str(gradient.dtype))
-        if fmt is None:
-            return None
-        received = fmt
+            return self.strategy.gradient.format
+        return get_format(str(gradient.dtype)) if gradient.dtype in (np.float32, np.float64) else None
 
-        @lru_cache(maxsize=1)
-        def record() -> Program:
-            return self._programs.of(roles, scalars, received)
+    def bound_loops(
+        self, roles: Roles, scalars: Any, gradient: Array, shape: tuple[int, ...], count: int, ahead: int
+    ) -> dict[int, BoundStage]:
+        """Return the loops of step number `count` of a tensor, without stages that are not to run as loops.
+
+        Parameters
+        ----------
+        roles, scalars
+            The arithmetics and the scalars of the step.
+        gradient : array
+            An array like the gradient.
+        shape : tuple of int
+            The shape of the tensor. A step that is a straight line takes a vector of any tensors.
+        count, ahead : int
+            The number of the step, and how many such steps are sure to follow.
+
+        Returns
+        -------
+        dict of int to BoundStage
+            By the place in the step.
+        """
+        compiled, staged = how_compiled(roles), self.hyper.staged
+        sizes = [stage.over.count(shape) if isinstance(stage, Stage) else 0 for stage in self._stages(shape)]
+        least = 1 if compiled else _LEAST_COMPILED
+        if compiled is False or not (staged or max(sizes) >= least):
+            return {}
+        if (received := self.received(gradient)) is None:
+            return {}
+        recorded = lru_cache(maxsize=1)(partial(self._programs.stages, roles, scalars, received, shape))
+        if staged:
+            recorded()  # between means there are straight lines, whether they run as loops or not
+
+        def program_at(place: int) -> Program:
+            return recorded()[place].program
 
         def words(program: Program) -> dict[int, RandomWords]:
             return words_of(roles, count)
 
-        kept = loops(roles.moments.scalars, packed=self.packed, apart=True)  # type: ignore[attr-defined]
-        given = numbers(scalars), words, ahead
-        joined = as_bits(self.strategy, record()) if self._closed else None
-        return kept.bound_loop(record, elements, compiled, *given, by_numpy=True, joined=joined)
+        # The results of stages between means are numbers in carriers.
+        packed = self.packed and not staged
+        kept = loops(roles.moments.scalars, packed=packed, apart=True)  # type: ignore[attr-defined]
+        found, named = {}, numbers(scalars)
+        for place, elements in enumerate(sizes):
+            if elements < least:
+                continue
+            record, given = partial(program_at, place), (named, words, elements * ahead)
+            joined = as_bits(self.strategy, record()) if self._closed else None
+            loop = kept.bound_loop(record, elements, compiled, *given, by_numpy=True, joined=joined)
+            if loop is not None:
+                found[place] = BoundStage(loop, recorded()[place].results)
+        return found
 
 
 def fill_block(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -54,6 +54,28 @@ class Roles(NamedTuple):
         named = {"m": self.moments, "v": self.second_moment}
         found: Arithmetic = named[role] if role in named else getattr(self, role)
         return found
+
+    @property
+    def stored(self) -> dict[str, Arithmetic]:
+        """The arithmetic of each tensor of the state, by its field of `mcfsim.optim.state.State`."""
+        return {"parameter": self.model, "m": self.moments, "v": self.second_moment, "extra": self.parameter}
+
+    def distinct(self) -> dict[int, Arithmetic]:
+        """Return the arithmetics without repetition, by identity; each is a source of random words."""
+        return {id(ar): ar for ar in self}
+
+    def mapped(self, function: Callable[[Any], Any]) -> Roles:
+        """Return the results of a function in place of the arithmetics; roles still share them."""
+        made = {key: function(ar) for key, ar in self.distinct().items()}
+        return Roles(*(made[id(ar)] for ar in self))
+
+    def on_block(self, step: int, start: int) -> Roles:
+        """Return the arithmetics of a step for one block; all of them get the same block.
+
+        For stochastic rounding, words depend on the step and on each element's index, which starts at
+        `start`.
+        """
+        return self.mapped(lambda ar: ar.on_block(step, start))
 
 
 def arithmetics(
@@ -172,58 +194,53 @@ class Strategy:
         object.__setattr__(self, "beta2_components", count)
         if not self.name or "|" in self.name:
             raise ValueError(f"a strategy's name must not be empty or have a '|': {self.name!r}")
-        if len({item.format is None for item in self.tensors.values()}) > 1:
-            raise ValueError(
-                f"{self.name}: exact numbers and formats do not mix; all are stored exactly, or none"
-            )
-        if (self.extra is None) is (self.addition in (Addition.KAHAN, Addition.MASTER)):
-            raise ValueError(
-                f"{self.name}: addition {self.addition} and extra = {self.extra} do not go together"
-            )
-        if self.addition is not Addition.GROW and self.parameter.components != 1:
-            raise ValueError(f"{self.name}: a parameter of several components needs addition='grow'")
-        for item in self.tensors.values():
+        for why in self._contradictions():
+            raise ValueError(f"{self.name}: {why}")
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yield what is wrong with the parts, taken together."""
+        extra, addition, tensors = self.extra, self.addition, self.tensors
+        if len({item.format is None for item in tensors.values()}) > 1:
+            yield "exact numbers and formats do not mix; all are stored exactly, or none"
+        if (extra is None) is (addition in (Addition.KAHAN, Addition.MASTER)):
+            yield f"addition {addition} and extra = {extra} do not go together"
+        if addition is not Addition.GROW and self.parameter.components != 1:
+            yield "a parameter of several components needs addition='grow'"
+        for item in tensors.values():
             if item.components > 1:
                 check_components(item.format)
-        if self.extra is not None and self.extra.components != 1:
-            raise ValueError(f"{self.name}: extra holds one number an element, not {self.extra.components}")
-        if self.extra and self.addition is Addition.KAHAN and self.extra.format != self.parameter.format:
-            raise ValueError(
-                f"{self.name}: a compensation is in the parameter's format, {self.parameter.format}, "
-                f"not in {self.extra.format}"
-            )
-        if self.gradient.rounding or (self.addition is Addition.KAHAN and self.extra and self.extra.rounding):
-            which = "gradient" if self.gradient.rounding else "compensation"
-            raise ValueError(f"{self.name}: a {which} has no rounding of its own")
-        if any(item.shared for label, item in self.tensors.items() if label != "extra"):
-            raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
-        if any(item.scaled for label, item in self.tensors.items() if label not in SLOTS):
-            raise ValueError(f"{self.name}: only moments are kept in a scaled format")
-        if any(item.grid for label, item in self.tensors.items() if label != "parameter"):
-            raise ValueError(f"{self.name}: only the parameter lies on a grid")
-        if self.parameter.grid and self.addition not in (Addition.PLAIN, Addition.MASTER):
-            raise ValueError(f"{self.name}: a parameter on a grid needs addition 'plain' or 'master'")
-        if self.parameter.grid and self.extra and (self.extra.shared or self.extra.remainder):
-            raise ValueError(f"{self.name}: beside a parameter on a grid a master copy is stored whole")
-        if self.extra and self.extra.shared:
-            if self.addition is not Addition.MASTER:
-                raise ValueError(f"{self.name}: only a master copy shares bits with the parameter")
-            check_shared(self.name, self.parameter, self.extra)
-        self._check_remainder()
-        if self.addition is Addition.FEEDBACK and self.m.components != 1:
-            raise ValueError(f"{self.name}: errors are fed back into an m of one component")
+        if extra is not None and extra.components != 1:
+            yield f"extra holds one number an element, not {extra.components}"
+        if extra and addition is Addition.KAHAN and extra.format != self.parameter.format:
+            low = self.parameter.format
+            yield f"a compensation is in the parameter's format, {low}, not in {extra.format}"
+        if self.gradient.rounding:
+            yield "a gradient has no rounding of its own"
+        if extra and addition is Addition.KAHAN and extra.rounding:
+            yield "a compensation has no rounding of its own"
+        if any(item.shared for label, item in tensors.items() if label != "extra"):
+            yield "only a master copy shares bits with the parameter"
+        if any(item.scaled for label, item in tensors.items() if label not in SLOTS):
+            yield "only moments are kept in a scaled format"
+        if any(item.grid for label, item in tensors.items() if label != "parameter"):
+            yield "only the parameter lies on a grid"
+        if self.parameter.grid and addition not in (Addition.PLAIN, Addition.MASTER):
+            yield "a parameter on a grid needs addition 'plain' or 'master'"
+        if self.parameter.grid and extra and (extra.shared or extra.remainder):
+            yield "beside a parameter on a grid a master copy is stored whole"
+        if extra and extra.shared:
+            if addition is not Addition.MASTER:
+                yield "only a master copy shares bits with the parameter"
+            check_shared(self.name, self.parameter, extra)
+        remainders = [label for label, item in tensors.items() if item.remainder is not None]
+        if remainders and (remainders != ["extra"] or addition is not Addition.MASTER):
+            yield f"only a master copy has a remainder, not {remainders[0]}"
+        if extra and extra.remainder is not None:
+            check_remainder(self.name, self.parameter, extra)
+        if addition is Addition.FEEDBACK and self.m.components != 1:
+            yield "errors are fed back into an m of one component"
         if self.beta2_components not in (1, self.v.components):
-            raise ValueError(
-                f"{self.name}: beta2 of {self.beta2_components} components multiplies no v of "
-                f"{self.v.components}"
-            )
-
-    def _check_remainder(self) -> None:
-        of = [label for label, item in self.tensors.items() if item.remainder is not None]
-        if of and (of != ["extra"] or self.addition is not Addition.MASTER):
-            raise ValueError(f"{self.name}: only a master copy has a remainder, not {of[0]}")
-        if of and self.extra:
-            check_remainder(self.name, self.parameter, self.extra)
+            yield f"beta2 of {self.beta2_components} components multiplies no v of {self.v.components}"
 
     @property
     def tensors(self) -> dict[str, Stored]:
@@ -233,14 +250,22 @@ class Strategy:
     @property
     def bytes_per_parameter(self) -> float | None:
         """Bytes per parameter of parameter, gradient, both moments and extra; None for exact numbers."""
-        return self.stored_bytes()
+        return self.stored_bytes({"m": 1, "v": 1})
 
-    def stored_bytes(self, slots: Collection[str] = SLOTS) -> float | None:
-        """Return the bytes stored per parameter with the given slots; None for exact numbers."""
-        sizes = [self.size_of(label) for label in self.tensors if label in slots or label not in SLOTS]
-        if None in sizes:
-            return None
-        total = sum((size or Fraction(0) for size in sizes), Fraction(0))
+    def stored_bytes(self, shares: Mapping[str, Fraction | int]) -> float | None:
+        """Return the bytes stored per parameter; None for exact numbers.
+
+        Parameters
+        ----------
+        shares : mapping of str to Fraction or int
+            How many numbers each slot keeps per parameter; none that is left out.
+        """
+        total = Fraction(0)
+        for label in self.tensors:
+            size = self.size_of(label)
+            if size is None:
+                return None
+            total += size * shares.get(label, 0 if label in SLOTS else 1)
         return int(total) if total.denominator == 1 else float(total)
 
     def size_of(self, label: str) -> Fraction | None:
@@ -275,14 +300,8 @@ class Strategy:
         def settle(stored: Stored) -> Stored:
             return replace(stored, format=low) if is_open(stored.format) else stored
 
-        return replace(
-            self,
-            parameter=settle(self.parameter),
-            m=settle(self.m),
-            v=settle(self.v),
-            gradient=settle(self.gradient),
-            extra=settle(self.extra) if self.extra else None,
-        )
+        settled: dict[str, Any] = {label: settle(item) for label, item in self.tensors.items()}
+        return replace(self, **settled)
 
     def roles(self, rounding: Rounding | str = "nearest_even", **options: Any) -> Roles:
         """Return the arithmetics of a step: the update in the format of m, the rest as stored.

@@ -98,47 +98,6 @@ def second_moment(
     return (converted(ar, moved, wide),)
 
 
-@dataclass(frozen=True)
-class TorchAdamW(AdamW):
-    """Hyperparameters of AdamW with the rounding points of `torch.optim.AdamW`.
-
-    They are the same as those of `AdamW`. PyTorch's `amsgrad` is not supported.
-    """
-
-    slots = (Slot("m", first_moment), Slot("v", second_moment))
-    feeds_back = False
-
-    def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
-        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
-        given = super().scalars(roles, strategy, step, rate, decayed=decayed)
-        of_m, of_v, of_update, of_parameter = (
-            _let_in(inner(ar)) for ar in (roles.moments, roles.second_moment, roles.update, roles.parameter)
-        )
-        weight, decay = of_m(given.gain1), rate * given.decay
-        return TorchAdamWScalars(
-            beta1=given.beta1,
-            gain1=given.gain1,
-            near=weight if weight < 0.5 else 0.0,
-            far=0.0 if weight < 0.5 else weight - 1.0,
-            beta2=given.beta2 if isinstance(given.beta2, tuple) else of_v(given.beta2),
-            gain2=of_v(given.gain2),
-            root2=of_v(given.correction2**0.5),
-            epsilon=_let_in(roles.second_moment)(given.epsilon),  # add_ rounds it into the tensor's dtype
-            kept=of_parameter(1.0 - decay),
-            decay=of_update(decay),
-            size=of_update(rate / given.correction1),
-        )
-
-    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by their names in the guide."""
-        of_v = {"1 - beta2": 1.0 - self.beta2, "epsilon": self.epsilon}
-        return {**super().rounded_hyperparameters(), "v": of_v, "update": {"weight_decay": self.weight_decay}}
-
-    def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
-        """Make one step; see `torchadamw`."""
-        return torchadamw(roles, strategy, state, gradient, scalars)
-
-
 def torchadamw(
     roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: TorchAdamWScalars
 ) -> Step:
@@ -238,6 +197,44 @@ def added(
     if strategy.addition is Addition.MASTER:
         return split_master(roles, strategy, moved)
     return (moved,), ()
+
+
+@dataclass(frozen=True)
+class TorchAdamW(AdamW):
+    """Hyperparameters of AdamW with the rounding points of `torch.optim.AdamW`.
+
+    They are the same as those of `AdamW`. PyTorch's `amsgrad` is not supported.
+    """
+
+    slots = (Slot("m", first_moment), Slot("v", second_moment))
+    step = staticmethod(torchadamw)  # type: ignore[assignment]  # of scalars of its own
+    feeds_back = False
+
+    def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
+        given = super().scalars(roles, strategy, step, rate, decayed=decayed)
+        of_m, of_v, of_update, of_parameter = (
+            _let_in(inner(ar)) for ar in (roles.moments, roles.second_moment, roles.update, roles.parameter)
+        )
+        weight, decay = of_m(given.gain1), rate * given.decay
+        return TorchAdamWScalars(
+            beta1=given.beta1,
+            gain1=given.gain1,
+            near=weight if weight < 0.5 else 0.0,
+            far=0.0 if weight < 0.5 else weight - 1.0,
+            beta2=given.beta2 if isinstance(given.beta2, tuple) else of_v(given.beta2),
+            gain2=of_v(given.gain2),
+            root2=of_v(given.correction2**0.5),
+            epsilon=_let_in(roles.second_moment)(given.epsilon),  # add_ rounds it into the tensor's dtype
+            kept=of_parameter(1.0 - decay),
+            decay=of_update(decay),
+            size=of_update(rate / given.correction1),
+        )
+
+    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
+        """Return the scalars that enter every step, by role and by their names in the guide."""
+        of_v = {"1 - beta2": 1.0 - self.beta2, "epsilon": self.epsilon}
+        return {**super().rounded_hyperparameters(), "v": of_v, "update": {"weight_decay": self.weight_decay}}
 
 
 #: The rounding points of a step with one-component moments in a low format and decay. "round" stores; all

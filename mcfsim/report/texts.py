@@ -17,9 +17,8 @@ from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.staged import Mean, Stage, Staged
-from mcfsim.optim.staged_step import record_stages
 from mcfsim.optim.state import State
-from mcfsim.optim.step_programs import numbers, record_step, symbols
+from mcfsim.optim.step_programs import numbers, record_stages, record_step, symbols
 from mcfsim.optim.strategies import strategy as strategy_named
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -237,7 +236,7 @@ def _step(name: str, text: Any, fmt: Format, rounding: Rounding, strategy: str) 
     made: dict[str, Any]
     if staged:
         recorded = record_stages(hyper, stored, roles, symbols(scalars), text.shape, lines=True)
-        _, program, made = recorded[text.place]
+        program, made = recorded[text.place]
         source = inspect.getsource(text.stage.text)
     else:
         program = record_step(hyper, stored, roles, symbols(scalars), lines=True)

@@ -15,7 +15,6 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.kernels.torch_tensors import torch_dtype
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import in_stripes
-from mcfsim.optim.optimizer import block_roles
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.vectors import Vector, read, read_block, write, write_block
@@ -100,8 +99,9 @@ class HostStep:
         stores, elements = self.stores, sum(x.gradient.numel() for x in moved)
         if not elements:
             return None
-        given = stores.roles, inputs.scalars(stores), self._gradient, elements, inputs.number
-        return self._compiled(inputs.hyper).bound_loop(*given, ahead=elements * AHEAD)
+        given = stores.roles, inputs.scalars(stores), self._gradient, (elements,), inputs.number
+        found = self._compiled(inputs.hyper).bound_loops(*given, AHEAD)
+        return found[0].loop if found else None
 
     def _make(
         self,
@@ -148,7 +148,7 @@ class HostStep:
         formats = tuple(stores.formats[names[0]] if names else None for names in stores.names)
 
         def work(block: slice) -> None:
-            roles = block_roles(stores.roles, inputs.number, joint.first + block.start)
+            roles = stores.roles.on_block(inputs.number, joint.first + block.start)
             with np.errstate(all="ignore"):
                 old, given = read_block(state, formats, block), read(gradient[block], stores.gradient)
                 new, made = inputs.hyper.step(roles, stores.strategy.unshared, old, given, scalars)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,15 @@ from mcfsim.optim.layout import bytes_per_parameter
 from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.staged import Staged
+from mcfsim.optim.state import State
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.training import metrics
 from mcfsim.training.exact_step import (
     EXACT,
     REFERENCE,
     REFERENCE_ROLES,
-    move_averages,
+    Components,
+    WideStep,
     one_step,
     sample_indices,
 )
@@ -63,17 +65,8 @@ class Trainer:
             exact = None
             if setup.truth_sample:
                 indices = sample_indices(optimizer.layout.size, setup.truth_sample, setup.seed, t)
-                exact = one_step(
-                    optimizer.hyper,
-                    optimizer.layout,
-                    optimizer.state,
-                    before,
-                    gradient,
-                    t,
-                    rate,
-                    indices,
-                    setup.precision,
-                )
+                given = optimizer.hyper, optimizer.layout, optimizer.state, before, gradient, t, rate
+                exact = one_step(*given, indices, setup.precision)
             update = optimizer.step(gradient, rate)
             self._measure(update, before, leading)
             if exact is not None:
@@ -83,15 +76,13 @@ class Trainer:
                     metrics.normalized_edq(exact.update, update),
                     exact.gap,
                 )
-                for measure, number in zip(COMPARED, compared, strict=True):
-                    self.put(measure, number)
+                self.put(dict(zip(COMPARED, compared, strict=True)))
         else:
             optimizer.step(gradient, rate)
-        if not self.diverged_at[0] and not (finite and self._state_is_finite()):
+        if not self.diverged_at[0] and not (finite and self._state_is_finite(self._parts(None))):
             self.diverged_at[0] = t
         if record:
-            for measure, number in zip(self.base, (*losses, rate, norm), strict=True):
-                self.put(measure, number)
+            self.put(dict(zip(self.base, (*losses, rate, norm), strict=True)))
 
     def measures(self, setup: Setup, distance: bool) -> list[str]:
         """Return the names of the series that this trainer records, in order.
@@ -127,18 +118,20 @@ class Trainer:
             results["bytes_per_parameter"] = size
         return results
 
-    def put(self, measure: str, number: Any) -> None:
-        """Append a number to a series."""
-        self.series.setdefault(measure, []).append(float(number))
+    def put(self, numbers: Mapping[str, Any]) -> None:
+        """Append numbers to the series of their names."""
+        for measure, number in numbers.items():
+            self.series.setdefault(measure, []).append(float(number))
 
-    def _state_is_finite(self, tensor: str | None = None) -> bool:
-        """Return whether the state is finite, of all tensors or of one."""
-        parts = {} if tensor is None else self._parts(tensor)
+    def _state_is_finite(self, places: Mapping[str, slice]) -> bool:
+        """Return whether slices of the state's vectors are finite."""
         named = self.optimizer.state._asdict().items()
-        return all(all_finite(x[parts.get(label, slice(None))]) for label, items in named for x in items)
+        return all(all_finite(x[places[label]]) for label, items in named for x in items)
 
-    def _parts(self, tensor: str) -> dict[str, slice]:
-        """Return a tensor's slice of each vector of the state, by the vector's field of `State`."""
+    def _parts(self, tensor: str | None) -> dict[str, slice]:
+        """Return the slice of each vector of the state, by its field of `State`, for a tensor or for all."""
+        if tensor is None:
+            return dict.fromkeys(State._fields, slice(None))
         part = self.optimizer.layout.slices[tensor]
         found = {"parameter": part, "extra": part}
         found |= {slot: parts.tensor(tensor) for slot, parts in self.optimizer.parts.items()}
@@ -148,8 +141,14 @@ class Trainer:
         """Move the reference averages by the optimizer's own algorithm in binary64."""
         hyper, g = self.optimizer.hyper, gradient.astype(np.float64)
         if isinstance(hyper, Staged):
-            before = self.optimizer.represented()
-            move_averages(hyper, REFERENCE, self.optimizer.layout, self.averages, before, g, t, rate)
+            # The parameter is the run's own: updates follow from it.
+            state: dict[str, Components] = {slot: (x,) for slot, x in self.averages.items()}
+            state["parameter"] = self.optimizer.represented()
+            step = WideStep(hyper, self.optimizer.layout, state, g, t, rate)
+            for name, found in step.tensors(REFERENCE):
+                for field, parts in self.optimizer.parts.items():
+                    for label, place in parts.slices[name].items():
+                        self.averages[field][place] = found[label][0].reshape(-1)
             return
         scalars = hyper.scalars(REFERENCE_ROLES, EXACT, t, rate, decayed=True)
         for slot in hyper.slots:
@@ -168,23 +167,21 @@ class Trainer:
             if (stored := getattr(state, label))
         }
         parts = {"": slice(0, optimizer.layout.size)}
-        tensors: list[str | None] = [None]
         if len(optimizer.layout.slices) > 1:
             parts |= {f"/{name}": part for name, part in optimizer.layout.slices.items()}
-            tensors += optimizer.layout.slices
         moved, fmt = (leading, state.parameter[0]), optimizer.strategy.parameter.format
         found = metrics.measure_parts(parts, update, before, after, moved, fmt)
-        for (suffix, numbers), tensor in zip(found.items(), tensors, strict=True):
+        for suffix, numbers in found.items():
+            places = self._parts(suffix[1:] if suffix else None)
             if optimizer.grid is not None:
                 numbers |= optimizer.grid.measures(*moved, parts[suffix])
-            if not self._state_is_finite(tensor):
+            if not self._state_is_finite(places):
                 numbers |= dict.fromkeys(numbers, np.nan)
             for label, (stored, exact) in averages.items():
-                part = slice(None) if tensor is None else self._parts(tensor)[label]
-                numbers[f"{label}_error"] = metrics.relative_error(stored[part], exact[part])
-                numbers[f"{label}_ratio"] = metrics.median_ratio(stored[part], exact[part])
-            for measure, number in numbers.items():
-                self.put(measure + suffix, number)
+                pair = stored[places[label]], exact[places[label]]
+                numbers[f"{label}_error"] = metrics.relative_error(*pair)
+                numbers[f"{label}_ratio"] = metrics.median_ratio(*pair)
+            self.put({measure + suffix: number for measure, number in numbers.items()})
 
 
 def record_distances(trainers: Collection[Trainer]) -> None:
@@ -198,4 +195,4 @@ def record_distances(trainers: Collection[Trainer]) -> None:
     for trainer in trainers:
         if trainer is not truth:
             difference = sum((ar.round(item) for item in trainer.optimizer.represented()), -exact)
-            trainer.put(DISTANCE, ar.sqrt((difference * difference).sum()) / norm if norm else np.nan)
+            trainer.put({DISTANCE: ar.sqrt((difference * difference).sum()) / norm if norm else np.nan})

@@ -17,7 +17,7 @@ import mcfsim as mcf
 from experiments.common import write_result
 from mcfsim.compile.loops import BoundLoop, Loop
 from mcfsim.compile.tracing import trace
-from mcfsim.optim.step_programs import numbers, words_of
+from mcfsim.optim.step_programs import BoundStage, numbers, words_of
 from mcfsim.storage.buffers import BLOCK
 from tests.benchmarks import timing
 from tests.benchmarks.timing import Array, Call, Pair
@@ -71,15 +71,15 @@ def _step(name: str, x: Array, *, whole: bool) -> Call:
     if whole:
         loops: dict[Any, Loop] = {}
 
-        def bound_loop(
-            roles: Any, scalars: Any, gradient: Array, elements: int, count: int, ahead: int
-        ) -> BoundLoop:
+        def bound_loops(
+            roles: Any, scalars: Any, gradient: Array, shape: tuple[int, ...], count: int, ahead: int
+        ) -> dict[int, BoundStage]:
             program = optimizer._compiled._programs.of(roles, scalars, mcf.get_format(str(gradient.dtype)))
             loop = loops.setdefault(program.key, Loop(program))
             found = loop.on_numpy(program.reals(numbers(scalars)))
-            return found.drawing(words_of(roles, count)) if program.drawn else found
+            return {0: BoundStage(found.drawing(words_of(roles, count)) if program.drawn else found, {})}
 
-        optimizer._compiled.bound_loop = bound_loop  # type: ignore[method-assign]
+        optimizer._compiled.bound_loops = bound_loops  # type: ignore[method-assign]
     return partial(optimizer.step, gradient, 1e-3)
 
 

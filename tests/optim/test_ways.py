@@ -118,7 +118,7 @@ def small_blocks(monkeypatch):
     sizes = {
         **{"optim.optimizer.BLOCK": 150, "optim.staged_step.BLOCK": 150, "optim.vectors.BLOCK": 200},
         **{"optim.on_grid.BLOCK": 94, "optim.start.AT_ONCE": 133, "optim.layout._STRIPE": 300},
-        **{"optim.step_programs._LEAST_COMPILED": 320, "optim.staged_step._LEAST_COMPILED": 320},
+        **{"optim.step_programs._LEAST_COMPILED": 320},
         **{"compile.loops.AT_ONCE": 83, "compile.loops.BLOCK": 171},
     }
 

@@ -59,38 +59,46 @@ class HostStep:
         self.stores = stores
         made = partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
         self._compiled = lru_cache(maxsize=64)(made)
+        self._quantised = bool(stores.scaled)
         self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient)))
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
         """Make a step of these parameters."""
         bound_loop = self._bound_loop(moved, inputs)
         for batch in _batches(moved):
-            joint = self._joined(batch)
+            vectors = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
+            joint = self._joined(batch, vectors)
             self._make(joint, bound_loop, inputs)
             for name, whole in joint.tensors.items():
-                parts = [x.tensors[name] for x in batch]
-                if whole.data_ptr() != parts[0].data_ptr():
+                parts = vectors[name]
+                if len(parts) > 1 or whole.data_ptr() != parts[0].data_ptr():
                     pieces = whole.split([part.numel() for part in parts])
-                    copies = [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+                    copies = [
+                        piece if part.ndim == 1 else piece.view(part.shape)
+                        for piece, part in zip(pieces, parts, strict=True)
+                    ]
                     torch._foreach_copy_(parts, copies)
-            for x in batch:
-                self.stores.requantize(x.tensors)
+            if self._quantised:
+                for x in batch:
+                    self.stores.requantize(x.tensors)
 
     def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
         """Return the intended update of a step: one float64 vector per parameter."""
         bound_loop, fmt, found = self._bound_loop(moved, inputs), self.stores.roles.update.format, []
         for batch in _batches(moved):
-            joint = self._joined(batch)
+            vectors = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
+            joint = self._joined(batch, vectors)
             dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
             update = torch.empty(joint.gradient.numel(), dtype=dtype)
             self._make(joint, bound_loop, inputs, packed(update))
             found += update.to(torch.float64).split([x.gradient.numel() for x in batch])
         return found
 
-    def _joined(self, batch: Sequence[ParameterSlice]) -> JointSlice:
-        names = batch[0].tensors
-        tensors = {name: _vector([x.tensors[name] for x in batch]) for name in names}
-        gradient = _vector([self.stores.received(x.gradient) for x in batch])
+    def _joined(
+        self, batch: Sequence[ParameterSlice], vectors: Mapping[str, list[torch.Tensor]]
+    ) -> JointSlice:
+        tensors = {name: _vector(parts) for name, parts in vectors.items()}
+        gradient = _vector([_flat(self.stores.received(x.gradient)) for x in batch])
         ends = accumulate((x.gradient.numel() for x in batch), initial=0)
         return JointSlice(tensors, gradient, batch[0].first, [slice(*x) for x in pairwise(ends)])
 
@@ -161,9 +169,19 @@ class HostStep:
 
 
 def _vector(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors as one contiguous vector, in the memory of a single one that is contiguous."""
-    vectors = [part.resolve_neg().contiguous().view(-1) for part in parts]
+    """Return what `_flat` returned as one contiguous vector, in the memory of a single one."""
+    vectors = [x if x.ndim == 1 else x.resolve_neg().contiguous().view(-1) for x in parts]
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors)
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as a vector in the same memory if that is contiguous; any other one as it is.
+
+    Such a one has two dimensions at least, or is made so.
+    """
+    if x.is_contiguous() and not x.is_neg():
+        return x.view(-1)
+    return x if x.ndim > 1 else x.view(1, -1) if x.is_contiguous() else x.unsqueeze(0)
 
 
 def _batches(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:

@@ -282,7 +282,10 @@ class StateLayout:
 
     def received(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient in the strategy's format, rounded if it has another."""
-        gradient = gradient.detach().resolve_neg()
+        if gradient.requires_grad:
+            gradient = gradient.detach()
+        if gradient.is_neg():
+            gradient = gradient.resolve_neg()
         if TORCH_DTYPES.get(gradient.dtype) == self.gradient:
             return gradient
         ar = arithmetic(self.gradient, backend="torch", device=gradient.device)

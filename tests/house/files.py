@@ -23,8 +23,8 @@ LEAST, MOST = 35, 400
 #: branches, which would be torn apart.
 SHORT = {"__init__.py", "__main__.py", "disabled.py"}
 LONG = {
-    *("numpy.py", "recorded.py", "floats.py", "recording.py"),
-    *("forms.py", "loops.py", "launch.py"),
+    *("numpy.py", "recorded.py", "floats.py"),
+    *("forms.py", "loops.py"),
 }
 
 

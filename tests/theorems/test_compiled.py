@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.compile.choice import Loops, is_available
+from mcfsim.compile import choice
+from mcfsim.compile.choice import is_available
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.scalars import encoding
 from mcfsim.formats import get_format
@@ -301,7 +302,7 @@ def test_what_does_not_speak_of_single_cases_is_not_recorded():
 
 def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
-    monkeypatch.setattr(Loops, "_pays", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(choice, "_pays", lambda *_: pytest.fail("asked"))
     check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
     predicates = compiled.Predicates(check.theorem, check.format, check.rounding)
     assert compiled.recordable(predicates)  # as of one path
@@ -341,11 +342,11 @@ def test_every_way_finds_the_same(name, monkeypatch, tmp_path):
     for way in ("integers", "calls", *(["numba"] if is_available() else [])):
         asked = []
 
-        def pays(_, loop, numbers, size, *, asked=asked, way=way):
-            asked.append(size)
+        def pays(account, numbers, spent, *, asked=asked, way=way):
+            asked.append(spent)
             return way == "numba"
 
-        monkeypatch.setattr(Loops, "_pays", pays)
+        monkeypatch.setattr(choice, "_pays", pays)
         monkeypatch.setattr(compiled, "recordable", recordable if way != "integers" else lambda _: None)
         found[way] = [{**check(*unit), "seconds": 0} for unit in ranges]
         assert asked or (terms and way == "integers")  # so few that no loop of the algorithm is asked for

@@ -141,7 +141,7 @@ def steps(fmt, rounding, sign):
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("fmt", ["float16", "float8_e4m3fn"])
 @pytest.mark.exhaustive
 def test_all_numbers_of_binary32_are_rounded_as_by_the_oracle(fmt, mode, assert_same):
     for sign in (0, 1 << 31):

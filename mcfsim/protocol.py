@@ -47,7 +47,8 @@ class Arithmetic(Protocol):
     takes the real number and rounds its result once. ``rounded``: the number is first rounded to the format.
     An arithmetic may also take symbols for either: an algorithm asks nothing of a value, and of a real scalar
     at most its negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow IEEE
-    754; overflow follows the rounding's policy.
+    754; overflow follows the rounding's policy. Elementary functions are correctly rounded like all other
+    operations, their values at zeros and infinities are those of IEEE 754-2019, 9.2.
 
     Attributes
     ----------
@@ -105,6 +106,43 @@ class Arithmetic(Protocol):
     def sign(self, a: Value) -> Value:
         """Return the sign of `a`: 1, -1, or a zero or NaN as it is; exact if 1 and -1 are values."""
 
+    def exp(self, a: Value) -> Value:
+        """Return the exponential function of `a`."""
+
+    def log(self, a: Value) -> Value:
+        """Return the natural logarithm: NaN below zero, and minus infinity at zero."""
+
+    def expm1(self, a: Value) -> Value:
+        """Return ``exp(a) - 1``, rounded once; a zero as it is."""
+
+    def log1p(self, a: Value) -> Value:
+        """Return the natural logarithm of ``1 + a``, rounded once; a zero as it is."""
+
+    def tanh(self, a: Value) -> Value:
+        """Return the hyperbolic tangent; a zero as it is."""
+
+    def erf(self, a: Value) -> Value:
+        """Return the error function; a zero as it is."""
+
+    def sin(self, a: Value) -> Value:
+        """Return the sine of `a` in radians; a zero as it is, and NaN for an infinity."""
+
+    def cos(self, a: Value) -> Value:
+        """Return the cosine of `a` in radians; NaN for an infinity."""
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        """Return the greater of two values: NaN if one is, and +0 of zeros of both signs; exact."""
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        """Return the lesser of two values: NaN if one is, and -0 of zeros of both signs; exact."""
+
+    def choose(self, s: Value, x: Value, y: Value) -> Value:
+        """Return `x` where ``s >= 0``, -0 included, `y` where ``s < 0``, and NaN where `s` is NaN; exact.
+
+        With it an algorithm takes one of two values without asking for a truth value. The difference of two
+        values has the right sign only where underflow is gradual, so `choose` is refused under flushing.
+        """
+
     def round(self, x: Value) -> Value:
         """Round any numbers to the format of this arithmetic: the explicit conversion between formats."""
 
@@ -124,6 +162,10 @@ class Forwarding(ABC):
     @abstractmethod
     def _operate(self, name: str, *operands: Value) -> Any:
         """Return the result of the operation of this name."""
+
+    def _function(self, name: str, a: Value) -> Any:
+        """Return the elementary function of this name."""
+        return self._operate(name, a)
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
@@ -160,6 +202,50 @@ class Forwarding(ABC):
     def sign(self, a: Value) -> Value:
         """Return the sign of `a`: 1, -1, or a zero or NaN as it is."""
         return self._operate("sign", a)
+
+    def exp(self, a: Value) -> Value:
+        """Return the exponential function of `a`."""
+        return self._function("exp", a)
+
+    def log(self, a: Value) -> Value:
+        """Return the natural logarithm."""
+        return self._function("log", a)
+
+    def expm1(self, a: Value) -> Value:
+        """Return ``exp(a) - 1``, rounded once."""
+        return self._function("expm1", a)
+
+    def log1p(self, a: Value) -> Value:
+        """Return the natural logarithm of ``1 + a``, rounded once."""
+        return self._function("log1p", a)
+
+    def tanh(self, a: Value) -> Value:
+        """Return the hyperbolic tangent."""
+        return self._function("tanh", a)
+
+    def erf(self, a: Value) -> Value:
+        """Return the error function."""
+        return self._function("erf", a)
+
+    def sin(self, a: Value) -> Value:
+        """Return the sine."""
+        return self._function("sin", a)
+
+    def cos(self, a: Value) -> Value:
+        """Return the cosine."""
+        return self._function("cos", a)
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        """Return the greater of two values."""
+        return self._operate("maximum", a, b)
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        """Return the lesser of two values."""
+        return self._operate("minimum", a, b)
+
+    def choose(self, s: Value, x: Value, y: Value) -> Value:
+        """Return `x` where ``s >= 0``, `y` where ``s < 0``, and NaN where `s` is NaN."""
+        return self._operate("choose", s, x, y)
 
     def round(self, x: Value) -> Value:
         """Round any numbers to the format of this arithmetic."""

@@ -20,10 +20,20 @@ from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.calls import Calls
+from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.operation_plan import Way, plan, refusal
-from mcfsim.kernels.real_numbers import Scalars, changed_real, enter, exact_or_binary64, is_scalar, signum
-from mcfsim.protocol import RoundedNumber, Streams, Value
+from mcfsim.kernels.elementary import function_entry, odd_values
+from mcfsim.kernels.operation_plan import SELECTING, Way, plan, refusal
+from mcfsim.kernels.real_numbers import (
+    Scalars,
+    changed_real,
+    enter,
+    exact_or_binary64,
+    function_of_real,
+    is_scalar,
+    signum,
+)
+from mcfsim.protocol import Forwarding, RoundedNumber, Streams, Value
 from mcfsim.random import Words, word_bits
 from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.storage.buffers import retain_freed_memory, scratch
@@ -123,6 +133,8 @@ class Operation:
             try:
                 way, parts = encoding(use, number, self._policy, search=search)
             except UnsupportedFormatError:
+                if self._name in SELECTING:
+                    raise
                 chosen, why = plan(self._format, self._rounding, self._carrier).reals[self._name]
                 if chosen is Way.REFUSED:
                     raise refusal(self._name, self._format, self._rounding, why) from None
@@ -185,7 +197,7 @@ def operation(
 
 
 # -- the arithmetic ---------------------------------------------------------------------------------------
-class BlockArithmetic:
+class BlockArithmetic(Forwarding):
     """Emulated operations on one-dimensional carrier blocks and Python scalars; nothing is checked.
 
     An operation runs the line of a program with this one operation (`Operation`). No line takes a real scalar
@@ -232,41 +244,17 @@ class BlockArithmetic:
         return self
 
     # -- the operations -----------------------------------------------------------------------------------
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self._carry_out("add", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self._carry_out("sub", a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``."""
-        return self._carry_out("mul", a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``."""
-        return self._carry_out("div", a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root."""
-        return self._carry_out("sqrt", a)
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c``, rounded once; a wider fma is not used, as its second rounding can err."""
-        return self._carry_out("fma", a, b, c)
-
     def neg(self, a: Value) -> Value:
         """Return ``-a``, rounded if it is no value of the format."""
-        return self._changed("neg", a) if is_scalar(a) else self._carry_out("neg", a)
+        return self._changed("neg", a) if is_scalar(a) else self._operate("neg", a)
 
     def abs(self, a: Value) -> Value:
         """Return ``|a|``, rounded if it is no value of the format."""
-        return self._changed("abs", a) if is_scalar(a) else self._carry_out("abs", a)
+        return self._changed("abs", a) if is_scalar(a) else self._operate("abs", a)
 
     def sign(self, a: Value) -> Value:
         """Return the sign of `a`: 1, -1, or a zero or NaN as it is; rounded if 1 is no value."""
-        return self._changed("sign", a) if is_scalar(a) else self._carry_out("sign", a)
+        return self._changed("sign", a) if is_scalar(a) else self._operate("sign", a)
 
     def round(self, x: Value) -> Value:
         """Return a block of either carrier, or a number, rounded to the format."""
@@ -293,7 +281,7 @@ class BlockArithmetic:
         return function(self, *operands, **options)
 
     # -- how they run -------------------------------------------------------------------------------------
-    def _carry_out(self, name: str, *operands: Value) -> Value:
+    def _operate(self, name: str, *operands: Value) -> Value:
         scalars = tuple([type(x) is not np.ndarray and is_scalar(x) for x in operands])
         line = self._operations.get((name, scalars))
         if line is None:
@@ -313,6 +301,23 @@ class BlockArithmetic:
         else:
             result = line(bound, blocks, size, words)
         return result if blocks else RoundedNumber(result[0], self.carrier)
+
+    def _function(self, name: str, a: Value) -> Value:
+        if is_scalar(a):
+            found = function_of_real(
+                name, a, self.format, self.rounding, self.scalars, lambda: self._words(1, 0)
+            )
+            return RoundedNumber(found, self.carrier)
+        if has_codes(self.format):
+            return self._operate(name, a)
+        way, why = function_entry(self.format, self.rounding)
+        if way is Way.REFUSED:
+            raise refusal(name, self.format, self.rounding, why)
+        if self.rounding.underflow is Underflow.FLUSH_INPUTS:
+            a = np.where(np.abs(a) < float(self.format.smallest_normal), np.copysign(a.dtype.type(0), a), a)
+        y = odd_values(name, a, self.format)
+        self._wide_kernel(y, y, self._words(a.size, self.start))
+        return y.astype(self.carrier, copy=False)
 
     def _changed(self, name: str, x: Any) -> RoundedNumber:
         """Return the result of an operation on signs, or of rounding, for one number."""

@@ -9,15 +9,15 @@ import numpy as np
 
 from mcfsim.checks import check_int
 from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
-from mcfsim.protocol import Value
+from mcfsim.protocol import Forwarding, Value
 
 
-class ExactArithmetic:
+class ExactArithmetic(Forwarding):
     """Operations in mpmath with ``precision`` bits, without a format, overflow or underflow.
 
     Values are mpf numbers or object arrays of them. Operands may also be Python numbers and other arrays of
-    numbers, taken exactly. Division by zero and the square root of a negative number raise, as they have no
-    real result.
+    numbers, taken exactly. Division by zero, the square root of a negative number and the logarithm of one
+    that is not positive raise, as they have no real result.
 
     Parameters
     ----------
@@ -41,6 +41,7 @@ class ExactArithmetic:
         self._rational = mpmath.libmp.from_rational  # rounds once
         self._convert = np.frompyfunc(self._number, 1, 1)
         self._sign = np.frompyfunc(self.context.sign, 1, 1)
+        self._others: dict[str, Any] = {}
         self._root = np.frompyfunc(self._square_root, 1, 1)
 
     def __repr__(self) -> str:
@@ -108,6 +109,25 @@ class ExactArithmetic:
     def sign(self, a: Value) -> Value:
         """Return the sign of `a`: 1, -1, or zero or NaN as it is."""
         return self._sign(self.round(a))
+
+    def _operate(self, name: str, *operands: Value) -> Value:
+        """Return an elementary function, within a few units of the last bit, or a selection."""
+        if name not in self._others:
+            own: dict[str, Callable[..., Any]] = {
+                "log": self._logarithm,
+                "log1p": lambda x: self._logarithm(self.context.fadd(1, x, exact=True)),
+                "maximum": lambda a, b: a if a != a else b if b != b else max(a, b),
+                "minimum": lambda a, b: a if a != a else b if b != b else min(a, b),
+                "choose": lambda s, x, y: s if s != s else x if s >= 0 else y,
+            }
+            function = own.get(name) or getattr(self.context, name)
+            self._others[name] = np.frompyfunc(function, len(operands), 1)
+        return self._others[name](*map(self.round, operands))
+
+    def _logarithm(self, x: Any) -> Any:
+        if x < 0 or not x:
+            raise ValueError(f"logarithm of {x}, which is not positive")
+        return self.context.log(x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, with Python numbers converted to mpf."""

@@ -23,8 +23,11 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import for_each_block, is_one_block
 from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.elementary import FUNCTIONS
+from mcfsim.kernels.operation_plan import OPERATIONS as PLANNED
+from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
-from mcfsim.protocol import Arithmetic, Value
+from mcfsim.protocol import Arithmetic, Forwarding, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
@@ -33,7 +36,7 @@ from mcfsim.storage.buffers import BLOCK
 _MANY = 32
 
 
-class NumpyArithmetic:
+class NumpyArithmetic(Forwarding):
     """Emulated arithmetic of one format and rounding on NumPy arrays.
 
     Parameters
@@ -134,45 +137,6 @@ class NumpyArithmetic:
         """Return the operations on one contiguous block; nothing is checked."""
         random = None if self.random is None else replace(self.random, step=step)
         return self.blocks.at(random, start)
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self._apply("add", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self._apply("sub", a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``; 0 times infinity is NaN."""
-        return self._apply("mul", a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        """Return ``a / b``; x / 0 is an infinity (NaN in a format without one), 0 / 0 is NaN."""
-        return self._apply("div", a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root: NaN below zero, and -0 for -0."""
-        return self._apply("sqrt", a)
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return ``a * b + c`` rounded once."""
-        return self._apply("fma", a, b, c)
-
-    def neg(self, a: Value) -> Value:
-        """Return ``-a``; for a real scalar, rounded if it is no value of the format.
-
-        In a format without negative zero the negative of zero is zero.
-        """
-        return self._apply("neg", a)
-
-    def abs(self, a: Value) -> Value:
-        """Return ``|a|``; for a real scalar, rounded if it is no value of the format."""
-        return self._apply("abs", a)
-
-    def sign(self, a: Value) -> Value:
-        """Return the sign of `a`: 1, -1, or a zero or NaN as it is; rounded if 1 is no value."""
-        return self._apply("sign", a)
 
     def round(self, x: Value) -> Value:
         """Return real numbers rounded to the format: scalars, or arrays of a floating or integer dtype.
@@ -350,7 +314,7 @@ class NumpyArithmetic:
             raise ValueError("a result is of a format with another carrier")
         return recording
 
-    def _apply(self, name: str, *operands: Value) -> Any:
+    def _operate(self, name: str, *operands: Value) -> Any:
         """Return the result of one operation."""
         if self._are_blocks(operands):
             check_processor()
@@ -426,9 +390,7 @@ def _operation(name: str) -> Callable[..., Any]:
 
 
 #: Each operation as an algorithm.
-OPERATIONS = {
-    name: _operation(name) for name in ("add", "sub", "mul", "div", "sqrt", "fma", "neg", "abs", "sign")
-}
+OPERATIONS = {name: _operation(name) for name in (*PLANNED, "neg", "abs", "sign", *FUNCTIONS, *SELECTING)}
 
 
 class _Streams:

@@ -16,6 +16,7 @@ from mcfsim.checks import check_processor, check_threads
 from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.native import LibraryArithmetic
 from mcfsim.kernels.real_numbers import Scalars, is_scalar, round_real
 from mcfsim.kernels.torch_tensors import as_array, dense, device_of, torch, torch_dtype, uncompiled
@@ -184,7 +185,7 @@ def _map(kind: type, change: Callable[[Any], Any], tree: Any) -> Any:
 
 
 # -- PyTorch's own dtypes ---------------------------------------------------------------------------------
-class TorchNativeArithmetic(Forwarding, LibraryArithmetic):
+class TorchNativeArithmetic(LibraryArithmetic):
     """PyTorch's arithmetic in one dtype: each operation is one PyTorch operation on tensors of the dtype.
 
     The device decides the bits; none are promised. On the CPU, all operations but square roots were found
@@ -273,12 +274,18 @@ class TorchNativeArithmetic(Forwarding, LibraryArithmetic):
         return torch.tensor(value, dtype=torch.float64).to(self.dtype).to(self.device)
 
 
+def _choose(s: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.where(s >= 0, x, torch.where(s < 0, y, s))
+
+
 def _sign(x: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isnan(x) | (x == 0), x, torch.copysign(torch.ones_like(x), x))
 
 
-#: PyTorch's functions, by the names of operations.
+#: PyTorch's functions, by the names of operations; elementary ones may miss the last bit.
 _OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "sqrt": torch.sqrt},
     **{"neg": torch.neg, "abs": torch.abs, "sign": _sign},
+    **{name: getattr(torch, name) for name in (*FUNCTIONS, "maximum", "minimum")},
+    "choose": _choose,
 }

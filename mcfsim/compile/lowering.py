@@ -14,15 +14,31 @@ import numpy as np
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identity
 from mcfsim.compile.scalars import ON_SIGNS, ScalarEncoding
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.floats import CARRIERS, NAN
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
-from mcfsim.kernels.element.operations import change_element, flush_element, fma_by_parts, operate_element
+from mcfsim.kernels.element.operations import (
+    change_element,
+    flush_element,
+    fma_by_parts,
+    function_element,
+    operate_element,
+    select_element,
+)
 from mcfsim.kernels.element.verbs import DTYPES
-from mcfsim.kernels.operation_plan import Entry, Way, plan, refusal, sum_within
+from mcfsim.kernels.elementary import FUNCTIONS, function_entry
+from mcfsim.kernels.operation_plan import (
+    SELECTING,
+    Entry,
+    Way,
+    plan,
+    refusal,
+    selecting_entry,
+    sum_within,
+)
 from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
 
@@ -88,7 +104,7 @@ _TAKEN = re.compile(
     r"(r|c|s|out|words?|operand|bits|numbers?|kept|[fiu])\d*(_low)?|found|start|loop|np|njit|sqrt|select|abs|min|range|"
     r"base|whole.*|"
     r"(round|encode|decode|add|sub|mul|fma)_b?float16|kernel|triton|tl|key|seed_low|seed_high|step|size|"
-    r"inside|row|table|owners|ELEMENTS|ALIGNED|C\d+"
+    r"inside|row|table|table_of|owners|ELEMENTS|ALIGNED|C\d+|T[0-9a-f]{12}"
 )
 
 
@@ -263,9 +279,10 @@ def _lowered(
 ) -> Value:
     fmt, rounding, operation = step.result.format, step.rounding, step.operation
     carrier = type_of(fmt)
+    number = not isinstance(step.operands[0], Register)
+    if number and operation in (*ON_SIGNS, *FUNCTIONS):  # which was encoded as the result itself
+        return operands[0]
     if operation in ON_SIGNS:
-        if not isinstance(step.operands[0], Register):  # a number, which was encoded as the result itself
-            return operands[0]
         x = operands[0].widen() if carrier is F64 else operands[0]  # binary64 holds the bounds of the format
         if _keeps(step):
             return _cleaned(x) if clean else x
@@ -274,6 +291,12 @@ def _lowered(
     chosen, why = way_of(step, ways, made, narrows=operands[0].line.narrows)
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
+    if operation in FUNCTIONS:
+        if not has_codes(fmt):
+            raise UnsupportedFormatError(f"{operation} in {fmt}: a line takes tables of short codes alone")
+        return function_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=clean)
+    if operation in SELECTING:
+        return select_element(operation, operands, carrier)
     if ways & {ScalarEncoding.CARRIER, ScalarEncoding.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
@@ -322,6 +345,10 @@ def way_of(
         return Entry(Way.EXACT, "a number of the carrier is rounded once")
     if operation in ON_SIGNS:
         return Entry(Way.EXACT, "but for its sign nothing is changed")
+    if operation in FUNCTIONS:
+        return function_entry(fmt, rounding)
+    if operation in SELECTING:
+        return selecting_entry(operation, rounding)
     if ScalarEncoding.CARRIER in ways:
         return Entry(Way.NATIVE, f"a number of {carrier} acts on every value as the scalar does")
     if ScalarEncoding.WIDE in ways:

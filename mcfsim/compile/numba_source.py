@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.sources import CASTS, INFIX, indented, module_head, statements
+from mcfsim.compile.sources import CASTS, INFIX, indented, module_head, statements, table_name
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Value
 from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.random import word_bits
@@ -290,12 +290,16 @@ def rows_source(lowered: Lowered) -> str:
 
 
 def constants_of(constants: Mapping[str, Value]) -> str:
-    """Return the statements that define constants."""
-    return "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
+    """Return the statements that define constants, tables among them."""
+    tables = any(value.verb == "look_up" for value in constants.values())
+    head = "from mcfsim.kernels.elementary import table_of\n" if tables else ""
+    return head + "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
 
 
 def _constant(value: Value) -> str:
     number = value.constant
+    if value.verb == "look_up":
+        return f"table_of({number!r})"
     assert isinstance(number, int | float)
     text = repr(number)
     if not math.isfinite(number):
@@ -306,6 +310,8 @@ def _constant(value: Value) -> str:
 def expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression of exactly its type: Numba would widen integers and mixed numbers."""
     verb, kind = value.verb, value.type
+    if verb == "look_up":
+        return f"{table_name(value)}[{given[0]}]"
     if verb in ("bits", "number"):
         return f"{verb}{kind.bits}({given[0]})"
     if verb == "shr":

@@ -16,8 +16,16 @@ from mcfsim.compile.program import Use
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
-from mcfsim.kernels.operation_plan import COMFORT, sum_within
-from mcfsim.kernels.real_numbers import Scalars, changed_real, described, enter, exact_or_binary64
+from mcfsim.kernels.elementary import FUNCTIONS
+from mcfsim.kernels.operation_plan import COMFORT, SELECTING, sum_within
+from mcfsim.kernels.real_numbers import (
+    Scalars,
+    changed_real,
+    described,
+    enter,
+    exact_or_binary64,
+    function_of_real,
+)
 from mcfsim.kernels.stand_ins import stand_in
 from mcfsim.rounding import Rounding, Underflow
 
@@ -51,7 +59,7 @@ def encoding(
     ----------
     use : Use
     number : real number
-        For ``neg``, ``abs``, ``sign`` and ``round`` it enters as their result.
+        For ``neg``, ``abs``, ``sign``, ``round`` and elementary functions it enters as their result.
     policy : {"exact", "rounded"}
     search : bool, optional
         Whether to look for a stand-in even if there are other ways, which costs more than a few elements.
@@ -111,7 +119,17 @@ class _Entered(NamedTuple):
         operation, *_, fmt, rounding = about
         if operation in ON_SIGNS:
             return cls(*about, False, changed_real(operation, number, fmt, rounding, policy), False)
+        if operation in FUNCTIONS:
+            return cls(*about, False, function_of_real(operation, number, fmt, rounding, policy), False)
         exact: Any = exact_or_binary64(number)
+        if operation in SELECTING:  # a rounded number compares with values as the number does
+            value, real = enter(exact, fmt, rounding, "exact" if rounding.stochastic else "rounded")
+            if real:
+                raise UnsupportedFormatError(
+                    f"{operation} at random of {described(number)}, which is no value of {fmt}: bring it in "
+                    "with .round(x) first"
+                )
+            return cls(*about, False, value, False)
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
         if flushes:
             rounding = replace(rounding, underflow=Underflow.GRADUAL)

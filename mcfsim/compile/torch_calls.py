@@ -22,6 +22,7 @@ import torch
 from mcfsim.kernels.element.machine import F32, F64, I64, Type, Value, recorded
 from mcfsim.kernels.element.philox import philox_element
 from mcfsim.kernels.element.verbs import DTYPES as NUMPY
+from mcfsim.kernels.elementary import table_of
 from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.random import RandomWords, counters, word_bits
 
@@ -113,8 +114,15 @@ def scalar(number: float, kind: Type, device: torch.device) -> torch.Tensor:
     return torch.full((), number, dtype=DTYPES[kind], device=device)
 
 
+@lru_cache(maxsize=64)
+def _table(key: str, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(table_of(key).copy()).to(device)
+
+
 def _function(value: Value) -> Callable[..., torch.Tensor]:
     """Return the function that computes a value from its operands."""
+    if value.verb == "look_up":
+        return lambda x, key=str(value.constant): _table(key, x.device)[x.long()]
     if value.verb in _VIEWS:
         return lambda x, dtype=DTYPES[value.type]: x.view(dtype)
     if value.verb in _CASTS:

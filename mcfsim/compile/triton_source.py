@@ -10,6 +10,7 @@ import numpy as np
 
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import CASTS, INFIX, KEY, indented, module_head, statements
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, TRUTH, Type, Value, recorded
 from mcfsim.kernels.element.philox import word_element
 from mcfsim.random import word_bits
@@ -246,7 +247,15 @@ def _words_source(size: int) -> str:
 
 
 def _typed(constants: dict[str, Value]) -> list[str]:
-    """Return the definitions of constants as scalars of exactly their types."""
+    """Return the definitions of constants as scalars of exactly their types.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If a value is looked up in a table: no kernel takes tables.
+    """
+    if looked_up := [value for value in constants.values() if value.verb == "look_up"]:
+        raise UnsupportedFormatError(f"kernels have no table of {looked_up[0].constant}")
     return [f"{name} = {_full(value)}" for name, value in constants.items()]
 
 

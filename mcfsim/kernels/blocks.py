@@ -22,6 +22,7 @@ from mcfsim.kernels.element.floats import SHORT
 from mcfsim.kernels.element.forms import as_calls
 from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, recorded
 from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.random import Words
 from mcfsim.rounding import Rounding, Underflow
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK, scratch
@@ -271,6 +272,8 @@ def get_kernel(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> Round
 @lru_cache(maxsize=256)
 def rounds(operation: str, fmt: Format) -> bool:
     """Return whether an operation on values rounds; sign operations do only if the format lacks a result."""
+    if operation in SELECTING:
+        return False
     if operation in ("neg", "abs"):
         return fmt.lowest != -fmt.max and (fmt.signed or operation == "neg")
     if operation == "sign":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from mcfsim.eft import two_prod, two_sum
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
 from mcfsim.kernels.real_numbers import is_scalar, round_real
-from mcfsim.protocol import Value
+from mcfsim.protocol import Forwarding, Value
 from mcfsim.rounding import Rounding
 
 
@@ -36,7 +36,7 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
     raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
 
 
-class LibraryArithmetic(ABC):
+class LibraryArithmetic(Forwarding):
     """The common base of arithmetics on the number types of libraries.
 
     Parameters
@@ -171,6 +171,19 @@ class NativeArithmetic(LibraryArithmetic):
         """Return 1 or -1 by the sign of `a`, and a zero or NaN unchanged."""
         a = self._enter(a)
         return np.copysign(np.sign(a, dtype=self.dtype), a, dtype=self.dtype)
+
+    def _operate(self, name: str, *operands: Value) -> Value:
+        """Return an elementary function as the library has it, correctly rounded or not, or a selection."""
+        check_processor()
+        given = [self._enter(x) for x in operands]
+        if name == "choose":
+            s, x, y = given
+            return np.where(s >= 0, x, np.where(s < 0, y, s)).astype(self.dtype)
+        if name == "erf":
+            from scipy.special import erf
+
+            return erf(given[0].astype(np.float64)).astype(self.dtype)
+        return getattr(np, name)(*given, dtype=self.dtype)
 
     def round(self, x: Value) -> Value:
         """Cast to the dtype; the library casts arrays, and may round twice from float64."""

@@ -16,6 +16,8 @@ from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 #: Between 2 to this power and its inverse, products, quotients and their errors stay normal in binary64.
 COMFORT = 480
 OPERATIONS = ("add", "sub", "mul", "div", "sqrt", "fma")
+#: Operations that return one of their operands.
+SELECTING = ("maximum", "minimum", "choose")
 _BITS = 53
 
 
@@ -132,6 +134,13 @@ def _sticky(operation: str, fmt: Format, rounding: Rounding, comfortable: bool) 
     if operation not in ("add", "sub") and not comfortable:
         return Entry(Way.REFUSED, "products and quotients of its extreme values leave the range of binary64")
     return Entry(Way.STICKY, f"rounded to odd, binary64 has the {needed} bits that decide")
+
+
+def selecting_entry(operation: str, rounding: Rounding) -> Entry:
+    """Return the way of an operation that returns one of its operands, or why it is refused."""
+    if operation == "choose" and rounding.underflow is not Underflow.GRADUAL:
+        return Entry(Way.REFUSED, "where small differences are flushed, their sign does not compare numbers")
+    return Entry(Way.EXACT, "it returns one of its operands")
 
 
 def refusal(operation: str, fmt: Format, rounding: Rounding, why: str) -> UnsupportedFormatError:

@@ -144,6 +144,62 @@ class OracleArithmetic(_OfNumbers[float]):
         unit = Fraction(1) if number > 0 else Fraction(-1) if number < 0 else number
         return _Result(self._settled(unit))
 
+    def exp(self, a: Real) -> float:
+        """Return the exponential function."""
+        return self._operate("exp", a)
+
+    def log(self, a: Real) -> float:
+        """Return the natural logarithm: NaN below zero, and minus infinity at zero."""
+        return self._operate("log", a)
+
+    def expm1(self, a: Real) -> float:
+        """Return ``exp(a) - 1``, rounded once."""
+        return self._operate("expm1", a)
+
+    def log1p(self, a: Real) -> float:
+        """Return the natural logarithm of ``1 + a``, rounded once."""
+        return self._operate("log1p", a)
+
+    def tanh(self, a: Real) -> float:
+        """Return the hyperbolic tangent."""
+        return self._operate("tanh", a)
+
+    def erf(self, a: Real) -> float:
+        """Return the error function."""
+        return self._operate("erf", a)
+
+    def sin(self, a: Real) -> float:
+        """Return the sine of an angle in radians."""
+        return self._operate("sin", a)
+
+    def cos(self, a: Real) -> float:
+        """Return the cosine of an angle in radians."""
+        return self._operate("cos", a)
+
+    def maximum(self, a: Real, b: Real) -> float:
+        """Return the greater of two values, rounded if it is none; NaN if one is, and +0 of two zeros."""
+        return self._extreme(a, b, greatest=True)
+
+    def minimum(self, a: Real, b: Real) -> float:
+        """Return the lesser of two values, rounded if it is none; NaN if one is, and -0 of two zeros."""
+        return self._extreme(a, b, greatest=False)
+
+    def choose(self, s: Real, x: Real, y: Real) -> float:
+        """Return `x` where ``s >= 0``, `y` where ``s < 0``, and NaN where `s` is NaN."""
+        if self.rounding.underflow is not Underflow.GRADUAL:
+            raise ValueError("choose asks for the sign of a difference, which flushing takes away")
+        sign = _number(s)
+        return _Result(self._settled(math.nan if sign != sign else _number(x if sign >= 0 else y)))
+
+    def _extreme(self, a: Real, b: Real, *, greatest: bool) -> float:
+        x, y = _number(a), _number(b)
+        if x != x or y != y:
+            return _Result(self._settled(math.nan))
+        if x == y == 0:  # a positive zero is the greater one
+            signs = [math.copysign(1, zero) for zero in (x, y)]
+            return _Result(self._settled(math.copysign(0.0, max(signs) if greatest else min(signs))))
+        return _Result(self._settled(max(x, y) if greatest else min(x, y)))
+
     def round(self, x: Real) -> float:
         """Return a real number rounded to the format."""
         return _Result(round_float(_number(x), self.format, self.rounding))

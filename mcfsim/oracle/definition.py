@@ -9,9 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 from mcfsim.formats import Format, Parity
 from mcfsim.formats.posit import Posit
+from mcfsim.oracle.functions import FUNCTIONS, function_value
 from mcfsim.oracle.posits import operate_posit, round_posit
 from mcfsim.oracle.rationals import (
     NEAREST_EVEN,
@@ -101,8 +103,9 @@ def operate(
 
     Parameters
     ----------
-    name : {"add", "sub", "mul", "div", "sqrt", "fma"}
-        The operation; ``fma`` of x, y, z is ``x * y + z``.
+    name : {"add", "sub", "mul", "div", "sqrt", "fma"} or an elementary function
+        The operation; ``fma`` of x, y, z is ``x * y + z``. For functions see
+        `mcfsim.oracle.functions.function_value`.
     operands : sequence of float or Fraction
         The operands: any real numbers, infinities and NaN.
     fmt : Format
@@ -121,6 +124,11 @@ def operate(
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
     if not fmt.has_negative_zero:  # a zero operand is the zero of the format
         operands = [x if x else 0.0 for x in operands]
+    if name in FUNCTIONS and len(operands) == 1:
+        (x,) = operands
+        if isinstance(fmt, Posit) and _is_infinite(x):  # which stands for NaR
+            return math.nan
+        return function_value(name, x, partial(round_float, fmt=fmt, rounding=rounding))
     if isinstance(fmt, Posit):
         return operate_posit(name, operands, fmt, rounding)
     down = rounding.mode is Mode.DOWN

@@ -15,6 +15,7 @@ from typing import Any
 
 from mcfsim.checks import Opaque
 from mcfsim.formats import Format
+from mcfsim.protocol import Forwarding
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.operands import OperandSpec
 
@@ -75,7 +76,7 @@ class Quantity(Opaque):
 
 
 @dataclass
-class Scales:
+class Scales(Forwarding):
     """An `mcfsim.protocol.Arithmetic` on quantities; each stands for all numbers of its range.
 
     Attributes
@@ -165,6 +166,10 @@ class Scales:
     def round(self, x: Any) -> Quantity:
         """Return x rounded into the format."""
         return self._rounded(self._taken(x))
+
+    def _operate(self, name: str, *operands: Any) -> Quantity:
+        """Refuse elementary functions, which no power of two scales, and selections."""
+        raise NotHomogeneousError(f"{name} is no operation that powers of two scale")
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``."""

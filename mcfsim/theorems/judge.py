@@ -16,6 +16,7 @@ from mcfsim.compile.program import Program, flat
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.protocol import Forwarding, RoundedNumber, Value
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.homogeneity import NotHomogeneousError, scales_of
@@ -70,7 +71,9 @@ def may_leave(theorem: Theorem, fmt: Format) -> bool:
 
 
 #: Operations that are watched: how many of the first operands must not be zero where a result underflows.
-_FACTORS = {"add": 0, "sub": 0, "mul": 2, "div": 1, "fma": 2, "round": 1}
+_FACTORS = {"add": 0, "sub": 0, "mul": 2, "div": 1, "fma": 2, "round": 1, **dict.fromkeys(FUNCTIONS, 1)}
+#: The poles of functions: only numbers above them have values.
+_POLES = {"log": 0.0, "log1p": -1.0}
 
 
 class RangeWatch(Forwarding):
@@ -113,12 +116,16 @@ class RangeWatch(Forwarding):
         finite = all_hold(*map(np.isfinite, given))
         if name == "div":
             finite = finite & (given[1] != 0)
+        elif name in _POLES:
+            finite = finite & (given[0] > _POLES[name])
         left = finite & ~np.isfinite(result)
         if factors := given[: _FACTORS[name]]:
             # A smaller number, rounded to the last bit of subnormal numbers, may become the smallest normal
             # number.
             small = np.abs(_number(result)) <= float(fmt.smallest_normal)
             small = all_hold(small, *(x != 0 for x in factors))
+            if name == "log":
+                small = small & (given[0] != 1)
             if name == "fma" and 2 * fmt.precision <= _BITS:  # binary64 holds the product
                 a, b, c = given
                 small = small & ~is_difference(a * np.float64(1) * b, np.float64(1) * result, c)

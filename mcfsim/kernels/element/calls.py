@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.verbs import BITWISE, VERBS
+from mcfsim.kernels.elementary import table_of
 from mcfsim.storage.buffers import BLOCK, scratch
 
 Array = NDArray[Any]
@@ -70,6 +71,16 @@ def blend(condition: Array, yes: Array, no: Array, out: Array) -> None:
     codes = out.view(integer)
     differing = np.bitwise_xor(yes.view(integer), codes, scratch("differing", out.size, integer))
     np.bitwise_xor(codes, np.bitwise_and(differing, mask, mask), codes)
+
+
+def looking_up(table: str) -> Callable[..., Any]:
+    """Return the function that performs a look-up in a table."""
+    numbers = table_of(table)
+
+    def look_up(places: Array, out: Array) -> None:
+        np.take(numbers, places, out=out, mode="clip")  # without "clip" NumPy makes a copy of the result
+
+    return look_up
 
 
 #: The functions that perform verbs; they take the memory of the result last.

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.kernels.element.calls import FUNCTIONS, Call, Calls, Choice, Later, Memory, Side, cast, foreseen
+from mcfsim.kernels.element.calls import (
+    FUNCTIONS,
+    Call,
+    Calls,
+    Choice,
+    Later,
+    Memory,
+    Side,
+    cast,
+    foreseen,
+    looking_up,
+)
 from mcfsim.kernels.element.machine import TRUTH, Value
 from mcfsim.kernels.element.verbs import DTYPES, carried_out
 
@@ -381,7 +392,10 @@ class _CallsWriter:
             memory[number] = target
             for old in dying:
                 free[old.size].append(old)
-            function = choices[number] if number in choices else FUNCTIONS[form.verb]
+            if form.verb == "look_up":
+                function = looking_up(str(value.constant))
+            else:
+                function = choices[number] if number in choices else FUNCTIONS[form.verb]
             self._calls.append((function, itemgetter(*taken, slot(value, unsigned=unsigned))))
         for place, x in enumerate(results):
             end = Memory("result", place)

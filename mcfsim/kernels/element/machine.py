@@ -178,6 +178,15 @@ class Value(Opaque):
             raise TypeError(f"select by {self.type} of {yes.type} and {no.type}")
         return self.line.record("select", (self, yes, no), yes.type)
 
+    def look_up(self, table: str) -> Value:
+        """Return the number of binary64 at this place of a table (`mcfsim.kernels.elementary.table_key`).
+
+        A place outside of the table gives any number.
+        """
+        if self.type is not I32:
+            raise TypeError(f"a place in a table is an integer of 32 bits, not {self.type}")
+        return self.line.record("look_up", (self,), F64, table)
+
     def like(self, number: float) -> Value:
         """Return a constant of this value's type."""
         return self.line.constant(number, self.type)

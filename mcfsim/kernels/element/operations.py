@@ -11,10 +11,12 @@ from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_prod, two_sum
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.element.codes import encode_element
 from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, carries_over, round_float, takes_residual
 from mcfsim.kernels.element.gpu_verbs import note_operation
 from mcfsim.kernels.element.machine import F32, F64, Type, Value
+from mcfsim.kernels.elementary import table_key
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.rounding import Mode, Rounding, Underflow
 
@@ -206,6 +208,67 @@ def change_element(
         if fmt.lowest == -fmt.max or (operation == "abs" and not fmt.signed):
             return x if fmt.has_negative_zero or operation == "abs" else x + 0.0
     return _leave(round_element(x, fmt, rounding, word, clean=clean), carrier)
+
+
+def function_element(
+    name: str,
+    x: Value,
+    fmt: Format,
+    rounding: Rounding,
+    word: Value | None = None,
+    *,
+    carrier: Type,
+    clean: bool = False,
+) -> Value:
+    """Return an elementary function of a value, found in the table of all codes and rounded once.
+
+    Parameters
+    ----------
+    name : str
+        A name in `mcfsim.kernels.elementary.FUNCTIONS`.
+    x : value
+        A value of the format in the carrier.
+    fmt : Format
+        A format for which `mcfsim.kernels.element.codes.has_codes` holds.
+    rounding, word, carrier, clean
+        As for `operate_element`.
+    """
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        x = flush_element(x, fmt)
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    # A number that is no value, which a loop may meet before it says so, must not lead outside of the table.
+    place = (encode_element(x, fmt) & ((1 << fmt.bits) - 1)).cut()
+    found = place.look_up(table_key(name, fmt))
+    return _rounded(found, None, fmt, rounding, word, carrier=carrier, clean=clean)
+
+
+def select_element(operation: str, operands: Sequence[Value], carrier: Type) -> Value:
+    """Perform ``maximum``, ``minimum`` or ``choose``, which are exact.
+
+    NaN beside a number gives NaN; of zeros, the maximum is positive if one of them is, and the minimum
+    negative (IEEE 754-2019, 9.6). ``choose`` of NaN is NaN, and takes a zero of either sign for a positive
+    number.
+
+    Parameters
+    ----------
+    operation : {"maximum", "minimum", "choose"}
+        The operation.
+    operands : sequence of value
+        Values of the format in the carrier.
+    carrier : Type
+        The carrier.
+    """
+    if operation == "choose":
+        sign, x, y = operands
+        chosen = (sign >= 0.0).select(x, (sign < 0.0).select(y, sign))
+    else:
+        a, b = operands
+        greatest = operation == "maximum"
+        codes = a.bits() & b.bits() if greatest else a.bits() | b.bits()
+        either = a.equals(b).select(codes.as_number(), a + b)  # one number, zeros of two signs, or NaN
+        above = (b < a).select(*((a, b) if greatest else (b, a)))
+        chosen = ((a < b) | (b < a)).select(above, either)
+    return _leave(chosen, carrier)
 
 
 def _leave(x: Value, carrier: Type) -> Value:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
+from mcfsim.kernels.elementary import table_of
 
 DTYPES: Mapping[Type, np.dtype[Any]] = {
     F32: np.dtype(np.float32),
@@ -70,4 +71,6 @@ def carried_out(value: Value, given: Sequence[Any], operands: Mapping[str, NDArr
         return given[0].view(dtype)
     if value.verb in _CASTS:
         return given[0].astype(dtype)
+    if value.verb == "look_up":
+        return table_of(str(value.constant)).take(given[0], mode="clip")
     return np.asarray((BITWISE | dict(VERBS))[value.verb](*given), dtype)

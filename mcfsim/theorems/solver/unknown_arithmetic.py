@@ -122,10 +122,11 @@ class UnknownArithmetic:
 
     def _refused(self, *operands: Any) -> NoReturn:
         raise ValueError(
-            "products, quotients, roots, signs and other formats have no linear facts; "
+            "products, quotients, roots, signs, functions and other formats have no linear facts; "
             "solved are algorithms that add, subtract and change signs"
         )
 
+    exp = log = expm1 = log1p = tanh = erf = sin = cos = maximum = minimum = choose = _refused
     mul = div = sqrt = fma = abs = sign = round = like = on_block = _refused
 
 

@@ -139,7 +139,7 @@ class SymbolicArithmetic(Forwarding):
                     return self._exactly(Polynomial.constant(x.sign, self.over))
                 case "round", [x]:
                     return self._exactly(x)
-        raise ValueError(f"there is no operation {name!r} of {len(operands)} operands")
+        raise UndecidedError(f"{name} of polynomials in u is none in general")
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, with Python numbers among the results rounded."""

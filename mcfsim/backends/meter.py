@@ -130,7 +130,7 @@ class Meter(Forwarding):
                 self._judge(
                     tally,
                     name,
-                    [_numbers(on_host(x)) for x in operands],
+                    [operand_numbers(on_host(x)) for x in operands],
                     np.atleast_1d(np.asarray(made, np.float64)),
                 )
         return RoundedNumber(result, self.carrier) if type(result) is float else result
@@ -149,7 +149,7 @@ class Meter(Forwarding):
             real &= operands[1] != 0
         elif name == "sqrt":
             real &= operands[0] >= 0
-        exact, residual = _exactly(name, operands)
+        exact, residual = exact_results(name, operands)
         error = (rounded - exact) - residual
         inexact = real & ~((rounded == exact) & (residual == 0))
         unit = fmt.quantum if isinstance(fmt, Grid) else Fraction(2) ** (fmt.emax - fmt.precision + 1)
@@ -169,7 +169,7 @@ class Meter(Forwarding):
             tally.max_error = max(tally.max_error, float(relative.max()) * 2.0**fmt.precision)
 
 
-def _numbers(x: Any) -> NDArray[Any]:
+def operand_numbers(x: Any) -> NDArray[Any]:
     """Return an operand as an array of float64, or of Fractions where binary64 does not hold it."""
     if is_scalar(x):
         number = exact_or_binary64(x)
@@ -180,7 +180,7 @@ def _numbers(x: Any) -> NDArray[Any]:
     return array.astype(np.float64)
 
 
-def _exactly(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def exact_results(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return exact results as binary64 numbers and residuals; a zero residual means that there is none."""
     if name in _OF_SIGNS:
         (x,) = operands

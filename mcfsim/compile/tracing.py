@@ -28,12 +28,12 @@ from mcfsim.compile.program import (
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import rounds
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.real_numbers import is_scalar
+from mcfsim.kernels.real_numbers import enter, exact_or_binary64, is_scalar
 from mcfsim.protocol import Arithmetic, Forwarding
 from mcfsim.rounding import Rounding, Underflow, get_rounding
 
 #: Files that only forward operations, so that their lines belong to no algorithm.
-_BETWEEN = {__file__, sys.modules[Arithmetic.__module__].__file__}
+BETWEEN = {__file__, sys.modules[Arithmetic.__module__].__file__}
 
 
 class Kind(NamedTuple):
@@ -103,8 +103,8 @@ class ProgramRecording:
         How many operations of each source draw.
     alone : set of int
         The numbers of values that depend on real scalars alone.
-    lines : list of str
-        The algorithm's source line for each step, if requested.
+    lines : list
+        For each step what `place` returns, the algorithm's source line, if requested.
     results : Any
         What the algorithm returns: `Traced` values, real scalars, and tuples of them.
     """
@@ -119,9 +119,17 @@ class ProgramRecording:
         self.draws: list[int] = []
         self.drawn: list[int] = []
         self.alone: set[int] = set()
-        self.lines: list[str] | None = [] if lines else None
+        self.lines: list[Any] | None = [] if lines else None
         self._kinds: dict[Kind, int] = {}
         self._scalars: dict[Any, int] = {}
+
+    def place(self) -> Any:
+        """Return the source line of the algorithm that contains the current operation."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename in BETWEEN:
+            frame = frame.f_back
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}: {line}" if line else ""
 
     def kind(self, kind: Kind) -> int:
         """Return the number of a kind, adding the kind if it is new."""
@@ -189,14 +197,14 @@ class ProgramRecording:
             kind.operation, kind.rounding, operands, Register(name, kind.format), line, drawing
         )
 
-    def program(self) -> Program:
-        """Return the program: repeated operations appear once, unused ones are left out."""
+    def program(self, *, merged: bool = True) -> Program:
+        """Return the program: repeated operations appear once if `merged`, unused ones are left out."""
         values, steps, known = list(self.inputs), list[ProgramStep](), dict[Any, Register]()
         for number, kind in enumerate(self.steps):
             given = [values[code] if code >= 0 else None for code in self.codes(number)]
             step = self.step(number, given, f"t{len(steps) + 1}", self.draws[number])
             key = kind, step.draw, *map(identity, step.operands)
-            if step.draw is not None or key not in known:
+            if not merged or step.draw is not None or key not in known:
                 known[key] = step.result
                 steps.append(step)
             values.append(known[key])
@@ -245,6 +253,11 @@ class TraceArithmetic(Forwarding):
             if self.rounding.stochastic:
                 self._draw()  # without effect
             return x
+        if self.rounding.stochastic and is_scalar(x):
+            exact = exact_or_binary64(x)
+            if not enter(exact, self.format, self.rounding, "exact")[1]:  # a value, which never moves
+                self._draw()  # without effect
+                return TraceArithmetic(self.format, Rounding(), self._recording)._operate("round", x)
         return self._operate("round", x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -284,22 +297,13 @@ class TraceArithmetic(Forwarding):
         kept.operands += codes
         kept.draws.append(draw)
         if kept.lines is not None:
-            kept.lines.append(_line_of_text())
+            kept.lines.append(kept.place())
         return result
 
     def _draw(self) -> int:
         drawn = self._recording.drawn
         drawn[self._source] += 1
         return drawn[self._source] - 1
-
-
-def _line_of_text() -> str:
-    """Return the source line of the algorithm that contains the current operation."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename in _BETWEEN:
-        frame = frame.f_back
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}: {line}" if line else ""
 
 
 def trace(
@@ -356,8 +360,12 @@ def record(
     operands: tuple[Any, ...] | None = None,
     lines: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
+    kind: type[ProgramRecording] = ProgramRecording,
 ) -> ProgramRecording:
-    """Record a branch-free algorithm unchanged. Parameters and errors are those of `trace`."""
+    """Record a branch-free algorithm unchanged, in a recording of a kind.
+
+    Other parameters and errors are those of `trace`.
+    """
     fmt = get_format(fmt)
     text = getattr(function, "__wrapped__", function)
     if operands is None:
@@ -366,7 +374,7 @@ def record(
     entered = _entered(operands, fmt)
     leaves = list(flat(entered))
     inputs = tuple(x for x in leaves if isinstance(x, Register))
-    recording = ProgramRecording(inputs, lines=lines)
+    recording = kind(inputs, lines=lines)
     places = iter(range(len(inputs)))
     given = mapped(
         lambda x: Traced(recording, next(places), x.format) if isinstance(x, Register) else x, entered

@@ -218,6 +218,16 @@ _AT_SPECIAL: Mapping[str, Callable[[float], float]] = {
 FUNCTIONS = tuple(_KNOWN)
 
 
+def residual_value(name: str, x: float, odd: float) -> float:
+    """Return how far the value of a function lies above the number that `odd_value` returned for it."""
+    from mpmath import libmp
+
+    if not (math.isfinite(odd) and x):
+        return 0.0
+    value = _EVALUATE[name](libmp.from_float(x), 2 * _FIRST_PRECISION)
+    return float(libmp.to_float(libmp.mpf_sub(value, libmp.from_float(odd), _BITS, "n")))
+
+
 # -- arrays -----------------------------------------------------------------------------------------------
 def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     """Return values of an elementary function at values of a format, rounded to odd in binary64.
@@ -231,10 +241,26 @@ def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     fmt : Format
     """
     if fmt.bits <= MOST_BITS:
-        codes = codes_by_kind(fmt).encode(np.ascontiguousarray(x))
-        return function_table(name, fmt)[codes.astype(np.intp)]
+        return function_table(name, fmt)[_codes(x, fmt)]
+    return _one_by_one(x, lambda number: _kept(name, number) if number else odd_value(name, number))
+
+
+def residuals(name: str, x: Array, fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return values as `odd_values` does, and how far the exact values lie above them."""
+    odd = odd_values(name, x, fmt)
+    if fmt.bits <= MOST_BITS:
+        return odd, function_table(name, fmt, rest=True)[_codes(x, fmt)]
+    return odd, _one_by_one(x, lambda number: residual_value(name, number, odd_value(name, number)))
+
+
+def _codes(x: Array, fmt: Format) -> NDArray[np.intp]:
+    return codes_by_kind(fmt).encode(np.ascontiguousarray(x)).astype(np.intp)
+
+
+def _one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float64]:
+    """Return a function of each number, computed once for equal ones."""
     numbers, places = np.unique(x.astype(np.float64).view(np.int64), return_inverse=True)
-    found = [(_kept if number else odd_value)(name, number) for number in numbers.view(np.float64).tolist()]
+    found = [function(number) for number in numbers.view(np.float64).tolist()]
     return np.array(found, np.float64)[places.reshape(x.shape)]
 
 
@@ -260,11 +286,19 @@ def table_of(key: str) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=128)
-def function_table(name: str, fmt: Format) -> NDArray[np.float64]:
+def function_table(name: str, fmt: Format, *, rest: bool = False) -> NDArray[np.float64]:
     """Return the values of an elementary function at all codes of a format, rounded to odd in binary64.
 
-    A code that stands for no value has NaN. A table is made on first use (a second for 16 bits) and kept as a
-    file in the user's cache, with its digest; a damaged file is made anew.
+    A code that stands for no value has NaN. A table is made on first use (in less than a second for 16 bits)
+    and kept as a file in the user's cache, with its digest; a damaged file is made anew.
+
+    Parameters
+    ----------
+    name : str
+        A name in `FUNCTIONS`.
+    fmt : Format
+    rest : bool, optional
+        Whether to return how far the exact values lie above these numbers instead.
 
     Raises
     ------
@@ -272,30 +306,30 @@ def function_table(name: str, fmt: Format) -> NDArray[np.float64]:
         If codes have more than 16 bits.
     """
     if fmt.bits > MOST_BITS:
-        raise UnsupportedFormatError(
-            f"{fmt} has codes of {fmt.bits} bits: tables are for {MOST_BITS} at most"
-        )
+        raise UnsupportedFormatError(f"{fmt} has codes of {fmt.bits} bits; tables are for {MOST_BITS}")
     from mcfsim.storage.archive import read_archive, write_archive
 
-    path = _path(name, fmt)
+    path = _path(f"{name} rest" if rest else name, fmt)
     try:
         values = read_archive(path, partial(_check, fmt))[1]["values"]
     except (ValueError, OSError):
-        values = _computed(name, fmt)
+        values = _computed(name, fmt, rest=rest)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_archive(
-                path, {"kind": "elementary function", "of": f"{name} of {fmt!r}"}, {"values": values}
-            )
+            write_archive(path, {"kind": "function", "of": table_key(name, fmt)}, {"values": values})
     values.flags.writeable = False
     return values
 
 
-def _computed(name: str, fmt: Format) -> NDArray[np.float64]:
+def _computed(name: str, fmt: Format, *, rest: bool) -> NDArray[np.float64]:
     codes, kind = np.arange(1 << fmt.bits, dtype=np.uint64), codes_by_kind(fmt)
     assigned = ~kind.unassigned(codes) if kind.gaps else np.ones(codes.size, np.bool_)
+    numbers = kind.decode(codes[assigned]).tolist()
+    found = function_table(name, fmt)[assigned].tolist() if rest else [odd_value(name, x) for x in numbers]
+    if rest:
+        found = [residual_value(name, *pair) for pair in zip(numbers, found, strict=True)]
     values = np.full(codes.size, np.nan)
-    values[assigned] = [odd_value(name, x) for x in kind.decode(codes[assigned]).tolist()]
+    values[assigned] = found
     return values
 
 

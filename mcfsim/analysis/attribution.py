@@ -1,0 +1,169 @@
+"""Attribution of a program's error to its operations, exactly, on one block of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.analysis.rounded_run import Run
+from mcfsim.analysis.secants import flipped, slopes
+from mcfsim.compile.program import Program, ProgramStep, Register
+from mcfsim.kernels.real_numbers import as_float
+
+Array = NDArray[np.float64]
+_ZERO = np.float64(0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """The error of a program's output on a block of inputs, shared out among its operations.
+
+    Parameters
+    ----------
+    program : Program
+    outputs : sequence of Register
+        The results whose sum is analysed.
+    run : Run
+        The rounded results and the rounding error of each operation.
+    input_errors : mapping of Register to array, optional
+        Rounded minus given inputs, where the rounding of inputs is part of the question.
+
+    Notes
+    -----
+    Forward, secant slopes pass the errors on: D(result) = own error + sum of slope * D(operand), which is
+    computed minus exact result (CENA, Langlois 2001, with secants instead of derivatives). Backward, the same
+    slopes give each operation's factor S. The sum of S times own error *is* the error, by reordering a finite
+    sum; across ``choose`` and ``maximum`` too.
+    """
+
+    program: Program
+    outputs: Sequence[Register]
+    run: Run
+    input_errors: Mapping[Register, Array]
+
+    @cached_property
+    def _forward(self) -> tuple[dict[Register, Any], dict[Register, Any], dict[Register, list[Any]], Any]:
+        """Errors so far, own errors, slopes, and the number of choices that went the other way."""
+        values = self.run.values
+        errors: dict[Register, Any] = {x: self.input_errors.get(x, _ZERO) for x in self.program.inputs}
+        own: dict[Register, Any] = dict(self.input_errors)
+        found: dict[Register, list[Any]] = {}
+        turned: Any = 0
+        with np.errstate(all="ignore"):
+            for step in self.program.steps:
+                h = [self._number(x, values) for x in step.operands]
+                d = [errors[x] if isinstance(x, Register) else _ZERO for x in step.operands]
+                local = self.run.errors[step.result]
+                if step.operation == "choose":
+                    where, difference = flipped(h, d)
+                    turned, local = turned + where, local + difference
+                own[step.result] = local
+                found[step.result] = k = slopes(step.operation, h, d)
+                total = local
+                for slope, x in zip(k, d, strict=True):
+                    if x is not _ZERO:
+                        total = total + slope * x
+                errors[step.result] = total
+        return errors, own, found, turned
+
+    @staticmethod
+    def _number(x: Any, values: Mapping[Register, Array]) -> Any:
+        return values[x] if isinstance(x, Register) else as_float(x)
+
+    @property
+    def errors(self) -> Mapping[Register, Any]:
+        """For each input and result, computed minus exact."""
+        return self._forward[0]
+
+    @property
+    def turned(self) -> Any:
+        """How many choices of each input took the other value than with exact operands."""
+        return self._forward[3]
+
+    @cached_property
+    def computed(self) -> Array:
+        """The computed output."""
+        computed: Array = _total([self.run.values[x] for x in self.outputs])
+        return computed
+
+    @cached_property
+    def error(self) -> Array:
+        """Computed minus exact output."""
+        return np.broadcast_to(_total([self.errors[x] for x in self.outputs]), self.computed.shape)
+
+    @cached_property
+    def exact(self) -> Array:
+        """The exact output, to the last bits of binary64 where the error is small beside it."""
+        return self.computed - self.error
+
+    # -- backward -----------------------------------------------------------------------------------------
+    def _factors(self, of: Mapping[Register, list[Any]]) -> dict[Register, Any]:
+        factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
+        for x in self.outputs:
+            factors[x] = np.float64(self.outputs.count(x))
+        with np.errstate(all="ignore"):
+            for step in reversed(self.program.steps):
+                factor = factors.get(step.result)
+                if factor is None:
+                    continue
+                for x, slope in zip(step.operands, of[step.result], strict=True):
+                    if isinstance(x, Register):
+                        passed = np.where(np.equal(factor, 0), 0.0, factor * slope)
+                        factors[x] = factors[x] + passed if x in factors else passed
+        return factors
+
+    @cached_property
+    def factors(self) -> Mapping[Register, Any]:
+        """By how much the output changes for each unit of a result's own error, exactly, by secants."""
+        return self._factors(self._forward[2])
+
+    def shares(self) -> Iterator[tuple[Register, Array]]:
+        """Yield the share of the error of each operation, and of each input that was rounded."""
+        own, factors = self._forward[1], self.factors
+        for x, local in own.items():
+            if x in factors:
+                yield x, np.where(np.equal(local, 0), 0.0, factors[x] * local)
+
+    # -- first order --------------------------------------------------------------------------------------
+    @cached_property
+    def exact_values(self) -> Mapping[Register, Any]:
+        """The exact values of all inputs and results."""
+        return {x: value - self.errors[x] for x, value in self.run.values.items()}
+
+    @cached_property
+    def _derivatives(self) -> dict[Register, list[Any]]:
+        with np.errstate(all="ignore"):
+            return {step.result: self._of_exact(step) for step in self.program.steps}
+
+    def _of_exact(self, step: ProgramStep) -> list[Any]:
+        h = [self._number(x, self.exact_values) for x in step.operands]
+        return slopes(step.operation, h, [_ZERO] * len(h))
+
+    @cached_property
+    def sensitivities(self) -> Mapping[Register, Any]:
+        """The derivative of the output by each result, at the exact values."""
+        return self._factors(self._derivatives)
+
+    @cached_property
+    def condition(self) -> Array:
+        """The relative condition number by the inputs: the sum of ``|x df/dx| / |f|``."""
+        with np.errstate(all="ignore"):
+            terms = [
+                np.abs(self.sensitivities[x] * self.exact_values[x])
+                for x in self.program.inputs
+                if x in self.sensitivities
+            ]
+            condition: Array = _total(terms) / np.abs(self.exact)
+        return np.broadcast_to(condition, self.exact.shape)
+
+
+def _total(terms: Sequence[Any]) -> Any:
+    total: Any = np.float64(0.0)
+    for term in terms:
+        total = total + term
+    return total

@@ -1,0 +1,144 @@
+"""Recording of a function for its analysis: each operation with the expressions that asked for it."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, MappingProxyType
+from typing import Any
+
+import mcfsim
+from mcfsim.compile.program import Program
+from mcfsim.compile.tracing import BETWEEN, ProgramRecording, record
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
+
+_PACKAGE = str(Path(mcfsim.__file__).parent)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression in a source file.
+
+    Attributes
+    ----------
+    file : str
+        Path of the file.
+    function : str
+        Name of the function that contains it.
+    line, last_line : int
+        Its first and last line, counted from 1.
+    start, stop : int
+        Its columns, in bytes of the first and the last line.
+    text : str
+        The expression in one line.
+    """
+
+    file: str
+    function: str
+    line: int
+    last_line: int
+    start: int
+    stop: int
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The file's name and the line."""
+        return f"{Path(self.file).name}:{self.line}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+class Origin(tuple[Expression, ...]):
+    """The expressions that led to an operation: the user's own, and those within what it calls."""
+
+    __slots__ = ()
+
+    @property
+    def row(self) -> Expression:
+        """The expression that an analysis names."""
+        return self[0]
+
+    @property
+    def detail(self) -> Expression:
+        """The expression that asks the arithmetic for the operation."""
+        return self[-1]
+
+    def __str__(self) -> str:
+        return str(self[0])
+
+
+class _Recording(ProgramRecording):
+    """A recording that keeps an `Origin` for each operation."""
+
+    own_file = ""
+
+    def place(self) -> Origin:
+        """Return the expressions of the current operation, from the user's own code inward."""
+        frames = []
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code is not record.__code__:
+            if frame.f_code.co_filename not in BETWEEN:
+                frames.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back  # type: ignore[assignment]
+        found = [_expression(*place) for place in reversed(frames)]
+        own = [place for place, x in enumerate(found) if self._is_own(x.file)]
+        return Origin(found[own[-1] if own else 0 :])
+
+    def _is_own(self, file: str) -> bool:
+        """Return whether an expression of a file gets a row of its own: not in what users only call."""
+        return file == self.own_file or not file.startswith(_PACKAGE)
+
+
+@lru_cache(maxsize=1 << 14)
+def _expression(code: CodeType, instruction: int) -> Expression:
+    position = next(itertools.islice(code.co_positions(), instruction // 2, None))
+    line, last, start, stop = (number or 0 for number in position)
+    lines = [linecache.getline(code.co_filename, number) for number in range(line, last + 1)]
+    if len(lines) == 1:
+        text = lines[0].encode()[start:stop].decode(errors="replace") or lines[0].strip()
+    else:
+        text = " ".join(x.strip() for x in lines)
+    return Expression(code.co_filename, code.co_name, line, last, start, stop, text or code.co_name)
+
+
+def recorded_function(
+    function: Callable[..., Any],
+    fmt: Format,
+    rounding: Rounding,
+    operands: tuple[Any, ...],
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Program:
+    """Return a function as a program whose steps have an `Origin` as their text; nothing is merged.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(ar, *operands, **options)``, branch-free.
+    fmt, rounding : Format, Rounding
+    operands : tuple
+        Names, and tuples of names where the function takes tuples.
+    options : mapping, optional
+        Passed to the function by name.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the function does anything with its operands but pass them to the arithmetic.
+    """
+    own = getattr(function, "__wrapped__", function).__code__.co_filename
+
+    class Recording(_Recording):
+        own_file = own
+
+    recording = record(
+        function, fmt, rounding, operands=operands, lines=True, options=options, kind=Recording
+    )
+    return recording.program(merged=False)

@@ -1,0 +1,141 @@
+"""Execution of a recorded program on a block of inputs, with the exact rounding error of each operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.backends.meter import exact_results, operand_numbers
+from mcfsim.compile.program import Program, ProgramStep, Register
+from mcfsim.convert import round_to
+from mcfsim.formats import Format
+from mcfsim.kernels.elementary import FUNCTIONS, odd_value, residual_value, residuals
+from mcfsim.kernels.operation_plan import SELECTING
+from mcfsim.kernels.real_numbers import Scalars, exact_or_binary64
+from mcfsim.random import RandomWords
+
+Block = NDArray[Any]
+Formats = Mapping[Register, Format]
+
+
+class Run(NamedTuple):
+    """The results of a program's steps on a block of inputs.
+
+    Attributes
+    ----------
+    values : dict of Register to array
+        Inputs and results, as float64.
+    errors : dict of Register to array
+        For each result, computed minus exact result of the operation on its computed operands.
+    """
+
+    values: dict[Register, NDArray[np.float64]]
+    errors: dict[Register, NDArray[np.float64]]
+
+
+def run(
+    program: Program,
+    inputs: Sequence[Block],
+    *,
+    scalars: Scalars = "exact",
+    formats: Formats = MappingProxyType({}),
+    random: RandomWords | None = None,
+    start: int = 0,
+) -> Run:
+    """Run a program on a block.
+
+    Parameters
+    ----------
+    program : Program
+        Its real scalars are the numbers in it.
+    inputs : sequence of array
+        One-dimensional arrays of values, in the carriers of their formats.
+    scalars : {"exact", "rounded"}, optional
+        How real scalars enter; either way they count as exact numbers.
+    formats : mapping of Register to Format, optional
+        Other formats for some results. An operation with an operand in a wider format is performed in that
+        format, and its result is then rounded into its own: two roundings, as casts do.
+    random : RandomWords, optional
+        Random words of stochastic rounding; each step takes the words of its place.
+    start : int, optional
+        Index of the block's first input, for these words.
+    """
+    size = inputs[0].size if inputs else 1
+    carried: dict[Register, Block] = dict(zip(program.inputs, inputs, strict=True))
+    values = {x: np.asarray(block, np.float64) for x, block in carried.items()}
+    errors: dict[Register, NDArray[np.float64]] = {}
+    zero = np.zeros(size)
+    with np.errstate(all="ignore"):
+        for place, step in enumerate(program.steps):
+            operands = [carried[x] if isinstance(x, Register) else x for x in step.operands]
+            words = None if random is None else random.of(place)
+            made = _performed(step, operands, formats, scalars, words, start)
+            made = carried[step.result] = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
+            values[step.result] = np.asarray(made, np.float64)
+            exact = step.operation in SELECTING and len(step.registers) == len(step.operands)
+            errors[step.result] = zero if exact else _error(step, values, formats)
+    return Run(values, errors)
+
+
+def _performed(
+    step: ProgramStep,
+    operands: list[Any],
+    formats: Formats,
+    scalars: Scalars,
+    words: RandomWords | None,
+    start: int,
+) -> Any:
+    own = formats.get(step.result, step.result.format)
+    given = [formats.get(x, x.format) for x in step.registers]
+    if step.operation == "round":
+        x = operands[0]
+        ar = BlockArithmetic(own, step.rounding, scalars).at(words, start)
+        return ar.round(x if not isinstance(x, np.ndarray) else x.astype(np.float64, copy=False))
+    wide = max([own, *given], key=lambda fmt: (fmt.precision, fmt.emax)) if formats else own
+    ar = BlockArithmetic(wide, step.rounding, scalars).at(words, start)
+    taken = [x.astype(ar.carrier, copy=False) if isinstance(x, np.ndarray) else x for x in operands]
+    made = getattr(ar, step.operation)(*taken)
+    if wide is own or wide == own:
+        return made
+    return round_to(made, own, step.rounding, random=words)
+
+
+def _error(step: ProgramStep, values: Mapping[Register, Block], formats: Formats) -> NDArray[np.float64]:
+    """Return computed minus exact result of a step, to the last bits of binary64."""
+    computed, name = values[step.result], step.operation
+    nearest: Any
+    rest: Any
+    operands: list[Any] = [
+        values[x] if isinstance(x, Register) else operand_numbers(x) for x in step.operands
+    ]
+    if name in FUNCTIONS and step.registers:
+        (x,) = step.registers
+        nearest, rest = residuals(name, operands[0], formats.get(x, x.format))
+    elif name in FUNCTIONS:
+        nearest, rest = _of_number(name, step.operands[0])
+    elif name in SELECTING:
+        nearest, rest = _SELECTED[name](*(x.astype(np.float64) for x in operands)), 0.0
+    else:
+        if name == "sub":
+            name, operands[1] = "add", -operands[1]
+        nearest, rest = exact_results(name, operands)
+        nearest, rest = nearest.astype(np.float64), rest.astype(np.float64)
+    return np.asarray((computed - nearest) - rest)
+
+
+def _of_number(name: str, x: Any) -> tuple[float, float]:
+    exact = exact_or_binary64(x)
+    odd = odd_value(name, exact)
+    return odd, residual_value(name, exact, odd) if isinstance(exact, float) else 0.0
+
+
+_SELECTED: Mapping[str, Callable[..., Any]] = {
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "choose": lambda s, x, y: np.where(s >= 0, x, np.where(s < 0, y, np.nan)),
+}

@@ -1,0 +1,126 @@
+"""True results of a function by mpmath, with a precision that is doubled until they settle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.exact import ExactArithmetic
+from mcfsim.compile.program import Program, flat
+
+#: Precisions tried, in bits, and how closely two of them must agree, relative to the result.
+_FIRST, _LAST, _SETTLED = 128, 1 << 13, 2.0**-64
+
+
+class Truth(NamedTuple):
+    """True results, rounded to nearest in binary64, and the rest; NaN where there is none.
+
+    Attributes
+    ----------
+    nearest, rest : array of float64
+        Their sum is the result, to 100 bits.
+    bits : int
+        The largest precision that an input took.
+    """
+
+    nearest: NDArray[np.float64]
+    rest: NDArray[np.float64]
+    bits: int
+
+    def error_of(self, computed: NDArray[Any]) -> NDArray[np.float64]:
+        """Return computed minus true results."""
+        error: NDArray[np.float64] = (computed - self.nearest) - self.rest
+        return error
+
+
+def truth(
+    evaluate: Callable[[ExactArithmetic, tuple[Any, ...]], Any], inputs: Sequence[Any], size: int
+) -> Truth:
+    """Return the true results of a function for each input.
+
+    Parameters
+    ----------
+    evaluate : callable
+        ``evaluate(ar, numbers)`` returns the result of the function for the numbers of one input.
+    inputs : sequence of array
+        One array for each number of an input.
+    size : int
+        The number of inputs.
+
+    Notes
+    -----
+    Where two precisions agree to 64 bits the result is taken. A result of which nothing is left at the larger
+    one is taken for zero: no precision tells zero from a small number. An input outside of the domain, such
+    as the root of a negative number, has no result.
+    """
+    nearest, rest, most = np.full(size, np.nan), np.full(size, np.nan), _FIRST
+    for place in range(size):
+        numbers = tuple(float(x[place]) for x in inputs)
+        try:
+            value, bits = _settled(lambda ar, given=numbers: evaluate(ar, given))
+        except (ArithmeticError, ValueError):
+            continue
+        nearest[place] = float(value)
+        rest[place] = float(value - nearest[place]) if np.isfinite(nearest[place]) else 0.0
+        most = max(most, bits)
+    return Truth(nearest, rest, most)
+
+
+def _settled(evaluate: Callable[[ExactArithmetic], Any]) -> tuple[Any, int]:
+    bits, before = _FIRST, None
+    while bits <= _LAST:
+        value = evaluate(ExactArithmetic(bits))
+        if before is not None:
+            if abs(value - before) <= _SETTLED * abs(value):
+                return value, bits
+            if abs(value) < 2.0 ** -(bits // 2) and abs(before) < 2.0 ** -(bits // 4):
+                return value * 0, bits
+        bits, before = 2 * bits, value
+    raise ArithmeticError("the result does not settle")
+
+
+def of_program(program: Program, outputs: Sequence[Any], inputs: Sequence[Any], size: int) -> Truth:
+    """Return the true results of a recorded program: the sum of some of its outputs."""
+
+    def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:
+        known: dict[Any, Any] = dict(zip(program.inputs, map(ar.round, numbers), strict=True))
+        for step in program.steps:
+            known[step.result] = getattr(ar, step.operation)(*(known.get(x, x) for x in step.operands))
+        return sum(known[x] for x in outputs)
+
+    return truth(evaluate, inputs, size)
+
+
+def of_function(
+    function: Callable[..., Any],
+    shape: Any,
+    chosen: Callable[[list[Any]], Any],
+    inputs: Sequence[Any],
+    size: int,
+) -> Truth:
+    """Return the true results of a function, which may make other constants than a recorded program has.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(ar, *operands)``.
+    shape : tuple
+        Places of an input's numbers, nested as the function takes them.
+    chosen : callable
+        Returns the result that is analysed from all results.
+    inputs, size
+        As for `truth`.
+    """
+
+    def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:
+        given = [ar.round(x) for x in numbers]
+        return chosen(flat(ar.evaluate(function, *_nested(shape, given))))
+
+    return truth(evaluate, inputs, size)
+
+
+def _nested(shape: Any, leaves: list[Any]) -> Any:
+    return tuple(_nested(x, leaves) for x in shape) if isinstance(shape, tuple) else leaves[shape]

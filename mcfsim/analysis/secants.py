@@ -1,8 +1,8 @@
 """Secant slopes: how exactly an operation passes on the errors of its operands.
 
-Let h be the computed operands of an operation f and D their errors, so that ``h - D`` are exact operands. Every
-operation has slopes for which ``f(h) - f(h - D)`` is the sum of ``slope * D``, without a remainder. With D = 0
-they are the derivatives.
+Let h be the computed operands of an operation f and D their errors, so that ``h - D`` are exact operands.
+Every operation has slopes for which ``f(h) - f(h - D)`` is the sum of ``slope * D``, without a remainder.
+With D = 0 they are the derivatives.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,9 +37,11 @@ class Truth(NamedTuple):
         return error
 
 
-def truth(
-    evaluate: Callable[[ExactArithmetic, tuple[Any, ...]], Any], inputs: Sequence[Any], size: int
-) -> Truth:
+#: Returns the result of a function for the numbers of one input.
+Evaluate = Callable[[ExactArithmetic, tuple[Any, ...]], Any]
+
+
+def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
     """Return the true results of a function for each input.
 
     Parameters
@@ -60,13 +63,17 @@ def truth(
     for place in range(size):
         numbers = tuple(float(x[place]) for x in inputs)
         try:
-            value, bits = _settled(lambda ar, given=numbers: evaluate(ar, given))
+            value, bits = _settled(partial(_given, evaluate, numbers))
         except (ArithmeticError, ValueError):
             continue
         nearest[place] = float(value)
         rest[place] = float(value - nearest[place]) if np.isfinite(nearest[place]) else 0.0
         most = max(most, bits)
     return Truth(nearest, rest, most)
+
+
+def _given(evaluate: Evaluate, numbers: tuple[Any, ...], ar: ExactArithmetic) -> Any:
+    return evaluate(ar, numbers)
 
 
 def _settled(evaluate: Callable[[ExactArithmetic], Any]) -> tuple[Any, int]:

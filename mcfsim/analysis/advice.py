@@ -1,0 +1,214 @@
+"""Advice: the fewest expressions that, in a wider format, bring a function's error below a target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.analysis.blame import INPUTS, Blame
+from mcfsim.analysis.expressions import Expression
+from mcfsim.analysis.rounded_run import Formats
+from mcfsim.analysis.samplers import Inputs
+from mcfsim.checks import finite_number
+from mcfsim.convert import round_to
+from mcfsim.formats import Format, get_format
+
+if TYPE_CHECKING:
+    from mcfsim.analysis.analyse import Question
+    from mcfsim.analysis.error_report import Report
+
+#: Inputs on which a set is tried first and at last, and sets that are tried to see whether one is smallest.
+_FEW, _MANY, _MOST_SETS = 512, 4096, 600
+#: Times that inputs on which a set failed are added to those that it must serve.
+_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Which expressions to compute in a wider format.
+
+    Attributes
+    ----------
+    target : float
+        The relative error not to be exceeded.
+    before, after : float
+        The largest relative error with no and with these expressions in the wider format. The result is
+        rounded back into its own format first.
+    fresh : float
+        The same on other inputs of the same samplers, on which nothing was chosen.
+    expressions : tuple of Expression
+    wide : Format
+    reached : bool
+        Whether the target is met, on fresh inputs too.
+    smallest : bool
+        Whether all smaller sets were tried, and failed.
+    """
+
+    target: float
+    before: float
+    after: float
+    fresh: float
+    expressions: tuple[Expression, ...]
+    wide: Format
+    reached: bool
+    smallest: bool
+
+    def __str__(self) -> str:
+        if not self.reached:
+            return (
+                f"{self.after:.3g} is the least that {self.wide} for all expressions gives; the target is "
+                f"{self.target:.3g}"
+            )
+        names = ", ".join(map(str, self.expressions)) or "nothing"
+        proof = "no smaller set does" if self.smallest else "not all smaller sets were tried"
+        return (
+            f"largest error {self.before:.3g} becomes {self.after:.3g} ({self.fresh:.3g} on fresh inputs) "
+            f"with {len(self.expressions)} expressions in {self.wide}: {names}; {proof}"
+        )
+
+
+def target_of(target: float | str, fmt: Format) -> float:
+    """Return a target as a relative error; ``"2u"`` is two units roundoff of a format.
+
+    Raises
+    ------
+    ValueError
+        If it is below u, which the rounding of the result alone may cost, or no number.
+    """
+    u = 2.0**-fmt.precision
+    if isinstance(target, str):
+        found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(u?)\s*", target)
+        if found is None:
+            raise ValueError(f"a target is a number, or a number of units as '2u', not {target!r}")
+        target = float(found[1]) * (u if found[2] else 1.0)
+    if finite_number("target", target) < u:
+        raise ValueError(
+            f"target = {target:g} is below u = {u:g} of {fmt}, which rounding the result alone may cost"
+        )
+    return float(target)
+
+
+def doubled(fmt: Format) -> Format:
+    """Return a format of twice the precision: what two components of a format hold."""
+    return Format(f"two of {fmt}", precision=2 * fmt.precision, emin=fmt.emin - fmt.precision, emax=fmt.emax)
+
+
+class _Trial:
+    """Runs of a function with some expressions in a wider format."""
+
+    def __init__(self, question: Question, wide: Format) -> None:
+        self.question, self.wide = question, wide
+        self.blame = Blame(question.program)
+        self.samples = [self._numbers(question.inputs)]
+
+    def _numbers(self, inputs: Inputs, most: int = _MANY) -> list[Any]:
+        blocks = range(min(inputs.blocks, -(-most // Inputs.BLOCK)))
+        found = zip(*(inputs.block(number) for number in blocks), strict=True)
+        return [np.concatenate(parts)[:most] for parts in found]
+
+    def formats(self, rows: Iterable[Any]) -> Formats:
+        return {step.result: self.wide for step in self.blame.steps_of(list(rows))}
+
+    def worst(self, rows: Sequence[Any], numbers: list[Any]) -> float:
+        """Return the largest relative error of the result, rounded back into its own format."""
+        found = self.question.at(numbers, self.formats(rows))
+        with np.errstate(all="ignore"):
+            back = np.asarray(round_to(found.computed, self.question.format), np.float64)
+            relative = np.abs((back - found.exact) / found.exact)
+        known: NDArray[Any] = relative[(found.exact != 0) & ~np.isnan(found.exact)]
+        lost = ~np.isfinite(found.computed).all()
+        return float("inf") if lost else float(known.max(initial=0.0))
+
+    def serves(self, rows: Sequence[Any], target: float) -> bool:
+        few = [x[:_FEW] for x in self.samples[0]]
+        return self.worst(rows, few) <= target and all(self.worst(rows, x) <= target for x in self.samples)
+
+    def shares(self, rows: Sequence[Any]) -> list[Any]:
+        """Return all other expressions, that of the largest share first."""
+        blame = Blame(self.question.program)
+        blame.add(self.question.at([x[:_FEW] for x in self.samples[0]], self.formats(rows)))
+        ordered = [row for row in blame.rows(1.0) if row.expression != INPUTS and row.operations]
+        return [row.expression for row in ordered if row.expression not in rows]
+
+
+def advise(
+    report: Report, target: float | str, wide: Format | str = "float32", *, seed: int | None = None
+) -> Advice:
+    """Find the smallest set of expressions that brings the largest error below a target, and run it.
+
+    Expressions are widened greedily by their shares; those that prove needless are taken back; then all
+    smaller sets are tried, if they are not too many. Each set is run, with its result rounded back. The set
+    must also serve fresh inputs; if it does not, these are added, and the search goes on.
+
+    Parameters
+    ----------
+    report : Report
+    target : float or str
+        The relative error, or a number of units as ``"2u"``.
+    wide : Format or str, optional
+        The wider format; ``"two components"`` stands for twice the precision.
+    seed : int, optional
+        Seed of the fresh inputs; by default another than the report's.
+
+    Raises
+    ------
+    ValueError
+        If the target is below u, or the format is not wider.
+    """
+    question = report.question
+    limit = target_of(target, question.format)
+    chosen_format = doubled(question.format) if wide == "two components" else get_format(wide)
+    if chosen_format.precision <= question.format.precision:
+        raise ValueError(f"{chosen_format} is not wider than {question.format}")
+    trial = _Trial(question, chosen_format)
+    fresh_seed = question.inputs.seed + 1 if seed is None else seed
+    before = trial.worst((), trial.samples[0])
+    every = trial.shares(())
+    for attempt in range(_ROUNDS):
+        enough = _greedy(trial, limit)
+        if enough is None:
+            after = trial.worst(every, trial.samples[0])
+            return Advice(limit, before, after, after, tuple(every), chosen_format, False, False)
+        chosen, smallest = _smaller(trial, limit, enough, every)
+        fresh = trial._numbers(question.inputs.fresh(_MANY, fresh_seed + attempt))
+        worst = trial.worst(chosen, fresh)
+        if worst <= limit:
+            break
+        trial.samples.append(fresh)
+    after = trial.worst(chosen, trial.samples[0])
+    advice = Advice(limit, before, after, worst, tuple(chosen), chosen_format, worst <= limit, smallest)
+    return replace(advice, expressions=tuple(sorted(advice.expressions, key=lambda x: (x.file, x.line))))
+
+
+def _greedy(trial: _Trial, limit: float) -> list[Any] | None:
+    """Return a set that serves, none of whose members can be left out; None if none serves."""
+    chosen: list[Any] = []
+    while not trial.serves(chosen, limit):
+        left = trial.shares(chosen)
+        if not left:
+            return None
+        chosen.append(left[0])
+    for row in list(chosen):
+        rest = [x for x in chosen if x != row]
+        if trial.serves(rest, limit):
+            chosen = rest
+    return chosen
+
+
+def _smaller(trial: _Trial, limit: float, chosen: list[Any], every: list[Any]) -> tuple[list[Any], bool]:
+    """Return the first smaller set that serves, if there is one, and whether all smaller ones were tried."""
+    tried = 0
+    for size in range(len(chosen)):
+        for rows in combinations(every, size):
+            tried += 1
+            if tried > _MOST_SETS:
+                return chosen, False
+            if trial.serves(rows, limit):
+                return list(rows), True
+    return chosen, True

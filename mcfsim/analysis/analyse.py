@@ -1,0 +1,337 @@
+"""The function `analyse`: what rounding does to a function, and which expression does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.analysis import bounds
+from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.blame import Blame
+from mcfsim.analysis.error_report import Report, TruthCheck
+from mcfsim.analysis.expressions import recorded_function
+from mcfsim.analysis.rounded_run import Formats, run
+from mcfsim.analysis.samplers import Inputs, inputs_of
+from mcfsim.analysis.truth import of_function, of_program
+from mcfsim.checks import check_processor, check_threads, whole_number
+from mcfsim.compile.program import Program, Register
+from mcfsim.convert import round_to
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.real_numbers import Scalars
+from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding, get_rounding
+
+Array = NDArray[np.float64]
+Output = int | Literal["sum"]
+#: Inputs whose intervals are computed, which takes several runs of the program.
+_INTERVALS = 512
+#: The ends of the exponents where precision alone is to differ.
+_WIDEST = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A function in a format, with its inputs: all that an analysis depends on.
+
+    Parameters
+    ----------
+    function : callable
+    inputs : Inputs
+    format, rounding : Format, Rounding
+    scalars : {"exact", "rounded"}
+    output : int or "sum"
+    data : {"format", "real"}
+    options : mapping
+    """
+
+    function: Callable[..., Any]
+    inputs: Inputs
+    format: Format
+    rounding: Rounding
+    scalars: Scalars
+    output: Output
+    data: str
+    options: Mapping[str, Any]
+    program: Program
+    outputs: tuple[Register, ...]
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        inputs: Inputs,
+        fmt: Format,
+        rounding: Rounding,
+        scalars: Scalars,
+        output: Output,
+        data: str,
+        options: Mapping[str, Any],
+    ) -> Question:
+        """Return the question, with the function recorded.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the function branches on a value, or there is no such output.
+        """
+        program = recorded_function(function, fmt, rounding, inputs.shape, options)
+        results = program.outputs()
+        if output == "sum":
+            chosen = results
+        elif isinstance(output, int) and -len(results) <= output < len(results):
+            chosen = [results[output]]
+        else:
+            raise ValueError(f"{program.name} has {len(results)} results, and no result {output!r}")
+        outputs = tuple(x for x in chosen if isinstance(x, Register))
+        if not outputs:
+            raise ValueError(
+                f"the result {output!r} of {program.name} is a number, and depends on no operation"
+            )
+        return cls(function, inputs, fmt, rounding, scalars, output, data, options, program, outputs)
+
+    def rounded_inputs(self, numbers: Sequence[Array]) -> tuple[list[Any], dict[Register, Array]]:
+        """Return inputs as values of the format, and their errors if these are part of the question."""
+        carrier = carrier_of(self.format)
+        mode = Rounding() if self.rounding.stochastic else self.rounding
+        made = [np.asarray(round_to(x, self.format, mode), carrier) for x in numbers]
+        if self.data == "format":
+            return made, {}
+        pairs = zip(self.program.inputs, made, numbers, strict=True)
+        return made, {x: value.astype(np.float64) - given for x, value, given in pairs}
+
+    def block(self, number: int, formats: Formats = MappingProxyType({})) -> Attribution:
+        """Return the attribution of one block of inputs, with other formats for some results."""
+        return self.at(self.inputs.block(number), formats, start=number * Inputs.BLOCK)
+
+    def at(
+        self, numbers: Sequence[Array], formats: Formats = MappingProxyType({}), *, start: int = 0
+    ) -> Attribution:
+        """Return the attribution of given inputs."""
+        check_processor()
+        given, errors = self.rounded_inputs(numbers)
+        random = RandomWords(self.inputs.seed) if self.rounding.stochastic else None
+        made = run(self.program, given, scalars=self.scalars, formats=formats, random=random, start=start)
+        return Attribution(self.program, self.outputs, made, errors)
+
+    def chosen(self, results: list[Any]) -> Any:
+        """Return the analysed result from all results."""
+        return sum(results) if self.output == "sum" else results[self.output]
+
+
+def analyse(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Any],
+    formats: Format | str | Sequence[Format | str] = "bfloat16",
+    *,
+    precisions: Iterable[int] | None = None,
+    count: int = 1000,
+    seed: int = 0,
+    rounding: Rounding | str = "nearest_even",
+    scalars: Scalars = "exact",
+    output: Output = 0,
+    data: Literal["format", "real"] = "format",
+    options: Mapping[str, Any] = MappingProxyType({}),
+    truth: int = 20,
+    threads: int = 1,
+    progress: bool | None = None,
+) -> Any:
+    """Find what rounding does to a function, and which of its expressions does it.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(ar, *operands, **options)``, branch-free: it passes operands to the arithmetic alone.
+    inputs : mapping of str to Sampler, str, array or tuple
+        For each operand a sampler of `mcfsim.analysis.samplers`, or its text, as ``"normal()*16"`` for a
+        tuple of 16 numbers; or an array with a number for each input, or a tuple of arrays.
+    formats : Format or str, or a sequence of them, optional
+        The format of all operations, unless the function asks for another by ``ar.like``.
+    precisions : iterable of int, optional
+        Instead of formats: precisions, in formats whose exponents run from -400 to 400.
+    count : int, optional
+        Number of inputs, for samplers.
+    seed : int, optional
+        Seed of samplers and of stochastic rounding.
+    rounding : Rounding or str, optional
+        The rounding of all operations.
+    scalars : {"exact", "rounded"}, optional
+        How Python numbers in the function enter; either way they count as exact.
+    output : int or "sum", optional
+        The result that is analysed, by its place; or the sum of all results, for expansions.
+    data : {"format", "real"}, optional
+        Whether the rounded inputs are the data, or the numbers before they are rounded.
+    options : mapping, optional
+        Options of the function.
+    truth : int, optional
+        How many inputs are compared with mpmath.
+    threads : int, optional
+        Threads that share blocks of inputs; no result depends on it.
+    progress : bool, optional
+        Whether to show a progress bar; by default if stderr is a terminal and there are many blocks.
+
+    Returns
+    -------
+    Report, or a list of Report for a sequence of formats or precisions
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the function branches on a value; if an operand is missing or unknown; if an argument is out of
+        range.
+    UnsupportedFormatError
+        If an operation has no exact path in the format.
+
+    Notes
+    -----
+    The exact error of each operation is known (`mcfsim.Meter`). Secant slopes pass it on to the result
+    without a remainder, so that the shares of all operations add up to the error, across `maximum`, `abs` and
+    `choose` too (docs/analyse.md). Subnormal numbers are counted with their own error; infinities and NaN
+    have no share, and the report says where they appear first.
+
+    Examples
+    --------
+    >>> import mcfsim
+    >>> def mean(ar, x, y):
+    ...     return ar.mul(ar.add(x, y), 0.5)
+    >>> report = mcfsim.analyse(mean, {"x": "uniform(1, 2)", "y": "uniform(1, 2)"}, "bfloat16", count=100)
+    >>> [row.expression.text for row in report.blame()]
+    ['ar.add(x, y)', 'ar.mul(ar.add(x, y), 0.5)']
+    """
+    if precisions is not None:
+        made = [
+            Format(f"p{p}", precision=whole_number("a precision", p, least=2), emin=-_WIDEST, emax=_WIDEST)
+            for p in precisions
+        ]
+    elif isinstance(formats, Format | str):
+        made = [get_format(formats)]
+    else:
+        made = [get_format(x) for x in formats]
+    if data not in ("format", "real"):
+        raise ValueError(f"data must be 'format' or 'real', not {data!r}")
+    if scalars not in ("exact", "rounded"):
+        raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
+    check_threads(threads)
+    whole_number("truth", truth, least=0)
+    drawn = inputs_of(function, inputs, options, count, seed)
+    policy = get_rounding(rounding)
+    found = [
+        _report(
+            Question.of(function, drawn, fmt, policy, scalars, output, data, options),
+            truth,
+            threads,
+            progress,
+        )
+        for fmt in made
+    ]
+    single = precisions is None and isinstance(formats, Format | str)
+    return found[0] if single else found
+
+
+def _report(question: Question, truth: int, threads: int, progress: bool | None) -> Report:
+    """Go through all blocks of inputs, and put the report together."""
+    blame, columns = Blame(question.program), dict[str, list[Array]]()
+    numbers = range(question.inputs.blocks)
+    shown = progress if progress is not None else sys.stderr.isatty() and len(numbers) > 8
+
+    def work(number: int) -> tuple[Attribution, dict[str, Array]]:
+        found = question.block(number)
+        return found, _columns(found)
+
+    def take(results: Iterable[tuple[Attribution, dict[str, Array]]], told: Callable[[int], None]) -> None:
+        for found, made in results:
+            blame.add(found)
+            for name, column in made.items():
+                columns.setdefault(name, []).append(column)
+            told(found.computed.size)
+
+    def go(told: Callable[[int], None]) -> None:
+        if threads == 1:
+            take(map(work, numbers), told)
+            return
+        with ThreadPoolExecutor(threads) as pool:  # a few blocks ahead, so that memory stays bounded
+            for start in range(0, len(numbers), 2 * threads):
+                take(pool.map(work, numbers[start : start + 2 * threads]), told)
+
+    if shown:
+        from mcfsim.storage.sweeps.progress import Bar
+
+        with Bar() as bar:
+            bar.expect(question.inputs.size)
+            bar.label(f"{question.program.name}, {question.format}")
+            go(bar.advance)
+    else:
+        go(lambda done: None)
+    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return Report(question, blame, whole, _checked(question, truth), _intervals(question))
+
+
+def _columns(found: Attribution) -> dict[str, Array]:
+    first, sigma = bounds.first_order(found, {})
+    turned = np.broadcast_to(np.asarray(found.turned, np.float64), found.computed.shape)
+    return {
+        "computed": found.computed,
+        "error": np.array(found.error),
+        "condition": np.array(found.condition),
+        "turned": np.array(turned),
+        "first order": np.array(first),
+        "3 sigma": np.array(sigma),
+        "running": np.array(bounds.running(found, {})),
+    }
+
+
+def _checked(question: Question, truth: int) -> TruthCheck | None:
+    """Compare the errors of the first inputs with mpmath's."""
+    if not truth:
+        return None
+    size = min(truth, question.inputs.size, Inputs.BLOCK)
+    numbers = [x[:size] for x in question.inputs.block(0)]
+    found = question.at(numbers)
+    given = (
+        numbers
+        if question.data == "real"
+        else [np.asarray(x, np.float64) for x in question.rounded_inputs(numbers)[0]]
+    )
+    by_program = of_program(question.program, question.outputs, given, size)
+    places = iter(range(len(given)))
+    shape = tuple(
+        next(places) if isinstance(x, str) else tuple(next(places) for _ in x) for x in question.inputs.shape
+    )
+    function = partial(question.function, **question.options)
+    by_text = of_function(function, shape, question.chosen, given, size)
+    error = by_program.error_of(found.computed)
+    with np.errstate(all="ignore"):
+        off = np.abs(found.error - error) / np.abs(error)
+        usable = np.isfinite(found.error) & np.isfinite(error) & (error != 0)
+        constants = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
+        constants = constants / np.abs(by_text.nearest)
+    return TruthCheck(
+        inputs=size,
+        compared=int(usable.sum()),
+        off=float(off[usable].max(initial=0.0)),
+        bits=max(by_program.bits, by_text.bits),
+        constants=float(np.nanmax(np.where(np.isfinite(constants), constants, np.nan), initial=0.0)),
+    )
+
+
+def _intervals(question: Question) -> Array | None:
+    """Return for the first inputs the largest distance of a computed result from an end of its interval."""
+    if question.rounding.stochastic:
+        return None
+    numbers = [x[:_INTERVALS] for x in question.inputs.block(0)]
+    given, _ = question.rounded_inputs(numbers)
+    if question.data == "real":
+        return None
+    found = question.at(numbers)
+    low, high = bounds.interval(question.program, question.outputs, given, question.scalars)
+    with np.errstate(all="ignore"):
+        width: Array = np.maximum(high - found.computed, found.computed - low)
+    return np.where(np.isnan(width), np.inf, width)

@@ -1,0 +1,253 @@
+"""Bounds on the error of a program, beside which measured errors are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.rounded_run import Formats
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.compile.program import Program, ProgramStep, Register
+from mcfsim.formats import Format
+from mcfsim.formats.posit import Posit
+from mcfsim.kernels.elementary import FUNCTIONS
+from mcfsim.kernels.operation_plan import SELECTING
+from mcfsim.kernels.real_numbers import Scalars, as_float, is_scalar
+from mcfsim.rounding import Mode, Rounding, Underflow
+
+Array = NDArray[np.float64]
+#: What binary64 itself may add to a bound, relative to it.
+_OWN = 1.0 + 2.0**-40
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound and what it claims.
+
+    Attributes
+    ----------
+    name : str
+    claim : {"bound", "first order", "heuristic"}
+        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible.
+        ``heuristic``: most do not, if rounding errors act as if they were independent; where a sum stagnates
+        they do not.
+    about : str
+        What it is, with its source.
+    """
+
+    name: str
+    claim: str
+    about: str
+
+
+BOUNDS: Mapping[str, Bound] = {
+    x.name: x
+    for x in (
+        Bound("first order", "first order", "the sum of |derivative| times the unit of each rounding"),
+        Bound(
+            "3 sigma",
+            "heuristic",
+            "three times the root of the sum of squares of the same terms, after Higham and Mary 2019",
+        ),
+        Bound("running", "bound", "running error analysis (Wilkinson), with products of errors"),
+        Bound("interval", "bound", "interval arithmetic in the format, rounded outward"),
+    )
+}
+
+
+def unit(x: Any, fmt: Format, rounding: Rounding) -> Any:
+    """Return the largest error of rounding a number of about this size: half an ulp to nearest, else one.
+
+    Below the smallest normal number it is that of subnormal numbers. Overflow is not covered, and neither is
+    flushing, for which the result is infinite.
+    """
+    if isinstance(fmt, Posit) or rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
+        return np.full(np.shape(x), np.inf)
+    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+    quantum = float(fmt.smallest_subnormal)
+    return np.maximum(np.abs(x) * 2.0**-fmt.precision, quantum / 2) * (1.0 if nearest else 2.0)
+
+
+def rounds(step: ProgramStep) -> bool:
+    """Return whether a step has a rounding error of its own."""
+    return step.operation not in (*SELECTING, "neg", "abs", "sign")
+
+
+def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
+    """Return the bound of first order, and the one of three standard deviations, after Higham and Mary.
+
+    References
+    ----------
+    N. J. Higham and T. Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput.
+    41(5), 2019.
+    """
+    total: Any = np.float64(0.0)
+    squares: Any = np.float64(0.0)
+    with np.errstate(all="ignore"):
+        for step in filter(rounds, found.program.steps):
+            if step.result in found.sensitivities:
+                fmt = formats.get(step.result, step.result.format)
+                term = np.abs(found.sensitivities[step.result]) * unit(
+                    found.exact_values[step.result], fmt, step.rounding
+                )
+                total, squares = total + term, squares + np.square(term)
+        for x, error in found.input_errors.items():
+            if x in found.sensitivities:
+                term = np.abs(found.sensitivities[x] * error)
+                total, squares = total + term, squares + np.square(term)
+        shape = found.computed.shape
+        return np.broadcast_to(total, shape), np.broadcast_to(3.0 * np.sqrt(squares), shape)
+
+
+# -- running error analysis -------------------------------------------------------------------------------
+def running(found: Attribution, formats: Formats) -> Array:
+    """Return a bound that goes along with the computation, from computed values alone.
+
+    Each operation passes on the errors of its operands by the largest slope between them, not by derivatives:
+    products of errors are counted.
+
+    References
+    ----------
+    J. H. Wilkinson, Error analysis revisited, IMA Bulletin 22, 1986; N. J. Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd ed., 2002, section 3.3.
+    """
+    values = found.run.values
+    known: dict[Register, Any] = {x: np.abs(found.input_errors.get(x, 0.0)) for x in found.program.inputs}
+    with np.errstate(all="ignore"):
+        for step in found.program.steps:
+            h = [values[x] if isinstance(x, Register) else np.float64(as_float(x)) for x in step.operands]
+            e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
+            passed = _PASSED[step.operation](*h, *e)
+            if rounds(step) or len(step.registers) < len(step.operands):
+                fmt = formats.get(step.result, step.result.format)
+                passed = passed + unit(values[step.result], fmt, step.rounding)
+                # A wider operand makes an operation round twice.
+                if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
+                    passed = passed + unit(values[step.result], fmt, step.rounding)
+            inside = _within_range(values[step.result], formats.get(step.result, step.result.format))
+            known[step.result] = np.where(inside, passed * _OWN, np.inf)
+        total: Any = sum(known[x] for x in found.outputs)
+    return np.broadcast_to(np.where(np.isnan(total), np.inf, total), found.computed.shape)
+
+
+def _within_range(x: Any, fmt: Format) -> Any:
+    """Return where a result certainly did not overflow: it lies between the ends of the range."""
+    return (x > float(fmt.lowest)) & (x < float(fmt.max)) if fmt.signed else np.zeros(np.shape(x), np.bool_)
+
+
+def _of_quotient(a: Any, b: Any, ea: Any, eb: Any) -> Any:
+    room = np.abs(b) - eb
+    return np.where(room > 0, (ea + np.abs(a / b) * eb) / np.where(room > 0, room, 1.0), np.inf)
+
+
+def _of_root(a: Any, e: Any) -> Any:
+    return np.where(e > a, np.sqrt(a + e), e / (np.sqrt(a) + np.sqrt(np.maximum(a - e, 0.0))))
+
+
+def _of_logarithm(a: Any, e: Any) -> Any:
+    return np.where(e < a, -np.log1p(-np.minimum(e / a, 1.0)), np.inf)
+
+
+def _of_choice(s: Any, x: Any, y: Any, es: Any, ex: Any, ey: Any) -> Any:
+    certain = np.abs(s) > es
+    settled = np.where(s >= 0, ex, ey)
+    return np.where(certain | (es == 0), settled, np.abs(x - y) + np.maximum(ex, ey))
+
+
+_PASSED: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b, ea, eb: ea + eb,
+    "sub": lambda a, b, ea, eb: ea + eb,
+    "mul": lambda a, b, ea, eb: np.abs(b) * ea + np.abs(a) * eb + ea * eb,
+    "fma": lambda a, b, c, ea, eb, ec: np.abs(b) * ea + np.abs(a) * eb + ea * eb + ec,
+    "div": _of_quotient,
+    "sqrt": _of_root,
+    "neg": lambda a, e: e,
+    "abs": lambda a, e: e,
+    "round": lambda a, e: e,
+    "sign": lambda a, e: np.where((np.abs(a) > e) | (e == 0), 0.0, 2.0),
+    "exp": lambda a, e: np.exp(a) * np.expm1(e),
+    "expm1": lambda a, e: np.exp(a) * np.expm1(e),
+    "log": _of_logarithm,
+    "log1p": lambda a, e: _of_logarithm(1 + a, e),
+    "tanh": lambda a, e: np.minimum(e, 2.0),
+    "erf": lambda a, e: np.minimum(e * 2 / np.sqrt(np.pi), 2.0),
+    "sin": lambda a, e: np.minimum(e, 2.0),
+    "cos": lambda a, e: np.minimum(e, 2.0),
+    "maximum": lambda a, b, ea, eb: np.maximum(ea, eb),
+    "minimum": lambda a, b, ea, eb: np.maximum(ea, eb),
+    "choose": _of_choice,
+}
+
+
+# -- intervals --------------------------------------------------------------------------------------------
+def interval(
+    program: Program, outputs: Sequence[Register], inputs: Sequence[Any], scalars: Scalars
+) -> tuple[Array, Array]:
+    """Return the ends of intervals that hold the exact results, each operation rounded outward.
+
+    An operation without an enclosure here (a quotient by an interval with zero, a periodic function) gives
+    the whole line.
+    """
+    known: dict[Register, tuple[Any, Any]] = {
+        x: (np.asarray(v), np.asarray(v)) for x, v in zip(program.inputs, inputs, strict=True)
+    }
+    size = len(inputs[0]) if inputs else 1
+    with np.errstate(all="ignore"):
+        for step in program.steps:
+            known[step.result] = _enclosed(step, known, scalars, size)
+        low, high = (
+            np.sum([np.asarray(known[x][end], np.float64) for x in outputs], axis=0) for end in (0, 1)
+        )
+    return low, high
+
+
+def _enclosed(
+    step: ProgramStep, known: Mapping[Register, Any], scalars: Scalars, size: int
+) -> tuple[Any, Any]:
+    fmt, name = step.result.format, step.operation
+    below, above = (BlockArithmetic(fmt, Rounding(mode), scalars) for mode in (Mode.DOWN, Mode.UP))
+    given = [known[x] if isinstance(x, Register) else (x, x) for x in step.operands]
+    whole = np.full(size, -np.inf, below.carrier), np.full(size, np.inf, below.carrier)
+
+    def at(ar: BlockArithmetic, *operands: Any) -> Any:
+        if name == "round":
+            operands = tuple(x if is_scalar(x) else np.asarray(x, np.float64) for x in operands)
+        made = getattr(ar, name)(*operands)
+        return np.broadcast_to(np.asarray(made, ar.carrier), size)
+
+    if name in ("sin", "cos"):
+        return whole
+    low = high = None
+    if name == "abs":
+        (a, b) = given[0]
+        ends = [np.abs(np.asarray(x, np.float64)) for x in (a, b)]
+        least = np.where(np.asarray(a) * np.asarray(b) <= 0, 0.0, np.minimum(*ends))
+        low, high = least.astype(below.carrier), np.maximum(*ends).astype(below.carrier)
+    elif name == "choose":
+        (s, t), (a, b), (c, d) = given
+        yes, no = np.asarray(s) >= 0, np.asarray(t) < 0
+        low = np.where(yes, a, np.where(no, c, np.minimum(a, c))).astype(below.carrier)
+        high = np.where(yes, b, np.where(no, d, np.maximum(b, d))).astype(below.carrier)
+    elif name in (*FUNCTIONS, "sqrt", "sign", "round", "neg"):
+        (a, b) = given[0][::-1] if name == "neg" else given[0]
+        low, high = at(below, a), at(above, b)
+    elif name in ("maximum", "minimum"):
+        low, high = at(below, given[0][0], given[1][0]), at(above, given[0][1], given[1][1])
+    else:
+        corners: list[list[Any]] = [[]]
+        for pair in given:
+            corners = [[*corner, x] for corner in corners for x in pair]
+        low = np.minimum.reduce([at(below, *corner) for corner in corners])
+        high = np.maximum.reduce([at(above, *corner) for corner in corners])
+        if name == "div":
+            c, d = (np.asarray(x, np.float64) for x in given[1])
+            zero = (c <= 0) & (d >= 0)
+            low, high = np.where(zero, whole[0], low), np.where(zero, whole[1], high)
+    # Zero times infinity, and results of which the format has no infinity, leave nothing to say.
+    lost = np.isnan(low) | np.isnan(high)
+    return np.where(lost, whole[0], low), np.where(lost, whole[1], high)

@@ -1,0 +1,279 @@
+"""The report of an error analysis: errors of each input, blame, bounds, and what to ask next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.analysis.blame import Blame, BlameRow
+from mcfsim.analysis.bounds import BOUNDS
+from mcfsim.analysis.expressions import Expression
+
+if TYPE_CHECKING:
+    from mcfsim.analysis.advice import Advice
+    from mcfsim.analysis.analyse import Question
+    from mcfsim.analysis.worst_inputs import Found
+    from mcfsim.formats import Format
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TruthCheck:
+    """A comparison with mpmath, whose precision was doubled until two results agreed.
+
+    Attributes
+    ----------
+    inputs, compared : int
+        Inputs that were tried, and those whose error is finite and not zero.
+    off : float
+        The largest deviation of an error from mpmath's, relative to the error.
+    bits : int
+        The largest precision that was needed.
+    constants : float
+        The largest relative difference between the recorded program and the function itself, both in mpmath:
+        what the constants cost that the function rounds into the format.
+    """
+
+    inputs: int
+    compared: int
+    off: float
+    bits: int
+    constants: float
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """A bound beside the errors that were measured.
+
+    Attributes
+    ----------
+    name, claim, about : str
+        See `mcfsim.analysis.bounds.Bound`.
+    over : float
+        Median of bound over error, where both are finite and the error is not zero.
+    inputs : int
+        Inputs with a finite bound and a finite error.
+    exceeded : int
+        Inputs whose error exceeds the bound.
+    """
+
+    name: str
+    claim: str
+    about: str
+    over: float
+    inputs: int
+    exceeded: int
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What rounding does to a function on many inputs.
+
+    Arrays have an element for each input. Errors are computed minus exact result.
+
+    Parameters
+    ----------
+    question : Question
+        Function, format, rounding and inputs.
+    sums : Blame
+    columns : mapping of str to array
+        Computed results, errors, condition numbers and bounds.
+    truth : TruthCheck or None
+        The comparison with mpmath.
+    widths : array or None
+        The largest distance of the first computed results from the ends of their intervals.
+    """
+
+    question: Question
+    sums: Blame
+    columns: Mapping[str, Array]
+    truth: TruthCheck | None
+    widths: Array | None
+
+    # -- each input ---------------------------------------------------------------------------------------
+    @property
+    def format(self) -> Format:
+        """The format."""
+        return self.question.format
+
+    @property
+    def u(self) -> float:
+        """The unit roundoff of the format, 2 to the minus precision."""
+        return float(2.0**-self.format.precision)
+
+    @property
+    def computed(self) -> Array:
+        """Computed results."""
+        return self.columns["computed"]
+
+    @property
+    def error(self) -> Array:
+        """Computed minus exact results."""
+        return self.columns["error"]
+
+    @property
+    def exact(self) -> Array:
+        """Exact results."""
+        return self.computed - self.error
+
+    @property
+    def relative(self) -> Array:
+        """Magnitudes of errors relative to exact results; NaN where the exact result is zero."""
+        exact = self.exact
+        with np.errstate(all="ignore"):
+            return np.where(exact == 0, np.nan, np.abs(self.error / exact))
+
+    @property
+    def ulps(self) -> Array:
+        """Magnitudes of errors in ulps of the exact result, in the report's format."""
+        exact, fmt = np.abs(self.exact), self.format
+        with np.errstate(all="ignore"):
+            _, exponent = np.frexp(exact)
+            ulp = np.ldexp(1.0, np.maximum(exponent - 1, fmt.emin) - fmt.precision + 1)
+            return np.where(np.isfinite(exact), np.abs(self.error) / ulp, np.nan)
+
+    @property
+    def condition(self) -> Array:
+        """Relative condition numbers of the function by its operands."""
+        return self.columns["condition"]
+
+    @property
+    def ratio(self) -> Array:
+        """Relative errors over condition and u: above some units the algorithm itself is to blame.
+
+        A condition number below 1 counts as 1: rounding the result alone costs u.
+        """
+        with np.errstate(all="ignore"):
+            return self.relative / (np.maximum(self.condition, 1.0) * self.u)
+
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Where the error is a number: no infinity and no NaN was computed."""
+        return np.isfinite(self.error) & np.isfinite(self.computed)
+
+    @property
+    def zeros(self) -> int:
+        """The number of inputs whose exact result is zero, which have no relative error."""
+        return int(np.count_nonzero(self.finite & (self.exact == 0)))
+
+    def median(self) -> float:
+        """Return the median relative error."""
+        return _quantile(self.relative, 0.5)
+
+    def worst(self) -> float:
+        """Return the largest relative error; infinite if a result is infinite or NaN where none should be."""
+        return _quantile(self.relative, 1.0)
+
+    # -- what does it -------------------------------------------------------------------------------------
+    def blame(self) -> list[BlameRow]:
+        """Return a row for each expression, that of the largest share of the error first."""
+        return self.sums.rows(self.u)
+
+    def bounds(self) -> list[BoundRow]:
+        """Return the bounds of the literature beside the measured errors."""
+        error, rows = np.abs(self.error), []
+        for name, bound in BOUNDS.items():
+            values = self.widths if name == "interval" else self.columns.get(name)
+            if values is None:
+                continue
+            measured = error[: len(values)]
+            there = np.isfinite(values) & np.isfinite(measured)
+            some = there & (measured > 0)
+            with np.errstate(all="ignore"):
+                over = values[some] / measured[some]
+            # The measured error is right to some units of binary64, and no more is asked of a bound.
+            exceeded = there & (measured > values * (1 + 1e-10) + 1e-300)
+            rows.append(
+                BoundRow(
+                    *(name, bound.claim, bound.about),
+                    over=float(np.median(over)) if over.size else float("nan"),
+                    inputs=int(there.sum()),
+                    exceeded=int(exceeded.sum()),
+                )
+            )
+        return rows
+
+    # -- what next ----------------------------------------------------------------------------------------
+    def advise(self, target: float | str, wide: Format | str = "float32", **options: Any) -> Advice:
+        """Return the smallest set of expressions in a wider format that brings errors below a target.
+
+        See `mcfsim.analysis.advice.advise`.
+        """
+        from mcfsim.analysis.advice import advise
+
+        return advise(self, target, wide, **options)
+
+    def search(self, objective: str = "error/(cond u)", **options: Any) -> Found:
+        """Return the worst inputs that a search among the format's neighbours finds.
+
+        See `mcfsim.analysis.worst_inputs.search`.
+        """
+        from mcfsim.analysis.worst_inputs import search
+
+        return search(self, objective, **options)
+
+    # -- as data and text ---------------------------------------------------------------------------------
+    def as_json(self) -> dict[str, Any]:
+        """Return what was found as JSON data: no arrays, and NaN and infinities as None."""
+        question = self.question
+        blame = []
+        for row in self.blame():
+            data = asdict(row)
+            if isinstance(row.expression, Expression):
+                data["expression"] = {**asdict(row.expression), "where": row.expression.where}
+            blame.append(data)
+        found = {
+            "function": question.program.name,
+            "format": str(self.format),
+            "rounding": str(question.rounding.mode),
+            "scalars": question.scalars,
+            "data": question.data,
+            "output": question.output,
+            "inputs": {
+                "text": str(question.inputs),
+                "count": question.inputs.size,
+                "seed": question.inputs.seed,
+            },
+            "operations": len(question.program.steps),
+            "unit_roundoff": self.u,
+            "error": {
+                "median": self.median(),
+                "largest": self.worst(),
+                "largest_over_condition": _quantile(self.ratio, 1.0),
+                "zeros": self.zeros,
+                "not_finite": int(np.count_nonzero(~self.finite)),
+            },
+            "truth": None if self.truth is None else asdict(self.truth),
+            "blame": blame,
+            "bounds": [asdict(row) for row in self.bounds()],
+        }
+        plain: dict[str, Any] = _plain(found)
+        return plain
+
+    def __str__(self) -> str:
+        from mcfsim.analysis.report_text import report_text
+
+        return report_text(self)
+
+    __repr__ = __str__
+
+
+def _quantile(x: Array, share: float) -> float:
+    known = x[np.isfinite(x)]
+    return float(np.quantile(known, share)) if known.size else float("nan")
+
+
+def _plain(x: Any) -> Any:
+    """Return data with NaN and infinities as None, and NumPy's numbers as Python's."""
+    if isinstance(x, Mapping):
+        return {key: _plain(value) for key, value in x.items()}
+    if isinstance(x, Sequence) and not isinstance(x, str):
+        return [_plain(value) for value in x]
+    if isinstance(x, float | np.floating):
+        return float(x) if np.isfinite(x) else None
+    return int(x) if isinstance(x, np.integer) else x

@@ -1,0 +1,202 @@
+"""Search for the inputs with the largest error, among the neighbours of a format's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.samplers import Inputs
+from mcfsim.checks import hint, whole_number
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.codes_by_kind import codes_by_kind
+
+if TYPE_CHECKING:
+    from mcfsim.analysis.analyse import Question
+    from mcfsim.analysis.error_report import Report
+
+#: Up to so many inputs all are tried.
+_ALL = 1 << 20
+
+
+def _relative(found: Attribution, u: float) -> Any:
+    return np.abs(found.error / found.exact)
+
+
+OBJECTIVES: Mapping[str, Callable[[Attribution, float], Any]] = {
+    "error": _relative,
+    "error/u": lambda found, u: _relative(found, u) / u,
+    "error/(cond u)": lambda found, u: _relative(found, u) / (np.maximum(found.condition, 1.0) * u),
+    "absolute": lambda found, u: np.abs(found.error),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The worst input that a search found.
+
+    Attributes
+    ----------
+    objective : str
+    value : float
+        The largest value of the objective.
+    start : float
+        The largest value among the inputs that the search began with.
+    inputs : dict of str to float
+        The input, by the names of its numbers.
+    all_tried : bool
+        Whether every input of the range was tried.
+    """
+
+    objective: str
+    value: float
+    start: float
+    inputs: dict[str, float]
+    all_tried: bool
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} = {x!r}" for name, x in list(self.inputs.items())[:6])
+        how = "of all inputs" if self.all_tried else f"found (random inputs: {self.start:.4g})"
+        return f"largest {self.objective} {how}: {self.value:.4g} at {shown}"
+
+
+def search(
+    report: Report,
+    objective: str = "error/(cond u)",
+    *,
+    inside: tuple[float, float] | None = None,
+    starts: int = 400,
+    steps: int = 120,
+    seed: int = 0,
+    every: bool | None = None,
+) -> Found:
+    """Search for the worst input, by moves of some ulps, to other binades, and between good inputs.
+
+    Parameters
+    ----------
+    report : Report
+    objective : {"error/(cond u)", "error/u", "error", "absolute"}, optional
+        What is to be large. Inputs whose error is no number, or whose exact result is zero, are left out.
+    inside : tuple of two numbers, optional
+        The range of all operands; by default each has the range of the report's inputs.
+    starts, steps : int, optional
+        How many inputs move side by side, and how often.
+    seed : int, optional
+    every : bool, optional
+        Whether all inputs of the range are tried; by default where they are at most a million.
+
+    Raises
+    ------
+    ValueError
+        If there is no such objective, or too many inputs to try them all.
+    """
+    if objective not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise ValueError(f"unknown objective {objective!r}{hint(objective, OBJECTIVES)}; known: {known}")
+    whole_number("starts", starts, least=2)
+    whole_number("steps", steps, least=0)
+    space = _Space(report.question, inside)
+    if every or (every is None and space.size <= _ALL):
+        if space.size > _ALL:
+            raise ValueError(f"{space.size} inputs are too many to try them all: at most {_ALL}")
+        return _try_all(space, objective)
+    return _climb(space, objective, starts, steps, np.random.default_rng(seed))
+
+
+class _Space:
+    """The inputs of a range, as places: integers in the order of the format's values."""
+
+    def __init__(self, question: Question, inside: tuple[float, float] | None) -> None:
+        self.question, self.codes = question, codes_by_kind(question.format)
+        given, _ = question.rounded_inputs(question.inputs.block(0))
+        self.given = [self._places(x) for x in given]
+        if inside is None:
+            ends = [(int(x.min()), int(x.max())) for x in self.given]
+        else:
+            low, high = (question.rounded_inputs([np.array([end])] * 1)[0][0] for end in inside)
+            ends = [(int(self._places(low)[0]), int(self._places(high)[0]))] * len(given)
+        self.ends = ends
+        self.size = prod(high - low + 1 for low, high in ends)
+
+    def _places(self, x: NDArray[Any]) -> NDArray[np.int64]:
+        return self.codes.places(self.codes.encode(np.ascontiguousarray(x)))
+
+    def numbers(self, places: list[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
+        carrier = carrier_of(self.question.format)
+        return [self.codes.decode(self.codes.at(x)).astype(carrier).astype(np.float64) for x in places]
+
+    def value(self, places: list[NDArray[np.int64]], objective: str) -> NDArray[np.float64]:
+        """Return the objective of inputs; -1 where it is no number."""
+        parts = []
+        for start in range(0, places[0].size, Inputs.BLOCK):
+            part = [x[start : start + Inputs.BLOCK] for x in places]
+            found = self.question.at(self.numbers(part))
+            with np.errstate(all="ignore"):
+                value = OBJECTIVES[objective](found, 2.0**-self.question.format.precision)
+            finite = np.isfinite(value) & (found.exact != 0)
+            parts.append(np.where(finite, value, -1.0))
+        return np.concatenate(parts)
+
+    def found(self, objective: str, place: list[int], value: float, start: float, every: bool) -> Found:
+        numbers = self.numbers([np.array([x]) for x in place])
+        names = [x.name for x in self.question.program.inputs]
+        pairs = zip(names, (float(x[0]) for x in numbers), strict=True)
+        return Found(objective, value, start, dict(pairs), every)
+
+
+def _try_all(space: _Space, objective: str) -> Found:
+    ranges = [np.arange(low, high + 1) for low, high in space.ends]
+    head = max(1, len(ranges) - 2)  # the last two operands side by side, the others one by one
+    best, where = -1.0, [x[0] for x in ranges]
+    for first in product(*ranges[:-head] if len(ranges) > head else [()]):
+        rest = np.meshgrid(*ranges[len(ranges) - head :] if len(ranges) > head else ranges, indexing="ij")
+        places = [np.full(rest[0].size, x) for x in first] + [x.reshape(-1) for x in rest]
+        values = space.value(places, objective)
+        top = int(values.argmax())
+        if values[top] > best:
+            best, where = float(values[top]), [int(x[top]) for x in places]
+    return space.found(objective, where, best, best, True)
+
+
+def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.random.Generator) -> Found:
+    size, low, high = starts, *(np.array(ends) for ends in zip(*space.ends, strict=True))
+    chosen = rng.integers(0, space.given[0].size, size)
+    # Half of them from the given inputs, half from all places of the range.
+    anywhere = rng.integers(low[:, None], high[:, None] + 1, (len(low), size))
+    places = np.where(np.arange(size) % 2, anywhere, np.stack([x[chosen] for x in space.given]))
+    values = space.value(list(places), objective)
+    first = float(values.max())
+    binade = 1 << (space.question.format.precision - 1)
+    for _ in range(steps):
+        kind = rng.integers(0, 6, places.shape)
+        reach = np.exp2(rng.uniform(0, np.log2(binade) + 1, places.shape)).astype(np.int64)
+        sign = rng.choice([-1, 1], places.shape)
+        other = places[:, rng.integers(0, size, size)]
+        moved = np.select(
+            [kind == 0, kind == 1, kind == 2, kind == 3],
+            [places + sign, places + sign * reach, places + sign * binade, other],
+            places,
+        )
+        moved = np.where(
+            rng.random(places.shape) < 0.02,
+            rng.integers(low[:, None], high[:, None] + 1, places.shape),
+            moved,
+        )
+        moved = np.clip(moved, low[:, None], high[:, None])
+        tried = space.value(list(moved), objective)
+        better = tried > values
+        places, values = np.where(better, moved, places), np.where(better, tried, values)
+        # The worst tenth begins anew beside the best ones.
+        order = np.argsort(values)
+        tenth = size // 10
+        if tenth:
+            places[:, order[:tenth]] = places[:, order[-tenth:]]
+            values[order[:tenth]] = values[order[-tenth:]]
+    top = int(values.argmax())
+    return space.found(objective, [int(x) for x in places[:, top]], float(values[top]), first, False)

@@ -34,6 +34,8 @@ from mcfsim.training.schedule import Schedule
 from mcfsim.training.simulate import simulate
 
 if typing.TYPE_CHECKING:
+    from mcfsim.analysis.analyse import analyse
+    from mcfsim.analysis.curves import curve
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
 
 __all__ = [
@@ -63,8 +65,10 @@ __all__ = [
     "Theorem",
     "VanishingScalarWarning",
     "adamw",
+    "analyse",
     "arithmetic",
     "codec",
+    "curve",
     "dot",
     "double_word",
     "eft",
@@ -100,18 +104,24 @@ __all__ = [
     "verify",
 ]
 
-#: Names from `mcfsim.theorems`, which takes as long to import as all the rest: imported at first use.
-_OF_THEOREMS = ("THEOREMS", "Certificate", "Theorem", "verify")
+#: Names whose modules take long to import: imported at first use.
+_LATER = {
+    **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
+    **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves"},
+}
+_FOLDERS = ("analysis", "functions", "theorems")
 
 
 def __getattr__(name: str) -> typing.Any:
-    if name not in ("theorems", *_OF_THEOREMS):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import mcfsim.theorems as laboratory
+    from importlib import import_module
 
-    globals().update({key: getattr(laboratory, key) for key in _OF_THEOREMS})
-    return laboratory if name == "theorems" else globals()[name]
+    if name in _FOLDERS:
+        return import_module(f"mcfsim.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "theorems", *_OF_THEOREMS})
+    return sorted({*globals(), *_FOLDERS, *_LATER})

@@ -43,7 +43,7 @@ def function_value(name: str, x: Number, settle: Callable[[Number], float]) -> f
         return settle(exact)
     precision = _FIRST
     while precision <= _LAST:
-        low, high = map(settle, _enclosure(name, Fraction(x), precision))
+        low, high = map(settle, enclosure(name, Fraction(x), precision))
         if low != low and high != high:  # an overflow, in a format without infinity
             return math.nan
         if low == high and math.copysign(1, low) == math.copysign(1, high):
@@ -79,7 +79,7 @@ def _exactly(name: str, x: Number) -> float | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def _enclosure(name: str, x: Fraction, precision: int) -> tuple[Fraction, Fraction]:
+def enclosure(name: str, x: Fraction, precision: int) -> tuple[Fraction, Fraction]:
     """Return fractions below and above a value, or such as round like them in every format."""
     return _BETWEEN[name](x, precision)
 

@@ -1,0 +1,287 @@
+"""The command `analyse`: what rounding does to a function, which expression does it, and what cures it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from mcfsim.checks import hint
+from mcfsim.cli.application import Place, command, given
+from mcfsim.report.terminal import say
+
+if TYPE_CHECKING:
+    from mcfsim.analysis.curves import Curve
+
+_FILES, _MORE = "Files", "Further questions"
+
+
+@command()
+def analyse(
+    function: Annotated[
+        str | None,
+        Argument(help="mine.py:NAME, module:NAME, or a name that --list shows.", show_default=False),
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        Option(
+            "--input",
+            help="An operand and its numbers, as 'x=normal()*16': uniform(a, b), normal(), logspace(a, b) or "
+            "values('file.npy'), and *16 for a tuple of 16. Repeat it for each operand.",
+        ),
+    ] = None,
+    format: Annotated[
+        list[str] | None, Option("--format", help="Repeat it for several.", show_default="bfloat16")
+    ] = None,
+    rounding: Annotated[str, Option(help="Rounding mode of all operations.")] = "nearest_even",
+    scalars: Annotated[str, Option(help="How numbers in the function enter: exact or rounded.")] = "exact",
+    option: Annotated[
+        list[str] | None, Option(help="An option of the function, as 'beta=0.999'. Repeat it.")
+    ] = None,
+    output: Annotated[str, Option(help="The result that is analysed: its place, or sum.")] = "0",
+    data: Annotated[
+        str, Option(help="format: rounded inputs are the data; real: rounding them is part of the error.")
+    ] = "format",
+    count: Annotated[int, Option(help="Number of inputs.", min=1)] = 1000,
+    seed: Annotated[int, Option(help="Of the inputs.", min=0)] = 0,
+    truth: Annotated[int, Option(help="Inputs whose errors are compared with mpmath.", min=0)] = 20,
+    threads: Annotated[int, Option(help="Threads that share the inputs.", min=1)] = 1,
+    target: Annotated[
+        str | None,
+        Option(help="Advise on what brings the error below this, as 2u or 0.01.", rich_help_panel=_MORE),
+    ] = None,
+    wide: Annotated[
+        str, Option(help="The wider format of the advice, or 'two components'.", rich_help_panel=_MORE)
+    ] = "float32",
+    search: Annotated[
+        bool, Option("--search", help="Search for the worst input.", rich_help_panel=_MORE)
+    ] = False,
+    along: Annotated[
+        str | None,
+        Option(
+            help="Draw a curve: precision=4:24, length=4,16,64, condition, components=1:3 or rounding.",
+            rich_help_panel=_MORE,
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        Place.WRITTEN,
+        Option("--json", help="Write all that was found here.", rich_help_panel=_FILES),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        Place.WRITTEN,
+        Option(help="Write it as one page for a browser here.", rich_help_panel=_FILES),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        Place.WRITTEN,
+        Option(help="Draw errors and shares here; a name in .svg too.", rich_help_panel=_FILES),
+    ] = None,
+    list_functions: Annotated[
+        bool, Option("--list", help="Show the functions of the library, and exit.")
+    ] = False,
+) -> None:
+    """Say what rounding does to a function, which of its expressions does it, and what cures it.
+
+    A function is `f(ar, *operands)`, in which `ar.add(x, y)` and so on stand for operations.
+    """
+    if list_functions:
+        _list()
+        return
+    if function is None:
+        raise ValueError(
+            "name a function, as mine.py:softmax; mcfsim analyse --list shows those of the library"
+        )
+    from mcfsim.analysis.analyse import analyse as run_analysis
+    from mcfsim.analysis.curves import curve as run_curve
+    from mcfsim.report.plotting import checked_suffix
+
+    if png is not None:
+        checked_suffix(png)
+    found, samplers = function_named(function)
+    inputs = {**samplers, **dict(_pair(text, "--input", "x=normal()") for text in input or ())}
+    options = {name: _literal(text) for name, text in (_pair(x, "--option", "k=2") for x in option or ())}
+    formats = format or ["bfloat16"]
+    if len(formats) > 1 and any(x is not None for x in (json_file, html, png)):
+        raise ValueError("files are written of one format: give --format once")
+    shared: dict[str, Any] = {
+        **{"count": count, "seed": seed, "rounding": rounding, "scalars": scalars, "data": data},
+        **{"options": options, "threads": threads},
+    }
+    chosen: Any = output if output == "sum" else _whole(output)
+    drawn = _curve(run_curve, found, inputs, formats, along, shared) if along is not None else None
+    for place, report in enumerate(
+        run_analysis(found, inputs, formats, truth=truth, output=chosen, **shared)
+    ):
+        say(*([""] if place else []), str(report))
+        advice = report.advise(target, wide) if target is not None else None
+        if advice is not None:
+            say(f"advice   {advice}")
+        worst = report.search() if search else None
+        if worst is not None:
+            say(f"worst    {worst}")
+        if json_file is not None:
+            _write(json_file, json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n")
+        if html is not None:
+            from mcfsim.report.analysis_page import analysis_page
+
+            _write(html, analysis_page(report, **given({"advice": advice, "found": worst, "curve": drawn})))
+        if png is not None:
+            from mcfsim.report.analysis_figure import report_figure
+            from mcfsim.report.plotting import save_one
+
+            with report_figure(report) as figure:
+                save_one(figure, png)
+            say(f"saved {png}")
+    if drawn is not None:
+        say("", str(drawn))
+
+
+def _write(path: Path, text: str) -> None:
+    from mcfsim.storage.files import write_text
+
+    write_text(path, text)
+    say(f"saved {path}")
+
+
+# -- functions by name ------------------------------------------------------------------------------------
+def library() -> dict[str, Callable[..., Any]]:
+    """Return the functions of `mcfsim.functions` by name."""
+    from mcfsim import functions
+
+    return {
+        name: getattr(functions, name) for name in functions.__all__ if callable(getattr(functions, name))
+    }
+
+
+def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return a function and the inputs that are known for it.
+
+    Parameters
+    ----------
+    name : str
+        ``path.py:NAME``, ``module:NAME``, or a name of the library or of a benchmark.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, module or function.
+    """
+    if ":" not in name:
+        known = library()
+        if name in known:
+            return known[name], {}
+        return _benchmark(name, known)
+    path, _, attribute = name.rpartition(":")
+    module = _loaded(path)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{path} has no function {attribute!r}{hint(attribute, names)}")
+    return found, {}
+
+
+def _benchmark(name: str, known: Sequence[str] | dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    from mcfsim.functions import FPBENCH
+
+    if name not in FPBENCH:
+        every = [*known, *FPBENCH]
+        raise ValueError(f"no function {name!r}{hint(name, every)}; mcfsim analyse --list shows all")
+    item = FPBENCH[name]
+    inputs = {operand: f"uniform({low!r}, {high!r})" for operand, (low, high) in item.inputs.items()}
+    return item.function, inputs
+
+
+def _loaded(path: str) -> Any:
+    """Import a module from a file, or by its name from the current folder or Python's path."""
+    import importlib
+    import importlib.util
+    import os
+    import sys
+
+    try:
+        if not path.endswith(".py"):
+            if os.getcwd() not in sys.path:
+                sys.path.insert(0, os.getcwd())
+            return importlib.import_module(path)
+        if not Path(path).is_file():
+            raise ValueError(f"there is no file {path}")
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    except ValueError:
+        raise
+    except Exception as problem:
+        raise ValueError(f"{path} cannot be imported: {type(problem).__name__}: {problem}") from problem
+    return module
+
+
+def _list() -> None:
+    import inspect
+
+    from mcfsim.analysis.samplers import operand_names
+    from mcfsim.functions import FPBENCH
+    from mcfsim.report.terminal import print_rows
+
+    rows = []
+    for name, function in library().items():
+        about = (inspect.getdoc(function) or "").partition("\n")[0]
+        rows.append({"function": name, "operands": ", ".join(operand_names(function, {})), "about": about})
+    for name, item in FPBENCH.items():
+        ranges = ", ".join(
+            f"{operand} in [{low:g}, {high:g}]" for operand, (low, high) in item.inputs.items()
+        )
+        rows.append({"function": name, "operands": ranges, "about": item.source})
+    print_rows(rows, {}, ["about"])
+
+
+# -- options ----------------------------------------------------------------------------------------------
+def _pair(text: str, label: str, example: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (sign and name.strip().isidentifier() and value.strip()):
+        raise ValueError(f"{label} {text!r} is no name with a value: write {label} '{example}'")
+    return name.strip(), value.strip()
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--output {text}: write the place of a result, counted from 0, or sum") from None
+
+
+def _curve(
+    run_curve: Any, function: Any, inputs: Any, formats: Sequence[str], along: str, shared: dict[str, Any]
+) -> Curve:
+    """Return the curve that --along asks for: a quantity, with its values as a range or a list if given."""
+    name, sign, text = along.partition("=")
+    at: list[Any] | None = None
+    if sign:
+        try:
+            if ":" in text:
+                start, stop, *step = map(int, text.split(":"))
+                at = list(range(start, stop + 1, *step))
+            else:
+                at = [x if name == "rounding" else int(x) for x in text.split(",")]
+        except (TypeError, ValueError):
+            raise ValueError(f"--along {along}: write values as 4:24, 4:24:2 or 4,8,16") from None
+        if not at:
+            raise ValueError(f"--along {along}: there are no values between these ends")
+    rest = {key: value for key, value in shared.items() if key != "rounding" or name != "rounding"}
+    found: Curve = run_curve(function, inputs, name, at, formats=formats[0], **rest)
+    return found

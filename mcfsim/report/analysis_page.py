@@ -1,0 +1,220 @@
+"""An error analysis as one HTML page: the function's text with a heat behind each expression, and tables."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+import linecache
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mcfsim.analysis.advice import Advice
+from mcfsim.analysis.blame import BlameRow
+from mcfsim.analysis.curves import Curve
+from mcfsim.analysis.error_report import Report
+from mcfsim.analysis.expressions import Expression
+from mcfsim.analysis.report_text import error_text
+from mcfsim.analysis.worst_inputs import Found
+from mcfsim.report.analysis_figure import curve_figure, report_figure
+from mcfsim.report.plotting import ARRIVING
+
+#: Shades of the heat, from none to the largest share; the text is white on the darkest ones.
+_SHADES = tuple(reversed(ARRIVING))
+_DARK = 6
+
+_STYLE = (
+    """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1 { font-size: 1.35rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
+pre { font: 13px/1.6 ui-monospace, monospace; background: #fff; border: 1px solid #ddd; padding: .8rem;
+      overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; }
+td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top;
+         border-bottom: 1px solid #eee; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+code { font: 13px ui-monospace, monospace; } img { max-width: 100%; }
+.line { color: #999; user-select: none; } .bad { color: #993404; font-weight: 600; }
+"""
+    + "\n".join(
+        f".h{k} {{ background: {colour}; color: {'#fff' if k >= _DARK else '#222'}; }}"
+        for k, colour in enumerate(_SHADES)
+    )
+    + "\n"
+)
+
+
+def analysis_page(
+    report: Report,
+    advice: Advice | None = None,
+    found: Found | None = None,
+    curve: Curve | None = None,
+) -> str:
+    """Return a complete HTML page, which needs no script and no network.
+
+    All text from the function's source is shown as plain text.
+
+    Parameters
+    ----------
+    report : Report
+    advice, found, curve : optional
+        What `Report.advise`, `Report.search` and `mcfsim.curve` returned, to be shown as well.
+    """
+    question, rows = report.question, report.blame()
+    title = f"{question.program.name} in {report.format}, {question.rounding.mode}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        _paragraph(
+            f"{len(question.program.steps)} operations, {question.inputs.size} inputs ({question.inputs}). "
+            f"Error: {error_text(report)}. u = {report.u:.3g}."
+        ),
+        _truth(report),
+        "<h2>Where the error comes from</h2>",
+        *_sources(rows),
+        _blame_table(rows),
+        "<h2>How errors are distributed</h2>",
+        _picture(report_figure(report), "distribution of errors, and shares of expressions"),
+        "<h2>Bounds</h2>",
+        _bounds_table(report),
+    ]
+    if advice is not None:
+        parts += ["<h2>What cures it</h2>", _paragraph(str(advice))]
+    if found is not None:
+        parts += ["<h2>Worst input</h2>", _paragraph(str(found))]
+    if curve is not None:
+        parts += [
+            f"<h2>Along {html.escape(curve.along)}</h2>",
+            _picture(curve_figure(curve), "curve of errors"),
+        ]
+    style_hash = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'"
+    body = "\n".join(parts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{html.escape(text)}</p>"
+
+
+def _truth(report: Report) -> str:
+    truth = report.truth
+    if truth is None:
+        return _paragraph("No error was compared with mpmath.")
+    text = (
+        f"{truth.compared} of {truth.inputs} errors were compared with mpmath, up to {truth.bits} bits: "
+        f"{truth.off:.1g} off."
+    )
+    if truth.constants > 2.0**-60:
+        text += (
+            f" Constants that the function rounds into the format change its exact results by up to "
+            f"{truth.constants / report.u:.3g} u."
+        )
+    return _paragraph(text)
+
+
+# -- the function's text ----------------------------------------------------------------------------------
+def _sources(rows: Sequence[BlameRow]) -> Iterable[str]:
+    """Return the lines of each file that rows are in, each expression on the shade of its share."""
+    own = [(row.expression, row) for row in rows if isinstance(row.expression, Expression)]
+    largest = max((row.rms for _, row in own), default=0.0)
+    for file in dict.fromkeys(place.file for place, _ in own):
+        here = [(place, row) for place, row in own if place.file == file]
+        first = min(place.line for place, _ in here)
+        last = max(place.last_line for place, _ in here)
+        text = []
+        for number in range(max(1, first - 2), last + 2):
+            source = linecache.getline(file, number).rstrip("\n")
+            text.append(f'<span class="line">{number:5d}  </span>{_heated(source, number, here, largest)}')
+        yield f"<pre>{chr(10).join(text)}</pre>"
+
+
+def _heated(source: str, number: int, here: Sequence[tuple[Expression, BlameRow]], largest: float) -> str:
+    """Return a line as HTML; of expressions within each other, the innermost gives the shade."""
+    code = source.encode()
+    owner: list[BlameRow | None] = [None] * len(code)
+    width = [1 << 30] * len(code)
+    for place, row in here:
+        if not place.line <= number <= place.last_line:
+            continue
+        start = place.start if number == place.line else len(code) - len(source.lstrip().encode())
+        stop = place.stop if number == place.last_line else len(code)
+        size = (place.last_line - place.line) * 1000 + place.stop - place.start
+        for column in range(start, min(stop, len(code))):
+            if size <= width[column]:
+                owner[column], width[column] = row, size
+    pieces, start = [], 0
+    for column in range(1, len(code) + 1):
+        if column == len(code) or owner[column] is not owner[start]:
+            text = html.escape(code[start:column].decode(errors="replace"))
+            if (found := owner[start]) is None:
+                pieces.append(text)
+            else:
+                shade = round((len(_SHADES) - 1) * found.rms / largest) if largest else 0
+                note = f"rms {found.rms:.3g} u, explains {100 * found.explains:.0f} %"
+                pieces.append(f'<span class="h{shade}" title="{html.escape(note)}">{text}</span>')
+            start = column
+    return "".join(pieces)
+
+
+# -- tables and pictures ----------------------------------------------------------------------------------
+def _table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; a heading says whether its column holds numbers. Cells are HTML already."""
+    kinds = [' class="n"' if number else "" for _, number in head]
+    top = "".join(f"<th{kind}>{html.escape(name)}</th>" for (name, _), kind in zip(head, kinds, strict=True))
+    body = "".join(
+        f"<tr>{''.join(f'<td{kind}>{cell}</td>' for cell, kind in zip(row, kinds, strict=True))}</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _blame_table(rows: Sequence[BlameRow]) -> str:
+    def cells(row: BlameRow) -> list[str]:
+        where = row.expression
+        known = isinstance(where, Expression)
+        name = f"<code>{html.escape(where.text if isinstance(where, Expression) else str(where))}</code>"
+        explains = f"{100 * row.explains:.0f} %" if np.isfinite(row.explains) else "-"
+        counts = [str(x) if x else "" for x in (row.operations, row.nonfinite, row.stagnant, row.turned)]
+        place = html.escape(where.where) if known and isinstance(where, Expression) else ""
+        return [
+            name,
+            place,
+            f"{row.rms:.3g}",
+            explains,
+            f"{row.first_order:.3g}",
+            f"{row.median:.3g}",
+            *counts,
+        ]
+
+    head = [
+        *(("expression", False), ("where", False), ("rms share, u", True), ("explains", True)),
+        *(("first order, u", True), ("median, u", True), ("operations", True)),
+        *(("first infinite or NaN", True), ("sums that stay", True), ("choices turned", True)),
+    ]
+    return _table(head, map(cells, rows))
+
+
+def _bounds_table(report: Report) -> str:
+    def cells(row: object) -> list[str]:
+        name, claim, about = (html.escape(getattr(row, key)) for key in ("name", "claim", "about"))
+        exceeded, inputs = row.exceeded, row.inputs  # type: ignore[attr-defined]
+        verdict = "holds" if not exceeded else f'<span class="bad">exceeded by {exceeded} of {inputs}</span>'
+        return [name, claim, f"{row.over:.3g}", verdict, about]  # type: ignore[attr-defined]
+
+    head = [("bound", False), ("claims", False), ("over the error", True), ("", False), ("what it is", False)]
+    return _table(head, map(cells, report.bounds()))
+
+
+def _picture(made: object, about: str) -> str:
+    buffer = io.BytesIO()
+    with made as figure:  # type: ignore[attr-defined]
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{html.escape(about)}" src="data:image/svg+xml;base64,{data}">'

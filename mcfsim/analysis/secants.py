@@ -61,7 +61,9 @@ def _div(a: Any, b: Any, da: Any, db: Any) -> list[Any]:
 
 
 def _magnitude(x: Any, d: Any) -> Any:
-    return _quotient(np.abs(x) - np.abs(x - d), d, np.where(x >= 0, 1.0, -1.0))
+    sign = np.where(x >= 0, 1.0, -1.0)
+    # Between numbers of two signs, |x| - |x - d| is 2 x - d or its negative.
+    return np.where((x - d) * sign >= 0, sign, sign * _quotient(2 * x - d, d, 1.0))
 
 
 def _extreme(sign: float) -> Callable[..., list[Any]]:
@@ -86,13 +88,16 @@ def _tanh(a: Any, d: Any) -> list[Any]:
 
 
 def _erf(a: Any, d: Any) -> list[Any]:
-    from scipy.special import erf
+    from scipy.special import erf, erfc
 
     # The mean of the derivative, by 12 points of Gauss and Legendre: exact to binary64 for |d| <= 1 / 2.
     middle, half = a - d / 2, d / 2
     mean = sum(w * np.exp(-np.square(middle + half * x)) for x, w in zip(_NODES, _WEIGHTS, strict=True))
     far = np.abs(d) > 0.5
-    direct = _quotient(erf(a) - erf(a - d), d, 0.0)
+    b = a - d
+    sign = np.where(a > 0, 1.0, -1.0)
+    tails = sign * (erfc(np.abs(b)) - erfc(np.abs(a)))
+    direct = _quotient(np.where(a * b > 0, tails, erf(a) - erf(b)), d, 0.0)
     return [np.where(far, direct, mean / np.sqrt(np.pi))]
 
 

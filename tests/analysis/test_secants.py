@@ -1,0 +1,170 @@
+"""Secant slopes against mpmath, and every wrong rule that differs from one in a factor, sign or operand."""
+
+import mpmath
+import numpy as np
+import pytest
+
+from mcfsim.analysis import secants
+from mcfsim.analysis.secants import flipped, slopes
+
+MP = mpmath.MPContext()
+MP.prec = 1000  # erf(16) is that close to 1
+EXACTLY = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "fma": lambda a, b, c: a * b + c,
+    "div": lambda a, b: a / b,
+    "sqrt": MP.sqrt,
+    "neg": lambda a: -a,
+    "round": lambda a: a,
+    "abs": abs,
+    "sign": lambda a: MP.mpf((a > 0) - (a < 0)),
+    "exp": MP.exp,
+    "log": MP.log,
+    "expm1": lambda a: MP.exp(a) - 1,
+    "log1p": lambda a: MP.log(1 + a),
+    "tanh": MP.tanh,
+    "erf": MP.erf,
+    "sin": MP.sin,
+    "cos": MP.cos,
+    "maximum": lambda a, b: max(a, b),
+    "minimum": lambda a, b: min(a, b),
+    "choose": lambda s, x, y: x if s >= 0 else y,
+}
+ARITY = {
+    name: function.__code__.co_argcount for name, function in EXACTLY.items() if hasattr(function, "__code__")
+}
+POSITIVE = ("sqrt", "log", "log1p")
+SIZE = 60
+
+
+def arity(name):
+    return 1 if name in ("sqrt", "exp", "log", "tanh", "erf", "sin", "cos", "abs") else ARITY[name]
+
+
+def operands(name, seed=0):
+    """Return operands and their errors: of all sizes, some zero, some so large that signs change."""
+    rng = np.random.default_rng(seed)
+    count = arity(name)
+    h = [rng.choice([-1, 1], SIZE) * np.exp2(rng.uniform(-6, 4, SIZE)) for _ in range(count)]
+    share = np.exp2(rng.uniform(-30, 1, (count, SIZE))) * rng.choice(
+        [-1, 0, 1], (count, SIZE), p=[0.4, 0.2, 0.4]
+    )
+    errors = [x * s for x, s in zip(h, share, strict=True)]
+    if name in POSITIVE:
+        h, errors = (
+            [np.abs(x) for x in h],
+            [np.minimum(d, np.abs(x) / 2) for x, d in zip(h, errors, strict=True)],
+        )
+    if name == "div":
+        errors[1] = np.clip(errors[1], -np.abs(h[1]) / 2, np.abs(h[1]) / 2)
+    return h, errors
+
+
+def off(name, rule, seed=0):
+    """Return how far the passed-on errors are from mpmath's difference, relative to the largest term."""
+    h, errors = operands(name, seed)
+    with np.errstate(all="ignore"):
+        found = [np.broadcast_to(k, SIZE) for k in rule(*h, *errors)]
+    worst = 0.0
+    for place in range(SIZE):
+        computed = [MP.mpf(float(x[place])) for x in h]
+        exact = [x - MP.mpf(float(d[place])) for x, d in zip(computed, errors, strict=True)]
+        right = EXACTLY[name](*computed) - EXACTLY[name](*exact)
+        if name == "choose":  # what the other branch does is an error of its own
+            _, difference = flipped([float(x[place]) for x in h], [float(d[place]) for d in errors])
+            right -= MP.mpf(float(difference))
+            exact.append(MP.mpf(float(difference)))  # whose own rounding counts
+        terms = [
+            MP.mpf(float(k[place])) * MP.mpf(float(d[place])) for k, d in zip(found, errors, strict=True)
+        ]
+        scale = max(map(abs, (right, *terms, *exact[len(h) :])))
+        if scale:
+            worst = max(worst, float(abs(sum(terms) - right) / scale))
+    return worst
+
+
+@pytest.mark.parametrize("name", EXACTLY)
+def test_errors_are_passed_on_without_a_remainder(name):
+    for seed in range(3):
+        # In the tails of erf the exponent of exp(-x * x) has a hundred units.
+        assert off(name, secants._SLOPES[name], seed) < (1e-12 if name == "erf" else 1e-13)
+
+
+def test_every_operation_has_a_rule():
+    assert set(EXACTLY) == set(secants._SLOPES)
+
+
+def mutants(name):
+    """Return wrong rules: a factor, a sign, no midpoint, operands for one another, an error left out."""
+    right, count = secants._SLOPES[name], arity(name)
+    found = {}
+
+    def of_operands(change):
+        def rule(*given):
+            h, d = list(given[:count]), list(given[count:])
+            return right(*change(h, d))
+
+        return rule
+
+    found["derivatives at the computed operands"] = of_operands(lambda h, d: (*h, *(0 * x for x in d)))
+    found["derivatives at the exact operands"] = of_operands(
+        lambda h, d: (*(x - y for x, y in zip(h, d, strict=True)), *(0 * x for x in d))
+    )
+    found["errors of the other sign"] = of_operands(lambda h, d: (*h, *(-x for x in d)))
+    found["errors twice as large"] = of_operands(lambda h, d: (*h, *(2 * x for x in d)))
+    for place in range(count):
+        for what, change in (
+            ("half", lambda k: k / 2),
+            ("negated", lambda k: -k),
+            ("left out", lambda k: 0 * k),
+            ("a millionth more", lambda k: k * (1 + 1e-6)),
+        ):
+
+            def rule(*given, place=place, change=change):
+                slopes = right(*given)
+                slopes[place] = change(np.asarray(slopes[place], float))
+                return slopes
+
+            found[f"slope {place} {what}"] = rule
+        if count > 1:
+            found[f"error {place} without effect"] = of_operands(
+                lambda h, d, place=place: (*h, *(x if k != place else 0 * x for k, x in enumerate(d)))
+            )
+            found[f"slope {place} of the next operand"] = lambda *given, place=place: [
+                right(*given)[(k + (k == place)) % count] for k in range(count)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("name", EXACTLY)
+def test_a_wrong_rule_is_noticed(name):
+    h, errors = operands(name)
+    with np.errstate(all="ignore"):
+        right = np.array([np.broadcast_to(k, SIZE) for k in secants._SLOPES[name](*h, *errors)])
+        for what, rule in mutants(name).items():
+            made = np.array([np.broadcast_to(k, SIZE) for k in rule(*h, *errors)])
+            if np.allclose(made * np.array(errors), right * np.array(errors), rtol=1e-12, atol=0):
+                continue  # the same rule, as all of them are for sums
+            differs = max(off(name, rule, seed) for seed in range(3))
+            assert differs > 1e-9 or np.allclose(
+                (made * np.array(errors)).sum(0), (right * np.array(errors)).sum(0), rtol=1e-12, atol=0
+            ), (what, differs)
+
+
+def test_slopes_without_errors_are_derivatives():
+    for name in EXACTLY:
+        if name in ("sign", "choose", "maximum", "minimum", "abs"):
+            continue
+        h, _ = operands(name)
+        found = slopes(name, [x[:8] for x in h], [np.zeros(8)] * len(h))
+        for place in range(8):
+            at = [MP.mpf(float(x[place])) for x in h]
+            for number, slope in enumerate(found):
+
+                def along(t, number=number, at=at, name=name):
+                    return EXACTLY[name](*(t if k == number else x for k, x in enumerate(at)))
+
+                right = float(MP.diff(along, at[number]))
+                assert float(np.broadcast_to(slope, 8)[place]) == pytest.approx(right, rel=1e-12)

@@ -79,6 +79,7 @@ class _Recording(ProgramRecording):
     """A recording that keeps an `Origin` for each operation."""
 
     own_file = ""
+    numbers_draw = True
 
     def place(self) -> Origin:
         """Return the expressions of the current operation, from the user's own code inward."""

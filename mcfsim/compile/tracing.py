@@ -109,6 +109,9 @@ class ProgramRecording:
         What the algorithm returns: `Traced` values, real scalars, and tuples of them.
     """
 
+    #: Whether operations on real scalars alone may round at random, each element by a word of its own.
+    numbers_draw = False
+
     def __init__(self, inputs: tuple[Register, ...], *, lines: bool) -> None:
         self.name, self.inputs, self.results = "text", inputs, None
         self.named: tuple[str, ...] = ()
@@ -287,7 +290,7 @@ class TraceArithmetic(Forwarding):
             draws = self.rounding.stochastic and rounds(operation, fmt)
             kind = kept.kind(Kind(operation, fmt, self.rounding, self._source if draws else None))
             self._kinds[operation] = kind
-        if not values and self.rounding.stochastic:
+        if not values and self.rounding.stochastic and not kept.numbers_draw:
             raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
         draw = self._draw() if kept.kinds[kind].source is not None else -1
         result = Traced(kept, len(kept.inputs) + len(kept.steps), fmt)

@@ -1,0 +1,270 @@
+"""What rounding does to a function: every number against the oracle, fractions and mpmath; planted errors."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.analysis.analyse import Question, analyse
+from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.blame import Blame
+from mcfsim.analysis.rounded_run import run
+from mcfsim.analysis.samplers import inputs_of
+from mcfsim.analysis.truth import of_program
+from mcfsim.compile.program import Register
+from mcfsim.kernels.elementary import FUNCTIONS
+from mcfsim.oracle import OracleArithmetic
+from mcfsim.oracle.functions import enclosure
+from mcfsim.rounding import DETERMINISTIC, Rounding
+from tests.analysis.texts import TEXTS, random_function, softmax, total
+
+FINE, COARSE = (mcf.Format(f"p{p}", precision=p, emin=-400, emax=400) for p in (11, 6))
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit16")
+
+
+def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, **options):
+    found = inputs_of(function, inputs, options, count, 0)
+    return Question.of(function, found, mcf.get_format(fmt), Rounding(mode), "exact", 0, "format", options)
+
+
+def exactly(operation, operands):
+    """Return the exact result of an operation on fractions; for functions an enclosure's ends."""
+    if operation in FUNCTIONS:
+        (x,) = operands
+        if x == 0 or (operation == "log" and x == 1):
+            value = Fraction(1 if operation in ("exp", "cos") else 0)
+            return value, value
+        return enclosure(operation, x, 256)
+    match operation, operands:
+        case "add", [a, b]:
+            value = a + b
+        case "sub", [a, b]:
+            value = a - b
+        case "mul", [a, b]:
+            value = a * b
+        case "fma", [a, b, c]:
+            value = a * b + c
+        case "div", [a, b]:
+            value = a / b
+        case "sqrt", [a]:
+            root = mcf.arithmetic(None, backend="exact").sqrt(a)
+            value = Fraction(int(root.man)) * Fraction(2) ** int(root.exp)
+        case "neg", [a]:
+            value = -a
+        case ("round" | "abs" | "sign") as name, [a]:
+            value = {"round": a, "abs": abs(a), "sign": Fraction((a > 0) - (a < 0))}[name]
+        case "maximum", [a, b]:
+            value = max(a, b)
+        case "minimum", [a, b]:
+            value = min(a, b)
+        case "choose", [s, x, y]:
+            value = x if s >= 0 else y
+    return value, value
+
+
+@pytest.mark.costly("it makes tables of functions and of their rests")
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
+def test_values_and_own_errors_are_those_of_the_oracle_and_of_fractions(function, fmt, mode):
+    asked = question(function, TEXTS[function], fmt, mode, count=3)
+    given, _ = asked.rounded_inputs([x[:3] for x in asked.inputs.block(0)])
+    found = run(asked.program, given)
+    oracle = OracleArithmetic(asked.format, asked.rounding)
+    for place in range(3):
+        known = {x: float(v[place]) for x, v in zip(asked.program.inputs, given, strict=True)}
+        for step in asked.program.steps:
+            operands = [known[x] if isinstance(x, Register) else x for x in step.operands]
+            made = getattr(oracle, step.operation)(*operands)
+            value = float(found.values[step.result][place])
+            assert made == value or (made != made and value != value), (step, operands)
+            known[step.result] = value
+            if not all(np.isfinite(float(x)) for x in (*operands, value)):
+                continue
+            low, high = exactly(step.operation, [Fraction(x) for x in operands])
+            own = Fraction(float(found.errors[step.result][place]))
+            right = Fraction(value) - (low + high) / 2
+            # An own error is exact where binary64 holds it, and right to its last bits elsewhere.
+            assert abs(own - right) <= abs(right) / 2**36 + (high - low), (step, operands, float(own - right))
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
+def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
+    asked = question(function, TEXTS[function], fmt, mode)
+    numbers = [x[:40] for x in asked.inputs.block(0)]
+    found = asked.at(numbers)
+    given, _ = asked.rounded_inputs(numbers)
+    right = of_program(asked.program, asked.outputs, given, 40).error_of(found.computed)
+    there = np.isfinite(found.error) & np.isfinite(right)
+    assert there.any() or fmt == "float8_e4m3fn"
+    assert (np.abs(found.error - right) <= 1e-12 * np.abs(right) + 1e-16 * np.abs(found.exact))[there].all()
+    shares = sum(share for _, share in found.shares())
+    assert np.allclose(shares[there], found.error[there], rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.costly("it makes tables of functions and of their rests")
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
+def test_stochastic_runs_have_errors_too(function):
+    asked = question(function, TEXTS[function], "bfloat16", "stochastic")
+    found = asked.block(0)
+    given, _ = asked.rounded_inputs(asked.inputs.block(0))
+    right = of_program(asked.program, asked.outputs, [x[:20] for x in given], 20).error_of(
+        found.computed[:20]
+    )
+    there = np.isfinite(right)
+    assert np.allclose(found.error[:20][there], right[there], rtol=1e-11, atol=1e-15)
+    assert not np.array_equal(found.computed, question(function, TEXTS[function]).block(0).computed)
+
+
+@pytest.mark.sampled(25, each=False)
+@pytest.mark.parametrize("chunk", range(25))
+def test_a_planted_error_is_blamed(chunk, tmp_path):
+    """One operation of a random function is rounded to 5 bits fewer: its expression comes first."""
+    tried, seed = 0, 1000 * chunk
+    while tried < 20:
+        seed += 1
+        function = random_function(tmp_path, seed)
+        asked = question(function, {"x": "uniform(0.5, 2)", "y": "uniform(-2, -0.5)"}, FINE, count=200)
+        numbers, plain = asked.inputs.block(0), asked.block(0)
+        # By how much the result changes, relatively, with each operation. Near a root of the function, or of
+        # what it computes on its way, an ordinary error is larger than a planted one elsewhere.
+        with np.errstate(all="ignore"):
+            passed = {
+                step.result: np.abs(
+                    plain.factors.get(step.result, 0.0) * plain.run.values[step.result] / plain.exact
+                )
+                for step in asked.program.steps
+            }
+            calm = np.all([np.isfinite(x) & (x < 4) for x in passed.values()], axis=0)
+        steps = [x for x in asked.program.steps if calm.any() and np.median(passed[x.result][calm]) > 0.5]
+        steps = [x for x in steps if x.operation not in ("abs", "neg", "sign", "maximum", "minimum")]
+        if calm.sum() < 40 or not steps:
+            continue
+        planted = steps[np.random.default_rng(seed).integers(len(steps))]
+        blame = Blame(asked.program)
+        blame.add(asked.at([x[calm] for x in numbers], {planted.result: COARSE}))
+        first = blame.rows(1.0)[0]
+        assert first.expression == planted.text.row, (seed, str(first.expression), str(planted.text.row))
+        tried += 1
+
+
+def test_rows_are_expressions_of_the_user_and_open_to_what_they_call():
+    def text(ar, x, y):
+        s, e = mcf.two_sum(ar, x, y)
+        return ar.mul(ar.add(s, e), ar.add(x, y))
+
+    asked = question(text, {"x": "normal()", "y": "normal()"})
+    rows = {step.text.row.text: [] for step in asked.program.steps}
+    for step in asked.program.steps:
+        rows[step.text.row.text].append(step.text.detail.text)
+    assert list(rows) == [
+        "mcf.two_sum(ar, x, y)",
+        "ar.add(s, e)",
+        "ar.add(x, y)",
+        "ar.mul(ar.add(s, e), ar.add(x, y))",
+    ]
+    assert len(rows["mcf.two_sum(ar, x, y)"]) == 6
+    assert rows["ar.add(x, y)"] == ["ar.add(x, y)"]  # not merged with the sum in two_sum
+
+
+def test_explanations_add_up_to_one_and_cancelling_shares_explain_little():
+    report = analyse(softmax, {"x": "uniform(-4, 4)*16"}, count=3000)
+    assert sum(row.explains for row in report.blame()) == pytest.approx(1, rel=1e-9)
+    assert report.blame()[0].rms == max(row.rms for row in report.blame())
+    assert report.truth.off < 1e-12
+    assert report.truth.compared == 20
+
+
+def test_threads_and_blocks_make_no_difference():
+    reports = [analyse(softmax, {"x": "normal()*4"}, count=5000, threads=threads) for threads in (1, 3)]
+    assert np.array_equal(reports[0].error, reports[1].error)
+    assert [row.rms for row in reports[0].blame()] == [row.rms for row in reports[1].blame()]
+    assert reports[0].error.size == 5000
+    short = analyse(softmax, {"x": "normal()*4"}, count=2048)
+    assert np.array_equal(short.error, reports[0].error[:2048])
+
+
+def test_real_data_count_the_rounding_of_inputs():
+    report = analyse(total, {"x": "uniform(0.1, 1)*2"}, data="real", count=500)
+    rows = {str(row.expression): row for row in report.blame()}
+    assert rows["the rounding of inputs"].rms > 0.2
+    exact = sum(report.question.inputs.block(0))
+    assert np.allclose(report.exact, exact, rtol=1e-15)
+
+
+def test_sums_of_results_and_zeros_are_counted():
+    def both(ar, x, y):
+        return mcf.two_sum(ar, x, y)
+
+    report = analyse(both, {"x": "normal()", "y": "normal()"}, output="sum")
+    assert not report.error.any()
+    assert report.median() == 0
+
+    def nothing(ar, x):
+        return ar.sub(x, x)
+
+    report = analyse(nothing, {"x": "normal()"})
+    assert report.zeros == 1000
+    assert np.isnan(report.relative).all()
+
+
+def test_constants_that_a_function_rounds_are_told():
+    def decayed(ar, m):
+        beta = mcf.expand(ar, 0.9999, 1)[0]
+        return ar.mul(m, beta)
+
+    report = analyse(decayed, {"m": "uniform(1, 2)"})
+    assert report.truth.constants == pytest.approx(1e-4, rel=1e-3)
+    assert "the program is not the function" in str(report)
+
+
+def test_infinities_stagnation_and_turned_choices_are_placed():
+    def overflowing(ar, x):
+        big = ar.mul(x, x)
+        return ar.sub(ar.add(big, big), big)
+
+    report = analyse(overflowing, {"x": "uniform(15, 40)"}, "float8_e4m3fn", count=300)
+    lost = {row.expression.text: row.nonfinite for row in report.blame()}
+    assert lost["ar.mul(x, x)"] > 0
+    assert lost["ar.mul(x, x)"] + lost["ar.add(big, big)"] == np.count_nonzero(~report.finite)
+    ones = analyse(total, {"x": tuple(np.ones(10) for _ in range(300))})
+    assert ones.blame()[0].stagnant == 10 * (300 - 256)
+    assert ones.error[0] == 256 - 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": {"x": "normal()*3", "z": "normal()"}}, "no operand 'z'"),
+        ({"inputs": {}}, "nothing is said of x"),
+        ({"inputs": {"x": "norml()*3"}}, "unknown sampler 'norml'.*normal"),
+        ({"inputs": {"x": "uniform(1)*3"}}, "missing a required argument"),
+        ({"inputs": {"x": "uniform(2, 1)*3"}}, "must not exceed"),
+        ({"inputs": {"x": "__import__('os')"}}, "no sampler|unknown sampler"),
+        ({"inputs": {"x": "values('nothing.npy')"}}, "no file nothing.npy"),
+        ({"inputs": {"x": (np.ones(3), np.ones(4))}}, "3 and 4 numbers"),
+        ({"inputs": {"x": (np.array([np.nan]),)}}, "finite numbers"),
+        ({"output": 3}, "no result 3"),
+        ({"data": "none"}, "must be 'format' or 'real'"),
+        ({"count": 0}, "count"),
+    ],
+)
+def test_wrong_arguments_are_refused(change, message):
+    arguments = {"function": total, "inputs": {"x": "normal()*3"}} | change
+    with pytest.raises(ValueError, match=message):
+        analyse(**arguments)
+
+
+def test_a_function_that_branches_is_refused():
+    def larger(ar, x, y):
+        return x if x > y else y
+
+    with pytest.raises(TypeError):
+        analyse(larger, {"x": "normal()", "y": "normal()"})
+    assert isinstance(question(total, {"x": "normal()*2"}).block(0), Attribution)

@@ -1,0 +1,107 @@
+"""Activation functions of neural networks on one value: sigmoid, softplus, GELU, SiLU.
+
+The bounds are to first order in the unit roundoff u. They assume elementary functions that round correctly to
+nearest, and results that do not underflow. Each sums up the errors of its steps by the standard model.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mcfsim.protocol import Arithmetic, Value, straight_line
+
+
+@straight_line
+def sigmoid(ar: Arithmetic, x: Value) -> Value:
+    """Return ``1 / (1 + exp(-x))``, from ``exp(-|x|)``, which never overflows.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Has `choose`, so that its underflow is gradual.
+    x : value
+
+    Returns
+    -------
+    value
+        Off by at most 3 u times itself. ``1 - sigmoid(x)`` has no such accuracy for large x; there
+        ``sigmoid(-x)`` has.
+
+    References
+    ----------
+    The form is that of ``expit`` in many libraries; the bound is that of its steps.
+    """
+    e = ar.exp(ar.neg(ar.abs(x)))
+    return ar.div(ar.choose(x, 1.0, e), ar.add(1.0, e))
+
+
+@straight_line
+def softplus(ar: Arithmetic, x: Value) -> Value:
+    """Return ``log(1 + exp(x))`` as ``max(x, 0) + log1p(exp(-|x|))``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : value
+
+    Returns
+    -------
+    value
+        Off by at most 3 u times itself, and nothing overflows.
+
+    References
+    ----------
+    Maechler, Accurately computing log(1 - exp(-|a|)), assessed by the Rmpfr package, 2012, on ``log1pexp``.
+    """
+    return ar.add(ar.maximum(x, 0.0), ar.log1p(ar.exp(ar.neg(ar.abs(x)))))
+
+
+@straight_line
+def gelu(ar: Arithmetic, x: Value) -> Value:
+    """Return ``x (1 + erf(x / sqrt(2))) / 2``: the Gaussian error linear unit.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : value
+
+    Returns
+    -------
+    value
+        Off by a few u times itself where x is positive. Where x is negative, ``1 + erf`` cancels: the result
+        is off by up to about ``u |x|``, and has no relative accuracy below about -2.
+
+    Notes
+    -----
+    The factor 1 / sqrt(2) is the binary64 number nearest to it, a real scalar.
+
+    References
+    ----------
+    Hendrycks, Gimpel, Gaussian error linear units (GELUs), arXiv:1606.08415, 2016.
+    """
+    return ar.mul(ar.mul(x, 0.5), ar.add(1.0, ar.erf(ar.mul(x, math.sqrt(0.5)))))
+
+
+@straight_line
+def silu(ar: Arithmetic, x: Value) -> Value:
+    """Return ``x sigmoid(x)``: the sigmoid-weighted linear unit.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Has `choose`, so that its underflow is gradual.
+    x : value
+
+    Returns
+    -------
+    value
+        Off by at most 4 u times itself.
+
+    References
+    ----------
+    Elfwing, Uchibe, Doya, Sigmoid-weighted linear units for neural network function approximation in
+    reinforcement learning, Neural Networks 107, 2018.
+    """
+    return ar.mul(x, sigmoid(ar, x))

@@ -1,0 +1,210 @@
+"""Softmax, log-sum-exp and the cross entropy: from scores to probabilities, shifted by the maximum or not.
+
+Scores are a tuple x of n values; m is the largest, ``y = log(sum(exp(x)))``, and u the unit roundoff. The
+bounds are to first order. They assume that exp and log round correctly to nearest, without overflow, and
+without underflow of results.
+"""
+
+from __future__ import annotations
+
+from mcfsim.functions.reductions import Terms, check_tuples, recursive_dot
+from mcfsim.multiword.summation import recursive_sum
+from mcfsim.protocol import Arithmetic, Value, straight_line
+
+
+def largest(ar: Arithmetic, x: Terms) -> Value:
+    """Return the greatest of several values."""
+    found, *rest = x
+    for value in rest:
+        found = ar.maximum(found, value)
+    return found
+
+
+def _shifted(ar: Arithmetic, x: Terms) -> tuple[Value, Terms, Terms]:
+    """Return the maximum, the differences from it, and their exponentials."""
+    check_tuples(x=x)
+    top = largest(ar, x)
+    below = tuple(ar.sub(value, top) for value in x)
+    return top, below, tuple(ar.exp(value) for value in below)
+
+
+@straight_line
+def naive_softmax(ar: Arithmetic, x: Terms) -> Terms:
+    """Return ``exp(x[i]) / sum(exp(x))`` for every i, as it stands.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : tuple of n values
+        One beyond about ``log(max)`` overflows, which gives NaN; if all are below the logarithm of the
+        smallest number, the sum is zero. In float16 the ends are 11.1 and -17.3.
+
+    Returns
+    -------
+    tuple of n values
+        Each off by at most (n + 2) u times itself, between these ends.
+
+    References
+    ----------
+    Blanchard, D. Higham, N. Higham, Accurately computing the log-sum-exp and softmax functions, IMA J. Numer.
+    Anal. 41(4), 2021.
+    """
+    check_tuples(x=x)
+    parts = tuple(ar.exp(value) for value in x)
+    total = recursive_sum(ar, parts)
+    return tuple(ar.div(part, total) for part in parts)
+
+
+@straight_line
+def softmax(ar: Arithmetic, x: Terms) -> Terms:
+    """Return ``exp(x[i] - m) / sum(exp(x - m))`` for every i.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : tuple of n values
+        Finite.
+
+    Returns
+    -------
+    tuple of n values
+        Each off by at most ``(n + 2 + 2 (m - min x)) u`` times itself. Nothing overflows unless ``m - min x``
+        does. Wide scores make small results inaccurate: the rounding error of a difference is a relative
+        error of its exponential. They need not add up to 1 in the last digits.
+
+    References
+    ----------
+    Blanchard, D. Higham, N. Higham, Accurately computing the log-sum-exp and softmax functions, IMA J. Numer.
+    Anal. 41(4), 2021.
+    """
+    _, _, parts = _shifted(ar, x)
+    total = recursive_sum(ar, parts)
+    return tuple(ar.div(part, total) for part in parts)
+
+
+@straight_line
+def naive_log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
+    """Return ``log(sum(exp(x)))``, as it stands.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : tuple of n values
+        One beyond about ``log(max)`` overflows, which gives infinity; if all are below the logarithm of the
+        smallest number, the result is minus infinity.
+
+    Returns
+    -------
+    value
+        Off by at most ``(|y| + n) u`` between these ends. Where y is near zero it has no relative accuracy.
+
+    References
+    ----------
+    Blanchard, D. Higham, N. Higham, IMA J. Numer. Anal. 41(4), 2021.
+    """
+    check_tuples(x=x)
+    return ar.log(recursive_sum(ar, tuple(ar.exp(value) for value in x)))
+
+
+@straight_line
+def log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
+    """Return ``m + log(sum(exp(x - m)))``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : tuple of n values
+        Finite.
+
+    Returns
+    -------
+    value
+        Off by at most ``(|y| + |y + n - min x|) u``. Nothing overflows unless ``m - min x`` does. Where m and
+        the logarithm cancel, near y = 0, it has no relative accuracy.
+
+    References
+    ----------
+    Blanchard, D. Higham, N. Higham, IMA J. Numer. Anal. 41(4), 2021.
+    """
+    top, _, parts = _shifted(ar, x)
+    return ar.add(top, ar.log(recursive_sum(ar, parts)))
+
+
+@straight_line
+def log_softmax(ar: Arithmetic, x: Terms) -> Terms:
+    """Return ``x[i] - m - log(sum(exp(x - m)))`` for every i.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : tuple of n values
+        Finite.
+
+    Returns
+    -------
+    tuple of n values
+        Result z is off by at most ``(2 |z| + n + m - min x) u``. One near zero, of a score far above all
+        others, has no relative accuracy: the sum rounds to 1.
+
+    References
+    ----------
+    The bound adds up the errors of the steps, as Blanchard, D. Higham, N. Higham, 2021, do for log-sum-exp.
+    """
+    _, below, parts = _shifted(ar, x)
+    shift = ar.log(recursive_sum(ar, parts))
+    return tuple(ar.sub(value, shift) for value in below)
+
+
+@straight_line
+def cross_entropy(ar: Arithmetic, logits: Terms, targets: Terms) -> Value:
+    """Return ``-sum(targets[i] log_softmax(logits)[i])``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    logits, targets : tuples of n values
+        Scores, and probabilities: one of them 1 and the others 0, or any that add up to 1.
+
+    Returns
+    -------
+    value
+        As accurate as `log_softmax`. A loss near zero has no relative accuracy.
+
+    References
+    ----------
+    Goodfellow, Bengio, Courville, Deep Learning, 2016, section 6.2.
+    """
+    check_tuples(logits=logits, targets=targets)
+    return ar.neg(recursive_dot(ar, targets, log_softmax(ar, logits)))
+
+
+@straight_line
+def cross_entropy_gradient(ar: Arithmetic, logits: Terms, targets: Terms) -> Terms:
+    """Return ``softmax(logits)[i] - targets[i]`` for every i: the gradient by the scores.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    logits, targets : tuples of n values
+        As for `cross_entropy`; the targets add up to 1.
+
+    Returns
+    -------
+    tuple of n values
+        Each is off by at most u times itself and the error of the probability. Where a probability is near
+        its target, no digit may be right: it has the absolute accuracy of numbers near 1.
+
+    References
+    ----------
+    Goodfellow, Bengio, Courville, Deep Learning, 2016, section 6.2.
+    """
+    check_tuples(logits=logits, targets=targets)
+    found = softmax(ar, logits)
+    return tuple(ar.sub(value, target) for value, target in zip(found, targets, strict=True))

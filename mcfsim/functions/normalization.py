@@ -1,0 +1,153 @@
+"""Layer normalisation and RMS normalisation of a tuple of values, and their gradients.
+
+Each follows the formula of its paper in the order in which libraries compute it: the reciprocal of the
+deviation first, then a product with it. The number of values n and ``epsilon`` are real scalars.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcfsim.functions.reductions import Terms, check_tuples, recursive_dot
+from mcfsim.functions.statistics import mean
+from mcfsim.protocol import Arithmetic, Value, straight_line
+
+
+def _scaled(ar: Arithmetic, x: Terms, epsilon: Any) -> tuple[Value, Terms]:
+    """Return the reciprocal root of the mean square plus epsilon, and x times it."""
+    square = ar.div(recursive_dot(ar, x, x), float(len(x)))
+    scale = ar.div(1.0, ar.sqrt(ar.add(square, epsilon)))
+    return scale, tuple(ar.mul(value, scale) for value in x)
+
+
+def _centered(ar: Arithmetic, x: Terms) -> Terms:
+    center = mean(ar, x)
+    return tuple(ar.sub(value, center) for value in x)
+
+
+@straight_line
+def layer_norm(ar: Arithmetic, x: Terms, gain: Terms, bias: Terms, *, epsilon: Any = 1e-5) -> Terms:
+    """Return ``gain (x - mean) / sqrt(variance + epsilon) + bias``, with the variance divided by n.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, gain, bias : tuples of n values
+    epsilon : float or Fraction, optional
+        A real scalar above zero.
+
+    Returns
+    -------
+    tuple of n values
+        The error of the mean, up to n u times the mean of |x|, enters every difference. So values that lie
+        far from zero and close together are normalised without a right digit.
+
+    References
+    ----------
+    Ba, Kiros, Hinton, Layer normalization, arXiv:1607.06450, 2016.
+    """
+    check_tuples(x=x, gain=gain, bias=bias)
+    _, normal = _scaled(ar, _centered(ar, x), epsilon)
+    return tuple(
+        ar.add(ar.mul(value, factor), shift) for value, factor, shift in zip(normal, gain, bias, strict=True)
+    )
+
+
+@straight_line
+def layer_norm_gradient(
+    ar: Arithmetic, x: Terms, gain: Terms, upstream: Terms, *, epsilon: Any = 1e-5
+) -> Terms:
+    """Return the gradient by x of ``sum(upstream layer_norm(x, gain, bias))``.
+
+    With ``g = upstream gain`` and the normalised z it is ``(g - mean(g) - z mean(g z))`` over the deviation.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, gain, upstream : tuples of n values
+    epsilon : float or Fraction, optional
+        That of `layer_norm`.
+
+    Returns
+    -------
+    tuple of n values
+        As for `layer_norm`; besides, the differences cancel where g is nearly a linear function of z, and
+        the gradient is then small beside its error.
+
+    References
+    ----------
+    The chain rule, on the formula of Ba, Kiros, Hinton, 2016.
+    """
+    check_tuples(x=x, gain=gain, upstream=upstream)
+    scale, normal = _scaled(ar, _centered(ar, x), epsilon)
+    given = _centered(ar, tuple(ar.mul(a, b) for a, b in zip(upstream, gain, strict=True)))
+    return _projected(ar, given, normal, scale)
+
+
+def _projected(ar: Arithmetic, given: Terms, normal: Terms, scale: Value) -> Terms:
+    """Return ``scale (given - normal mean(given normal))``."""
+    share = ar.div(recursive_dot(ar, given, normal), float(len(normal)))
+    return tuple(
+        ar.mul(scale, ar.sub(value, ar.mul(unit, share))) for value, unit in zip(given, normal, strict=True)
+    )
+
+
+@straight_line
+def rms_norm(ar: Arithmetic, x: Terms, gain: Terms, *, epsilon: Any = 1e-5) -> Terms:
+    """Return ``gain x / sqrt(mean(x**2) + epsilon)``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, gain : tuples of n values
+        Squares that overflow make all results zero.
+    epsilon : float or Fraction, optional
+        A real scalar above zero.
+
+    Returns
+    -------
+    tuple of n values
+        Each off by at most ``(n / 2 + 5) u`` times itself, to first order, if the sum of squares neither
+        overflows nor underflows: nothing cancels.
+
+    References
+    ----------
+    Zhang, Sennrich, Root mean square layer normalization, NeurIPS 2019. The bound is that of its steps.
+    """
+    check_tuples(x=x, gain=gain)
+    _, normal = _scaled(ar, x, epsilon)
+    return tuple(ar.mul(value, factor) for value, factor in zip(normal, gain, strict=True))
+
+
+@straight_line
+def rms_norm_gradient(
+    ar: Arithmetic, x: Terms, gain: Terms, upstream: Terms, *, epsilon: Any = 1e-5
+) -> Terms:
+    """Return the gradient by x of ``sum(upstream rms_norm(x, gain))``.
+
+    With ``g = upstream gain`` and the normalised z it is ``(g - z mean(g z))`` over the root mean square.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Rounds to nearest.
+    x, gain, upstream : tuples of n values
+    epsilon : float or Fraction, optional
+        That of `rms_norm`.
+
+    Returns
+    -------
+    tuple of n values
+        The difference cancels where g is nearly a multiple of x; elsewhere the error is a few n u.
+
+    References
+    ----------
+    The chain rule, on the formula of Zhang, Sennrich, 2019.
+    """
+    check_tuples(x=x, gain=gain, upstream=upstream)
+    scale, normal = _scaled(ar, x, epsilon)
+    given = tuple(ar.mul(a, b) for a, b in zip(upstream, gain, strict=True))
+    return _projected(ar, given, normal, scale)

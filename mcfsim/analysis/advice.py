@@ -6,22 +6,19 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.blame import INPUTS, Blame
 from mcfsim.analysis.expressions import Expression
+from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import Formats
 from mcfsim.analysis.samplers import Inputs
 from mcfsim.checks import finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
-
-if TYPE_CHECKING:
-    from mcfsim.analysis.analyse import Question
-    from mcfsim.analysis.error_report import Report
 
 #: Inputs on which a set is tried first and at last, and sets that are tried to see whether one is smallest.
 _FEW, _MANY, _MOST_SETS = 512, 4096, 600
@@ -102,10 +99,10 @@ def doubled(fmt: Format) -> Format:
 class _Trial:
     """Runs of a function with some expressions in a wider format."""
 
-    def __init__(self, question: Question, wide: Format) -> None:
-        self.question, self.wide = question, wide
-        self.blame = Blame(question.program)
-        self.samples = [self._numbers(question.inputs)]
+    def __init__(self, rounded: RoundedFunction, wide: Format) -> None:
+        self.rounded, self.wide = rounded, wide
+        self.blame = Blame(rounded.program)
+        self.samples = [self._numbers(rounded.inputs)]
 
     def _numbers(self, inputs: Inputs, most: int = _MANY) -> list[Any]:
         blocks = range(min(inputs.blocks, -(-most // Inputs.BLOCK)))
@@ -117,9 +114,9 @@ class _Trial:
 
     def worst(self, rows: Sequence[Any], numbers: list[Any]) -> float:
         """Return the largest relative error of the result, rounded back into its own format."""
-        found = self.question.at(numbers, self.formats(rows))
+        found = self.rounded.at(numbers, self.formats(rows))
         with np.errstate(all="ignore"):
-            back = np.asarray(round_to(found.computed, self.question.format), np.float64)
+            back = np.asarray(round_to(found.computed, self.rounded.format), np.float64)
             relative = np.abs((back - found.exact) / found.exact)
         known: NDArray[Any] = relative[(found.exact != 0) & ~np.isnan(found.exact)]
         lost = ~np.isfinite(found.computed).all()
@@ -131,14 +128,14 @@ class _Trial:
 
     def shares(self, rows: Sequence[Any]) -> list[Any]:
         """Return all other expressions, that of the largest share first."""
-        blame = Blame(self.question.program)
-        blame.add(self.question.at([x[:_FEW] for x in self.samples[0]], self.formats(rows)))
+        blame = Blame(self.rounded.program)
+        blame.add(self.rounded.at([x[:_FEW] for x in self.samples[0]], self.formats(rows)))
         ordered = [row for row in blame.rows(1.0) if row.expression != INPUTS and row.operations]
         return [row.expression for row in ordered if row.expression not in rows]
 
 
 def advise(
-    report: Report, target: float | str, wide: Format | str = "float32", *, seed: int | None = None
+    rounded: RoundedFunction, target: float | str, wide: Format | str = "float32", *, seed: int | None = None
 ) -> Advice:
     """Find the smallest set of expressions that brings the largest error below a target, and run it.
 
@@ -148,7 +145,8 @@ def advise(
 
     Parameters
     ----------
-    report : Report
+    rounded : RoundedFunction
+        A function with its format and inputs, as a report has it.
     target : float or str
         The relative error, or a number of units as ``"2u"``.
     wide : Format or str, optional
@@ -161,13 +159,12 @@ def advise(
     ValueError
         If the target is below u, or the format is not wider.
     """
-    question = report.question
-    limit = target_of(target, question.format)
-    chosen_format = doubled(question.format) if wide == "two components" else get_format(wide)
-    if chosen_format.precision <= question.format.precision:
-        raise ValueError(f"{chosen_format} is not wider than {question.format}")
-    trial = _Trial(question, chosen_format)
-    fresh_seed = question.inputs.seed + 1 if seed is None else seed
+    limit = target_of(target, rounded.format)
+    chosen_format = doubled(rounded.format) if wide == "two components" else get_format(wide)
+    if chosen_format.precision <= rounded.format.precision:
+        raise ValueError(f"{chosen_format} is not wider than {rounded.format}")
+    trial = _Trial(rounded, chosen_format)
+    fresh_seed = rounded.inputs.seed + 1 if seed is None else seed
     before = trial.worst((), trial.samples[0])
     every = trial.shares(())
     for attempt in range(_ROUNDS):
@@ -176,7 +173,7 @@ def advise(
             after = trial.worst(every, trial.samples[0])
             return Advice(limit, before, after, after, tuple(every), chosen_format, False, False)
         chosen, smallest = _smaller(trial, limit, enough, every)
-        fresh = trial._numbers(question.inputs.fresh(_MANY, fresh_seed + attempt))
+        fresh = trial._numbers(rounded.inputs.fresh(_MANY, fresh_seed + attempt))
         worst = trial.worst(chosen, fresh)
         if worst <= limit:
             break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -17,114 +16,19 @@ from mcfsim.analysis import bounds
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame
 from mcfsim.analysis.error_report import Report, TruthCheck
-from mcfsim.analysis.expressions import recorded_function
-from mcfsim.analysis.rounded_run import Formats, run
+from mcfsim.analysis.rounded_function import Output, RoundedFunction
 from mcfsim.analysis.samplers import Inputs, inputs_of
 from mcfsim.analysis.truth import of_function, of_program
-from mcfsim.checks import check_processor, check_threads, whole_number
-from mcfsim.compile.program import Program, Register
-from mcfsim.convert import round_to
+from mcfsim.checks import check_threads, whole_number
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
 
 Array = NDArray[np.float64]
-Output = int | Literal["sum"]
 #: Inputs whose intervals are computed, which takes several runs of the program.
 _INTERVALS = 512
 #: The ends of the exponents where precision alone is to differ.
 _WIDEST = 400
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A function in a format, with its inputs: all that an analysis depends on.
-
-    Parameters
-    ----------
-    function : callable
-    inputs : Inputs
-    format, rounding : Format, Rounding
-    scalars : {"exact", "rounded"}
-    output : int or "sum"
-    data : {"format", "real"}
-    options : mapping
-    """
-
-    function: Callable[..., Any]
-    inputs: Inputs
-    format: Format
-    rounding: Rounding
-    scalars: Scalars
-    output: Output
-    data: str
-    options: Mapping[str, Any]
-    program: Program
-    outputs: tuple[Register, ...]
-
-    @classmethod
-    def of(
-        cls,
-        function: Callable[..., Any],
-        inputs: Inputs,
-        fmt: Format,
-        rounding: Rounding,
-        scalars: Scalars,
-        output: Output,
-        data: str,
-        options: Mapping[str, Any],
-    ) -> Question:
-        """Return the question, with the function recorded.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the function branches on a value, or there is no such output.
-        """
-        program = recorded_function(function, fmt, rounding, inputs.shape, options)
-        results = program.outputs()
-        if output == "sum":
-            chosen = results
-        elif isinstance(output, int) and -len(results) <= output < len(results):
-            chosen = [results[output]]
-        else:
-            raise ValueError(f"{program.name} has {len(results)} results, and no result {output!r}")
-        outputs = tuple(x for x in chosen if isinstance(x, Register))
-        if not outputs:
-            raise ValueError(
-                f"the result {output!r} of {program.name} is a number, and depends on no operation"
-            )
-        return cls(function, inputs, fmt, rounding, scalars, output, data, options, program, outputs)
-
-    def rounded_inputs(self, numbers: Sequence[Array]) -> tuple[list[Any], dict[Register, Array]]:
-        """Return inputs as values of the format, and their errors if these are part of the question."""
-        carrier = carrier_of(self.format)
-        mode = Rounding() if self.rounding.stochastic else self.rounding
-        made = [np.asarray(round_to(x, self.format, mode), carrier) for x in numbers]
-        if self.data == "format":
-            return made, {}
-        pairs = zip(self.program.inputs, made, numbers, strict=True)
-        return made, {x: value.astype(np.float64) - given for x, value, given in pairs}
-
-    def block(self, number: int, formats: Formats = MappingProxyType({})) -> Attribution:
-        """Return the attribution of one block of inputs, with other formats for some results."""
-        return self.at(self.inputs.block(number), formats, start=number * Inputs.BLOCK)
-
-    def at(
-        self, numbers: Sequence[Array], formats: Formats = MappingProxyType({}), *, start: int = 0
-    ) -> Attribution:
-        """Return the attribution of given inputs."""
-        check_processor()
-        given, errors = self.rounded_inputs(numbers)
-        random = RandomWords(self.inputs.seed) if self.rounding.stochastic else None
-        made = run(self.program, given, scalars=self.scalars, formats=formats, random=random, start=start)
-        return Attribution(self.program, self.outputs, made, errors)
-
-    def chosen(self, results: list[Any]) -> Any:
-        """Return the analysed result from all results."""
-        return sum(results) if self.output == "sum" else results[self.output]
 
 
 def analyse(
@@ -225,7 +129,7 @@ def analyse(
     policy = get_rounding(rounding)
     found = [
         _report(
-            Question.of(function, drawn, fmt, policy, scalars, output, data, options),
+            RoundedFunction.of(function, drawn, fmt, policy, scalars, output, data, options),
             truth,
             threads,
             progress,
@@ -236,14 +140,14 @@ def analyse(
     return found[0] if single else found
 
 
-def _report(question: Question, truth: int, threads: int, progress: bool | None) -> Report:
+def _report(rounded: RoundedFunction, truth: int, threads: int, progress: bool | None) -> Report:
     """Go through all blocks of inputs, and put the report together."""
-    blame, columns = Blame(question.program), dict[str, list[Array]]()
-    numbers = range(question.inputs.blocks)
+    blame, columns = Blame(rounded.program), dict[str, list[Array]]()
+    numbers = range(rounded.inputs.blocks)
     shown = progress if progress is not None else sys.stderr.isatty() and len(numbers) > 8
 
     def work(number: int) -> tuple[Attribution, dict[str, Array]]:
-        found = question.block(number)
+        found = rounded.block(number)
         return found, _columns(found)
 
     def take(results: Iterable[tuple[Attribution, dict[str, Array]]], told: Callable[[int], None]) -> None:
@@ -265,13 +169,13 @@ def _report(question: Question, truth: int, threads: int, progress: bool | None)
         from mcfsim.storage.sweeps.progress import Bar
 
         with Bar() as bar:
-            bar.expect(question.inputs.size)
-            bar.label(f"{question.program.name}, {question.format}")
+            bar.expect(rounded.inputs.size)
+            bar.label(f"{rounded.program.name}, {rounded.format}")
             go(bar.advance)
     else:
         go(lambda done: None)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return Report(question, blame, whole, _checked(question, truth), _intervals(question))
+    return Report(rounded, blame, whole, _checked(rounded, truth), _intervals(rounded))
 
 
 def _columns(found: Attribution) -> dict[str, Array]:
@@ -288,25 +192,25 @@ def _columns(found: Attribution) -> dict[str, Array]:
     }
 
 
-def _checked(question: Question, truth: int) -> TruthCheck | None:
+def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     """Compare the errors of the first inputs with mpmath's."""
     if not truth:
         return None
-    size = min(truth, question.inputs.size, Inputs.BLOCK)
-    numbers = [x[:size] for x in question.inputs.block(0)]
-    found = question.at(numbers)
+    size = min(truth, rounded.inputs.size, Inputs.BLOCK)
+    numbers = [x[:size] for x in rounded.inputs.block(0)]
+    found = rounded.at(numbers)
     given = (
         numbers
-        if question.data == "real"
-        else [np.asarray(x, np.float64) for x in question.rounded_inputs(numbers)[0]]
+        if rounded.data == "real"
+        else [np.asarray(x, np.float64) for x in rounded.rounded_inputs(numbers)[0]]
     )
-    by_program = of_program(question.program, question.outputs, given, size)
+    by_program = of_program(rounded.program, rounded.outputs, given, size)
     places = iter(range(len(given)))
     shape = tuple(
-        next(places) if isinstance(x, str) else tuple(next(places) for _ in x) for x in question.inputs.shape
+        next(places) if isinstance(x, str) else tuple(next(places) for _ in x) for x in rounded.inputs.shape
     )
-    function = partial(question.function, **question.options)
-    by_text = of_function(function, shape, question.chosen, given, size)
+    function = partial(rounded.function, **rounded.options)
+    by_text = of_function(function, shape, rounded.chosen, given, size)
     error = by_program.error_of(found.computed)
     with np.errstate(all="ignore"):
         off = np.abs(found.error - error) / np.abs(error)
@@ -322,16 +226,16 @@ def _checked(question: Question, truth: int) -> TruthCheck | None:
     )
 
 
-def _intervals(question: Question) -> Array | None:
+def _intervals(rounded: RoundedFunction) -> Array | None:
     """Return for the first inputs the largest distance of a computed result from an end of its interval."""
-    if question.rounding.stochastic:
+    if rounded.rounding.stochastic:
         return None
-    numbers = [x[:_INTERVALS] for x in question.inputs.block(0)]
-    given, _ = question.rounded_inputs(numbers)
-    if question.data == "real":
+    numbers = [x[:_INTERVALS] for x in rounded.inputs.block(0)]
+    given, _ = rounded.rounded_inputs(numbers)
+    if rounded.data == "real":
         return None
-    found = question.at(numbers)
-    low, high = bounds.interval(question.program, question.outputs, given, question.scalars)
+    found = rounded.at(numbers)
+    low, high = bounds.interval(rounded.program, rounded.outputs, given, rounded.scalars)
     with np.errstate(all="ignore"):
         width: Array = np.maximum(high - found.computed, found.computed - low)
     return np.where(np.isnan(width), np.inf, width)

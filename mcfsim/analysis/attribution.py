@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.analysis.rounded_run import Run
+from mcfsim.analysis.rounded_run import RoundedRun
 from mcfsim.analysis.secants import flipped, slopes
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.kernels.real_numbers import as_float
@@ -28,7 +28,7 @@ class Attribution:
     program : Program
     outputs : sequence of Register
         The results whose sum is analysed.
-    run : Run
+    run : RoundedRun
         The rounded results and the rounding error of each operation.
     input_errors : mapping of Register to array, optional
         Rounded minus given inputs, where the rounding of inputs is part of the question.
@@ -43,7 +43,7 @@ class Attribution:
 
     program: Program
     outputs: Sequence[Register]
-    run: Run
+    run: RoundedRun
     input_errors: Mapping[Register, Array]
 
     @cached_property

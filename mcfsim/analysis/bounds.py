@@ -26,7 +26,7 @@ _OWN = 1.0 + 2.0**-40
 
 
 @dataclass(frozen=True)
-class Bound:
+class ErrorBound:
     """A bound and what it claims.
 
     Attributes
@@ -45,17 +45,17 @@ class Bound:
     about: str
 
 
-BOUNDS: Mapping[str, Bound] = {
+BOUNDS: Mapping[str, ErrorBound] = {
     x.name: x
     for x in (
-        Bound("first order", "first order", "the sum of |derivative| times the unit of each rounding"),
-        Bound(
+        ErrorBound("first order", "first order", "the sum of |derivative| times the unit of each rounding"),
+        ErrorBound(
             "3 sigma",
             "heuristic",
             "three times the root of the sum of squares of the same terms, after Higham and Mary 2019",
         ),
-        Bound("running", "bound", "running error analysis (Wilkinson), with products of errors"),
-        Bound("interval", "bound", "interval arithmetic in the format, rounded outward"),
+        ErrorBound("running", "bound", "running error analysis (Wilkinson), with products of errors"),
+        ErrorBound("interval", "bound", "interval arithmetic in the format, rounded outward"),
     )
 }
 

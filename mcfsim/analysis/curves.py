@@ -151,9 +151,9 @@ def curve(
         ]
     else:
         report = analyse(function, inputs, formats, **given)
-        return _fitted(report.question.program.name, along, _by_condition(report))
+        return _fitted(report.rounded.program.name, along, _by_condition(report))
     points = [_point(x, report) for x, report in zip(places, reports, strict=True)]
-    return _fitted(reports[0].question.program.name, along, points)
+    return _fitted(reports[0].rounded.program.name, along, points)
 
 
 def _of_length(inputs: Mapping[str, Any], length: int) -> dict[str, Any]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.analysis.advice import Advice, advise
 from mcfsim.analysis.blame import Blame, BlameRow
 from mcfsim.analysis.bounds import BOUNDS
 from mcfsim.analysis.expressions import Expression
-
-if TYPE_CHECKING:
-    from mcfsim.analysis.advice import Advice
-    from mcfsim.analysis.analyse import Question
-    from mcfsim.analysis.worst_inputs import Found
-    from mcfsim.formats import Format
+from mcfsim.analysis.rounded_function import RoundedFunction
+from mcfsim.analysis.worst_inputs import WorstInput, search
+from mcfsim.formats import Format
 
 Array = NDArray[np.float64]
 
@@ -53,7 +51,7 @@ class BoundRow:
     Attributes
     ----------
     name, claim, about : str
-        See `mcfsim.analysis.bounds.Bound`.
+        See `mcfsim.analysis.bounds.ErrorBound`.
     over : float
         Median of bound over error, where both are finite and the error is not zero.
     inputs : int
@@ -78,7 +76,7 @@ class Report:
 
     Parameters
     ----------
-    question : Question
+    rounded : RoundedFunction
         Function, format, rounding and inputs.
     sums : Blame
     columns : mapping of str to array
@@ -89,7 +87,7 @@ class Report:
         The largest distance of the first computed results from the ends of their intervals.
     """
 
-    question: Question
+    rounded: RoundedFunction
     sums: Blame
     columns: Mapping[str, Array]
     truth: TruthCheck | None
@@ -99,7 +97,7 @@ class Report:
     @property
     def format(self) -> Format:
         """The format."""
-        return self.question.format
+        return self.rounded.format
 
     @property
     def u(self) -> float:
@@ -204,23 +202,19 @@ class Report:
 
         See `mcfsim.analysis.advice.advise`.
         """
-        from mcfsim.analysis.advice import advise
+        return advise(self.rounded, target, wide, **options)
 
-        return advise(self, target, wide, **options)
-
-    def search(self, objective: str = "error/(cond u)", **options: Any) -> Found:
+    def search(self, objective: str = "error/(cond u)", **options: Any) -> WorstInput:
         """Return the worst inputs that a search among the format's neighbours finds.
 
         See `mcfsim.analysis.worst_inputs.search`.
         """
-        from mcfsim.analysis.worst_inputs import search
-
-        return search(self, objective, **options)
+        return search(self.rounded, objective, **options)
 
     # -- as data and text ---------------------------------------------------------------------------------
     def as_json(self) -> dict[str, Any]:
         """Return what was found as JSON data: no arrays, and NaN and infinities as None."""
-        question = self.question
+        rounded = self.rounded
         blame = []
         for row in self.blame():
             data = asdict(row)
@@ -228,18 +222,18 @@ class Report:
                 data["expression"] = {**asdict(row.expression), "where": row.expression.where}
             blame.append(data)
         found = {
-            "function": question.program.name,
+            "function": rounded.program.name,
             "format": str(self.format),
-            "rounding": str(question.rounding.mode),
-            "scalars": question.scalars,
-            "data": question.data,
-            "output": question.output,
+            "rounding": str(rounded.rounding.mode),
+            "scalars": rounded.scalars,
+            "data": rounded.data,
+            "output": rounded.output,
             "inputs": {
-                "text": str(question.inputs),
-                "count": question.inputs.size,
-                "seed": question.inputs.seed,
+                "text": str(rounded.inputs),
+                "count": rounded.inputs.size,
+                "seed": rounded.inputs.seed,
             },
-            "operations": len(question.program.steps),
+            "operations": len(rounded.program.steps),
             "unit_roundoff": self.u,
             "error": {
                 "median": self.median(),
@@ -256,8 +250,6 @@ class Report:
         return plain
 
     def __str__(self) -> str:
-        from mcfsim.analysis.report_text import report_text
-
         return report_text(self)
 
     __repr__ = __str__
@@ -277,3 +269,71 @@ def _plain(x: Any) -> Any:
     if isinstance(x, float | np.floating):
         return float(x) if np.isfinite(x) else None
     return int(x) if isinstance(x, np.integer) else x
+
+
+# -- as text ----------------------------------------------------------------------------------------------
+#: Expressions that are shown.
+_ROWS = 8
+
+
+def report_text(report: Report, rows: int = _ROWS) -> str:
+    """Return a report as lines of text."""
+    rounded, truth = report.rounded, report.truth
+    lines = [
+        f"{rounded.program.name}, {report.format}, {rounded.rounding.mode}: "
+        f"{len(rounded.program.steps)} operations, {rounded.inputs.size} inputs ({rounded.inputs})"
+    ]
+    if truth is not None:
+        lines.append(
+            f"truth    {truth.compared} of {truth.inputs} errors compared with mpmath, {truth.bits} bits: "
+            f"{truth.off:.1g} off"
+        )
+        if truth.constants > 2.0**-60:
+            lines.append(
+                f"         constants rounded into the format change exact results by up to "
+                f"{truth.constants / report.u:.3g} u: the program is not the function"
+            )
+    lines.append(f"error    {error_text(report)}")
+    shown = [row for row in report.blame() if row.rms > 0 or row.nonfinite or row.stagnant or row.turned]
+    for place, row in enumerate(shown[:rows]):
+        where = row.expression
+        name, line = (where.text, where.where) if isinstance(where, Expression) else (where, "")
+        notes = [
+            f"{count} {what}"
+            for count, what in (
+                (row.nonfinite, "first infinite or NaN"),
+                (row.stagnant, "sums that stay"),
+                (row.turned, "choices turned"),
+            )
+            if count
+        ]
+        explains = f"{100 * row.explains:5.0f} %" if np.isfinite(row.explains) else "      -"
+        lines.append(
+            f"{'blame' if not place else '':8s} rms {row.rms:8.3g} u   explains {explains}   "
+            f"{name}   {line}{'   ' + ', '.join(notes) if notes else ''}".rstrip()
+        )
+    if len(shown) > rows:
+        lines.append(f"         and {len(shown) - rows} more")
+    for place, bound in enumerate(report.bounds()):
+        holds = "holds" if not bound.exceeded else f"exceeded by {bound.exceeded} of {bound.inputs}"
+        head = "" if place else "bounds"
+        lines.append(
+            f"{head:8s} {bound.name}: {bound.over:.3g} times the error in the median; {holds} ({bound.claim})"
+        )
+    return "\n".join(lines)
+
+
+def error_text(report: Report) -> str:
+    """Return the sizes of errors in one line, in units of u."""
+    u, ratio = report.u, report.ratio
+    known = ratio[np.isfinite(ratio)]
+    text = f"median {report.median() / u:.3g} u, largest {report.worst() / u:.3g} u"
+    if known.size:
+        text += f"; / (cond u) largest {known.max():.3g}"
+    turned = int(np.count_nonzero(report.columns["turned"]))
+    text += f"; {turned} inputs with a turned choice" if turned else ""
+    if lost := int(np.count_nonzero(~report.finite)):
+        text += f"; {lost} infinite or NaN"
+    if report.zeros:
+        text += f"; {report.zeros} with an exact result of 0, which has no relative error"
+    return text

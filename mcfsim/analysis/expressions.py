@@ -12,13 +12,12 @@ from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any
 
-import mcfsim
 from mcfsim.compile.program import Program
 from mcfsim.compile.tracing import BETWEEN, ProgramRecording, record
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 
-_PACKAGE = str(Path(mcfsim.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,8 @@ def recorded_function(
     """
     own = getattr(function, "__wrapped__", function).__code__.co_filename
 
-    class Recording(_Recording):
+    class FromHere(_Recording):
         own_file = own
 
-    recording = record(
-        function, fmt, rounding, operands=operands, lines=True, options=options, kind=Recording
-    )
+    recording = record(function, fmt, rounding, operands=operands, lines=True, options=options, kind=FromHere)
     return recording.program(merged=False)

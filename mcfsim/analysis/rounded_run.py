@@ -23,7 +23,7 @@ Block = NDArray[Any]
 Formats = Mapping[Register, Format]
 
 
-class Run(NamedTuple):
+class RoundedRun(NamedTuple):
     """The results of a program's steps on a block of inputs.
 
     Attributes
@@ -46,8 +46,8 @@ def run(
     formats: Formats = MappingProxyType({}),
     random: RandomWords | None = None,
     start: int = 0,
-) -> Run:
-    """Run a program on a block.
+) -> RoundedRun:
+    """RoundedRun a program on a block.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def run(
             values[step.result] = np.asarray(made, np.float64)
             exact = step.operation in SELECTING and len(step.registers) == len(step.operands)
             errors[step.result] = zero if exact else _error(step, values, formats)
-    return Run(values, errors)
+    return RoundedRun(values, errors)
 
 
 def _performed(

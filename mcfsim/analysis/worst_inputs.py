@@ -6,20 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import Inputs
 from mcfsim.checks import hint, whole_number
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import codes_by_kind
-
-if TYPE_CHECKING:
-    from mcfsim.analysis.analyse import Question
-    from mcfsim.analysis.error_report import Report
 
 #: Up to so many inputs all are tried.
 _ALL = 1 << 20
@@ -38,7 +35,7 @@ OBJECTIVES: Mapping[str, Callable[[Attribution, float], Any]] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class WorstInput:
     """The worst input that a search found.
 
     Attributes
@@ -67,7 +64,7 @@ class Found:
 
 
 def search(
-    report: Report,
+    rounded: RoundedFunction,
     objective: str = "error/(cond u)",
     *,
     inside: tuple[float, float] | None = None,
@@ -75,12 +72,13 @@ def search(
     steps: int = 120,
     seed: int = 0,
     every: bool | None = None,
-) -> Found:
+) -> WorstInput:
     """Search for the worst input, by moves of some ulps, to other binades, and between good inputs.
 
     Parameters
     ----------
-    report : Report
+    rounded : RoundedFunction
+        A function with its format and inputs, as a report has it.
     objective : {"error/(cond u)", "error/u", "error", "absolute"}, optional
         What is to be large. Inputs whose error is no number, or whose exact result is zero, are left out.
     inside : tuple of two numbers, optional
@@ -101,7 +99,7 @@ def search(
         raise ValueError(f"unknown objective {objective!r}{hint(objective, OBJECTIVES)}; known: {known}")
     whole_number("starts", starts, least=2)
     whole_number("steps", steps, least=0)
-    space = _Space(report.question, inside)
+    space = _Space(rounded, inside)
     if every or (every is None and space.size <= _ALL):
         if space.size > _ALL:
             raise ValueError(f"{space.size} inputs are too many to try them all: at most {_ALL}")
@@ -112,14 +110,14 @@ def search(
 class _Space:
     """The inputs of a range, as places: integers in the order of the format's values."""
 
-    def __init__(self, question: Question, inside: tuple[float, float] | None) -> None:
-        self.question, self.codes = question, codes_by_kind(question.format)
-        given, _ = question.rounded_inputs(question.inputs.block(0))
+    def __init__(self, rounded: RoundedFunction, inside: tuple[float, float] | None) -> None:
+        self.rounded, self.codes = rounded, codes_by_kind(rounded.format)
+        given, _ = rounded.rounded_inputs(rounded.inputs.block(0))
         self.given = [self._places(x) for x in given]
         if inside is None:
             ends = [(int(x.min()), int(x.max())) for x in self.given]
         else:
-            low, high = (question.rounded_inputs([np.array([end])] * 1)[0][0] for end in inside)
+            low, high = (rounded.rounded_inputs([np.array([end])] * 1)[0][0] for end in inside)
             ends = [(int(self._places(low)[0]), int(self._places(high)[0]))] * len(given)
         self.ends = ends
         self.size = prod(high - low + 1 for low, high in ends)
@@ -128,7 +126,7 @@ class _Space:
         return self.codes.places(self.codes.encode(np.ascontiguousarray(x)))
 
     def numbers(self, places: list[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-        carrier = carrier_of(self.question.format)
+        carrier = carrier_of(self.rounded.format)
         return [self.codes.decode(self.codes.at(x)).astype(carrier).astype(np.float64) for x in places]
 
     def value(self, places: list[NDArray[np.int64]], objective: str) -> NDArray[np.float64]:
@@ -136,21 +134,21 @@ class _Space:
         parts = []
         for start in range(0, places[0].size, Inputs.BLOCK):
             part = [x[start : start + Inputs.BLOCK] for x in places]
-            found = self.question.at(self.numbers(part))
+            found = self.rounded.at(self.numbers(part))
             with np.errstate(all="ignore"):
-                value = OBJECTIVES[objective](found, 2.0**-self.question.format.precision)
+                value = OBJECTIVES[objective](found, 2.0**-self.rounded.format.precision)
             finite = np.isfinite(value) & (found.exact != 0)
             parts.append(np.where(finite, value, -1.0))
         return np.concatenate(parts)
 
-    def found(self, objective: str, place: list[int], value: float, start: float, every: bool) -> Found:
+    def found(self, objective: str, place: list[int], value: float, start: float, every: bool) -> WorstInput:
         numbers = self.numbers([np.array([x]) for x in place])
-        names = [x.name for x in self.question.program.inputs]
+        names = [x.name for x in self.rounded.program.inputs]
         pairs = zip(names, (float(x[0]) for x in numbers), strict=True)
-        return Found(objective, value, start, dict(pairs), every)
+        return WorstInput(objective, value, start, dict(pairs), every)
 
 
-def _try_all(space: _Space, objective: str) -> Found:
+def _try_all(space: _Space, objective: str) -> WorstInput:
     ranges = [np.arange(low, high + 1) for low, high in space.ends]
     head = max(1, len(ranges) - 2)  # the last two operands side by side, the others one by one
     best, where = -1.0, [x[0] for x in ranges]
@@ -164,7 +162,7 @@ def _try_all(space: _Space, objective: str) -> Found:
     return space.found(objective, where, best, best, True)
 
 
-def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.random.Generator) -> Found:
+def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.random.Generator) -> WorstInput:
     size, low, high = starts, *(np.array(ends) for ends in zip(*space.ends, strict=True))
     chosen = rng.integers(0, space.given[0].size, size)
     # Half of them from the given inputs, half from all places of the range.
@@ -172,7 +170,7 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
     places = np.where(np.arange(size) % 2, anywhere, np.stack([x[chosen] for x in space.given]))
     values = space.value(list(places), objective)
     first = float(values.max())
-    binade = 1 << (space.question.format.precision - 1)
+    binade = 1 << (space.rounded.format.precision - 1)
     for _ in range(steps):
         kind = rng.integers(0, 6, places.shape)
         reach = np.exp2(rng.uniform(0, np.log2(binade) + 1, places.shape)).astype(np.int64)

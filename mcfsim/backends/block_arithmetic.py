@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, Scalar
-from mcfsim.compile.scalars import ScalarEncoding, encoding
+from mcfsim.compile.scalars import ScalarEncoding, encoding, function_of_real
 from mcfsim.formats import Format
 from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
@@ -29,7 +29,6 @@ from mcfsim.kernels.real_numbers import (
     changed_real,
     enter,
     exact_or_binary64,
-    function_of_real,
     is_scalar,
     signum,
 )

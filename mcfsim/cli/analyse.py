@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Sequence
+from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from typer import Argument, Option
 
 from mcfsim.checks import hint
 from mcfsim.cli.application import Place, command, given
-from mcfsim.report.terminal import say
+from mcfsim.report.terminal import say, say_text
 
 if TYPE_CHECKING:
     from mcfsim.analysis.curves import Curve
@@ -118,7 +119,7 @@ def analyse(
     for place, report in enumerate(
         run_analysis(found, inputs, formats, truth=truth, output=chosen, **shared)
     ):
-        say(*([""] if place else []), str(report))
+        say_text(("\n" if place else "") + str(report) + "\n")
         advice = report.advise(target, wide) if target is not None else None
         if advice is not None:
             say(f"advice   {advice}")
@@ -139,7 +140,7 @@ def analyse(
                 save_one(figure, png)
             say(f"saved {png}")
     if drawn is not None:
-        say("", str(drawn))
+        say_text(f"\n{drawn}\n")
 
 
 def _write(path: Path, text: str) -> None:
@@ -154,9 +155,8 @@ def library() -> dict[str, Callable[..., Any]]:
     """Return the functions of `mcfsim.functions` by name."""
     from mcfsim import functions
 
-    return {
-        name: getattr(functions, name) for name in functions.__all__ if callable(getattr(functions, name))
-    }
+    found = {name: getattr(functions, name) for name in functions.__all__}
+    return {name: item for name, item in found.items() if isfunction(item)}
 
 
 def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -187,14 +187,15 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _benchmark(name: str, known: Sequence[str] | dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    from mcfsim.analysis.samplers import operand_names
     from mcfsim.functions import FPBENCH
 
     if name not in FPBENCH:
         every = [*known, *FPBENCH]
         raise ValueError(f"no function {name!r}{hint(name, every)}; mcfsim analyse --list shows all")
     item = FPBENCH[name]
-    inputs = {operand: f"uniform({low!r}, {high!r})" for operand, (low, high) in item.inputs.items()}
-    return item.function, inputs
+    ranges = [f"uniform({low!r}, {high!r})" for low, high in item.inputs.values()]
+    return item.function, dict(zip(operand_names(item.function, {}), ranges, strict=True))
 
 
 def _loaded(path: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
@@ -16,17 +17,18 @@ from mcfsim.compile.program import Use
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
-from mcfsim.kernels.elementary import FUNCTIONS
-from mcfsim.kernels.operation_plan import COMFORT, SELECTING, sum_within
+from mcfsim.kernels.elementary import FUNCTIONS, function_entry, odd_value
+from mcfsim.kernels.operation_plan import COMFORT, SELECTING, Way, refusal, sum_within
 from mcfsim.kernels.real_numbers import (
     Scalars,
     changed_real,
     described,
     enter,
     exact_or_binary64,
-    function_of_real,
+    round_real,
 )
 from mcfsim.kernels.stand_ins import stand_in
+from mcfsim.random import Words
 from mcfsim.rounding import Rounding, Underflow
 
 #: Operations that change at most a sign, and rounding: their result for a number is known without a line.
@@ -183,3 +185,37 @@ def _parts(number: float, bits: int) -> tuple[float, float]:
     fraction, exponent = math.frexp(number)
     high = math.ldexp(math.trunc(math.ldexp(fraction, bits)), exponent - bits)
     return high, number - high
+
+
+def function_of_real(
+    name: str,
+    x: Any,
+    fmt: Format,
+    rounding: Rounding,
+    scalars: Scalars,
+    words: Callable[[], Words | None] = lambda: None,
+) -> float:
+    """Return an elementary function of a real scalar, rounded once: a value of the format.
+
+    Parameters
+    ----------
+    name : str
+        A name in `mcfsim.kernels.elementary.FUNCTIONS`.
+    x, fmt, rounding, scalars, words
+        As for `mcfsim.kernels.real_numbers.changed_real`.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If binary64 has not the bits that decide.
+    """
+    way, why = function_entry(fmt, rounding)
+    if way is Way.REFUSED:
+        raise refusal(name, fmt, rounding, why)
+    exact: Any = exact_or_binary64(x)
+    if rounding.underflow is Underflow.FLUSH_INPUTS:
+        if abs(exact) < fmt.smallest_normal:
+            exact = math.copysign(0.0, exact)
+        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    entered, _ = enter(exact, fmt, rounding, scalars)
+    return round_real(odd_value(name, entered), fmt, rounding, words())

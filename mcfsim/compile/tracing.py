@@ -365,10 +365,7 @@ def record(
     options: Mapping[str, Any] = MappingProxyType({}),
     kind: type[ProgramRecording] = ProgramRecording,
 ) -> ProgramRecording:
-    """Record a branch-free algorithm unchanged, in a recording of a kind.
-
-    Other parameters and errors are those of `trace`.
-    """
+    """Record a branch-free algorithm unchanged, in a recording of a kind; for the rest see `trace`."""
     fmt = get_format(fmt)
     text = getattr(function, "__wrapped__", function)
     if operands is None:

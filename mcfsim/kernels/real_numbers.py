@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from mcfsim.formats import Format, Posit
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
-from mcfsim.kernels.elementary import function_entry, odd_value
-from mcfsim.kernels.operation_plan import Way, refusal
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
@@ -196,40 +194,6 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "sign": lambda x: float(signum(np.array([x]))[0]),
     "settle": lambda x: x,
 }
-
-
-def function_of_real(
-    name: str,
-    x: Any,
-    fmt: Format,
-    rounding: Rounding,
-    scalars: Scalars,
-    words: Callable[[], Words | None] = lambda: None,
-) -> float:
-    """Return an elementary function of a real scalar, rounded once: a value of the format.
-
-    Parameters
-    ----------
-    name : str
-        A name in `mcfsim.kernels.elementary.FUNCTIONS`.
-    x, fmt, rounding, scalars, words
-        As for `changed_real`.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If binary64 has not the bits that decide.
-    """
-    way, why = function_entry(fmt, rounding)
-    if way is Way.REFUSED:
-        raise refusal(name, fmt, rounding, why)
-    exact: Any = exact_or_binary64(x)
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
-        if abs(exact) < fmt.smallest_normal:
-            exact = math.copysign(0.0, exact)
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
-    entered, _ = enter(exact, fmt, rounding, scalars)
-    return round_real(odd_value(name, entered), fmt, rounding, words())
 
 
 def nearest_binary64(exact: Fraction | float) -> float:

@@ -36,7 +36,7 @@ def report_figure(report: Report) -> Iterator[Figure]:
     with subplots(1, 2, width=11.0, height=max(2.8, 0.9 + 0.34 * len(rows))) as (figure, axes):
         _draw_distribution(axes[0][0], report)
         _draw_blame(axes[0][1], rows)
-        name, inputs, u = report.question.program.name, report.question.inputs.size, report.u
+        name, inputs, u = report.rounded.program.name, report.rounded.inputs.size, report.u
         sizes = f"median error {report.median() / u:.3g} u, largest {report.worst() / u:.3g} u"
         figure.suptitle(f"{name} in {report.format}: {sizes}, of {inputs:,} inputs", x=0.01, ha="left")
         yield figure

@@ -14,10 +14,9 @@ import numpy as np
 from mcfsim.analysis.advice import Advice
 from mcfsim.analysis.blame import BlameRow
 from mcfsim.analysis.curves import Curve
-from mcfsim.analysis.error_report import Report
+from mcfsim.analysis.error_report import Report, error_text
 from mcfsim.analysis.expressions import Expression
-from mcfsim.analysis.report_text import error_text
-from mcfsim.analysis.worst_inputs import Found
+from mcfsim.analysis.worst_inputs import WorstInput
 from mcfsim.report.analysis_figure import curve_figure, report_figure
 from mcfsim.report.plotting import ARRIVING
 
@@ -50,7 +49,7 @@ code { font: 13px ui-monospace, monospace; } img { max-width: 100%; }
 def analysis_page(
     report: Report,
     advice: Advice | None = None,
-    found: Found | None = None,
+    found: WorstInput | None = None,
     curve: Curve | None = None,
 ) -> str:
     """Return a complete HTML page, which needs no script and no network.
@@ -63,12 +62,12 @@ def analysis_page(
     advice, found, curve : optional
         What `Report.advise`, `Report.search` and `mcfsim.curve` returned, to be shown as well.
     """
-    question, rows = report.question, report.blame()
-    title = f"{question.program.name} in {report.format}, {question.rounding.mode}"
+    rounded, rows = report.rounded, report.blame()
+    title = f"{rounded.program.name} in {report.format}, {rounded.rounding.mode}"
     parts = [
         f"<h1>{html.escape(title)}</h1>",
         _paragraph(
-            f"{len(question.program.steps)} operations, {question.inputs.size} inputs ({question.inputs}). "
+            f"{len(rounded.program.steps)} operations, {rounded.inputs.size} inputs ({rounded.inputs}). "
             f"Error: {error_text(report)}. u = {report.u:.3g}."
         ),
         _truth(report),

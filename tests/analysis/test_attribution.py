@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.analysis.analyse import Question, analyse
+from mcfsim.analysis.analyse import analyse
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame
+from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import run
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.analysis.truth import of_program
@@ -25,7 +26,9 @@ FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit16")
 
 def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, **options):
     found = inputs_of(function, inputs, options, count, 0)
-    return Question.of(function, found, mcf.get_format(fmt), Rounding(mode), "exact", 0, "format", options)
+    return RoundedFunction.of(
+        function, found, mcf.get_format(fmt), Rounding(mode), "exact", 0, "format", options
+    )
 
 
 def exactly(operation, operands):
@@ -90,6 +93,7 @@ def test_values_and_own_errors_are_those_of_the_oracle_and_of_fractions(function
             assert abs(own - right) <= abs(right) / 2**36 + (high - low), (step, operands, float(own - right))
 
 
+@pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -194,7 +198,7 @@ def test_real_data_count_the_rounding_of_inputs():
     report = analyse(total, {"x": "uniform(0.1, 1)*2"}, data="real", count=500)
     rows = {str(row.expression): row for row in report.blame()}
     assert rows["the rounding of inputs"].rms > 0.2
-    exact = sum(report.question.inputs.block(0))
+    exact = sum(report.rounded.inputs.block(0))
     assert np.allclose(report.exact, exact, rtol=1e-15)
 
 

@@ -67,7 +67,7 @@ class Attribution:
                 total = local
                 for slope, x in zip(k, d, strict=True):
                     if x is not _ZERO:
-                        total = total + slope * x
+                        total = total + _times(slope, x)
                 errors[step.result] = total
         return errors, own, found, turned
 
@@ -102,7 +102,8 @@ class Attribution:
         return self.computed - self.error
 
     # -- backward -----------------------------------------------------------------------------------------
-    def _factors(self, of: Mapping[Register, list[Any]]) -> dict[Register, Any]:
+    def _factors(self, of: Mapping[Register, list[Any]], *, careful: bool = False) -> dict[Register, Any]:
+        """Return the factor of each result; if careful, what has no effect has none, whatever the slope."""
         factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
         for x in self.outputs:
             factors[x] = np.float64(self.outputs.count(x))
@@ -113,27 +114,37 @@ class Attribution:
                     continue
                 for x, slope in zip(step.operands, of[step.result], strict=True):
                     if isinstance(x, Register):
-                        passed = np.where(np.equal(factor, 0), 0.0, factor * slope)
+                        passed = _times(slope, factor)
+                        if careful:
+                            passed = np.where(np.equal(factor, 0), 0.0, passed)
                         factors[x] = factors[x] + passed if x in factors else passed
         return factors
 
     @cached_property
     def factors(self) -> Mapping[Register, Any]:
         """By how much the output changes for each unit of a result's own error, exactly, by secants."""
-        return self._factors(self._forward[2])
+        slopes = self._forward[2]
+        factors = self._factors(slopes)
+        # Zero times infinity is rare, and shows in what reaches the inputs or steps without operands.
+        known = all(np.isfinite(np.sum(x)) for x in factors.values())
+        return factors if known else self._factors(slopes, careful=True)
 
     def shares(self) -> Iterator[tuple[Register, Array]]:
         """Yield the share of the error of each operation, and of each input that was rounded."""
         own, factors = self._forward[1], self.factors
         for x, local in own.items():
-            if x in factors:
-                yield x, np.where(np.equal(local, 0), 0.0, factors[x] * local)
+            if x in factors and local is not _ZERO:
+                share = factors[x] * local
+                if not np.isfinite(np.sum(share)):
+                    share = np.where(np.equal(local, 0), 0.0, share)
+                yield x, share
 
     # -- first order --------------------------------------------------------------------------------------
     @cached_property
     def exact_values(self) -> Mapping[Register, Any]:
         """The exact values of all inputs and results."""
-        return {x: value - self.errors[x] for x, value in self.run.values.items()}
+        errors = self.errors
+        return {x: v if errors[x] is _ZERO else v - errors[x] for x, v in self.run.values.items()}
 
     @cached_property
     def _derivatives(self) -> dict[Register, list[Any]]:
@@ -160,6 +171,13 @@ class Attribution:
             ]
             condition: Array = _total(terms) / np.abs(self.exact)
         return np.broadcast_to(condition, self.exact.shape)
+
+
+def _times(slope: Any, x: Any) -> Any:
+    """Return a product with a slope, which often is 1 or -1."""
+    if isinstance(slope, float):
+        return x if slope == 1.0 else -x if slope == -1.0 else slope * x
+    return slope * x
 
 
 def _total(terms: Sequence[Any]) -> Any:

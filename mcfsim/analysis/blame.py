@@ -130,15 +130,17 @@ class Blame:
         for step in self._program.steps:
             sums = self._sums.setdefault(self._row_of[step.result], _Sums())
             result = values[step.result]
-            now = ~np.isfinite(result) & ~bad
-            if now.any():
+            if not np.isfinite(np.sum(result)):  # one pass, for what hardly any block has
+                now = ~np.isfinite(result) & ~bad
                 sums.nonfinite += int(np.count_nonzero(now))
                 bad |= now
             if step.operation in ("add", "sub"):
                 a, b = (self._number(x, values) for x in step.operands)
                 b = -b if step.operation == "sub" else b
-                kept = ((result == a) & (b != 0)) | ((result == b) & (a != 0))
-                sums.stagnant += int(np.count_nonzero(kept & (found.run.errors[step.result] != 0)))
+                own = found.run.errors[step.result]
+                # Where something was lost, the other term is not zero.
+                kept = ((result == a) | (result == b)) & (own != 0)
+                sums.stagnant += int(np.count_nonzero(kept))
             if step.operation == "choose":
                 h = [self._number(x, values) for x in step.operands]
                 d = [found.errors[x] if isinstance(x, Register) else 0.0 for x in step.operands]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from mcfsim.kernels.elementary import FUNCTIONS, odd_value, residual_value, resi
 from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.kernels.real_numbers import Scalars, exact_or_binary64
 from mcfsim.random import RandomWords
+from mcfsim.rounding import Rounding
 
 Block = NDArray[Any]
 Formats = Mapping[Register, Format]
@@ -75,7 +77,9 @@ def run(
             operands = [carried[x] if isinstance(x, Register) else x for x in step.operands]
             words = None if random is None else random.of(place)
             made = _performed(step, operands, formats, scalars, words, start)
-            made = carried[step.result] = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
+            if np.size(made) != size or np.ndim(made) == 0:  # of numbers alone
+                made = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
+            carried[step.result] = made
             values[step.result] = np.asarray(made, np.float64)
             exact = step.operation in SELECTING and len(step.registers) == len(step.operands)
             errors[step.result] = zero if exact else _error(step, values, formats)
@@ -94,15 +98,20 @@ def _performed(
     given = [formats.get(x, x.format) for x in step.registers]
     if step.operation == "round":
         x = operands[0]
-        ar = BlockArithmetic(own, step.rounding, scalars).at(words, start)
+        ar = _arithmetic(own, step.rounding, scalars).at(words, start)
         return ar.round(x if not isinstance(x, np.ndarray) else x.astype(np.float64, copy=False))
     wide = max([own, *given], key=lambda fmt: (fmt.precision, fmt.emax)) if formats else own
-    ar = BlockArithmetic(wide, step.rounding, scalars).at(words, start)
+    ar = _arithmetic(wide, step.rounding, scalars).at(words, start)
     taken = [x.astype(ar.carrier, copy=False) if isinstance(x, np.ndarray) else x for x in operands]
     made = getattr(ar, step.operation)(*taken)
     if wide is own or wide == own:
         return made
     return round_to(made, own, step.rounding, random=words)
+
+
+@lru_cache(maxsize=256)
+def _arithmetic(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArithmetic:
+    return BlockArithmetic(fmt, rounding, scalars)
 
 
 def _error(step: ProgramStep, values: Mapping[Register, Block], formats: Formats) -> NDArray[np.float64]:

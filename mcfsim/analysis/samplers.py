@@ -165,7 +165,7 @@ class Inputs:
     seed: int
 
     #: Inputs of a block. Samplers draw by blocks, so that no result depends on how the work is shared.
-    BLOCK = 2048
+    BLOCK = 4096
 
     def block(self, number: int) -> list[Numbers]:
         """Return the numbers of a block, one array for each name."""

@@ -173,7 +173,8 @@ class Inputs:
         found: list[Numbers] = []
         for place, source in enumerate(self.sources):
             if isinstance(source, Sampler):
-                found += source.block(self.seed, place, number, stop - start)
+                # Whole blocks are drawn, so that more inputs begin with the same ones.
+                found += [x[: stop - start] for x in source.block(self.seed, place, number, self.BLOCK)]
             else:
                 found += [x[start:stop] for x in source]
         return found

@@ -91,6 +91,20 @@ def target_of(target: float | str, fmt: Format) -> float:
     return float(target)
 
 
+def wider_format(wide: Format | str, fmt: Format) -> Format:
+    """Return the format of advice; ``"two components"`` has twice the precision.
+
+    Raises
+    ------
+    ValueError
+        If it is not wider.
+    """
+    found = doubled(fmt) if wide == "two components" else get_format(wide)
+    if found.precision <= fmt.precision:
+        raise ValueError(f"{found} is not wider than {fmt}")
+    return found
+
+
 def doubled(fmt: Format) -> Format:
     """Return a format of twice the precision: what two components of a format hold."""
     return Format(f"two of {fmt}", precision=2 * fmt.precision, emin=fmt.emin - fmt.precision, emax=fmt.emax)
@@ -160,9 +174,7 @@ def advise(
         If the target is below u, or the format is not wider.
     """
     limit = target_of(target, rounded.format)
-    chosen_format = doubled(rounded.format) if wide == "two components" else get_format(wide)
-    if chosen_format.precision <= rounded.format.precision:
-        raise ValueError(f"{chosen_format} is not wider than {rounded.format}")
+    chosen_format = wider_format(wide, rounded.format)
     trial = _Trial(rounded, chosen_format)
     fresh_seed = rounded.inputs.seed + 1 if seed is None else seed
     before = trial.worst((), trial.samples[0])

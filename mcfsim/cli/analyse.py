@@ -98,8 +98,10 @@ def analyse(
         raise ValueError(
             "name a function, as mine.py:softmax; mcfsim analyse --list shows those of the library"
         )
+    from mcfsim.analysis.advice import target_of, wider_format
     from mcfsim.analysis.analyse import analyse as run_analysis
     from mcfsim.analysis.curves import curve as run_curve
+    from mcfsim.formats import get_format
     from mcfsim.report.plotting import checked_suffix
 
     if png is not None:
@@ -114,6 +116,10 @@ def analyse(
         **{"count": count, "seed": seed, "rounding": rounding, "scalars": scalars, "data": data},
         **{"options": options, "threads": threads},
     }
+    if target is not None:  # refused before the work begins
+        for fmt in map(get_format, formats):
+            target_of(target, fmt)
+            wider_format(wide, fmt)
     chosen: Any = output if output == "sum" else _whole(output)
     drawn = _curve(run_curve, found, inputs, formats, along, shared) if along is not None else None
     for place, report in enumerate(

@@ -1,0 +1,176 @@
+"""The documentation's code, the command, the page and the figures of an error analysis."""
+
+import contextlib
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import mcfsim as mcf
+from mcfsim.cli.application import app
+from mcfsim.report.analysis_figure import curve_figure, report_figure
+from mcfsim.report.analysis_page import analysis_page
+from tests.analysis.texts import bisection, softmax
+
+DOCS = Path(__file__).parents[2] / "docs" / "analyse.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+MINE = '''def scaled(ar, x, y, k=2.0):
+    """Not <b>markup</b> & such."""
+    return ar.add(ar.mul(x, k), ar.exp(y))
+'''
+
+
+def command(*words):
+    """Return the exit status and the output of a command."""
+    found = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+    return found.exit_code, found.output
+
+
+@pytest.mark.costly("the examples are whole analyses")
+@pytest.mark.parametrize("place", range(len(BLOCKS)))
+def test_the_documentation_says_what_its_code_prints(place, tmp_path):
+    """Also that the questions take at most 15 lines, imports and blank lines left out."""
+    path = tmp_path / "example.py"
+    path.write_text(BLOCKS[place])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(BLOCKS[place], str(path), "exec"), {"__name__": "example"})
+    text = printed.getvalue()
+    lines = [x for x in BLOCKS[place].splitlines() if x.strip() and not x.startswith(("import", "from"))]
+    assert len(lines) <= 15
+    if "average" in BLOCKS[place] and "advise" in BLOCKS[place]:
+        assert len(re.findall("with 2 expressions", text)) == 2
+        assert "no smaller set does" in text
+    if "iterative_refinement" in BLOCKS[place]:
+        slopes = [float(x) for x in re.findall(r"slope of log2 error ([-0-9.]+)", text)]
+        assert slopes[0] > 0.7
+        third = text.split("'float32'}")[1].splitlines()[2:8]
+        assert all(0.0010 < float(row.split()[1]) < 0.0018 for row in third)
+    if "distillation" in BLOCKS[place]:
+        names = "distillation_gradient", "cross_entropy_gradient"
+        rates = {x: [float(y) for y in re.findall(rf"{x} ([0-9.]+)%", text)] for x in names}
+        assert rates["distillation_gradient"] == sorted(rates["distillation_gradient"])
+        assert 3 < rates["distillation_gradient"][0] < 8 < 14 < rates["distillation_gradient"][2] < 25
+        assert max(rates["cross_entropy_gradient"]) < 1
+
+
+class _Page(HTMLParser):
+    """The text of a page, and the titles and classes of its shades."""
+
+    def __init__(self):
+        super().__init__()
+        self.text, self.shades, self.tags = "", [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        given = dict(attributes)
+        if tag == "span" and given.get("title"):
+            self.shades.append((given["class"], given["title"]))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_page_shows_the_text_as_text_with_a_shade_behind_each_expression(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    page, data = tmp_path / "page.html", tmp_path / "found.json"
+    status, text = command(
+        *(
+            "analyse",
+            f"{path}:scaled",
+            "--input",
+            "x=uniform(1, 2)",
+            "--input",
+            "y=normal()",
+            "--count",
+            "300",
+        ),
+        *("--option", "k=3.0", "--target", "0.02", "--search", "--html", str(page), "--json", str(data)),
+    )
+    assert status == 0, text
+    assert "ar.add(ar.mul(x, k), ar.exp(y))" in text
+    read = _Page()
+    read.feed(page.read_text())
+    assert "Not <b>markup</b> & such." in read.text
+    assert not {"script", "b"} & {*read.tags}
+    found = json.loads(data.read_text())
+    assert {row["expression"]["text"] for row in found["blame"]} >= {"ar.mul(x, k)", "ar.exp(y)"}
+    worst = max(found["blame"], key=lambda row: row["rms"])
+    shades = {title: int(shade[1:]) for shade, title in read.shades}
+    assert max(shades, key=shades.get).startswith(f"rms {worst['rms']:.3g} u")
+    assert sum(row["explains"] for row in found["blame"]) == pytest.approx(1)
+    assert found["truth"]["off"] < 1e-12
+
+
+@pytest.mark.costly("it draws six figures")
+def test_figures_are_drawn_of_reports_and_of_every_curve(tmp_path):
+    report = mcf.analyse(softmax, {"x": "normal()*4"}, count=100)
+    exact = mcf.analyse(lambda ar, x: ar.neg(x), {"x": "normal()"}, count=10)
+    for drawn in (report, exact):
+        with report_figure(drawn) as figure:
+            figure.savefig(tmp_path / "report.png")
+    for along, at in (
+        ("precision", [5, 8, 11]),
+        ("length", [2, 4, 8]),
+        ("condition", None),
+        ("rounding", None),
+    ):
+        curve = mcf.curve(softmax, {"x": "normal()*4"}, along, at, count=60)
+        with curve_figure(curve) as figure:
+            figure.savefig(tmp_path / "curve.svg")
+        assert len(curve.points) == len(at or curve.points)
+    text = analysis_page(report, report.advise("3u"), report.search(steps=3), curve)
+    assert text.count("<img") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sofmax"], "no function 'sofmax'.*softmax"),
+        (["nothing.py:f"], "there is no file nothing.py"),
+        (["nomodule:f"], "nomodule cannot be imported"),
+        (["softmax"], "nothing is said of x"),
+        (["softmax", "--input", "x=normal(*4"], "is no sampler"),
+        (["softmax", "--input", "normal()"], "is no name with a value"),
+        (["softmax", "--input", "y=normal()*3"], "no operand 'y'"),
+        (["softmax", "--input", "x=normal()*3", "--format", "bf17"], "bf17"),
+        (["softmax", "--input", "x=normal()*3", "--target", "0.1u"], "below u"),
+        (["softmax", "--input", "x=normal()*3", "--target", "much"], "a target is a number"),
+        (["softmax", "--input", "x=normal()*3", "--target", "2u", "--wide", "e4m3"], "not wider"),
+        (["softmax", "--input", "x=normal()*3", "--along", "speed"], "no curve along 'speed'"),
+        (["softmax", "--input", "x=normal()*3", "--along", "length=8:2"], "no values"),
+        (["softmax", "--input", "x=normal()*3", "--output", "7"], "no result 7"),
+        (["softmax", "--input", "x=normal()*3", "--output", "one"], "place of a result"),
+        ([], "name a function"),
+    ],
+)
+def test_a_line_that_asks_nothing_is_refused_in_one_line(words, message):
+    status, text = command("analyse", *words)
+    assert status == 2
+    assert re.search(message, text), text
+    assert text.count("\n") == 1
+
+
+def test_the_library_is_listed_and_benchmarks_bring_their_inputs():
+    status, text = command("analyse", "--list")
+    assert status == 0
+    assert {"softmax", "compensated_horner", "doppler1"} <= {
+        line.split()[0] for line in text.splitlines() if line
+    }
+    status, text = command("analyse", "doppler1", "--format", "float32", "--count", "50")
+    assert status == 0
+    assert "u: uniform(-100, 100)" in text
+
+
+def test_a_report_is_text_and_reports_of_formats_are_several():
+    reports = mcf.analyse(bisection, {"a": "uniform(1, 4)"}, ["e4m3fn", "bf16"], count=50)
+    assert [str(x.format) for x in reports] == ["float8_e4m3fn", "bfloat16"]
+    several = mcf.analyse(bisection, {"a": "uniform(1, 4)"}, precisions=range(6, 9), count=50)
+    assert [x.format.precision for x in several] == [6, 7, 8]
+    assert "choices turned" in str(reports[0])
+    assert repr(reports[0]) == str(reports[0])

@@ -21,7 +21,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 
 #: Inputs on which a set is tried first and at last, and sets that are tried to see whether one is smallest.
-_FEW, _MANY, _MOST_SETS = 512, 4096, 600
+_FEW, _MANY, _MOST_SETS = 128, 4096, 4000
 #: Times that inputs on which a set failed are added to those that it must serve.
 _ROUNDS = 4
 

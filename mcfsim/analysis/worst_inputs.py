@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from math import prod
 from typing import Any
 
@@ -20,6 +20,8 @@ from mcfsim.kernels.codes_by_kind import codes_by_kind
 
 #: Up to so many inputs all are tried.
 _ALL = 1 << 20
+#: Inputs that are refined, pairs of operands of each, and inputs of each pair.
+_REFINED, _PAIRS, _GRID = 8, 4, 1 << 14
 
 
 def _relative(found: Attribution, u: float) -> Any:
@@ -169,7 +171,7 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
     anywhere = rng.integers(low[:, None], high[:, None] + 1, (len(low), size))
     places = np.where(np.arange(size) % 2, anywhere, np.stack([x[chosen] for x in space.given]))
     values = space.value(list(places), objective)
-    first = float(values.max())
+    first, begun = float(values.max()), (places, values)
     binade = 1 << (space.rounded.format.precision - 1)
     for _ in range(steps):
         kind = rng.integers(0, 6, places.shape)
@@ -196,5 +198,46 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
         if tenth:
             places[:, order[:tenth]] = places[:, order[-tenth:]]
             values[order[:tenth]] = values[order[-tenth:]]
-    top = int(values.argmax())
-    return space.found(objective, [int(x) for x in places[:, top]], float(values[top]), first, False)
+    # Those at the start have binades that the search may have left.
+    places, values = (np.concatenate(x, axis=-1) for x in zip((places, values), begun, strict=True))
+    order = np.argsort(-values)
+    best, where = float(values[order[0]]), places[:, order[0]]
+    # The best inputs of several binades, each with two of its operands moved through their binades.
+    met: set[tuple[int, ...]] = set()
+    for start in order:
+        if len(met) == _REFINED:
+            break
+        binades = tuple((places[:, start] // binade).tolist())
+        if binades not in met:
+            met.add(binades)
+            value, found = _refined(space, objective, places[:, start], binade, rng)
+            if value > best:
+                best, where = value, found
+    return space.found(objective, [int(x) for x in where], best, first, False)
+
+
+def _refined(
+    space: _Space, objective: str, place: NDArray[np.int64], binade: int, rng: np.random.Generator
+) -> tuple[float, NDArray[np.int64]]:
+    """Return the best input that differs in two operands at most, each within its binade, and its value."""
+    low, high = zip(*space.ends, strict=True)
+    pairs = list(combinations(range(len(place)), 2)) or [(0, 0)]
+    best, where = -1.0, place
+    for first, second in rng.permutation(pairs)[:_PAIRS]:
+        starts = [place[k] // binade * binade for k in (first, second)]
+        ends = [
+            (max(low[k], start), min(high[k] + 1, start + binade))
+            for k, start in zip((first, second), starts, strict=True)
+        ]
+        sizes = [stop - start for start, stop in ends]
+        if sizes[0] * sizes[1] <= _GRID:
+            grid = [x.reshape(-1) for x in np.meshgrid(*(np.arange(*x) for x in ends))]
+        else:
+            grid = [rng.integers(*x, _GRID) for x in ends]
+        tried = [np.full(grid[0].size, x) for x in place]
+        tried[second], tried[first] = grid[1], grid[0]
+        values = space.value(tried, objective)
+        top = int(values.argmax())
+        if values[top] > best:
+            best, where = float(values[top]), np.array([x[top] for x in tried])
+    return best, where

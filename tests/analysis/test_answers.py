@@ -1,0 +1,165 @@
+"""Advice against brute force, searches against all inputs, bounds against errors, curves against theory."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.analysis.advice import target_of
+from mcfsim.analysis.analyse import analyse
+from mcfsim.analysis.blame import Blame
+from mcfsim.analysis.samplers import Inputs
+from mcfsim.rounding import DETERMINISTIC
+from tests.analysis.texts import TEXTS, average, random_function, root, softmax, total
+
+
+def worst(rounded, rows, wide, numbers):
+    """Return the largest error of the result, rounded back, with some expressions in a wider format."""
+    steps = Blame(rounded.program).steps_of(list(rows))
+    found = rounded.at(numbers, {step.result: mcf.get_format(wide) for step in steps})
+    back = np.asarray(mcf.round_to(found.computed, rounded.format), float)
+    with np.errstate(all="ignore"):
+        relative = np.abs((back - found.exact) / found.exact)
+    return float(np.nanmax(relative[found.exact != 0], initial=0.0))
+
+
+@pytest.mark.costly("every set of expressions is run")
+@pytest.mark.sampled(10, each=False)
+@pytest.mark.parametrize("chunk", range(10))
+def test_advice_is_the_smallest_set_that_serves(chunk, tmp_path):
+    for seed in range(5 * chunk, 5 * chunk + 5):
+        function = random_function(tmp_path, seed, operations=5)
+        report = analyse(function, {"x": "uniform(0.5, 2)", "y": "uniform(0.5, 2)"}, count=300, truth=0)
+        rounded, target = report.rounded, max(1.5 * report.u, report.median() + report.u / 2)
+        advice = report.advise(target)
+        every = {step.text.row for step in rounded.program.steps}
+        numbers = rounded.inputs.block(0)
+        if not advice.reached:
+            fresh = rounded.inputs.fresh(4096, rounded.inputs.seed + 1).block(0)
+            assert (
+                max(worst(rounded, every, "float32", x) for x in (numbers, fresh)) > target
+                or advice.fresh > target
+            )
+            continue
+        assert advice.smallest
+        assert max(advice.after, advice.fresh) <= target
+        assert worst(rounded, advice.expressions, "float32", numbers) == advice.after
+        samples = [numbers, *(rounded.inputs.fresh(4096, seed).block(0) for seed in range(1, 5))]
+        for size in range(len(advice.expressions)):
+            for rows in combinations(every, size):
+                assert any(worst(rounded, rows, "float32", x) > target for x in samples), (seed, rows)
+
+
+def test_advice_says_when_no_set_serves_and_when_none_is_needed():
+    report = analyse(root, TEXTS[root], count=300)
+    assert report.advise("2u").reached
+    easy = report.advise(1.0)
+    assert easy.expressions == ()
+    assert easy.after == easy.before
+    narrow = report.advise("1u", wide=mcf.Format("p9", precision=9, emin=-126, emax=127))
+    assert not narrow.reached
+    assert "least that p9 for all" in str(narrow)
+    both = report.advise("3u", wide="two components")
+    assert both.wide.precision == 16
+
+
+def test_targets_are_numbers_or_units():
+    fmt = mcf.get_format("bfloat16")
+    assert target_of("2u", fmt) == target_of(" 2 u ", fmt) == target_of(2.0**-7, fmt) == 2.0**-7
+    assert target_of("0.01", fmt) == target_of("1e-2", fmt) == 0.01
+    for wrong in ("u2", "-1u", "", "nan"):
+        with pytest.raises(ValueError, match="target"):
+            target_of(wrong, fmt)
+    with pytest.raises(ValueError, match="below u"):
+        target_of(2.0**-9, fmt)
+
+
+# -- searches ----------------------------------------------------------------------------------------------
+def hypot(ar, a, b):
+    return ar.sqrt(ar.add(ar.mul(a, a), ar.mul(b, b)))
+
+
+def squares(ar, a, b):
+    return ar.sub(ar.mul(a, a), ar.mul(b, b))
+
+
+def quotient(ar, a, b):
+    return ar.div(ar.add(a, b), ar.mul(a, b))
+
+
+def logistic(ar, a, b):
+    return ar.div(1.0, ar.add(1.0, ar.exp(ar.mul(a, b))))
+
+
+@pytest.mark.parametrize("objective", ["error/(cond u)", "error/u", "absolute"])
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("function", [hypot, squares, quotient, logistic], ids=lambda x: x.__name__)
+def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
+    report = analyse(function, {"a": "uniform(0.25, 12)", "b": "uniform(0.25, 12)"}, fmt, truth=0)
+    best = report.search(objective, every=True)
+    found = report.search(objective, every=False)
+    assert best.all_tried
+    assert not found.all_tried
+    assert found.value == best.value
+    at = report.rounded.at([np.array([x]) for x in found.inputs.values()])
+    with np.errstate(all="ignore"):
+        error = np.abs(at.error if objective == "absolute" else at.error / at.exact)
+        scale = {
+            "absolute": 1.0,
+            "error/u": report.u,
+            "error/(cond u)": max(1.0, float(at.condition[0])) * report.u,
+        }
+    assert float(error[0]) / scale[objective] == found.value
+
+
+@pytest.mark.costly("all pairs of bfloat16 numbers of a range")
+@pytest.mark.parametrize("function", [hypot, quotient], ids=lambda x: x.__name__)
+def test_a_search_comes_near_the_worst_of_all_pairs_of_a_large_format(function):
+    inputs = {"a": "uniform(1, 4)", "b": "uniform(1, 4)"}
+    report = analyse(function, inputs, "bfloat16", truth=0)
+    assert report.search(every=False).value >= 0.99 * report.search(every=True).value
+
+
+def test_searches_stay_inside_and_refuse_nonsense():
+    report = analyse(hypot, {"a": "uniform(1, 2)", "b": "uniform(1, 2)"}, truth=0, count=50)
+    found = report.search(inside=(3.0, 5.0), steps=5)
+    assert all(3 <= x <= 5 for x in found.inputs.values())
+    with pytest.raises(ValueError, match=r"unknown objective 'eror'.*error"):
+        report.search("eror")
+    wide = analyse(total, {"x": "normal()*6"}, count=50, truth=0)
+    with pytest.raises(ValueError, match="too many"):
+        wide.search(every=True)
+
+
+# -- bounds and curves ---------------------------------------------------------------------------------------
+@pytest.mark.costly("it makes tables of functions and of their rests")
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
+def test_no_error_exceeds_what_claims_to_be_a_bound(function, fmt, mode):
+    report = analyse(function, TEXTS[function], fmt, rounding=mode, count=2 * Inputs.BLOCK, truth=0)
+    rows = {row.name: row for row in report.bounds()}
+    assert {name for name, row in rows.items() if row.claim == "bound"} == {"running", "interval"}
+    for row in rows.values():
+        assert row.claim != "bound" or not row.exceeded, row
+
+
+def test_stagnation_breaks_three_sigma_and_the_report_says_so():
+    report = analyse(total, {"x": tuple(np.full(20, 0.9) for _ in range(1024))}, truth=0)
+    (sigma,) = (row for row in report.bounds() if row.name == "3 sigma")
+    assert sigma.claim == "heuristic"
+    assert sigma.exceeded == 20
+    assert "exceeded by 20 of 20 (heuristic)" in str(report)
+
+
+def test_curves_have_the_slopes_of_theory():
+    along_p = mcf.curve(total, {"x": "uniform(0.1, 1)*32"}, "precision", range(6, 24, 3), count=100)
+    assert along_p.interval[0] < -1 < along_p.interval[1]
+    assert along_p.interval[1] - along_p.interval[0] < 0.2
+    with pytest.raises(ValueError, match="needs an operand that is a tuple"):
+        mcf.curve(hypot, {"a": "normal()", "b": "normal()"}, "length")
+    assert np.isnan(mcf.curve(average, {"g": "normal()*3"}, "precision", [8], count=10).slope)
+    modes = mcf.curve(softmax, {"x": "normal()*4"}, "rounding", count=50)
+    assert [x.at for x in modes.points] == [str(mode) for mode in DETERMINISTIC]

@@ -171,7 +171,7 @@ def _report(rounded: RoundedFunction, truth: int, threads: int, progress: bool |
         with Bar() as bar:
             bar.expect(rounded.inputs.size)
             bar.label(f"{rounded.program.name}, {rounded.format}")
-            go(bar.advance)
+            go(bar.count)
     else:
         go(lambda done: None)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}

@@ -134,9 +134,9 @@ def test_a_text_that_branches_is_not_recorded(decision):
 # -- the arithmetics ----------------------------------------------------------------------------------------
 #: Each arithmetic of the package, by whether what it computes with are numbers.
 COMPUTES = {
-    *("NumpyArithmetic", "BlockArithmetic", "_Operations", "NativeArithmetic", "TorchNativeArithmetic"),
+    *("NumpyArithmetic", "BlockArithmetic", "_Operations", "LibraryArithmetic"),
     *("TorchArithmetic", "DeviceArithmetic", "ExactArithmetic", "Meter", "OracleArithmetic"),
-    *("FractionArithmetic", "RangeWatch"),
+    *("NativeArithmetic", "TorchNativeArithmetic", "FractionArithmetic", "RangeWatch"),
 }
 
 

@@ -15,6 +15,7 @@ from mcfsim.compile.loops import Loop
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, Grid, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.multiword import double_word, expansion, summation
 from mcfsim.oracle import OracleArithmetic, round_fraction, same
 from mcfsim.rounding import DETERMINISTIC, Rounding
@@ -288,10 +289,11 @@ def test_values_of_another_carrier_are_refused(compiled):
 
 def test_every_operation_of_the_protocol_has_its_line():
     ar = NumpyArithmetic(get_format("bfloat16"), Rounding())
-    assert set(OPERATIONS) == set(ARITY) - {"round"}
+    arity = ARITY | dict.fromkeys(FUNCTIONS, 1) | {"maximum": 2, "minimum": 2, "choose": 3}
+    assert set(OPERATIONS) == set(arity) - {"round"}
     for name in OPERATIONS:
-        getattr(ar, name)(*[np.ones(2, np.float32)] * ARITY[name])
-        assert (name, (False,) * ARITY[name]) in ar.blocks._operations
+        getattr(ar, name)(*[np.ones(2, np.float32)] * arity[name])
+        assert (name, (False,) * arity[name]) in ar.blocks._operations
 
 
 @pytest.mark.parametrize("fmt", ["bfloat16", "posit8"])

@@ -122,7 +122,7 @@ class UnknownArithmetic:
 
     def _refused(self, *operands: Any) -> NoReturn:
         raise ValueError(
-            "products, quotients, roots, signs, functions and other formats have no linear facts; "
+            "products, quotients, roots, signs and other formats have no linear facts; "
             "solved are algorithms that add, subtract and change signs"
         )
 

@@ -117,6 +117,7 @@ class FloatCodes:
 
     def __init__(self, fmt: Format) -> None:
         self.fmt, self.sign_place = fmt, fmt.bits - fmt.signed
+        self._cuts: dict[np.dtype[Any], int] = {}
         self.mask = top = (1 << self.sign_place) - 1
         fraction_bits = fmt.precision - 1
         #: Magnitude of the largest finite number.
@@ -138,20 +139,23 @@ class FloatCodes:
 
     def cut(self, carrier: np.dtype[Any]) -> int:
         """Return how many low bits codes lack if they are upper bits of a carrier's codes; otherwise 0."""
-        fmt, info = self.fmt, np.finfo(carrier)
-        same = (fmt.emin, fmt.emax) == (int(info.minexp), int(info.maxexp) - 1)
-        plain = fmt.specials is Specials.IEEE and fmt.has_negative_zero
-        return int(info.nmant) + 1 - fmt.precision if same and plain else 0
+        found = self._cuts.get(carrier)
+        if found is None:
+            fmt, info = self.fmt, np.finfo(carrier)
+            same = (fmt.emin, fmt.emax) == (int(info.minexp), int(info.maxexp) - 1)
+            plain = fmt.specials is Specials.IEEE and fmt.has_negative_zero
+            found = self._cuts[carrier] = int(info.nmant) + 1 - fmt.precision if same and plain else 0
+        return found
 
     def encode(self, x: Block) -> Block:
         """Return the codes of values of the format, given in float32 or float64."""
-        fmt, info = self.fmt, np.finfo(x.dtype)
-        integer, unsigned = (np.dtype(f"{kind}{x.dtype.itemsize}") for kind in "iu")
+        unsigned = np.dtype(f"u{x.dtype.itemsize}")
         if cut := self.cut(x.dtype):
             upper: Block = x.view(unsigned) >> unsigned.type(cut)
             if (nan := np.isnan(x)).any():
                 np.copyto(upper, self.nan, where=nan)
             return upper
+        fmt, info, integer = self.fmt, np.finfo(x.dtype), np.dtype(f"i{x.dtype.itemsize}")
         bits = x.view(integer) & np.iinfo(integer).max
         exponent = np.maximum(bits >> info.nmant, 1)
         significand = bits - ((exponent - 1) << info.nmant)

@@ -194,13 +194,20 @@ def _central(s: Fraction, precision: int, bits: int) -> float | None:
 def neighbours(s: Fraction, most: int) -> tuple[Fraction, Fraction]:
     """Return the fractions next below and above s > 0 with denominators up to `most`; that of s exceeds it.
 
-    They follow each other in a Farey sequence, so they differ by 1 over the product of their denominators
-    (Hardy, Wright, An Introduction to the Theory of Numbers, 3.1).
+    One is the last convergent of the continued fraction of s whose denominator is allowed, the other the
+    last intermediate fraction after it (Khinchin, Continued Fractions, 1964, section 6). Both come of one
+    loop on integers, as each step of an optimizer has scalars of its own.
     """
-    end = s.limit_denominator(most)
-    side = 1 if end < s else -1
-    other = most - (most + side * pow(end.numerator, -1, end.denominator)) % end.denominator
-    ends = end, end + Fraction(side, end.denominator * other)
+    before, last = (0, 1), (1, 0)
+    n, d = s.numerator, s.denominator
+    while True:
+        quotient, rest = divmod(n, d)
+        further = before[0] + quotient * last[0], before[1] + quotient * last[1]
+        if further[1] > most:
+            break
+        before, last, n, d = last, further, d, rest
+    steps = (most - before[1]) // last[1]
+    ends = Fraction(*last), Fraction(before[0] + steps * last[0], before[1] + steps * last[1])
     return min(ends), max(ends)
 
 

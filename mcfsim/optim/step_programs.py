@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -325,10 +326,10 @@ class CompiledStep:
             By the place in the step.
         """
         compiled, staged = how_compiled(roles), self.hyper.staged
-        sizes = [stage.over.count(shape) if isinstance(stage, Stage) else 0 for stage in self._stages(shape)]
         least = 1 if compiled else _LEAST_COMPILED
-        if compiled is False or not (staged or max(sizes) >= least):
+        if compiled is False or not (staged or prod(shape) >= least):
             return {}
+        sizes = [stage.over.count(shape) if isinstance(stage, Stage) else 0 for stage in self._stages(shape)]
         if (received := self.received(gradient)) is None:
             return {}
         recorded = lru_cache(maxsize=1)(partial(self._programs.stages, roles, scalars, received, shape))

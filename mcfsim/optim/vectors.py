@@ -143,13 +143,25 @@ def read(x: Vector, fmt: Format | None) -> Array:
     if not is_packed(x):
         return x
     assert fmt is not None
+    carrier, unsigned, cut, _ = _upper(fmt)
+    if unsigned is None:
+        return values_of(x, fmt)
+    numbers: Array = np.left_shift(x, cut, dtype=unsigned)
+    return numbers.view(carrier)
+
+
+@lru_cache(maxsize=64)
+def _upper(fmt: Format) -> tuple[Any, Any, Any, int]:
+    """Return carrier, its unsigned dtype, the bits that codes lack as its upper bits, and the code of NaN.
+
+    The unsigned dtype is None if codes are no upper bits.
+    """
     carrier, codes = carrier_of(fmt), codes_by_kind(fmt)
     cut = codes.cut(carrier) if isinstance(codes, FloatCodes) else 0
-    if not cut:
-        return values_of(x, fmt)
-    numbers: Array = x.astype(f"u{carrier.itemsize}")
-    numbers <<= numbers.dtype.type(cut)
-    return numbers.view(carrier)
+    if not (cut and isinstance(codes, FloatCodes)):
+        return carrier, None, None, 0
+    unsigned = np.dtype(f"u{carrier.itemsize}")
+    return carrier, unsigned, unsigned.type(cut), codes.nan
 
 
 def write(x: Vector, values: Array, fmt: Format | None) -> None:
@@ -159,6 +171,12 @@ def write(x: Vector, values: Array, fmt: Format | None) -> None:
         return
     if is_packed(x) and not is_packed(values):
         assert fmt is not None
+        carrier, unsigned, cut, nan = _upper(fmt)
+        if unsigned is not None and values.dtype == carrier:
+            np.right_shift(values.view(unsigned), cut, out=x, casting="unsafe")
+            if (there := np.isnan(values)).any():
+                x[there] = nan
+            return
         values = codes_by_kind(fmt).encode(np.ascontiguousarray(values))
     x[...] = values
 

@@ -71,7 +71,7 @@ class HostStep:
             self._make(joint, bound_loop, inputs)
             for name, whole in joint.tensors.items():
                 parts = vectors[name]
-                if len(parts) > 1 or whole.data_ptr() != parts[0].data_ptr():
+                if whole is not parts[0]:
                     pieces = whole.split([part.numel() for part in parts])
                     copies = [
                         piece if part.ndim == 1 else piece.view(part.shape)
@@ -170,6 +170,8 @@ class HostStep:
 
 def _vector(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return what `_flat` returned as one contiguous vector, in the memory of a single one."""
+    if len(parts) == 1 and parts[0].ndim == 1:
+        return parts[0]
     vectors = [x if x.ndim == 1 else x.resolve_neg().contiguous().view(-1) for x in parts]
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors)
 

@@ -287,6 +287,7 @@ def test_values_of_another_carrier_are_refused(compiled):
             ar.evaluate(text, x, brought=brought)
 
 
+@pytest.mark.costly("it makes tables of eight functions")
 def test_every_operation_of_the_protocol_has_its_line():
     ar = NumpyArithmetic(get_format("bfloat16"), Rounding())
     arity = ARITY | dict.fromkeys(FUNCTIONS, 1) | {"maximum": 2, "minimum": 2, "choose": 3}

@@ -106,7 +106,8 @@ def _expression(code: CodeType, instruction: int) -> Expression:
         text = lines[0].encode()[start:stop].decode(errors="replace") or lines[0].strip()
     else:
         text = " ".join(x.strip() for x in lines)
-    return Expression(code.co_filename, code.co_name, line, last, start, stop, text or code.co_name)
+    text = text or f"columns {start} to {stop} of {code.co_name}"  # of a source that is not kept
+    return Expression(code.co_filename, code.co_name, line, last, start, stop, text)
 
 
 def recorded_function(

@@ -134,7 +134,7 @@ def test_searches_stay_inside_and_refuse_nonsense():
 
 # -- bounds and curves ---------------------------------------------------------------------------------------
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24, each=False)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "toward_zero"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)

@@ -94,7 +94,7 @@ def test_values_and_own_errors_are_those_of_the_oracle_and_of_fractions(function
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)

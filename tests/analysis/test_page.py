@@ -31,6 +31,7 @@ def command(*words):
 
 
 @pytest.mark.costly("the examples are whole analyses")
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.parametrize("place", range(len(BLOCKS)))
 def test_the_documentation_says_what_its_code_prints(place, tmp_path):
     """Also that the questions take at most 15 lines, imports and blank lines left out."""

@@ -161,6 +161,8 @@ def test_stochastic_results_are_those_of_the_exact_value_for_every_word(name):
 
 
 # -- selections ---------------------------------------------------------------------------------------------
+@pytest.mark.costly("all pairs, one by one")
+@pytest.mark.sampled(8, each=False)
 @pytest.mark.parametrize("name", ["maximum", "minimum"])
 @pytest.mark.parametrize("fmt", ["e4m3fn", "e4m3fnuz", "int8", "posit8"])
 def test_extremes_of_all_pairs(fmt, name):

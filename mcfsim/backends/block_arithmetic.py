@@ -22,7 +22,7 @@ from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.calls import Calls
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.elementary import function_entry, odd_values
+from mcfsim.kernels.elementary import function_entry, nearest_values, odd_values
 from mcfsim.kernels.operation_plan import SELECTING, Way, plan, refusal
 from mcfsim.kernels.real_numbers import (
     Scalars,
@@ -312,6 +312,8 @@ class BlockArithmetic(Forwarding):
         way, why = function_entry(self.format, self.rounding)
         if way is Way.REFUSED:
             raise refusal(name, self.format, self.rounding, why)
+        if way is Way.NATIVE:
+            return nearest_values(name, a)
         if self.rounding.underflow is Underflow.FLUSH_INPUTS:
             a = np.where(np.abs(a) < float(self.format.smallest_normal), np.copysign(a.dtype.type(0), a), a)
         y = odd_values(name, a, self.format)

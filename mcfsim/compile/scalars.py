@@ -17,7 +17,7 @@ from mcfsim.compile.program import Use
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
-from mcfsim.kernels.elementary import FUNCTIONS, function_entry, odd_value
+from mcfsim.kernels.elementary import FUNCTIONS, function_entry, nearest_value, odd_value
 from mcfsim.kernels.operation_plan import COMFORT, SELECTING, Way, refusal, sum_within
 from mcfsim.kernels.real_numbers import (
     Scalars,
@@ -218,4 +218,6 @@ def function_of_real(
             exact = math.copysign(0.0, exact)
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
     entered, _ = enter(exact, fmt, rounding, scalars)
+    if way is Way.NATIVE:
+        return nearest_value(name, entered)
     return round_real(odd_value(name, entered), fmt, rounding, words())

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import UnsupportedFormatError, is_filled
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.operation_plan import Entry, Way
 from mcfsim.rounding import Rounding
@@ -45,6 +45,8 @@ _FLOAT64 = np.dtype(np.float64)
 def function_entry(fmt: Format, rounding: Rounding) -> Entry:
     """Return the way of elementary functions in a format, and why the result is that of one rounding."""
     needed = fmt.precision + rounding.guard_bits
+    if is_filled(_FLOAT64, fmt) and rounding == Rounding():
+        return Entry(Way.NATIVE, "mpmath's value, with growing precision, is rounded to nearest once")
     if needed > _BITS:
         return Entry(Way.REFUSED, f"a value rounded to odd in binary64 has not the {needed} bits that decide")
     if fmt.emin - fmt.precision + 1 - rounding.guard_bits < _LEAST:
@@ -218,6 +220,36 @@ _AT_SPECIAL: Mapping[str, Callable[[float], float]] = {
 FUNCTIONS = tuple(_KNOWN)
 
 
+def nearest_value(name: str, x: Real) -> float:
+    """Return the value of an elementary function, rounded to nearest even in binary64."""
+    if isinstance(x, float) and (not x or not math.isfinite(x)):
+        return _AT_SPECIAL[name](x)
+    known = _KNOWN[name](x)
+    if known is not None and (not known or not math.isfinite(known)):
+        return known
+    if name in ("exp", "expm1") and abs(x) > 1e4:  # beyond binary64, and too long to be written out
+        return math.inf if x > 0 else 0.0 if name == "exp" else -1.0
+    precision = _FIRST_PRECISION
+    while precision <= _LAST_PRECISION:
+        found = set()
+        for end in _enclosed(x, precision):
+            negative, significand, exponent, error = _evaluated(name, end, precision)
+            for moved in (significand - error, significand + error):
+                magnitude = _nearest(Fraction(moved) * Fraction(2) ** exponent)
+                found.add(-magnitude if negative else magnitude)
+        if len(found) == 1:
+            return found.pop()
+        precision *= 2
+    raise ArithmeticError(f"{name} of {x!r} is not decided with {_LAST_PRECISION} bits")
+
+
+def _nearest(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf
+
+
 def residual_value(name: str, x: float, odd: float) -> float:
     """Return how far the value of a function lies above the number that `odd_value` returned for it."""
     from mpmath import libmp
@@ -243,6 +275,11 @@ def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     if fmt.bits <= MOST_BITS:
         return function_table(name, fmt)[_codes(x, fmt)]
     return _one_by_one(x, lambda number: _kept(name, number) if number else odd_value(name, number))
+
+
+def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
+    """Return values of an elementary function at binary64 numbers, rounded to nearest even in binary64."""
+    return _one_by_one(x, partial(nearest_value, name))
 
 
 def residuals(name: str, x: Array, fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -278,6 +278,20 @@ def test_a_generated_loop_names_its_table_and_stays_inside_of_it():
     assert " & c" in text  # the place is cut to the codes' bits, whatever number comes
 
 
+@pytest.mark.sampled(4, each=False)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_binary64_rounds_to_nearest_as_the_oracle_says(name):
+    rng = np.random.default_rng(0)
+    x = np.concatenate(
+        [rng.normal(size=20) * 8, np.exp2(rng.uniform(-200, 9, 20)), [0.0, -0.0, 1.0, 709.9, -745.2]]
+    )
+    judged(name, x, "float64", Rounding())
+    judged(name, np.array([1e300, -1e300, np.inf, -np.inf, np.nan]), "float64", Rounding())
+    ar, oracle = mcf.arithmetic("float64"), OracleArithmetic(mcf.get_format("float64"))
+    for scalar in (0.3, Fraction(1, 3)):
+        assert getattr(ar, name)(scalar) == getattr(oracle, name)(scalar)
+
+
 @pytest.mark.parametrize("scalar", [Fraction(10**40, 3), Fraction(1, 10**30)])
 @pytest.mark.parametrize("name", ["exp", "sin"])
 def test_large_and_small_fractions(name, scalar):

@@ -19,6 +19,7 @@ from experiments import (
     every_p_bounds,
     family_search,
     first_moment,
+    fpbench_errors,
     gpu,
     instructions,
     lost_update_phase,
@@ -357,6 +358,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sr_random_bits": sr_random_bits.table,
     "replicas": replicas.table,
     "posit_quire": posit_quire.table,
+    "fpbench_errors": fpbench_errors.table,
     "posit_decay": posit_quire.decay_table,
     "torch_steps": torch_steps.table,
     "audit_forecast": audit_forecast.summary,
@@ -409,6 +411,7 @@ PAGES = (
             "train",
             "strategies",
             "assign",
+            "analyse",
         )
     ),
 )

@@ -18,6 +18,7 @@ from experiments import (
     dqt_tensors,
     every_p,
     fast_two_sum_map,
+    fpbench_errors,
     grow_error,
     long_sums,
     lost_update_phase,
@@ -257,3 +258,12 @@ def test_a_sweep_goes_on_where_it_was(monkeypatch, tmp_path):
     paths[0].unlink()
     assert common.resumed("small", write_text, jobs) == [None, None]
     assert [path.exists() for path in paths] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["doppler1", "verhulst", "i4", "himmilbeau"])
+def test_fpbench(name):
+    made, kept = fpbench_errors.analysed(name), read_result(fpbench_errors.NAME)["benchmarks"][name]
+    assert made["expression"] == kept["expression"]
+    for key in ("median", "largest", "condition", "explains", "found"):
+        assert shorten(made[key]) == pytest.approx(kept[key], rel=1e-5)
+    assert kept["off"] < 1e-6

@@ -9,6 +9,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "mcfsim"
@@ -28,9 +29,11 @@ LONG = {
 }
 
 
-def classes(path: Path) -> Iterator[str]:
-    """Yield the names of classes that a file defines."""
-    return (node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+@lru_cache(maxsize=1024)
+def classes(path: Path) -> tuple[str, ...]:
+    """Return the names of classes that a file defines."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    return tuple(node.name for node in tree if isinstance(node, ast.ClassDef))
 
 
 def homonyms(paths: Iterable[Path]) -> Iterator[str]:

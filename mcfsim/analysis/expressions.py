@@ -134,7 +134,8 @@ def recorded_function(
     TypeError, ValueError
         If the function does anything with its operands but pass them to the arithmetic.
     """
-    own = getattr(function, "__wrapped__", function).__code__.co_filename
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    own = "" if code is None else code.co_filename
 
     class FromHere(_Recording):
         own_file = own

@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import re
+import sys
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -175,3 +177,21 @@ def test_a_report_is_text_and_reports_of_formats_are_several():
     assert [x.format.precision for x in several] == [6, 7, 8]
     assert "choices turned" in str(reports[0])
     assert repr(reports[0]) == str(reports[0])
+
+
+def test_a_file_is_imported_beside_its_neighbours_and_hides_no_module(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text("def twice(ar, x):\n    return ar.add(x, x)\n")
+    mine = "from beside_it import twice\n\ndef f(ar, x):\n    return ar.mul(twice(ar, x), 0.3)\n"
+    (tmp_path / "statistics.py").write_text(mine)
+    status, text = command(
+        "analyse", f"{tmp_path / 'statistics.py'}:f", "--input", "x=normal()", "--count", "20"
+    )
+    assert status == 0, text
+    assert "statistics.py:4" in text
+    assert not hasattr(sys.modules.get("statistics"), "twice")
+
+
+def test_partial_functions_are_analysed():
+    report = mcf.analyse(partial(softmax), {"x": "normal()*3"}, count=20)
+    assert report.truth.off < 1e-12

@@ -21,6 +21,7 @@ from mcfsim.analysis.samplers import Inputs, inputs_of
 from mcfsim.analysis.truth import of_function, of_program
 from mcfsim.checks import check_threads, whole_number
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.rounding import Rounding, get_rounding
 
@@ -235,7 +236,10 @@ def _intervals(rounded: RoundedFunction) -> Array | None:
     if rounded.data == "real":
         return None
     found = rounded.at(numbers)
-    low, high = bounds.interval(rounded.program, rounded.outputs, given, rounded.scalars)
+    try:
+        low, high = bounds.interval(rounded.program, rounded.outputs, given, rounded.scalars)
+    except UnsupportedFormatError:  # binary64 has no operations that round outward
+        return None
     with np.errstate(all="ignore"):
         width: Array = np.maximum(high - found.computed, found.computed - low)
     return np.where(np.isnan(width), np.inf, width)

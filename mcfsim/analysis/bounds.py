@@ -52,7 +52,8 @@ BOUNDS: Mapping[str, ErrorBound] = {
         ErrorBound(
             "3 sigma",
             "heuristic",
-            "three times the root of the sum of squares of the same terms, after Higham and Mary 2019",
+            "three times the root of the sum of squares of the same terms, after Higham and Mary 2019; "
+            "of stochastic rounding three standard deviations",
         ),
         ErrorBound("running", "bound", "running error analysis (Wilkinson), with products of errors"),
         ErrorBound("interval", "bound", "interval arithmetic in the format, rounded outward"),
@@ -95,7 +96,9 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
                 term = np.abs(found.sensitivities[step.result]) * unit(
                     found.exact_values[step.result], fmt, step.rounding
                 )
-                total, squares = total + term, squares + np.square(term)
+                # Rounded at random, a result has half its ulp for standard deviation at most.
+                spread = term / 2 if step.rounding.stochastic else term
+                total, squares = total + term, squares + np.square(spread)
         for x, error in found.input_errors.items():
             if x in found.sensitivities:
                 term = np.abs(found.sensitivities[x] * error)

@@ -163,3 +163,19 @@ def test_curves_have_the_slopes_of_theory():
     assert np.isnan(mcf.curve(average, {"g": "normal()*3"}, "precision", [8], count=10).slope)
     modes = mcf.curve(softmax, {"x": "normal()*4"}, "rounding", count=50)
     assert [x.at for x in modes.points] == [str(mode) for mode in DETERMINISTIC]
+
+
+def test_stochastic_errors_keep_to_their_variance():
+    """One input, many runs: the deviation is at most a third of the bound of three, and near it."""
+    x = tuple(np.full(4000, 0.5 + 0.03 * k) for k in range(16))
+    report = analyse(total, {"x": x}, rounding="stochastic", truth=0)
+    deviation, bound = float(np.std(report.error)), float(np.median(report.columns["3 sigma"])) / 3
+    assert 0.3 * bound < deviation < bound
+    assert abs(float(np.mean(report.error))) < 4 * deviation / np.sqrt(4000)
+
+
+def test_binary64_is_analysed_without_intervals():
+    report = analyse(softmax, {"x": "normal()*4"}, "float64", count=50)
+    assert "interval" not in {row.name for row in report.bounds()}
+    assert report.truth.off < 1e-6
+    assert 0 < report.worst() < 20 * report.u

@@ -125,7 +125,7 @@ def analyse(
     for place, report in enumerate(
         run_analysis(found, inputs, formats, truth=truth, output=chosen, **shared)
     ):
-        say_text(("\n" if place else "") + str(report) + "\n")
+        say_text(("\n" if place else "") + str(report))
         advice = report.advise(target, wide) if target is not None else None
         if advice is not None:
             say(f"advice   {advice}")
@@ -146,7 +146,7 @@ def analyse(
                 save_one(figure, png)
             say(f"saved {png}")
     if drawn is not None:
-        say_text(f"\n{drawn}\n")
+        say_text(f"\n{drawn}")
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 import sys
 from functools import partial
 from html.parser import HTMLParser
@@ -61,6 +62,17 @@ def test_the_documentation_says_what_its_code_prints(place, tmp_path):
         assert max(rates["cross_entropy_gradient"]) < 1
 
 
+@pytest.mark.costly("a whole analysis with advice")
+def test_the_command_prints_what_the_documentation_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine, shown = re.search(r"```py\n(.*?)```\n\n```\n\$ (.*?)```", DOCS.read_text(), re.DOTALL).groups()
+    (tmp_path / "mine.py").write_text(mine)
+    line, _, printed = shown.partition("\n")
+    status, text = command(*shlex.split(line)[1:])
+    assert status == 0
+    assert text == printed
+
+
 class _Page(HTMLParser):
     """The text of a page, and the titles and classes of its shades."""
 
@@ -78,6 +90,7 @@ class _Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.costly("an analysis with advice, search and a page")
 def test_a_page_shows_the_text_as_text_with_a_shade_behind_each_expression(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(MINE)

@@ -143,7 +143,7 @@ class _Trial:
     def shares(self, rows: Sequence[Any]) -> list[Any]:
         """Return all other expressions, that of the largest share first."""
         blame = Blame(self.rounded.program)
-        blame.add(self.rounded.at([x[:_FEW] for x in self.samples[0]], self.formats(rows)))
+        blame.add(blame.summed(self.rounded.at([x[:_FEW] for x in self.samples[0]], self.formats(rows))))
         ordered = [row for row in blame.rows(1.0) if row.expression != INPUTS and row.operations]
         return [row.expression for row in ordered if row.expression not in rows]
 

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from mcfsim.analysis import bounds
 from mcfsim.analysis.attribution import Attribution
-from mcfsim.analysis.blame import Blame
+from mcfsim.analysis.blame import Blame, ShareSums
+from mcfsim.analysis.compiled_attribution import AttributionLoop, pays
 from mcfsim.analysis.error_report import Report, TruthCheck
 from mcfsim.analysis.rounded_function import Output, RoundedFunction
 from mcfsim.analysis.samplers import Inputs, inputs_of
 from mcfsim.analysis.truth import of_function, of_program
 from mcfsim.checks import check_threads, whole_number
+from mcfsim.compile.choice import check_compiled
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
@@ -47,6 +49,7 @@ def analyse(
     options: Mapping[str, Any] = MappingProxyType({}),
     truth: int = 20,
     threads: int = 1,
+    compiled: bool | None = None,
     progress: bool | None = None,
 ) -> Any:
     """Find what rounding does to a function, and which of its expressions does it.
@@ -80,6 +83,9 @@ def analyse(
         How many inputs are compared with mpmath.
     threads : int, optional
         Threads that share blocks of inputs; no result depends on it.
+    compiled : bool, optional
+        Whether a loop compiled by Numba goes through errors, shares and bounds, with the same results but for
+        the last bits of sums over inputs, and of functions in secants; by default where that saves time.
     progress : bool, optional
         Whether to show a progress bar; by default if stderr is a terminal and there are many blocks.
 
@@ -92,6 +98,8 @@ def analyse(
     TypeError, ValueError
         If the function branches on a value; if an operand is missing or unknown; if an argument is out of
         range.
+    ImportError
+        If a loop must be compiled, but Numba is not installed or is switched off.
     UnsupportedFormatError
         If an operation has no exact path in the format.
 
@@ -125,6 +133,7 @@ def analyse(
     if scalars not in ("exact", "rounded"):
         raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
     check_threads(threads)
+    check_compiled(compiled)
     whole_number("truth", truth, least=0)
     drawn = inputs_of(function, inputs, options, count, seed)
     policy = get_rounding(rounding)
@@ -133,6 +142,7 @@ def analyse(
             RoundedFunction.of(function, drawn, fmt, policy, scalars, output, data, options),
             truth,
             threads,
+            compiled,
             progress,
         )
         for fmt in made
@@ -141,22 +151,30 @@ def analyse(
     return found[0] if single else found
 
 
-def _report(rounded: RoundedFunction, truth: int, threads: int, progress: bool | None) -> Report:
+def _report(
+    rounded: RoundedFunction, truth: int, threads: int, compiled: bool | None, progress: bool | None
+) -> Report:
     """Go through all blocks of inputs, and put the report together."""
     blame, columns = Blame(rounded.program), dict[str, list[Array]]()
     numbers = range(rounded.inputs.blocks)
     shown = progress if progress is not None else sys.stderr.isatty() and len(numbers) > 8
 
-    def work(number: int) -> tuple[Attribution, dict[str, Array]]:
-        found = rounded.block(number)
-        return found, _columns(found)
+    loop = None
+    if compiled or (compiled is None and pays(rounded.program, rounded.inputs.size)):
+        loop = AttributionLoop(rounded.program, rounded.outputs, blame.row_of)
 
-    def take(results: Iterable[tuple[Attribution, dict[str, Array]]], told: Callable[[int], None]) -> None:
-        for found, made in results:
-            blame.add(found)
+    def work(number: int) -> tuple[ShareSums, dict[str, Array]]:
+        found = rounded.block(number)
+        if loop is not None:
+            return loop(found.run, found.input_errors)
+        return blame.summed(found), _columns(found)
+
+    def take(results: Iterable[tuple[ShareSums, dict[str, Array]]], told: Callable[[int], None]) -> None:
+        for sums, made in results:
+            blame.add(sums, inputs=rounded.data == "real")
             for name, column in made.items():
                 columns.setdefault(name, []).append(column)
-            told(found.computed.size)
+            told(made["computed"].size)
 
     def go(told: Callable[[int], None]) -> None:
         if threads == 1:
@@ -176,7 +194,7 @@ def _report(rounded: RoundedFunction, truth: int, threads: int, progress: bool |
     else:
         go(lambda done: None)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return Report(rounded, blame, whole, _checked(rounded, truth), _intervals(rounded))
+    return Report(rounded, blame, whole, _checked(rounded, truth), _intervals(rounded, whole["computed"]))
 
 
 def _columns(found: Attribution) -> dict[str, Array]:
@@ -227,7 +245,7 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     )
 
 
-def _intervals(rounded: RoundedFunction) -> Array | None:
+def _intervals(rounded: RoundedFunction, computed: Array) -> Array | None:
     """Return for the first inputs the largest distance of a computed result from an end of its interval."""
     if rounded.rounding.stochastic:
         return None
@@ -235,11 +253,11 @@ def _intervals(rounded: RoundedFunction) -> Array | None:
     given, _ = rounded.rounded_inputs(numbers)
     if rounded.data == "real":
         return None
-    found = rounded.at(numbers)
+    computed = computed[: len(numbers[0])] if numbers else computed[:1]
     try:
         low, high = bounds.interval(rounded.program, rounded.outputs, given, rounded.scalars)
     except UnsupportedFormatError:  # binary64 has no operations that round outward
         return None
     with np.errstate(all="ignore"):
-        width: Array = np.maximum(high - found.computed, found.computed - low)
+        width: Array = np.maximum(high - computed, computed - low)
     return np.where(np.isnan(width), np.inf, width)

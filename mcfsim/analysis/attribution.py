@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.rounded_run import RoundedRun
-from mcfsim.analysis.secants import flipped, slopes
+from mcfsim.analysis.secants import RESULTS, flipped, slopes
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.kernels.real_numbers import as_float
 
@@ -47,12 +47,12 @@ class Attribution:
     input_errors: Mapping[Register, Array]
 
     @cached_property
-    def _forward(self) -> tuple[dict[Register, Any], dict[Register, Any], dict[Register, list[Any]], Any]:
+    def _forward(self) -> tuple[dict[Register, Any], dict[Register, Any], dict[Register, Sequence[Any]], Any]:
         """Errors so far, own errors, slopes, and the number of choices that went the other way."""
         values = self.run.values
         errors: dict[Register, Any] = {x: self.input_errors.get(x, _ZERO) for x in self.program.inputs}
         own: dict[Register, Any] = dict(self.input_errors)
-        found: dict[Register, list[Any]] = {}
+        found: dict[Register, Sequence[Any]] = {}
         turned: Any = 0
         with np.errstate(all="ignore"):
             for step in self.program.steps:
@@ -60,15 +60,12 @@ class Attribution:
                 d = [errors[x] if isinstance(x, Register) else _ZERO for x in step.operands]
                 local = self.run.errors[step.result]
                 if step.operation == "choose":
-                    where, difference = flipped(h, d)
+                    where, difference = flipped(h[0], h[1], h[2], d[0])
                     turned, local = turned + where, local + difference
                 own[step.result] = local
-                found[step.result] = k = slopes(step.operation, h, d)
-                total = local
-                for slope, x in zip(k, d, strict=True):
-                    if x is not _ZERO:
-                        total = total + _times(slope, x)
-                errors[step.result] = total
+                y = values[step.result] - local if step.operation in RESULTS else 0.0
+                found[step.result] = k = slopes(step.operation, y, h, d)
+                errors[step.result] = _passed_on(local, k, d)
         return errors, own, found, turned
 
     @staticmethod
@@ -102,7 +99,7 @@ class Attribution:
         return self.computed - self.error
 
     # -- backward -----------------------------------------------------------------------------------------
-    def _factors(self, of: Mapping[Register, list[Any]], *, careful: bool = False) -> dict[Register, Any]:
+    def _factors(self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False) -> dict[Register, Any]:
         """Return the factor of each result; if careful, what has no effect has none, whatever the slope."""
         factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
         for x in self.outputs:
@@ -147,13 +144,13 @@ class Attribution:
         return {x: v if errors[x] is _ZERO else v - errors[x] for x, v in self.run.values.items()}
 
     @cached_property
-    def _derivatives(self) -> dict[Register, list[Any]]:
+    def _derivatives(self) -> dict[Register, Sequence[Any]]:
         with np.errstate(all="ignore"):
             return {step.result: self._of_exact(step) for step in self.program.steps}
 
-    def _of_exact(self, step: ProgramStep) -> list[Any]:
+    def _of_exact(self, step: ProgramStep) -> Sequence[Any]:
         h = [self._number(x, self.exact_values) for x in step.operands]
-        return slopes(step.operation, h, [_ZERO] * len(h))
+        return slopes(step.operation, self.exact_values[step.result], h, [_ZERO] * len(h))
 
     @cached_property
     def sensitivities(self) -> Mapping[Register, Any]:
@@ -171,6 +168,18 @@ class Attribution:
             ]
             condition: Array = _total(terms) / np.abs(self.exact)
         return np.broadcast_to(condition, self.exact.shape)
+
+
+def _passed_on(local: Any, slopes: Sequence[Any], errors: Sequence[Any]) -> Any:
+    """Return the error of a result; an operand without an error passes nothing on, whatever the slope."""
+    total = local
+    for slope, x in zip(slopes, errors, strict=True):
+        if x is not _ZERO:
+            passed = _times(slope, x)
+            if not isinstance(slope, float) and not np.isfinite(np.sum(passed)):
+                passed = np.where(np.equal(x, 0), 0.0, passed)
+            total = total + passed
+    return total
 
 
 def _times(slope: Any, x: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,18 +55,28 @@ class BlameRow:
     turned: int
 
 
-@dataclass
-class _Sums:
-    """Sums over inputs for one row: of share, its square, its product with the error, and of first order."""
+class ShareSums(NamedTuple):
+    """Sums over a block of inputs.
 
-    share: float = 0.0
-    square: float = 0.0
-    product: float = 0.0
-    first_square: float = 0.0
-    nonfinite: int = 0
-    stagnant: int = 0
-    turned: int = 0
-    sample: Array = field(default_factory=lambda: np.zeros(0))
+    Attributes
+    ----------
+    total : array, shape (3,)
+        How many inputs have a finite, nonzero exact result; sums over these of the relative error and of its
+        square.
+    rows : array, shape (rows, len(SUMMED))
+        For each expression the sums over inputs that `SUMMED` names.
+    sample : array, shape (rows, inputs)
+        Magnitudes of shares relative to exact results, of these inputs.
+    """
+
+    total: Array
+    rows: Array
+    sample: Array
+
+
+#: Share, its square, its product with the error, and the square of its first order, all relative to the exact
+#: result; then counts, as `BlameRow` has them.
+SUMMED = ("share", "square", "product", "first_square", "nonfinite", "stagnant", "turned")
 
 
 class Blame:
@@ -76,63 +86,77 @@ class Blame:
     ----------
     program : Program
         As `mcfsim.analysis.expressions.recorded_function` returns it.
+
+    Attributes
+    ----------
+    names : list of Expression or str
+        The rows: the expressions, after the rounding of inputs.
+    row_of : dict of Register to int
+        The row of each input and result.
     """
 
     def __init__(self, program: Program) -> None:
-        self._row_of: dict[Register, Any] = dict.fromkeys(program.inputs, INPUTS)
-        self._row_of |= {step.result: step.text.row for step in program.steps}  # type: ignore[attr-defined]
-        self._steps: dict[Any, list[ProgramStep]] = {}
+        self._steps: dict[Any, list[ProgramStep]] = {INPUTS: []}
         for step in program.steps:
             self._steps.setdefault(step.text.row, []).append(step)  # type: ignore[attr-defined]
-        self._sums: dict[Any, _Sums] = {}
-        self._count, self._error, self._square = 0, 0.0, 0.0
-        self._program = program
+        self.names = list(self._steps)
+        self.row_of: dict[Register, int] = dict.fromkeys(program.inputs, 0)
+        self.row_of |= {step.result: row for row, name in enumerate(self.names) for step in self._steps[name]}
+        rows = len(self.names)
+        self._sums = ShareSums(np.zeros(3), np.zeros((rows, len(SUMMED))), np.zeros((rows, 0)))
+        self._program, self._inputs = program, False
 
-    def add(self, found: Attribution) -> None:
-        """Add a block of inputs; those without a finite, nonzero exact result have no relative shares."""
+    def add(self, sums: ShareSums, *, inputs: bool = False) -> None:
+        """Add a block's sums; `inputs` says whether the rounding of inputs is part of the question."""
+        mine = self._sums
+        self._sums = ShareSums(
+            mine.total + sums.total,
+            mine.rows + sums.rows,
+            mine.sample if mine.sample.size else sums.sample,
+        )
+        self._inputs = self._inputs or inputs
+
+    def summed(self, found: Attribution) -> ShareSums:
+        """Return a block's sums; inputs without a finite, nonzero exact result have no relative shares."""
+        rows = np.zeros((len(self.names), len(SUMMED)))
         with np.errstate(all="ignore"):
             scale = np.abs(found.exact)
             usable = np.isfinite(found.error) & np.isfinite(scale) & (scale > 0)
-            relative = np.where(usable, found.error / np.where(usable, scale, 1.0), 0.0)
-            by_row: dict[Any, Any] = {}
-            for x, share in found.shares():
-                row = self._row_of[x]
-                by_row[row] = by_row[row] + share if row in by_row else share
-            first = self._first_order(found)
-            self._count += int(usable.sum())
-            self._error += float(relative.sum())
-            self._square += float(np.square(relative).sum())
-            sampled = not any(x.sample.size for x in self._sums.values())
-            for row, share in by_row.items():
-                sums = self._sums.setdefault(row, _Sums())
-                part = np.where(usable, share / np.where(usable, scale, 1.0), 0.0)
-                sums.share += float(part.sum())
-                sums.square += float(np.square(part).sum())
-                sums.product += float((part * relative).sum())
-                ahead = np.where(usable, first.get(row, 0.0) / np.where(usable, scale, 1.0), 0.0)
-                sums.first_square += float(np.square(ahead).sum())
-                if sampled:
-                    sums.sample = np.abs(part[usable])
-            self._watch(found)
+            divisor = np.where(usable, scale, 1.0)
+            relative = np.where(usable, found.error / divisor, 0.0)
+            shares, first = self._by_row(found.shares()), self._by_row(self._first_order(found))
+            sample = np.zeros((len(self.names), int(usable.sum())))
+            for row, share in shares.items():
+                part = np.where(usable, share / divisor, 0.0)
+                ahead = np.where(usable, first.get(row, 0.0) / divisor, 0.0)
+                sample[row] = np.abs(part[usable])
+                rows[row, :4] = part.sum(), part @ part, part @ relative, ahead @ ahead
+            self._watch(found, rows)
+        return ShareSums(np.array([usable.sum(), relative.sum(), relative @ relative]), rows, sample)
 
-    def _first_order(self, found: Attribution) -> dict[Any, Any]:
-        by_row: dict[Any, Any] = {}
+    def _by_row(self, parts: Iterable[tuple[Register, Any]]) -> dict[int, Any]:
+        by_row: dict[int, Any] = {}
+        for x, share in parts:
+            row = self.row_of[x]
+            by_row[row] = by_row[row] + share if row in by_row else share
+        return by_row
+
+    @staticmethod
+    def _first_order(found: Attribution) -> Iterator[tuple[Register, Any]]:
         for x, factor in found.sensitivities.items():
             local = found.run.errors.get(x, found.input_errors.get(x))
             if local is not None:
-                row, share = self._row_of[x], factor * local
-                by_row[row] = by_row[row] + share if row in by_row else share
-        return by_row
+                yield x, factor * local
 
-    def _watch(self, found: Attribution) -> None:
+    def _watch(self, found: Attribution, rows: Array) -> None:
         """Note where infinities and NaN appear first, where sums stagnate, and which choices turned."""
         values, bad = found.run.values, np.zeros(found.computed.shape, np.bool_)
+        nonfinite, stagnant, turned = rows[:, 4:].T
         for step in self._program.steps:
-            sums = self._sums.setdefault(self._row_of[step.result], _Sums())
-            result = values[step.result]
+            row, result = self.row_of[step.result], values[step.result]
             if not np.isfinite(np.sum(result)):  # one pass, for what hardly any block has
                 now = ~np.isfinite(result) & ~bad
-                sums.nonfinite += int(np.count_nonzero(now))
+                nonfinite[row] += np.count_nonzero(now)
                 bad |= now
             if step.operation in ("add", "sub"):
                 a, b = (self._number(x, values) for x in step.operands)
@@ -140,11 +164,11 @@ class Blame:
                 own = found.run.errors[step.result]
                 # Where something was lost, the other term is not zero.
                 kept = ((result == a) | (result == b)) & (own != 0)
-                sums.stagnant += int(np.count_nonzero(kept))
+                stagnant[row] += np.count_nonzero(kept)
             if step.operation == "choose":
                 h = [self._number(x, values) for x in step.operands]
-                d = [found.errors[x] if isinstance(x, Register) else 0.0 for x in step.operands]
-                sums.turned += int(np.count_nonzero(flipped(h, d)[0]))
+                d = found.errors[step.operands[0]] if isinstance(step.operands[0], Register) else 0.0
+                turned[row] += np.count_nonzero(flipped(h[0], h[1], h[2], d)[0])
 
     @staticmethod
     def _number(x: Any, values: Mapping[Register, Array]) -> Any:
@@ -158,22 +182,26 @@ class Blame:
         u : float
             The unit roundoff of the format.
         """
-        count = max(1, self._count)
-        variance = self._square / count - (self._error / count) ** 2
         found = []
-        for row, sums in self._sums.items():
-            covariance = sums.product / count - sums.share / count * self._error / count
+        usable, error, error_square = self._sums.total.tolist()
+        count = max(1.0, usable)
+        variance = error_square / count - (error / count) ** 2
+        for name, row, sample in zip(self.names, self._sums.rows, self._sums.sample, strict=True):
+            if name is INPUTS and not self._inputs:
+                continue
+            share, square, product, first_square, *counts = row.tolist()
+            nonfinite, stagnant, turned = map(int, counts)
+            covariance = product / count - share / count * error / count
             found.append(
                 BlameRow(
-                    expression=row,
-                    operations=len(self._steps.get(row, ())),
-                    rms=float(np.sqrt(sums.square / count)) / u,
+                    *(name, len(self._steps[name])),
+                    rms=float(np.sqrt(square / count)) / u,
                     explains=covariance / variance if variance > 0 else float("nan"),
-                    first_order=float(np.sqrt(sums.first_square / count)) / u,
-                    median=float(np.median(sums.sample)) / u if sums.sample.size else 0.0,
-                    nonfinite=sums.nonfinite,
-                    stagnant=sums.stagnant,
-                    turned=sums.turned,
+                    first_order=float(np.sqrt(first_square / count)) / u,
+                    median=float(np.median(sample)) / u if sample.size else 0.0,
+                    nonfinite=nonfinite,
+                    stagnant=stagnant,
+                    turned=turned,
                 )
             )
         return sorted(found, key=lambda row: -row.rms)

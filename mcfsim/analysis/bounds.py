@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.attribution_loop import MARGIN
+from mcfsim.analysis.passed_errors import PASSED
 from mcfsim.analysis.rounded_run import Formats
+from mcfsim.analysis.secants import RESULTS
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.formats import Format
@@ -21,8 +24,6 @@ from mcfsim.kernels.real_numbers import Scalars, as_float, is_scalar
 from mcfsim.rounding import Mode, Rounding, Underflow
 
 Array = NDArray[np.float64]
-#: What binary64 itself may add to a bound, relative to it.
-_OWN = 1.0 + 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,22 @@ BOUNDS: Mapping[str, ErrorBound] = {
 }
 
 
-def unit(x: Any, fmt: Format, rounding: Rounding) -> Any:
-    """Return the largest error of rounding a number of about this size: half an ulp to nearest, else one.
+def largest_unit(fmt: Format, rounding: Rounding) -> tuple[float, float]:
+    """Return the largest error of rounding a number, relative to it, and among subnormal numbers.
 
-    Below the smallest normal number it is that of subnormal numbers. Overflow is not covered, and neither is
-    flushing, for which the result is infinite.
+    Half an ulp to nearest, else one. Overflow is not covered, and neither is flushing, for which the error is
+    infinite.
     """
     if isinstance(fmt, Posit) or rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
-        return np.full(np.shape(x), np.inf)
-    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-    quantum = float(fmt.smallest_subnormal)
-    return np.maximum(np.abs(x) * 2.0**-fmt.precision, quantum / 2) * (1.0 if nearest else 2.0)
+        return 0.0, np.inf
+    ulps = 1.0 if rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 2.0
+    return ulps * 2.0**-fmt.precision, ulps * float(fmt.smallest_subnormal) / 2
+
+
+def unit(x: Any, fmt: Format, rounding: Rounding) -> Any:
+    """Return the largest error of rounding a number of about this size."""
+    relative, least = largest_unit(fmt, rounding)
+    return np.maximum(np.abs(x) * relative, least)
 
 
 def rounds(step: ProgramStep) -> bool:
@@ -125,66 +131,24 @@ def running(found: Attribution, formats: Formats) -> Array:
         for step in found.program.steps:
             h = [values[x] if isinstance(x, Register) else np.float64(as_float(x)) for x in step.operands]
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
-            passed = _PASSED[step.operation](*h, *e)
+            y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
+            passed = PASSED[step.operation](y, *h, *e)
             if rounds(step) or len(step.registers) < len(step.operands):
                 fmt = formats.get(step.result, step.result.format)
                 passed = passed + unit(values[step.result], fmt, step.rounding)
                 # A wider operand makes an operation round twice.
                 if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
                     passed = passed + unit(values[step.result], fmt, step.rounding)
-            inside = _within_range(values[step.result], formats.get(step.result, step.result.format))
-            known[step.result] = np.where(inside, passed * _OWN, np.inf)
+            low, high = ends(formats.get(step.result, step.result.format))
+            inside = (values[step.result] > low) & (values[step.result] < high)
+            known[step.result] = np.where(inside, passed * MARGIN, np.inf)
         total: Any = sum(known[x] for x in found.outputs)
     return np.broadcast_to(np.where(np.isnan(total), np.inf, total), found.computed.shape)
 
 
-def _within_range(x: Any, fmt: Format) -> Any:
-    """Return where a result certainly did not overflow: it lies between the ends of the range."""
-    return (x > float(fmt.lowest)) & (x < float(fmt.max)) if fmt.signed else np.zeros(np.shape(x), np.bool_)
-
-
-def _of_quotient(a: Any, b: Any, ea: Any, eb: Any) -> Any:
-    room = np.abs(b) - eb
-    return np.where(room > 0, (ea + np.abs(a / b) * eb) / np.where(room > 0, room, 1.0), np.inf)
-
-
-def _of_root(a: Any, e: Any) -> Any:
-    return np.where(e > a, np.sqrt(a + e), e / (np.sqrt(a) + np.sqrt(np.maximum(a - e, 0.0))))
-
-
-def _of_logarithm(a: Any, e: Any) -> Any:
-    return np.where(e < a, -np.log1p(-np.minimum(e / a, 1.0)), np.inf)
-
-
-def _of_choice(s: Any, x: Any, y: Any, es: Any, ex: Any, ey: Any) -> Any:
-    certain = np.abs(s) > es
-    settled = np.where(s >= 0, ex, ey)
-    return np.where(certain | (es == 0), settled, np.abs(x - y) + np.maximum(ex, ey))
-
-
-_PASSED: Mapping[str, Callable[..., Any]] = {
-    "add": lambda a, b, ea, eb: ea + eb,
-    "sub": lambda a, b, ea, eb: ea + eb,
-    "mul": lambda a, b, ea, eb: np.abs(b) * ea + np.abs(a) * eb + ea * eb,
-    "fma": lambda a, b, c, ea, eb, ec: np.abs(b) * ea + np.abs(a) * eb + ea * eb + ec,
-    "div": _of_quotient,
-    "sqrt": _of_root,
-    "neg": lambda a, e: e,
-    "abs": lambda a, e: e,
-    "round": lambda a, e: e,
-    "sign": lambda a, e: np.where((np.abs(a) > e) | (e == 0), 0.0, 2.0),
-    "exp": lambda a, e: np.exp(a) * np.expm1(e),
-    "expm1": lambda a, e: np.exp(a) * np.expm1(e),
-    "log": _of_logarithm,
-    "log1p": lambda a, e: _of_logarithm(1 + a, e),
-    "tanh": lambda a, e: np.minimum(e, 2.0),
-    "erf": lambda a, e: np.minimum(e * 2 / np.sqrt(np.pi), 2.0),
-    "sin": lambda a, e: np.minimum(e, 2.0),
-    "cos": lambda a, e: np.minimum(e, 2.0),
-    "maximum": lambda a, b, ea, eb: np.maximum(ea, eb),
-    "minimum": lambda a, b, ea, eb: np.maximum(ea, eb),
-    "choose": _of_choice,
-}
+def ends(fmt: Format) -> tuple[float, float]:
+    """Return two numbers between which no result overflowed: the ends of the range, if it has two."""
+    return (float(fmt.lowest), float(fmt.max)) if fmt.signed else (0.0, 0.0)
 
 
 # -- intervals --------------------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.analysis.own_errors import OWN_ERRORS, applies
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.meter import exact_results, operand_numbers
 from mcfsim.compile.program import Program, ProgramStep, Register
@@ -17,27 +19,56 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.elementary import FUNCTIONS, odd_value, residual_value, residuals
 from mcfsim.kernels.operation_plan import SELECTING
-from mcfsim.kernels.real_numbers import Scalars, exact_or_binary64
+from mcfsim.kernels.real_numbers import Scalars, as_float, exact_or_binary64, is_scalar
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
+Array = NDArray[np.float64]
 Block = NDArray[Any]
 Formats = Mapping[Register, Format]
 
 
-class RoundedRun(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RoundedRun:
     """The results of a program's steps on a block of inputs.
 
-    Attributes
+    Parameters
     ----------
-    values : dict of Register to array
-        Inputs and results, as float64.
-    errors : dict of Register to array
-        For each result, computed minus exact result of the operation on its computed operands.
+    program : Program
+    carried : dict of Register to array
+        Inputs and results, in the carriers of their formats.
+    formats : mapping of Register to Format
+        Other formats of some results.
     """
 
-    values: dict[Register, NDArray[np.float64]]
-    errors: dict[Register, NDArray[np.float64]]
+    program: Program
+    carried: Mapping[Register, Block]
+    formats: Formats
+
+    @cached_property
+    def values(self) -> Mapping[Register, Array]:
+        """Inputs and results."""
+        return {x: np.asarray(block, np.float64) for x, block in self.carried.items()}
+
+    @cached_property
+    def errors(self) -> Mapping[Register, Array]:
+        """For each result, computed minus exact result of the operation on its computed operands."""
+        return {step.result: self.error_of(step) for step in self.program.steps}
+
+    def error_of(self, step: ProgramStep) -> Array:
+        """Return computed minus exact result of a step, to the last bits of binary64."""
+        computed = np.asarray(self.carried[step.result], np.float64)
+        if exactly_selects(step):
+            return np.zeros(computed.size)
+        operands = [
+            np.asarray(self.carried[x], np.float64) if isinstance(x, Register) else x for x in step.operands
+        ]
+        with np.errstate(all="ignore"):
+            if applies(step, self.formats):
+                given = [as_float(x) if is_scalar(x) else x for x in operands]
+                return np.asarray(OWN_ERRORS[step.operation](computed, *given))
+            nearest, rest = _exactly(step, [operand_numbers(x) for x in operands], self.formats)
+            return np.asarray((computed - nearest) - rest)
 
 
 def run(
@@ -49,7 +80,7 @@ def run(
     random: RandomWords | None = None,
     start: int = 0,
 ) -> RoundedRun:
-    """RoundedRun a program on a block.
+    """Run a program on a block.
 
     Parameters
     ----------
@@ -69,9 +100,6 @@ def run(
     """
     size = inputs[0].size if inputs else 1
     carried: dict[Register, Block] = dict(zip(program.inputs, inputs, strict=True))
-    values = {x: np.asarray(block, np.float64) for x, block in carried.items()}
-    errors: dict[Register, NDArray[np.float64]] = {}
-    zero = np.zeros(size)
     with np.errstate(all="ignore"):
         for place, step in enumerate(program.steps):
             operands = [carried[x] if isinstance(x, Register) else x for x in step.operands]
@@ -80,10 +108,7 @@ def run(
             if np.size(made) != size or np.ndim(made) == 0:  # of numbers alone
                 made = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
             carried[step.result] = made
-            values[step.result] = np.asarray(made, np.float64)
-            exact = step.operation in SELECTING and len(step.registers) == len(step.operands)
-            errors[step.result] = zero if exact else _error(step, values, formats)
-    return RoundedRun(values, errors)
+    return RoundedRun(program, carried, formats)
 
 
 def _performed(
@@ -114,27 +139,25 @@ def _arithmetic(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArith
     return BlockArithmetic(fmt, rounding, scalars)
 
 
-def _error(step: ProgramStep, values: Mapping[Register, Block], formats: Formats) -> NDArray[np.float64]:
-    """Return computed minus exact result of a step, to the last bits of binary64."""
-    computed, name = values[step.result], step.operation
-    nearest: Any
-    rest: Any
-    operands: list[Any] = [
-        values[x] if isinstance(x, Register) else operand_numbers(x) for x in step.operands
-    ]
+def exactly_selects(step: ProgramStep) -> bool:
+    """Return whether a step returns one of its operands, all of which are values."""
+    return step.operation in SELECTING and len(step.registers) == len(step.operands)
+
+
+def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[Any, Any]:
+    """Return the exact result of a step as a binary64 number and a residual."""
+    name = step.operation
     if name in FUNCTIONS and step.registers:
         (x,) = step.registers
-        nearest, rest = residuals(name, operands[0], formats.get(x, x.format))
-    elif name in FUNCTIONS:
-        nearest, rest = _of_number(name, step.operands[0])
-    elif name in SELECTING:
-        nearest, rest = _SELECTED[name](*(x.astype(np.float64) for x in operands)), 0.0
-    else:
-        if name == "sub":
-            name, operands[1] = "add", -operands[1]
-        nearest, rest = exact_results(name, operands)
-        nearest, rest = nearest.astype(np.float64), rest.astype(np.float64)
-    return np.asarray((computed - nearest) - rest)
+        return residuals(name, operands[0], formats.get(x, x.format))
+    if name in FUNCTIONS:
+        return _of_number(name, step.operands[0])
+    if name in SELECTING:
+        return _SELECTED[name](*(x.astype(np.float64) for x in operands)), 0.0
+    if name == "sub":
+        name, operands[1] = "add", -operands[1]
+    nearest, rest = exact_results(name, operands)
+    return nearest.astype(np.float64), rest.astype(np.float64)
 
 
 def _of_number(name: str, x: Any) -> tuple[float, float]:

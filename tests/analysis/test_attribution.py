@@ -152,7 +152,7 @@ def test_a_planted_error_is_blamed(chunk, tmp_path):
             continue
         planted = steps[np.random.default_rng(seed).integers(len(steps))]
         blame = Blame(asked.program)
-        blame.add(asked.at([x[calm] for x in numbers], {planted.result: COARSE}))
+        blame.add(blame.summed(asked.at([x[calm] for x in numbers], {planted.result: COARSE})))
         first = blame.rows(1.0)[0]
         assert first.expression == planted.text.row, (seed, str(first.expression), str(planted.text.row))
         tried += 1

@@ -1,0 +1,184 @@
+"""The loop that `mcfsim.analysis.compiled_attribution` compiles: what is done to a few inputs at a time.
+
+One array M holds all numbers. It has a row for each input, result and constant of a program; in a row, a line
+for each of the names below; and in a line, a number for each of the inputs that are taken at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mcfsim.analysis.secants import select
+
+#: The inputs that are taken at a time: their numbers stay in the cache.
+LANES = 32
+#: Computed number, own error, error so far, exact number, running bound, factor, sensitivity.
+VALUE, OWN, ERROR, EXACT, BOUND, FACTOR, SENSITIVITY = range(7)
+#: The first of three slopes of the operation by its operands, and of three derivatives; the number of lines.
+SLOPES, DERIVATIVES, FIELDS = 7, 10, 13
+#: What binary64 itself may add to a running bound, relative to it.
+MARGIN = 1.0 + 2.0**-40
+
+
+def row_float32(address: Any, size: Any) -> Any:
+    """Return the numbers at an address; compiled loops have their own."""
+    raise NotImplementedError
+
+
+row_float64 = row_float32
+
+
+def performed() -> None:
+    """Perform the rules of a step's operation: `compiled_attribution` puts them in the place of the call."""
+    raise NotImplementedError
+
+
+def times(slope: Any, x: Any) -> Any:
+    """Return what a slope passes on; of zero, nothing, whatever the slope."""
+    return select(x == 0, 0.0, slope * x)
+
+
+def attribution(
+    operations: Any,
+    operands: Any,
+    outputs: Any,
+    constants: Any,
+    reached: Any,
+    rows: Any,
+    units: Any,
+    ends: Any,
+    spreads: Any,
+    rounded: Any,
+    charged: Any,
+    judged: Any,
+    values: Any,
+    wide: Any,
+    errors: Any,
+    given: Any,
+    columns: Any,
+    sums: Any,
+    totals: Any,
+    sample: Any,
+) -> None:
+    """Fill columns, sums and the sample of a block; `AttributionLoop` says what the arrays are."""
+    size, steps, registers = columns.shape[1], operations.size, reached.size
+    inputs = registers - steps
+    M = np.zeros((registers + constants.size, FIELDS, LANES))
+    P, Q = np.zeros((sums.shape[0], LANES)), np.zeros((sums.shape[0], LANES))
+    # Of the output: computed, error, condition, turned, first order, squares, running; scale, relative error.
+    found = np.zeros((9, LANES))
+    there, bad, usable = np.zeros(LANES, np.bool_), np.zeros(LANES, np.bool_), np.zeros(LANES, np.bool_)
+    for x in range(constants.size):
+        M[registers + x, VALUE] = constants[x]
+        M[registers + x, EXACT] = constants[x]
+    for start in range(0, size, LANES):
+        m = min(LANES, size - start)
+        for x in range(registers):
+            if wide[x]:
+                numbers = row_float64(values[x], size)
+                for j in range(m):
+                    M[x, VALUE, j] = numbers[start + j]
+            else:
+                narrow = row_float32(values[x], size)
+                for j in range(m):
+                    M[x, VALUE, j] = narrow[start + j]
+            if errors[x]:
+                numbers = row_float64(errors[x], size)
+                for j in range(m):
+                    M[x, OWN, j] = numbers[start + j]
+        for j in range(LANES):
+            there[j] = j < m
+            bad[j] = j >= m
+        found[:] = 0
+        for x in range(inputs):
+            for j in range(LANES):
+                M[x, ERROR, j] = M[x, OWN, j]
+                M[x, EXACT, j] = M[x, VALUE, j] - M[x, OWN, j]
+                M[x, BOUND, j] = abs(M[x, OWN, j])
+        # Forward: errors, slopes, running bounds, and what appears first where.
+        for s in range(steps):
+            r, row = inputs + s, rows[inputs + s]
+            performed()
+            unit, least, low, high = units[s, 0], units[s, 1], ends[s, 0], ends[s, 1]
+            own, strange = select(charged[s], 1.0, 0.0), 0
+            for j in range(LANES):
+                v = M[r, VALUE, j]
+                bound = (M[r, BOUND, j] + times(max(abs(v) * unit, least), own)) * MARGIN
+                M[r, BOUND, j] = select((v > low) & (v < high), bound, np.inf)
+                strange |= v - v != 0
+            if strange:
+                for j in range(LANES):
+                    if not np.isfinite(M[r, VALUE, j]) and not bad[j]:
+                        bad[j] = True
+                        sums[row, 4] += 1
+        # Backward: by how much each result changes the output.
+        for x in range(registers):
+            for j in range(LANES):
+                M[x, FACTOR, j] = 0.0
+                M[x, SENSITIVITY, j] = 0.0
+        for x in outputs:
+            for j in range(LANES):
+                M[x, FACTOR, j] += 1
+                M[x, SENSITIVITY, j] += 1
+                found[0, j] += M[x, VALUE, j]
+                found[1, j] += M[x, ERROR, j]
+                found[6, j] += M[x, BOUND, j]
+        for s in range(steps - 1, -1, -1):
+            r = inputs + s
+            for n in range(3):
+                x = operands[s, n]
+                if x >= 0 and reached[r]:
+                    for j in range(LANES):
+                        M[x, FACTOR, j] += times(M[r, SLOPES + n, j], M[r, FACTOR, j])
+                        M[x, SENSITIVITY, j] += times(M[r, DERIVATIVES + n, j], M[r, SENSITIVITY, j])
+        # Shares by row, bounds of first order, condition.
+        P[:] = 0
+        Q[:] = 0
+        for x in range(0 if given else inputs, registers):
+            if reached[x]:
+                row = rows[x]
+                for j in range(LANES):
+                    P[row, j] += times(M[x, FACTOR, j], M[x, OWN, j])
+        for s in range(steps):
+            r = inputs + s
+            if reached[r] and rounded[s]:
+                row, unit, least, spread = rows[r], units[s, 0], units[s, 1], spreads[s]
+                for j in range(LANES):
+                    Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
+                    term = abs(M[r, SENSITIVITY, j]) * max(abs(M[r, EXACT, j]) * unit, least)
+                    found[4, j] += term
+                    found[5, j] += (term * spread) ** 2
+        for x in range(inputs):
+            if reached[x]:
+                row = rows[x]
+                for j in range(LANES):
+                    found[2, j] += abs(M[x, SENSITIVITY, j] * M[x, EXACT, j])
+                    Q[row, j] += M[x, SENSITIVITY, j] * M[x, OWN, j]
+                    term = abs(M[x, SENSITIVITY, j] * M[x, OWN, j])
+                    found[4, j] += term
+                    found[5, j] += term**2
+        for j in range(m):
+            exact = abs(found[0, j] - found[1, j])
+            usable[j] = np.isfinite(found[1, j]) and np.isfinite(exact) and exact > 0
+            found[7, j] = select(usable[j], exact, 1.0)
+            found[8, j] = select(usable[j], found[1, j] / found[7, j], 0.0)
+            found[2, j] /= exact
+            found[5, j] = 3.0 * np.sqrt(found[5, j])
+            found[6, j] = select(np.isnan(found[6, j]), np.inf, found[6, j])
+            totals[0] += usable[j]
+            totals[1] += found[8, j]
+            totals[2] += found[8, j] ** 2
+        for k in range(7):
+            for j in range(m):
+                columns[k, start + j] = found[k, j]
+        for row in range(sums.shape[0]):
+            for j in range(m):
+                part = select(usable[j], P[row, j] / found[7, j], 0.0)
+                ahead = select(usable[j], Q[row, j] / found[7, j], 0.0)
+                sums[row, 0] += part
+                sums[row, 1] += part**2
+                sums[row, 2] += part * found[8, j]
+                sums[row, 3] += ahead**2
+                sample[row, start + j] = select(usable[j], abs(part), np.nan)

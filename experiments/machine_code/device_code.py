@@ -20,6 +20,7 @@ from experiments.machine_code.ptx import without_repeats
 from mcfsim.compile.kernel import check_triton
 from mcfsim.compile.launch import EXACT, WARPS, function
 from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.sources import table_name
 from mcfsim.compile.triton_source import INSTRUCTIONS
 from mcfsim.kernels.element.machine import F32, F64, Value
 
@@ -190,8 +191,7 @@ def faults(code: DeviceCode, lowered: Lowered, *, hardware: bool = False) -> lis
     hardware : bool, optional
         Whether the kernel is by instructions of GPUs (`mcfsim.compile.triton_source.kernel_source`).
     """
-    results = (*lowered.results, *(() if lowered.strange is None else (lowered.strange,)))
-    values = list(lowered.line.needed(results, hardware=hardware))
+    values = list(lowered.line.needed(lowered.asked, hardware=hardware))
     asked = Counter(x.verb for x in values if x.verb in INSTRUCTIONS)
     wanted = _operations(x for x in values if x.verb not in INSTRUCTIONS)
     by_one = any(_multiplies_by(1.0, x) for x in values)
@@ -320,6 +320,7 @@ def _signature(lowered: Lowered, *, many: bool) -> dict[str, str]:
         **({"numbers32": "*fp32"} if F32 in kinds else {}),
         **({"numbers64": "*fp64"} if F64 in kinds else {}),
         **({"key": "*i64"} if lowered.draws else {}),
+        **{table_name(key): "*fp64" for key in lowered.tables},
         **({} if many else {"start": "i64", "size": "i64"}),
         **dict.fromkeys(fixed, "constexpr"),
     }

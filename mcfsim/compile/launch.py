@@ -362,8 +362,10 @@ def elements_on(device: torch.device, largest: int) -> int:
 
 
 def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWords]) -> list[torch.Tensor]:
-    """Return what all elements share, in device memory: the check's result, numbers, and the random key."""
+    """Return what all elements share, in device memory: the check's result, numbers, the key, and tables."""
     import torch
+
+    from mcfsim.compile.torch_calls import table_on
 
     shared = []
     if ready.lowered.strange is not None:
@@ -374,7 +376,7 @@ def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWo
     if streams:
         key = [*streams[0].key, streams[0].step, *(x.place for x in streams)]
         shared.append(sent(torch.tensor(key, dtype=torch.int64), device))
-    return shared
+    return [*shared, *(table_on(table, device) for table in ready.lowered.tables)]
 
 
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:

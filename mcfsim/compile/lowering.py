@@ -30,15 +30,7 @@ from mcfsim.kernels.element.operations import (
 )
 from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.kernels.elementary import FUNCTIONS, function_entry
-from mcfsim.kernels.operation_plan import (
-    SELECTING,
-    Entry,
-    Way,
-    plan,
-    refusal,
-    selecting_entry,
-    sum_within,
-)
+from mcfsim.kernels.operation_plan import SELECTING, Entry, Way, plan, refusal, selecting_entry, sum_within
 from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
 
@@ -97,6 +89,17 @@ class Lowered:
     def dtypes(self) -> tuple[tuple[np.dtype[Any], ...], ...]:
         """The dtypes of operands, results and numbers in memory."""
         return tuple(tuple(map(self.dtype, x)) for x in (self.operands, self.results, self.numbers))
+
+    @property
+    def asked(self) -> tuple[Value, ...]:
+        """All that is to be computed: the results, and where an operand is strange if that is requested."""
+        return self.results if self.strange is None else (*self.results, self.strange)
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The keys of the tables that are read, see `mcfsim.kernels.elementary.table_key`."""
+        found = (x.constant for x in self.line.needed(self.asked) if x.verb == "look_up")
+        return tuple(dict.fromkeys(map(str, found)))
 
 
 #: Names that lines and generated sources use themselves.
@@ -293,7 +296,8 @@ def _lowered(
         raise refusal(operation, fmt, rounding, why)
     if operation in FUNCTIONS:
         if not has_codes(fmt):
-            raise UnsupportedFormatError(f"{operation} in {fmt}: a line takes tables of short codes alone")
+            why = "loops and devices read tables, of floats of up to 16 bits with NaN; NumPy needs none"
+            raise UnsupportedFormatError(f"{operation} in {fmt}: {why}")
         return function_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=clean)
     if operation in SELECTING:
         return select_element(operation, operands, carrier)

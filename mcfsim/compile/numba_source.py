@@ -157,8 +157,7 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
         [str(x.constant) for x in part] for part in (lowered.operands, lowered.words, lowered.numbers)
     )
     outputs = [f"out{number}" for number in range(len(lowered.results))]
-    strange = () if lowered.strange is None else (lowered.strange,)
-    asked = (*lowered.results, *strange)
+    asked = lowered.asked
     if interleaved:
         places = [f"out[{len(outputs)} * i + {number}]" for number in range(len(outputs))]
         head, size = [*arrays, *words, *numbers, "start", "out"], f"out.size // {len(outputs)}"
@@ -182,7 +181,7 @@ def source(lowered: Lowered, about: str, *, interleaved: bool = False, apart: bo
     vectors = [*arrays, *words] if interleaved else [*arrays, *words, *outputs]
     made = loops(lowered, asked, read, put, size, vectors, apart=apart)
     return (
-        f"{module_head(about, IMPORTS)}{constants_of(made.constants)}\n\n"
+        f"{module_head(about, IMPORTS)}{constants_of(made.constants, lowered.tables)}\n\n"
         f"{NJIT}def loop({', '.join(head)}):\n"
         f"    prefer_whole_vectors()\n    found = i32(0)\n"
         f"{indented(made.once, 1)}{indented(made.each, 1)}    return found\n"
@@ -289,17 +288,15 @@ def rows_source(lowered: Lowered) -> str:
     )
 
 
-def constants_of(constants: Mapping[str, Value]) -> str:
-    """Return the statements that define constants, tables among them."""
-    tables = any(value.verb == "look_up" for value in constants.values())
-    head = "from mcfsim.kernels.elementary import table_of\n" if tables else ""
-    return head + "".join(f"{name} = {_constant(value)}\n" for name, value in constants.items())
+def constants_of(constants: Mapping[str, Value], tables: Iterable[str] = ()) -> str:
+    """Return the statements that define constants, and tables with given keys."""
+    read = [f"{table_name(key)} = table_of({key!r})\n" for key in tables]
+    head = ["from mcfsim.kernels.elementary import table_of\n"] if read else []
+    return "".join([*head, *(f"{name} = {_constant(x)}\n" for name, x in constants.items()), *read])
 
 
 def _constant(value: Value) -> str:
     number = value.constant
-    if value.verb == "look_up":
-        return f"table_of({number!r})"
     assert isinstance(number, int | float)
     text = repr(number)
     if not math.isfinite(number):
@@ -311,7 +308,7 @@ def expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression of exactly its type: Numba would widen integers and mixed numbers."""
     verb, kind = value.verb, value.type
     if verb == "look_up":
-        return f"{table_name(value)}[{given[0]}]"
+        return f"{table_name(value.constant)}[{given[0]}]"
     if verb in ("bits", "number"):
         return f"{verb}{kind.bits}({given[0]})"
     if verb == "shr":

@@ -39,7 +39,7 @@ class Statements(NamedTuple):
     Attributes
     ----------
     constants : dict of str to Value
-        The constants that they use, by name, and values that are looked up, by the name of their table.
+        The constants that they use, by name.
     body : list of str
         Statements and notes, in order.
     results : list of str
@@ -51,9 +51,9 @@ class Statements(NamedTuple):
     results: list[str]
 
 
-def table_name(value: Value) -> str:
-    """Return the name in a source of the table in which a value is looked up."""
-    return f"T{hashlib.sha256(str(value.constant).encode()).hexdigest()[:12]}"
+def table_name(key: Any) -> str:
+    """Return the name in a source of the table with a key."""
+    return f"T{hashlib.sha256(str(key).encode()).hexdigest()[:12]}"
 
 
 def module_head(about: str, imports: str) -> str:
@@ -115,8 +115,6 @@ def statements(
             body += [f"# {note}" for note in begun[-1:]]
             notes = notes[len(begun) :]
             body.append(f"{name(value)} = {expression(value, [name(x) for x in value.operands])}")
-            if value.verb == "look_up":
-                constants[table_name(value)] = value
         elif value.verb == "input" and value not in numbers:
             body.append(f"{name(value)} = {read(value)}")
     return Statements(constants, body, [name(value) for value in results])

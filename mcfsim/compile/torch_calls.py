@@ -114,15 +114,16 @@ def scalar(number: float, kind: Type, device: torch.device) -> torch.Tensor:
     return torch.full((), number, dtype=DTYPES[kind], device=device)
 
 
-@lru_cache(maxsize=64)
-def _table(key: str, device: torch.device) -> torch.Tensor:
+@lru_cache(maxsize=128)
+def table_on(key: str, device: torch.device) -> torch.Tensor:
+    """Return a table on a device, copied there once (`mcfsim.kernels.elementary.table_key`)."""
     return torch.from_numpy(table_of(key).copy()).to(device)
 
 
 def _function(value: Value) -> Callable[..., torch.Tensor]:
     """Return the function that computes a value from its operands."""
     if value.verb == "look_up":
-        return lambda x, key=str(value.constant): _table(key, x.device)[x.long()]
+        return lambda x, key=str(value.constant): table_on(key, x.device)[x.long()]
     if value.verb in _VIEWS:
         return lambda x, dtype=DTYPES[value.type]: x.view(dtype)
     if value.verb in _CASTS:

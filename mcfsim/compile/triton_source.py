@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.sources import CASTS, INFIX, KEY, indented, module_head, statements
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.compile.sources import CASTS, INFIX, KEY, indented, module_head, statements, table_name
 from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, TRUTH, Type, Value, recorded
 from mcfsim.kernels.element.philox import word_element
 from mcfsim.random import word_bits
@@ -141,10 +140,10 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
 
     It takes pointers to operands and results, vectors of `size` elements. Where needed, pointers follow to an
     integer that becomes 1 if an element is strange (no value of its format), to the binary32 numbers, to the
-    binary64 numbers, and to the random key: the seed's lower and upper half, the step, and the place of each
-    word. All are in device memory, so that a captured graph takes new ones. Last come the number of the first
-    element, the size, and the number of elements per instance. Codes are stored in signed or unsigned
-    integers, truth values in bytes.
+    binary64 numbers, to the random key: the seed's lower and upper half, the step, and the place of each
+    word; and to each table. All are in device memory, so that a captured graph takes new ones. Last come the
+    number of the first element, the size, and the number of elements per instance. Codes are stored in signed
+    or unsigned integers, truth values in bytes.
 
     Parameters
     ----------
@@ -160,7 +159,6 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         interpreter does not know them.
     """
     outputs = [f"out{number}" for number in range(len(lowered.results))]
-    strange = () if lowered.strange is None else (lowered.strange,)
     masks = {x: 2 ** (8 * dtype.itemsize) - 1 for x, dtype in lowered.packed.items()}
     bits = list(lowered.draws.values())
 
@@ -172,9 +170,8 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         loaded = f"tl.load({value.constant} + i, mask=inside, other=0)"
         return f"{loaded}.to(tl.int32) & {masks[value]}" if value in masks else loaded
 
-    asked = (*lowered.results, *strange)
-    constants, body, made = statements(lowered, asked, read, _expression, hardware=hardware)
-    by_hardware = functions_source(lowered.line.needed(asked, hardware=hardware))
+    constants, body, made = statements(lowered, lowered.asked, read, _expression, hardware=hardware)
+    by_hardware = functions_source(lowered.line.needed(lowered.asked, hardware=hardware))
     numbers = {kind: [x for x in lowered.numbers if x.type is kind] for kind in (F32, F64)}
     loads = [
         # As vectors: Triton's interpreter mistakes the type of a comparison of two scalars.
@@ -188,15 +185,16 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         short = result in lowered.packed or result.type is TRUTH
         kept = f"{name}.to(tl.int{8 * lowered.dtype(result).itemsize})" if short else name
         body.append(f"tl.store({output} + i, {kept}, mask=inside)")
-    if strange:
+    if lowered.strange is not None:
         body.append(f"tl.store(found + i * 0, 1, mask={made[-1]} & inside)")  # all write the same
     vectors = {str(x.constant): x for x in lowered.operands}
     vectors |= zip(outputs, lowered.results, strict=True)
     pointers = [
         *(["table", "owners"] if many else vectors),
-        *(["found"] if strange else []),
+        *([] if lowered.strange is None else ["found"]),
         *(f"numbers{kind.bits}" for kind, found in numbers.items() if found),
         *(["key"] if lowered.words else []),
+        *map(table_name, lowered.tables),
     ]
     if many:
         place, fixed = _looked_up({name: lowered.dtype(x) for name, x in vectors.items()}), ["ALIGNED"]
@@ -247,15 +245,7 @@ def _words_source(size: int) -> str:
 
 
 def _typed(constants: dict[str, Value]) -> list[str]:
-    """Return the definitions of constants as scalars of exactly their types.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If a value is looked up in a table: no kernel takes tables.
-    """
-    if looked_up := [value for value in constants.values() if value.verb == "look_up"]:
-        raise UnsupportedFormatError(f"kernels have no table of {looked_up[0].constant}")
+    """Return the definitions of constants as scalars of exactly their types."""
     return [f"{name} = {_full(value)}" for name, value in constants.items()]
 
 
@@ -273,6 +263,9 @@ def _expression(value: Value, given: list[str]) -> str:
     verb, kind = value.verb, value.type
     if verb in INSTRUCTIONS:
         return f"{verb}({', '.join(given)})"
+    if verb == "look_up":
+        place = f"tl.broadcast_to({given[0]}, (ELEMENTS,))"  # it may be the same for all
+        return f"tl.load({table_name(value.constant)} + {place}, mask=inside, other=0)"
     if verb == "div":
         return f"tl.math.div_rn({given[0]}, {given[1]})" if kind is F32 else f"{given[0]} / {given[1]}"
     if verb == "sqrt":

@@ -21,6 +21,7 @@ from mcfsim.compile.lines import SplitOperand
 from mcfsim.compile.program import Register
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import get_format
+from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import F32, F64, I32, I64
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.step_programs import record_step
@@ -110,6 +111,9 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode):
     capability = 80 if mode in ("up", "to_odd") else 90
     _, lowered, code = code_of(trace(every, fmt, mode), capability, checked=True)
     assert faults(code, lowered) == []
+    if has_codes(get_format(fmt)):
+        _, lowered, code = code_of(trace(lambda ar, x: (ar.exp(x), ar.log(x)), fmt, mode), capability)
+        assert faults(code, lowered) == []
 
 
 @pytest.mark.parametrize(("place", "optimizer", "strategy"), [(n, *x) for n, x in enumerate(rotating(PLAIN))])

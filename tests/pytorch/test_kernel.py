@@ -15,6 +15,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, Rule
 from tests.benchmarks import gpu
+from tests.pytorch import devices
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -57,6 +58,22 @@ def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
         expected = mcf.two_sum(ar, a, b)
     for mine, other in zip(found, expected, strict=True):
         assert_same(mine, other, a, b)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["values", "codes"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_functions_of_all_codes_in_every_mode_are_read_from_tables(fmt, packed, assert_same):
+    words, codes = RandomWords(5), np.arange(2 ** get_format(fmt).bits)
+    codes = codes.astype(f"u{get_format(fmt).bits // 8}")
+    x = mcf.codec.decode(codes, fmt).astype(np.float32)
+    for mode in devices.MODES:
+        kernel = Kernel(trace(lambda ar, x: ar.exp(x), fmt, mode), packed=packed).with_numbers([])
+        (found,), _ = launched(kernel, [codes.view(f"i{codes.itemsize}") if packed else x], 7, {0: words})
+        drawn = {"random": words} if mode == "stochastic" else {}
+        ar = mcf.arithmetic(fmt, mode, compiled=False, **drawn).on_block(words.step, 7)
+        with np.errstate(all="ignore"):
+            expected = ar.exp(x)
+        assert_same(mcf.codec.decode(found.view(codes.dtype), fmt) if packed else found, expected, x)
 
 
 @pytest.mark.costly("kernels are interpreted, or PyTorch compiles")

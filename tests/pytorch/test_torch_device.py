@@ -9,6 +9,7 @@ import torch
 import mcfsim as mcf
 from mcfsim.compile import torch_loops
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.element.codes import has_codes
 from mcfsim.multiword import double_word, expansion, shewchuk, summation
 from mcfsim.storage.buffers import BLOCK
 from tests.pytorch import devices
@@ -37,7 +38,17 @@ def test_every_operation_has_the_bits_of_numpy(fmt, mode, policies, device, kern
     t = there(theirs.like(theirs.format, mcf.Rounding()).round(x).astype(theirs.carrier), device)
     for name, count in {**devices.OPERATIONS, "round": 1}.items():
         check(assert_same, operation(name), ours, theirs, *t[:count])
+    if has_codes(theirs.format):
+        check(assert_same, operation("exp"), ours, theirs, t[0])
     assert ours.random == theirs.random
+
+
+@pytest.mark.parametrize("fmt", ["tf32", "posit8", "int8", "float4_e2m1fn"])
+@pytest.mark.parametrize("kernels", [False, True], indirect=True)
+def test_functions_that_have_no_table_are_refused(fmt, device, kernels):
+    ours, _ = both(fmt, device=device, kernels=kernels)
+    with pytest.raises(UnsupportedFormatError, match=r"exp in \w+: loops and devices read tables"):
+        ours.exp(torch.ones(2, device=device))
 
 
 @pytest.mark.slow

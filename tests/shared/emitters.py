@@ -14,6 +14,7 @@ from mcfsim.compile.loops import calls, draw, drawn_by_numpy
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import source
 from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.elementary import table_of
 from tests.shared.lines import START, STREAM
 
 Arrays = Sequence[Any]
@@ -127,6 +128,7 @@ def by_ptx(lowered: Lowered, arrays: Arrays) -> list[Any]:
     if lowered.draws:
         streams = [STREAM.of(x.operation) for x in lowered.draws]
         memory["key"] = np.array([*STREAM.key, STREAM.step, *(x.place for x in streams)], np.int64)
+    memory |= {key: table_of(key) for key in lowered.tables}
     Kernel(code.ptx, memory | {"start": START, "size": size}, -(-size // THREADS))
     return results
 

@@ -2,7 +2,7 @@
 
 The verbs are those of `mcfsim.kernels.element.machine`, by its words alone: integers wrap around, numbers
 are rounded once to nearest even from exact fractions, subnormal numbers are kept. Nothing of the package
-computes.
+computes; tables are data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import numpy as np
 
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Draw
+from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
+from mcfsim.kernels.elementary import table_key, table_of
 from mcfsim.random import RandomWords
 
 #: Precision and least exponent of a number, by its size.
@@ -116,6 +118,8 @@ def _verb(value: Value, given: Sequence[Any]) -> Any:
             return rounded(Fraction(x), kind) if math.isfinite(x) and x else x
         case "count":
             return int(given[0])
+        case "look_up":
+            return table_of(str(value.constant))[given[0]].item()
         case "not":
             return not given[0] if kind is TRUTH else ~given[0]
         case "shr":
@@ -227,6 +231,7 @@ OF_NUMBERS: dict[str, Callable[..., Value]] = {
     "widen and narrow": lambda a, b: a.narrow() if a.type is F64 else a.widen(),
 }
 _SHIFTS = {"shl": operator.lshift, "sar": operator.rshift, "shr": lambda m, count: m.shr(count)}
+_TABLES = table_key("exp", get_format("float8_e4m3fn")), table_key("log", get_format("float8_e5m2"))
 OF_INTEGERS: dict[str, Callable[..., Value]] = {
     **{name: lambda m, n, count, made=made: made(m, n) for name, made in _OF_TWO.items()},
     **{"not": lambda m, n, count: ~m, "neg": lambda m, n, count: -m},
@@ -243,6 +248,8 @@ OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "truth not": lambda m, n, count: ~(m < n),
     "truth chosen": lambda m, n, count: (m < n).select(n < count, m < count),
     "count": lambda m, n, count: (m < n).count(m.type),
+    **{f"look_up {x}": lambda m, n, count, x=x: (m.cut() & 0xFF).look_up(x) for x in _TABLES},
+    "look_up for all": lambda m, n, count: m.line.constant(56, I32).look_up(_TABLES[0]),
     **{"byte": lambda m, n, count: (m ^ n).cut() & 0xFF, "short": lambda m, n, count: (m ^ n).cut() & 0xFFFF},
 }
 

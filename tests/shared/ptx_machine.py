@@ -93,10 +93,14 @@ class Kernel:
             assert how == ["global", f"b{8 * vector.itemsize}"]
             vector.view(f"u{vector.itemsize}")[place[guard]] = bits[guard].astype(f"u{vector.itemsize}")
             return
-        result = operands[0].strip("{} ")
-        made = self._made(name, verb, how, operands[1:], guard)
-        kept = self._held.get(result)
-        self._held[result] = made if guard.all() or kept is None else np.where(guard, made, kept)
+        results = [x.strip() for x in operands[0].strip("{}").split(",")]
+        made = [self._made(name, verb, how, operands[1:], guard)]
+        if len(results) == 2:  # halves, the lower one first
+            half = np.uint64(size_of(how[-1]) // 2)
+            made = [made[0] & (np.uint64(1) << half) - np.uint64(1), made[0] >> half]
+        for result, bits in zip(results, made, strict=True):
+            kept = self._held.get(result)
+            self._held[result] = bits if guard.all() or kept is None else np.where(guard, bits, kept)
 
     def _made(self, name: str, verb: str, how: list[str], operands: list[str], guard: Array) -> Array:
         kind = how[-1]
@@ -121,9 +125,10 @@ class Kernel:
             return self._compared(how[0], *(as_type(y, kind) for y in (x, *rest)))
         if verb == "cvt":
             return self._converted(name, as_type(x, kind), how)
-        if verb == "mul" and how[0] == "wide" and size_of(kind) < 64:
+        if verb in ("mul", "mad") and how[0] == "wide" and size_of(kind) < 64:
             wide = np.dtype("i8" if kind[0] == "s" else "u8")
-            return as_bits(as_type(x, kind).astype(wide) * as_type(rest[0], kind).astype(wide))
+            product = as_bits(as_type(x, kind).astype(wide) * as_type(rest[0], kind).astype(wide))
+            return product + rest[1] if verb == "mad" else product
         if verb in ("shl", "shr"):
             return self._shifted(verb, as_type(x, kind), rest[0] & np.uint64(0xFFFFFFFF))
         values = [as_type(y, kind) for y in (x, *rest)]

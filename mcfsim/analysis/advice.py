@@ -62,11 +62,16 @@ class Advice:
                 f"{self.after:.3g} is the least that {self.wide} for all expressions gives; the target is "
                 f"{self.target:.3g}"
             )
-        names = ", ".join(map(str, self.expressions)) or "nothing"
+        if not self.expressions:
+            return (
+                f"largest error {self.before:.3g} ({self.fresh:.3g} on fresh inputs) meets the target "
+                f"{self.target:.3g} already"
+            )
+        names, count = ", ".join(map(str, self.expressions)), len(self.expressions)
         proof = "no smaller set does" if self.smallest else "not all smaller sets were tried"
         return (
             f"largest error {self.before:.3g} becomes {self.after:.3g} ({self.fresh:.3g} on fresh inputs) "
-            f"with {len(self.expressions)} expressions in {self.wide}: {names}; {proof}"
+            f"with {count} expression{'s' if count > 1 else ''} in {self.wide}: {names}; {proof}"
         )
 
 
@@ -80,7 +85,7 @@ def target_of(target: float | str, fmt: Format) -> float:
     """
     u = 2.0**-fmt.precision
     if isinstance(target, str):
-        found = re.fullmatch(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(u?)\s*", target)
+        found = re.fullmatch(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(u?)\s*", target)
         if found is None:
             raise ValueError(f"a target is a number, or a number of units as '2u', not {target!r}")
         target = float(found[1]) * (u if found[2] else 1.0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import Inputs
-from mcfsim.checks import hint, whole_number
+from mcfsim.checks import finite_number, hint, whole_number
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 
@@ -44,7 +44,7 @@ class WorstInput:
     ----------
     objective : str
     value : float
-        The largest value of the objective.
+        The largest value of the objective; NaN if no input that was tried has one.
     start : float
         The largest value among the inputs that the search began with.
     inputs : dict of str to float
@@ -60,6 +60,8 @@ class WorstInput:
     all_tried: bool
 
     def __str__(self) -> str:
+        if np.isnan(self.value):
+            return "no input that was tried has a finite error and an exact result other than 0"
         shown = ", ".join(f"{name} = {x!r}" for name, x in list(self.inputs.items())[:6])
         how = "of all inputs" if self.all_tried else f"found (random inputs: {self.start:.4g})"
         return f"largest {self.objective} {how}: {self.value:.4g} at {shown}"
@@ -119,7 +121,10 @@ class _Space:
         if inside is None:
             ends = [(int(x.min()), int(x.max())) for x in self.given]
         else:
-            low, high = (rounded.rounded_inputs([np.array([end])] * 1)[0][0] for end in inside)
+            least, most = (finite_number("an end of the range", x) for x in inside)
+            if not least <= most:
+                raise ValueError(f"inside = ({least:g}, {most:g}): the first number exceeds the second")
+            low, high = (rounded.rounded_inputs([np.array([x])])[0][0] for x in (least, most))
             ends = [(int(self._places(low)[0]), int(self._places(high)[0]))] * len(given)
         self.ends = ends
         self.size = prod(high - low + 1 for low, high in ends)
@@ -147,6 +152,7 @@ class _Space:
         numbers = self.numbers([np.array([x]) for x in place])
         names = [x.name for x in self.rounded.program.inputs]
         pairs = zip(names, (float(x[0]) for x in numbers), strict=True)
+        value, start = (x if x >= 0 else float("nan") for x in (value, start))
         return WorstInput(objective, value, start, dict(pairs), every)
 
 
@@ -229,7 +235,7 @@ def _refined(
             (max(low[k], start), min(high[k] + 1, start + binade))
             for k, start in zip((first, second), starts, strict=True)
         ]
-        sizes = [stop - start for start, stop in ends]
+        sizes = [int(stop - start) for start, stop in ends]
         if sizes[0] * sizes[1] <= _GRID:
             grid = [x.reshape(-1) for x in np.meshgrid(*(np.arange(*x) for x in ends))]
         else:

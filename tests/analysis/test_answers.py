@@ -56,6 +56,7 @@ def test_advice_says_when_no_set_serves_and_when_none_is_needed():
     assert report.advise("2u").reached
     easy = report.advise(1.0)
     assert easy.expressions == ()
+    assert "meets the target 1 already" in str(easy)
     assert easy.after == easy.before
     narrow = report.advise("1u", wide=mcf.Format("p9", precision=9, emin=-126, emax=127))
     assert not narrow.reached
@@ -68,7 +69,7 @@ def test_targets_are_numbers_or_units():
     fmt = mcf.get_format("bfloat16")
     assert target_of("2u", fmt) == target_of(" 2 u ", fmt) == target_of(2.0**-7, fmt) == 2.0**-7
     assert target_of("0.01", fmt) == target_of("1e-2", fmt) == 0.01
-    for wrong in ("u2", "-1u", "", "nan"):
+    for wrong in ("u2", "-1u", "", "nan", ".", "1.2.3"):
         with pytest.raises(ValueError, match="target"):
             target_of(wrong, fmt)
     with pytest.raises(ValueError, match="below u"):
@@ -125,6 +126,12 @@ def test_searches_stay_inside_and_refuse_nonsense():
     report = analyse(hypot, {"a": "uniform(1, 2)", "b": "uniform(1, 2)"}, truth=0, count=50)
     found = report.search(inside=(3.0, 5.0), steps=5)
     assert all(3 <= x <= 5 for x in found.inputs.values())
+    for wrong, message in (((5.0, 3.0), "first number exceeds"), ((float("nan"), 3.0), "finite")):
+        with pytest.raises(ValueError, match=message):
+            report.search(inside=wrong)
+    exact = analyse(lambda ar, a: ar.sub(a, a), {"a": "normal()"}, truth=0, count=50).search()
+    assert np.isnan(exact.value)
+    assert "no input that was tried has a finite error" in str(exact)
     with pytest.raises(ValueError, match=r"unknown objective 'eror'.*error"):
         report.search("eror")
     wide = analyse(total, {"x": "normal()*6"}, count=50, truth=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,10 +17,10 @@ from mcfsim.analysis import bounds
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame, ShareSums
 from mcfsim.analysis.compiled_attribution import AttributionLoop, pays
-from mcfsim.analysis.error_report import Report, TruthCheck
+from mcfsim.analysis.error_report import Report
 from mcfsim.analysis.rounded_function import Output, RoundedFunction
-from mcfsim.analysis.samplers import Inputs, inputs_of
-from mcfsim.analysis.truth import of_function, of_program
+from mcfsim.analysis.samplers import Inputs, in_order, inputs_of, operand_names
+from mcfsim.analysis.truth import TruthCheck, of_function, of_program
 from mcfsim.checks import check_threads, whole_number
 from mcfsim.compile.choice import check_compiled
 from mcfsim.formats import Format, get_format
@@ -136,6 +137,7 @@ def analyse(
     check_compiled(compiled)
     whole_number("truth", truth, least=0)
     drawn = inputs_of(function, inputs, options, count, seed)
+    function = in_order(function, operand_names(function, options, inputs))
     policy = get_rounding(rounding)
     found = [
         _report(
@@ -228,20 +230,24 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     shape = tuple(
         next(places) if isinstance(x, str) else tuple(next(places) for _ in x) for x in rounded.inputs.shape
     )
-    function = partial(rounded.function, **rounded.options)
-    by_text = of_function(function, shape, rounded.chosen, given, size)
-    error = by_program.error_of(found.computed)
+    error, bits = by_program.error_of(found.computed), by_program.bits
     with np.errstate(all="ignore"):
         off = np.abs(found.error - error) / np.abs(error)
         usable = np.isfinite(found.error) & np.isfinite(error) & (error != 0)
-        constants = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
-        constants = constants / np.abs(by_text.nearest)
+    constants = np.nan
+    # A function that asks for the format of its arithmetic does not run in exact arithmetic, which has none.
+    with suppress(AttributeError, LookupError, TypeError), np.errstate(all="ignore"):
+        function = partial(rounded.function, **rounded.options)
+        by_text = of_function(function, shape, rounded.chosen, given, size)
+        apart = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
+        apart = apart / np.abs(by_text.nearest)
+        constants, bits = float(apart[np.isfinite(apart)].max(initial=0.0)), max(bits, by_text.bits)
     return TruthCheck(
         inputs=size,
         compared=int(usable.sum()),
         off=float(off[usable].max(initial=0.0)),
-        bits=max(by_program.bits, by_text.bits),
-        constants=float(np.nanmax(np.where(np.isfinite(constants), constants, np.nan), initial=0.0)),
+        bits=bits,
+        constants=constants,
     )
 
 

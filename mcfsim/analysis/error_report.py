@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,34 +14,13 @@ from mcfsim.analysis.blame import Blame, BlameRow
 from mcfsim.analysis.bounds import BOUNDS
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.rounded_function import RoundedFunction
+from mcfsim.analysis.truth import TruthCheck
 from mcfsim.analysis.worst_inputs import WorstInput, search
 from mcfsim.formats import Format
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TruthCheck:
-    """A comparison with mpmath, whose precision was doubled until two results agreed.
-
-    Attributes
-    ----------
-    inputs, compared : int
-        Inputs that were tried, and those whose error is finite and not zero.
-    off : float
-        The largest deviation of an error from mpmath's, relative to the error.
-    bits : int
-        The largest precision that was needed.
-    constants : float
-        The largest relative difference between the recorded program and the function itself, both in mpmath:
-        what the constants cost that the function rounds into the format.
-    """
-
-    inputs: int
-    compared: int
-    off: float
-    bits: int
-    constants: float
+#: Of which quantiles are reported.
+QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
@@ -66,6 +45,13 @@ class BoundRow:
     over: float
     inputs: int
     exceeded: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether it holds."""
+        if not self.inputs:
+            return "says nothing"
+        return f"exceeded by {self.exceeded} of {self.inputs}" if self.exceeded else "holds"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +103,8 @@ class Report:
     @property
     def exact(self) -> Array:
         """Exact results."""
-        return self.computed - self.error
+        with np.errstate(invalid="ignore"):
+            return self.computed - self.error
 
     @property
     def relative(self) -> Array:
@@ -159,18 +146,44 @@ class Report:
         """The number of inputs whose exact result is zero, which have no relative error."""
         return int(np.count_nonzero(self.finite & (self.exact == 0)))
 
+    def quantiles(self, shares: Sequence[float] = QUANTILES) -> dict[str, list[float]]:
+        """Return quantiles of relative errors, ulps, condition numbers and ratios, of what is a number."""
+        columns = ("relative", "ulps", "condition", "ratio")
+        return {name: [_quantile(getattr(self, name), share) for share in shares] for name in columns}
+
     def median(self) -> float:
         """Return the median relative error."""
         return _quantile(self.relative, 0.5)
 
     def worst(self) -> float:
-        """Return the largest relative error; infinite if a result is infinite or NaN where none should be."""
+        """Return the largest relative error that is a number; `finite` tells which results are none."""
         return _quantile(self.relative, 1.0)
 
     # -- what does it -------------------------------------------------------------------------------------
     def blame(self) -> list[BlameRow]:
         """Return a row for each expression, that of the largest share of the error first."""
         return self.sums.rows(self.u)
+
+    def opened(self) -> dict[Expression, list[BlameRow]]:
+        """Return for each expression that calls others the rows of these, as the operations of a 2Sum.
+
+        Their shares are those of the first block of inputs.
+        """
+        program = self.rounded.program
+        origins: list[Any] = [step.text for step in program.steps]
+        if all(x.row == x.detail for x in origins):
+            return {}
+        pairs = zip(program.steps, origins, strict=True)
+        made: Any = replace  # of the text, which here is an origin
+        steps = tuple(made(step, text=_Pair((x.row, x.detail))) for step, x in pairs)
+        rounded = replace(self.rounded, program=replace(program, steps=steps))
+        sums, found = Blame(rounded.program), dict[Expression, list[BlameRow]]()
+        sums.add(rounded.block(0))
+        for row in sums.rows(self.u):
+            if isinstance(row.expression, tuple):
+                outer, inner = row.expression
+                found.setdefault(outer, []).append(replace(row, expression=inner))
+        return {outer: rows for outer, rows in found.items() if [x.expression for x in rows] != [outer]}
 
     def bounds(self) -> list[BoundRow]:
         """Return the bounds of the literature beside the measured errors."""
@@ -212,15 +225,26 @@ class Report:
         return search(self.rounded, objective, **options)
 
     # -- as data and text ---------------------------------------------------------------------------------
-    def as_json(self) -> dict[str, Any]:
-        """Return what was found as JSON data: no arrays, and NaN and infinities as None."""
+    def as_json(self, **more: Any) -> dict[str, Any]:
+        """Return what was found as JSON data: no arrays, and NaN and infinities as None.
+
+        Parameters
+        ----------
+        **more
+            What `advise`, `search` and `mcfsim.curve` returned, each by a name.
+        """
         rounded = self.rounded
-        blame = []
-        for row in self.blame():
-            data = asdict(row)
-            if isinstance(row.expression, Expression):
-                data["expression"] = {**asdict(row.expression), "where": row.expression.where}
-            blame.append(data)
+        opened: Mapping[Any, list[BlameRow]] = self.opened()
+
+        def data(row: BlameRow) -> dict[str, Any]:
+            if not isinstance(row.expression, Expression):
+                return asdict(row)
+            place = {**asdict(row.expression), "where": row.expression.where}
+            return {**asdict(row), "expression": place}
+
+        blame = [
+            {**data(row), "within": [data(x) for x in opened.get(row.expression, ())]} for row in self.blame()
+        ]
         found = {
             "function": rounded.program.name,
             "format": str(self.format),
@@ -239,12 +263,14 @@ class Report:
                 "median": self.median(),
                 "largest": self.worst(),
                 "largest_over_condition": _quantile(self.ratio, 1.0),
+                "quantiles": {"at": QUANTILES, **self.quantiles()},
                 "zeros": self.zeros,
                 "not_finite": int(np.count_nonzero(~self.finite)),
             },
             "truth": None if self.truth is None else asdict(self.truth),
             "blame": blame,
             "bounds": [asdict(row) for row in self.bounds()],
+            **{name: asdict(found) for name, found in more.items()},
         }
         plain: dict[str, Any] = _plain(found)
         return plain
@@ -253,6 +279,12 @@ class Report:
         return report_text(self)
 
     __repr__ = __str__
+
+
+class _Pair(NamedTuple):
+    """An origin whose row is a pair: the user's expression, and the one that asks for the operation."""
+
+    row: tuple[Expression, Expression]
 
 
 def _quantile(x: Array, share: float) -> float:
@@ -288,17 +320,16 @@ def report_text(report: Report, rows: int = _ROWS) -> str:
             f"truth    {truth.compared} of {truth.inputs} errors compared with mpmath, {truth.bits} bits: "
             f"{truth.off:.1g} off"
         )
-        if truth.constants > 2.0**-60:
-            lines.append(
-                f"         constants rounded into the format change exact results by up to "
-                f"{truth.constants / report.u:.3g} u: the program is not the function"
-            )
+        if about := truth.about_constants(report.u):
+            lines.append(f"         {about}")
     lines.append(f"error    {error_text(report)}")
     shown = [row for row in report.blame() if row.rms > 0 or row.nonfinite or row.stagnant or row.turned]
     for place, row in enumerate(shown[:rows]):
         where = row.expression
         name, line = (where.text, where.where) if isinstance(where, Expression) else (where, "")
-        notes = [
+        differs = np.isfinite(row.first_order) and abs(row.first_order - row.rms) > 0.1 * row.rms
+        notes = [f"by derivatives {row.first_order:.3g} u"] if differs else []
+        notes += [
             f"{count} {what}"
             for count, what in (
                 (row.nonfinite, "first infinite or NaN"),
@@ -315,11 +346,9 @@ def report_text(report: Report, rows: int = _ROWS) -> str:
     if len(shown) > rows:
         lines.append(f"         and {len(shown) - rows} more")
     for place, bound in enumerate(report.bounds()):
-        holds = "holds" if not bound.exceeded else f"exceeded by {bound.exceeded} of {bound.inputs}"
         head = "" if place else "bounds"
-        lines.append(
-            f"{head:8s} {bound.name}: {bound.over:.3g} times the error in the median; {holds} ({bound.claim})"
-        )
+        over = f"{bound.over:.3g} times the error in the median; " if np.isfinite(bound.over) else ""
+        lines.append(f"{head:8s} {bound.name}: {over}{bound.verdict} ({bound.claim})")
     return "\n".join(lines)
 
 
@@ -327,7 +356,13 @@ def error_text(report: Report) -> str:
     """Return the sizes of errors in one line, in units of u."""
     u, ratio = report.u, report.ratio
     known = ratio[np.isfinite(ratio)]
-    text = f"median {report.median() / u:.3g} u, largest {report.worst() / u:.3g} u"
+    if np.isfinite(report.median()):
+        text = f"median {report.median() / u:.3g} u, largest {report.worst() / u:.3g} u"
+    elif report.finite.any():
+        size = np.abs(report.error[report.finite])
+        text = f"absolute: median {np.median(size):.3g}, largest {size.max():.3g}"
+    else:
+        text = "no result is a number"
     if known.size:
         text += f"; / (cond u) largest {known.max():.3g}"
     turned = int(np.count_nonzero(report.columns["turned"]))

@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
+from mcfsim.analysis.samplers import name_of, text_of
+from mcfsim.checks import hint
 from mcfsim.compile.program import Program
-from mcfsim.compile.tracing import BETWEEN, ProgramRecording, record
+from mcfsim.compile.tracing import BETWEEN, ProgramRecording, TraceArithmetic, Traced, record
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -92,9 +97,29 @@ class _Recording(ProgramRecording):
         own = [place for place, x in enumerate(found) if self._is_own(x.file)]
         return Origin(found[own[-1] if own else 0 :])
 
-    def _is_own(self, file: str) -> bool:
+    @classmethod
+    def _is_own(cls, file: str) -> bool:
         """Return whether an expression of a file gets a row of its own: not in what users only call."""
-        return file == self.own_file or not file.startswith(_PACKAGE)
+        return file == cls.own_file or not file.startswith(_PACKAGE)
+
+    @classmethod
+    def refuse(cls, problem: Exception) -> NoReturn:
+        """Raise TypeError or ValueError that says where the function met with a problem."""
+        frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(problem.__traceback__)]
+        own = [place for place in frames if place[0] == cls.own_file]
+        own = own or [place for place in frames if cls._is_own(place[0])]
+        if not own:
+            raise problem
+        (file, line), text = own[-1], str(problem)
+        if isinstance(problem, AttributeError) and isinstance(problem.obj, TraceArithmetic):
+            text = f"there is no operation {problem.name}{hint(str(problem.name), vars(Arithmetic))}"
+        elif not isinstance(problem, TypeError | ValueError):
+            text = f"{type(problem).__name__}: {text}"
+        elif Traced.__name__ in text:
+            text += "; operands are for the arithmetic alone: ar.add(x, y), and ar.choose for a branch"
+        where = f"{Path(file).name}:{line}: {linecache.getline(file, line).strip()}".rstrip(": ")
+        kind = TypeError if isinstance(problem, TypeError) else ValueError
+        raise kind(f"{where}: {text}") from problem
 
 
 @lru_cache(maxsize=1 << 14)
@@ -134,11 +159,18 @@ def recorded_function(
     TypeError, ValueError
         If the function does anything with its operands but pass them to the arithmetic.
     """
-    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
-    own = "" if code is None else code.co_filename
+    code = getattr(text_of(function), "__code__", None)
 
     class FromHere(_Recording):
-        own_file = own
+        own_file = "" if code is None else code.co_filename
 
-    recording = record(function, fmt, rounding, operands=operands, lines=True, options=options, kind=FromHere)
+    try:
+        recording = record(
+            function, fmt, rounding, operands=operands, lines=True, options=options, kind=FromHere
+        )
+    except UnsupportedFormatError:
+        raise
+    except Exception as problem:
+        FromHere.refuse(problem)
+    recording.name = name_of(function)
     return recording.program(merged=False)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import as_array, finite_number, hint, whole_number
+from mcfsim.checks import finite_number, hint, real_array, whole_number
 
 Numbers = NDArray[np.float64]
+#: The most numbers of a tuple, each of which costs an array for every block of inputs.
+_LONGEST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -38,18 +42,24 @@ class Sampler:
     draw: Callable[[np.random.Generator, int], Numbers]
     count: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.count is not None and whole_number("the number of elements", self.count, 1) > _LONGEST:
+            raise ValueError(f"a tuple of {self.count} numbers is too long: at most {_LONGEST}")
+
     def __mul__(self, count: int) -> Sampler:
         if self.count is not None:
             raise ValueError(f"{self} stands for a tuple already")
-        return Sampler(self.text, self.draw, whole_number("the number of elements", count, least=1))
+        return replace(self, count=count)
 
     def __str__(self) -> str:
         return self.text if self.count is None else f"{self.text}*{self.count}"
 
-    def block(self, seed: int, operand: int, number: int, size: int) -> list[Numbers]:
-        """Return the numbers of one block of inputs, which depend on seed, operand and block alone."""
+    def block(self, seed: int, operand: int, number: int, size: int, kept: int) -> list[Numbers]:
+        """Return the first numbers of one block, which depend on seed, operand and block alone."""
         generator = np.random.default_rng([seed, operand, number])
-        return [self.draw(generator, size) for _ in range(1 if self.count is None else self.count)]
+        return [
+            self.draw(generator, size)[:kept].copy() for _ in range(1 if self.count is None else self.count)
+        ]
 
 
 def uniform(low: float, high: float) -> Sampler:
@@ -89,17 +99,26 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
         path = Path(source)
         if not path.is_file():
             raise ValueError(f"values: there is no file {os.fspath(source)}")
-        if path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False)
-        else:
-            found = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=1)
         shown = f"values({path.name!r})"
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of a file without numbers
+                found = _of_file(path)
+        except (OSError, ValueError) as problem:
+            kinds = "a .npy file, or text with nothing but numbers"
+            raise ValueError(f"{shown}: {path} is not {kinds}: {problem}") from problem
     else:
-        found, shown = as_array(source, "values"), "values(...)"
-    numbers = np.asarray(found, np.float64).reshape(-1)
+        found, shown = source, "values(...)"
+    numbers = real_array(found, shown).astype(np.float64).reshape(-1)
     if not numbers.size or not np.isfinite(numbers).all():
         raise ValueError(f"{shown}: at least one number is needed, and none may be NaN or infinite")
     return Sampler(shown, lambda rng, size: rng.choice(numbers, size))
+
+
+def _of_file(path: Path) -> NDArray[Any]:
+    if path.suffix == ".npy":
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+        return array
+    return np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=1)
 
 
 _MADE: Mapping[str, Callable[..., Sampler]] = {
@@ -134,10 +153,12 @@ def sampler(text: str) -> Sampler:
         ) from problem
     if name not in _MADE:
         raise ValueError(f"unknown sampler {name!r}{hint(name, _MADE)}; known: {', '.join(_MADE)}")
+    signature = inspect.signature(_MADE[name])
     try:
-        inspect.signature(_MADE[name]).bind(*given, **named)
+        signature.bind(*given, **named)
     except TypeError as problem:
-        raise ValueError(f"{text!r}: {problem}; {name}{inspect.signature(_MADE[name])}") from problem
+        takes = ", ".join(signature.parameters)
+        raise ValueError(f"{text!r}: {problem}; it is {name}({takes})") from problem
     found = _MADE[name](*given, **named)
     return found if count is None else found * count
 
@@ -174,7 +195,7 @@ class Inputs:
         for place, source in enumerate(self.sources):
             if isinstance(source, Sampler):
                 # Whole blocks are drawn, so that more inputs begin with the same ones.
-                found += [x[: stop - start] for x in source.block(self.seed, place, number, self.BLOCK)]
+                found += source.block(self.seed, place, number, self.BLOCK, stop - start)
             else:
                 found += [x[start:stop] for x in source]
         return found
@@ -198,17 +219,53 @@ def _called(name: Any) -> str:
     return str(name) if isinstance(name, str) else f"{name[0].rstrip('0123456789')}*{len(name)}"
 
 
-def operand_names(function: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
-    """Return the names of a function's operands: its parameters behind the arithmetic, options excluded."""
+def text_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a partial or a decorated function calls in the end."""
+    while True:
+        inner = function.func if isinstance(function, partial) else getattr(function, "__wrapped__", None)
+        if inner is None:
+            return function
+        function = inner
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or of the class of a callable object."""
+    text = text_of(function)
+    return str(getattr(text, "__name__", type(text).__name__))
+
+
+def operand_names(
+    function: Callable[..., Any], options: Mapping[str, Any], given: Iterable[str] = ()
+) -> list[str]:
+    """Return the names of a function's operands: its parameters behind the arithmetic, options excluded.
+
+    A parameter with a default is an operand if it is given as one.
+    """
     parameters = list(inspect.signature(function).parameters.values())[1:]
     names = []
     for item in parameters:
-        if item.name in options or item.kind is item.KEYWORD_ONLY or item.default is not item.empty:
+        by_default = item.kind is item.KEYWORD_ONLY or item.default is not item.empty
+        if item.name in options or item.kind is item.VAR_KEYWORD or (by_default and item.name not in given):
             continue
-        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
+        if item.kind is item.VAR_POSITIONAL:
             raise ValueError(f"operands have names of their own, and {item} stands for any number of them")
         names.append(item.name)
     return names
+
+
+def in_order(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Return a function that takes the operands of these names, by place, behind the arithmetic."""
+    parameters = list(inspect.signature(function).parameters.values())[1 : len(names) + 1]
+    if all(item.name == name for item, name in zip(parameters, names, strict=False)) and not any(
+        item.kind is item.KEYWORD_ONLY for item in parameters
+    ):
+        return function
+
+    @wraps(text_of(function))
+    def ordered(ar: Any, *operands: Any, **options: Any) -> Any:
+        return function(ar, **dict(zip(names, operands, strict=True)), **options)
+
+    return ordered
 
 
 def inputs_of(
@@ -237,10 +294,12 @@ def inputs_of(
     TypeError, ValueError
         If an operand is missing, or there is none of a given name; if arrays differ in length, or hold NaN.
     """
-    names = operand_names(function, options)
-    called = getattr(function, "__name__", "the function")
+    names = operand_names(function, options, given)
+    called = name_of(function)
     if stray := [name for name in given if name not in names]:
-        known = ", ".join(names)
+        if stray[0] in options:
+            raise ValueError(f"{stray[0]} of {called} is an operand or an option, and not both")
+        known = ", ".join(names) or "none"
         raise ValueError(f"{called} has no operand {stray[0]!r}{hint(stray[0], names)}; it takes {known}")
     if missing := [name for name in names if name not in given]:
         raise ValueError(f"{called} takes {', '.join(names)}, and nothing is said of {', '.join(missing)}")
@@ -276,8 +335,10 @@ def _source(name: str, given: Any) -> Sampler | list[Numbers]:
     )
     found = []
     for x in arrays:
-        array = np.atleast_1d(np.asarray(as_array(x, name), np.float64))
+        array = np.atleast_1d(real_array(x, name).astype(np.float64))
         if array.ndim != 1 or not np.isfinite(array).all():
             raise ValueError(f"{name}: inputs are finite numbers, one for each input")
         found.append(array)
+    if not found:
+        raise ValueError(f"{name}: a tuple has at least one number")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +36,42 @@ class Truth(NamedTuple):
         """Return computed minus true results."""
         error: NDArray[np.float64] = (computed - self.nearest) - self.rest
         return error
+
+
+@dataclass(frozen=True)
+class TruthCheck:
+    """A comparison with mpmath, whose precision was doubled until two results agreed.
+
+    Attributes
+    ----------
+    inputs, compared : int
+        Inputs that were tried, and those whose error is finite and not zero.
+    off : float
+        The largest deviation of an error from mpmath's, relative to the error.
+    bits : int
+        The largest precision that was needed.
+    constants : float
+        The largest relative difference between the recorded program and the function itself, both in mpmath:
+        what the constants cost that the function rounds into the format. NaN if the function does not run in
+        exact arithmetic.
+    """
+
+    inputs: int
+    compared: int
+    off: float
+    bits: int
+    constants: float
+
+    def about_constants(self, u: float) -> str:
+        """Return a sentence on the constants, or nothing if they cost nothing."""
+        if np.isnan(self.constants):
+            return "the function itself does not run in exact arithmetic: what its constants cost is unknown"
+        if self.constants <= 2.0**-60:
+            return ""
+        return (
+            "constants rounded into the format change exact results by up to "
+            f"{self.constants / u:.3g} u: the program is not the function"
+        )
 
 
 #: Returns the result of a function for the numbers of one input.

@@ -132,12 +132,13 @@ def analyse(
         worst = report.search() if search else None
         if worst is not None:
             say(f"worst    {worst}")
+        more = given({"advice": advice, "found": worst, "curve": drawn})
         if json_file is not None:
-            _write(json_file, json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n")
+            _write(json_file, json.dumps(report.as_json(**more), indent=1, allow_nan=False) + "\n")
         if html is not None:
             from mcfsim.report.analysis_page import analysis_page
 
-            _write(html, analysis_page(report, **given({"advice": advice, "found": worst, "curve": drawn})))
+            _write(html, analysis_page(report, **more))
         if png is not None:
             from mcfsim.report.analysis_figure import report_figure
             from mcfsim.report.plotting import save_one
@@ -182,8 +183,12 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         known = library()
         if name in known:
             return known[name], {}
+        if name.endswith(".py"):
+            raise ValueError(f"which function of {name}? Write {name}:NAME")
         return _benchmark(name, known)
     path, _, attribute = name.rpartition(":")
+    if not (path and attribute):
+        raise ValueError(f"{name!r} names no function: write mine.py:NAME or module:NAME")
     module = _loaded(path)
     found = getattr(module, attribute, None)
     if not callable(found):
@@ -228,7 +233,7 @@ def _loaded(path: str) -> Any:
         spec.loader.exec_module(module)
     except ValueError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise ValueError(f"{path} cannot be imported: {type(problem).__name__}: {problem}") from problem
     return module
 
@@ -245,10 +250,7 @@ def _list() -> None:
         about = (inspect.getdoc(function) or "").partition("\n")[0]
         rows.append({"function": name, "operands": ", ".join(operand_names(function, {})), "about": about})
     for name, item in FPBENCH.items():
-        ranges = ", ".join(
-            f"{operand} in [{low:g}, {high:g}]" for operand, (low, high) in item.inputs.items()
-        )
-        rows.append({"function": name, "operands": ranges, "about": item.source})
+        rows.append({"function": name, "operands": ", ".join(item.inputs), "about": item.source})
     print_rows(rows, {}, ["about"])
 
 

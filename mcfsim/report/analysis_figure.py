@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mcfsim.analysis.curves import ALONG, Curve
-from mcfsim.analysis.error_report import Report
+from mcfsim.analysis.error_report import Report, error_text
 from mcfsim.analysis.expressions import Expression
 from mcfsim.report.plotting import COLOURS, subplots
 
@@ -36,9 +36,9 @@ def report_figure(report: Report) -> Iterator[Figure]:
     with subplots(1, 2, width=11.0, height=max(2.8, 0.9 + 0.34 * len(rows))) as (figure, axes):
         _draw_distribution(axes[0][0], report)
         _draw_blame(axes[0][1], rows)
-        name, inputs, u = report.rounded.program.name, report.rounded.inputs.size, report.u
-        sizes = f"median error {report.median() / u:.3g} u, largest {report.worst() / u:.3g} u"
-        figure.suptitle(f"{name} in {report.format}: {sizes}, of {inputs:,} inputs", x=0.01, ha="left")
+        name, inputs = report.rounded.program.name, report.rounded.inputs.size
+        sizes = error_text(report).partition(";")[0]
+        figure.suptitle(f"{name} in {report.format}: error {sizes}; {inputs:,} inputs", x=0.01, ha="left")
         yield figure
 
 
@@ -61,7 +61,8 @@ def _draw_distribution(axes: Any, report: Report) -> None:
             bound = np.median((report.columns[name] / np.abs(report.exact) / report.u)[report.finite])
             if np.isfinite(bound) and bound > 0:
                 axes.axvline(bound, color=COLOURS[colour], linestyle="--", label=f"{name}, median bound")
-    axes.legend(fontsize=8, loc="upper left")
+    if axes.get_legend_handles_labels()[0]:  # the bounds of some formats are infinite
+        axes.legend(fontsize=8, loc="upper left")
 
 
 def _draw_blame(axes: Any, rows: list[Any]) -> None:
@@ -113,9 +114,12 @@ def curve_figure(curve: Curve) -> Iterator[Figure]:
                 markersize=3.5,
                 label=label,
             )
-        panel.set_yscale("log")
-        if ALONG[curve.along][1]:
-            panel.set_xscale("log", base=2)
+        if any(x.largest > 0 for x in curve.points):
+            panel.set_yscale("log")
+            if ALONG[curve.along][1]:
+                panel.set_xscale("log", base=2)
+        else:
+            panel.text(0.5, 0.5, "no error at all", ha="center", transform=panel.transAxes)
         if named:
             panel.set_xticks(at, [str(x.at) for x in curve.points], rotation=20)
         units = {"precision": "precision, bits", "condition": "condition number", "length": "length"}

@@ -7,14 +7,17 @@ import hashlib
 import html
 import io
 import linecache
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mcfsim.analysis.advice import Advice
 from mcfsim.analysis.blame import BlameRow
 from mcfsim.analysis.curves import Curve
-from mcfsim.analysis.error_report import Report, error_text
+from mcfsim.analysis.error_report import QUANTILES, BoundRow, Report, error_text
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.worst_inputs import WorstInput
 from mcfsim.report.analysis_figure import curve_figure, report_figure
@@ -23,6 +26,8 @@ from mcfsim.report.plotting import ARRIVING
 #: Shades of the heat, from none to the largest share; the text is white on the darkest ones.
 _SHADES = tuple(reversed(ARRIVING))
 _DARK = 6
+#: Lines that are shown before and behind each expression.
+_AROUND = 3
 
 _STYLE = (
     """
@@ -73,8 +78,9 @@ def analysis_page(
         _truth(report),
         "<h2>Where the error comes from</h2>",
         *_sources(rows),
-        _blame_table(rows),
+        _blame_table(rows, report.opened()),
         "<h2>How errors are distributed</h2>",
+        _quantile_table(report),
         _picture(report_figure(report), "distribution of errors, and shares of expressions"),
         "<h2>Bounds</h2>",
         _bounds_table(report),
@@ -87,6 +93,7 @@ def analysis_page(
         parts += [
             f"<h2>Along {html.escape(curve.along)}</h2>",
             _picture(curve_figure(curve), "curve of errors"),
+            f"<pre>{html.escape(str(curve))}</pre>",
         ]
     style_hash = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'"
@@ -110,12 +117,8 @@ def _truth(report: Report) -> str:
         f"{truth.compared} of {truth.inputs} errors were compared with mpmath, up to {truth.bits} bits: "
         f"{truth.off:.1g} off."
     )
-    if truth.constants > 2.0**-60:
-        text += (
-            f" Constants that the function rounds into the format change its exact results by up to "
-            f"{truth.constants / report.u:.3g} u."
-        )
-    return _paragraph(text)
+    about = truth.about_constants(report.u)
+    return _paragraph(f"{text} {about[0].upper()}{about[1:]}." if about else text)
 
 
 # -- the function's text ----------------------------------------------------------------------------------
@@ -125,13 +128,16 @@ def _sources(rows: Sequence[BlameRow]) -> Iterable[str]:
     largest = max((row.rms for _, row in own), default=0.0)
     for file in dict.fromkeys(place.file for place, _ in own):
         here = [(place, row) for place, row in own if place.file == file]
-        first = min(place.line for place, _ in here)
-        last = max(place.last_line for place, _ in here)
+        near = {k for place, _ in here for k in range(place.line - _AROUND, place.last_line + _AROUND + 1)}
+        shown = [k for k in sorted(near) if linecache.getline(file, k)]
         text = []
-        for number in range(max(1, first - 2), last + 2):
+        for before, number in pairwise([0, *shown]):
+            if before and number > before + 1:
+                text.append('<span class="line">    ...</span>')
             source = linecache.getline(file, number).rstrip("\n")
             text.append(f'<span class="line">{number:5d}  </span>{_heated(source, number, here, largest)}')
-        yield f"<pre>{chr(10).join(text)}</pre>"
+        if text:
+            yield f"<p><code>{html.escape(Path(file).name)}</code></p>\n<pre>{chr(10).join(text)}</pre>"
 
 
 def _heated(source: str, number: int, here: Sequence[tuple[Expression, BlameRow]], largest: float) -> str:
@@ -174,11 +180,17 @@ def _table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> s
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def _blame_table(rows: Sequence[BlameRow]) -> str:
+def _blame_table(
+    rows: Sequence[BlameRow], opened: Mapping[Any, Sequence[BlameRow]], columns: int | None = None
+) -> str:
+    """Return the first columns of a table, in which an expression that calls others opens to one of these."""
+
     def cells(row: BlameRow) -> list[str]:
         where = row.expression
         known = isinstance(where, Expression)
         name = f"<code>{html.escape(where.text if isinstance(where, Expression) else str(where))}</code>"
+        if within := opened.get(where):
+            name = f"<details><summary>{name}</summary>{_blame_table(within, {}, 4)}</details>"
         explains = f"{100 * row.explains:.0f} %" if np.isfinite(row.explains) else "-"
         counts = [str(x) if x else "" for x in (row.operations, row.nonfinite, row.stagnant, row.turned)]
         place = html.escape(where.where) if known and isinstance(where, Expression) else ""
@@ -190,25 +202,34 @@ def _blame_table(rows: Sequence[BlameRow]) -> str:
             f"{row.first_order:.3g}",
             f"{row.median:.3g}",
             *counts,
-        ]
+        ][:columns]
 
     head = [
         *(("expression", False), ("where", False), ("rms share, u", True), ("explains", True)),
         *(("first order, u", True), ("median, u", True), ("operations", True)),
         *(("first infinite or NaN", True), ("sums that stay", True), ("choices turned", True)),
     ]
-    return _table(head, map(cells, rows))
+    return _table(head[:columns], map(cells, rows))
 
 
 def _bounds_table(report: Report) -> str:
-    def cells(row: object) -> list[str]:
+    def cells(row: BoundRow) -> list[str]:
         name, claim, about = (html.escape(getattr(row, key)) for key in ("name", "claim", "about"))
-        exceeded, inputs = row.exceeded, row.inputs  # type: ignore[attr-defined]
-        verdict = "holds" if not exceeded else f'<span class="bad">exceeded by {exceeded} of {inputs}</span>'
-        return [name, claim, f"{row.over:.3g}", verdict, about]  # type: ignore[attr-defined]
+        verdict = f'<span class="bad">{row.verdict}</span>' if row.exceeded else row.verdict
+        over = f"{row.over:.3g}" if np.isfinite(row.over) else "-"
+        return [name, claim, over, verdict, about]
 
     head = [("bound", False), ("claims", False), ("over the error", True), ("", False), ("what it is", False)]
     return _table(head, map(cells, report.bounds()))
+
+
+def _quantile_table(report: Report) -> str:
+    shown = {"relative": "relative error", "ratio": "error / (cond u)"}
+    rows = [
+        [shown.get(name, name), *(f"{x:.3g}" if np.isfinite(x) else "-" for x in found)]
+        for name, found in report.quantiles().items()
+    ]
+    return _table([("", False), *((f"{100 * x:g} %", True) for x in QUANTILES)], rows)
 
 
 def _picture(made: object, about: str) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -121,15 +122,20 @@ def test_a_page_shows_the_text_as_text_with_a_shade_behind_each_expression(tmp_p
     assert max(shades, key=shades.get).startswith(f"rms {worst['rms']:.3g} u")
     assert sum(row["explains"] for row in found["blame"]) == pytest.approx(1)
     assert found["truth"]["off"] < 1e-12
+    assert found["advice"]["reached"] in (True, False)
+    assert found["found"]["value"] > 0
 
 
 @pytest.mark.costly("it draws six figures")
 def test_figures_are_drawn_of_reports_and_of_every_curve(tmp_path):
     report = mcf.analyse(softmax, {"x": "normal()*4"}, count=100)
     exact = mcf.analyse(lambda ar, x: ar.neg(x), {"x": "normal()"}, count=10)
-    for drawn in (report, exact):
+    unbounded = mcf.analyse(softmax, {"x": "normal()*4"}, "posit8", count=10)
+    for drawn in (report, exact, unbounded):
         with report_figure(drawn) as figure:
             figure.savefig(tmp_path / "report.png")
+    with curve_figure(mcf.curve(exact.rounded.function, {"x": "normal()"}, "condition", count=10)) as figure:
+        figure.savefig(tmp_path / "curve.svg")
     for along, at in (
         ("precision", [5, 8, 11]),
         ("length", [2, 4, 8]),
@@ -157,6 +163,13 @@ def test_figures_are_drawn_of_reports_and_of_every_curve(tmp_path):
         (["softmax", "--input", "x=normal()*3", "--format", "bf17"], "bf17"),
         (["softmax", "--input", "x=normal()*3", "--target", "0.1u"], "below u"),
         (["softmax", "--input", "x=normal()*3", "--target", "much"], "a target is a number"),
+        (["softmax", "--input", "x=normal()*3", "--target", "1.2.3"], "a target is a number"),
+        (["softmax", "--input", "x=normal()*70000"], "is too long"),
+        (["softmax", "--input", "x=normal(sigma=1)*3"], r"'sigma'; it is normal\(mean, deviation\)$"),
+        (["softmax", "--input", "x=values('none.npy')*3"], "there is no file none.npy"),
+        (["softmax", "--input", "x=normal()*3", "--option", "x=1"], "an operand or an option, and not both"),
+        (["mine.py"], "which function of mine.py"),
+        ([":softmax"], "names no function"),
         (["softmax", "--input", "x=normal()*3", "--target", "2u", "--wide", "e4m3"], "not wider"),
         (["softmax", "--input", "x=normal()*3", "--along", "speed"], "no curve along 'speed'"),
         (["softmax", "--input", "x=normal()*3", "--along", "length=8:2"], "no values"),
@@ -205,6 +218,144 @@ def test_a_file_is_imported_beside_its_neighbours_and_hides_no_module(tmp_path, 
     assert not hasattr(sys.modules.get("statistics"), "twice")
 
 
-def test_partial_functions_are_analysed():
-    report = mcf.analyse(partial(softmax), {"x": "normal()*3"}, count=20)
-    assert report.truth.off < 1e-12
+def scaled(ar, x, y, k=2.0):
+    return ar.add(ar.mul(x, k), y)
+
+
+class Scaled:
+    def __call__(self, ar, x, y, k=2.0):
+        return scaled(ar, x, y, k)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(partial(scaled), "scaled"), (Scaled(), "Scaled"), (Scaled().__call__, "__call__")]
+)
+def test_partial_functions_methods_and_callable_objects_are_analysed_by_their_names(function, name):
+    found, wanted = (mcf.analyse(x, {"x": "normal()", "y": "normal()"}, count=20) for x in (function, scaled))
+    assert str(found) == str(wanted).replace("scaled", name, 1)
+    assert found.truth.off < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (lambda ar, y=0.5, x=0.5, k=2.0: scaled(ar, x, y, k), {}),
+        (lambda ar, k, x, y, **rest: scaled(ar, x, y, k), {"k": 2.0}),
+        (lambda ar, x, *, k=2.0, y: scaled(ar, x, y, k), {}),
+    ],
+)
+def test_operands_are_found_by_name(function, options):
+    inputs = {"x": [0.1, 0.2], "y": [0.3, 0.7]}
+    found = mcf.analyse(function, inputs, options=options)
+    assert found.error.tolist() == mcf.analyse(scaled, inputs).error.tolist()
+    assert found.truth.off < 1e-12
+
+
+REFUSED = {
+    "if x > 0:\n        return x": "if x > 0: .*ar.choose",
+    "return x + y": "return x .*unsupported operand",
+    "return float(x)": r"float\(\) argument",
+    "return math.exp(x)": "must be real number",
+    "return np.exp(x)": "does not support ufuncs",
+    "return len(x)": "has no len",
+    "return ar.pow(x, 2.0)": "there is no operation pow",
+    "return ar.mull(x, y)": r"mull \(did you mean 'mul'\?\)",
+    "return ar.add(x)": "missing 1 required",
+    "return {}[0]": "KeyError: 0",
+    "return f(ar, x, y)": "RecursionError",
+    "return np.sum([x, y])": r"return np.sum\(\[x, y\]\): unsupported operand",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_no_straight_line_is_refused_where_it_stands(text, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"import math\nimport numpy as np\n\ndef f(ar, x, y):\n    {text}\n")
+    status, printed = command("analyse", f"{path}:f", "--input", "x=normal()", "--input", "y=normal()")
+    assert status == 2
+    assert re.search(f"^Error: mine.py:5: .*{REFUSED[text]}", printed), printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("complex.npy", np.ones(3, complex)),
+        ("words.npy", np.array(["a"])),
+        ("nan.npy", np.array([np.nan])),
+        ("picture.npz", b"PK\3\4\xff\xfe"),
+        ("broken.npy", b"hello"),
+        ("head.csv", b"x,y\n1,2\n"),
+        ("empty.txt", b""),
+    ],
+)
+def test_a_file_without_numbers_is_refused_by_its_name(name, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if isinstance(content, bytes):
+        Path(name).write_bytes(content)
+    else:
+        np.save(name, content)
+    status, printed = command("analyse", "softmax", "--input", f"x=values('{name}')*3")
+    assert status == 2
+    assert re.fullmatch(rf"Error: values\('{name}'\).*\n", printed), printed
+
+
+def corrected(ar, x, y):
+    s, e = mcf.two_sum(ar, x, y)
+    return ar.add(ar.mul(s, 0.3), e)
+
+
+def test_a_row_that_calls_others_opens_to_them():
+    report = mcf.analyse(corrected, {"x": "normal()", "y": "normal()"}, count=200)
+    ((place, within),) = report.opened().items()
+    row = next(row for row in report.blame() if row.expression == place)
+    assert place.text == "mcf.two_sum(ar, x, y)"
+    assert len(within) == 6
+    assert {x.expression.function for x in within} == {"two_sum"}
+    assert sum(x.explains for x in within) == pytest.approx(row.explains)
+    assert sum(x.operations for x in within) == row.operations == 6
+    (data,) = (x for x in report.as_json()["blame"] if x["within"])
+    assert [x["rms"] for x in data["within"]] == [x.rms for x in within]
+    assert analysis_page(report).count("<details>") == 1
+    assert mcf.analyse(softmax, {"x": "normal()*3"}, count=9).opened() == {}
+
+
+def of_format(ar, x):
+    return ar.mul(x, 1 - 0.1 * ar.format.precision)
+
+
+def zero(ar, x):
+    return ar.sub(x, x)
+
+
+def nothing(ar, x):
+    return ar.sqrt(ar.sub(-1.0, ar.mul(x, x)))
+
+
+@pytest.mark.parametrize(
+    ("function", "fmt", "lines"),
+    [
+        (of_format, "bfloat16", ["the function itself does not run in exact arithmetic"]),
+        (zero, "bfloat16", ["error    absolute: median 0, largest 0; 9 with an exact", "first order: holds"]),
+        (nothing, "bfloat16", ["error    no result is a number; 9 infinite", "first order: says nothing"]),
+        (scaled, "posit8", ["first order: says nothing", "interval: .*; holds"]),
+    ],
+)
+def test_what_is_not_known_is_said_in_words(function, fmt, lines):
+    names = "xy" if function is scaled else "x"
+    report = mcf.analyse(function, dict.fromkeys(names, "normal()"), fmt, count=9)
+    for line in lines:
+        assert re.search(line, str(report)), str(report)
+    assert not re.search(r"\bnan\b", str(report))
+    json.dumps(report.as_json(), allow_nan=False)
+    page = _Page()
+    page.feed(analysis_page(report))
+    assert not re.search(r"\bnan\b", page.text)
+
+
+def test_quantiles_are_those_of_each_input():
+    report = mcf.analyse(softmax, {"x": "normal()*3"}, count=40)
+    found = report.quantiles((0.5, 1.0))
+    assert found["relative"] == [report.median(), report.worst()]
+    assert found["ulps"][1] == report.ulps.max()
+    assert found["condition"][0] == np.median(report.condition)

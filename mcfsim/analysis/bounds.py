@@ -215,6 +215,19 @@ def _enclosed(
             c, d = (np.asarray(x, np.float64) for x in given[1])
             zero = (c <= 0) & (d >= 0)
             low, high = np.where(zero, whole[0], low), np.where(zero, whole[1], high)
+    low, high = _beyond_ends(fmt, low, high)
     # Zero times infinity, and results of which the format has no infinity, leave nothing to say.
     lost = np.isnan(low) | np.isnan(high)
     return np.where(lost, whole[0], low), np.where(lost, whole[1], high)
+
+
+def _beyond_ends(fmt: Format, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return the ends of intervals, widened where a format has no number that lies outside of the result."""
+    if not fmt.has_infinity:  # results beyond either end may be that end, in every mode
+        low = np.where(low <= float(fmt.lowest), np.asarray(-np.inf, low.dtype), low)
+        high = np.where(high >= float(fmt.max), np.asarray(np.inf, high.dtype), high)
+    if isinstance(fmt, Posit):  # nothing is rounded to zero
+        least = float(fmt.smallest_subnormal)
+        low = np.where(low == least, np.asarray(0.0, low.dtype), low)
+        high = np.where(high == -least, np.asarray(0.0, high.dtype), high)
+    return low, high

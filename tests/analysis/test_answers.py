@@ -153,6 +153,27 @@ def test_no_error_exceeds_what_claims_to_be_a_bound(function, fmt, mode):
         assert row.claim != "bound" or not row.exceeded, row
 
 
+def steep(ar, x, y):
+    """Overflow either way, underflow either way, and an end that a later operation brings back."""
+    far = ar.mul(ar.mul(x, y), ar.mul(x, x))
+    near = ar.div(y, ar.mul(far, far))
+    return ar.sub(ar.add(ar.mul(far, 0.3), near), ar.div(x, 0.01))
+
+
+SMALL = "int4 int8 ternary float4_e2m1fn float6_e2m3fn float8_e8m0fnu float8_e4m3fnuz binary8p1 binary8p4uf posit8"
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "down", "to_odd"])
+@pytest.mark.parametrize("fmt", SMALL.split())
+def test_no_error_exceeds_a_bound_where_results_saturate(fmt, mode):
+    inputs = {"x": "normal(0, 2)", "y": "normal(0, 2)"}
+    if not mcf.get_format(fmt).signed:
+        inputs = {"x": "logspace(0.01, 9)", "y": "logspace(0.01, 9)"}
+    report = analyse(steep, inputs, fmt, rounding=mode, count=500, truth=0)
+    for row in report.bounds():
+        assert row.claim != "bound" or not row.exceeded, row
+
+
 def test_stagnation_breaks_three_sigma_and_the_report_says_so():
     report = analyse(total, {"x": tuple(np.full(20, 0.9) for _ in range(1024))}, truth=0)
     (sigma,) = (row for row in report.bounds() if row.name == "3 sigma")

@@ -77,11 +77,16 @@ def gradient(function, x):
     return tuple((moved(i, TINY) - moved(i, -TINY)) / (2 * TINY) for i in range(len(x)))
 
 
+def polynomial(c, x):
+    """Return the value of a polynomial, whose highest coefficient comes first."""
+    return M.fsum(a * x**n for n, a in enumerate(reversed(list(c))))
+
+
 def convolution(a, b):
     """From values at points: Lagrange's interpolation, solved as a system of equations."""
     n = len(a) + len(b) - 1
     points = [M.mpf(i) for i in range(n)]
-    values = M.matrix([M.polyval(list(a), x) * M.polyval(list(b), x) for x in points])
+    values = M.matrix([polynomial(a, x) * polynomial(b, x) for x in points])
     return tuple(M.lu_solve(M.matrix([[x**k for k in reversed(range(n))] for x in points]), values))
 
 
@@ -151,7 +156,7 @@ def halved(a, low, high, steps):
 
 SUM, DOT = (M.fsum, (vec(7),)), (dot, (vec(7), vec(7)))
 SORTED = tuple(Within(low, low + size) for low, size in ((8, 1), (-8, 1), (-4, 2), (2, 1), (0.5, 0.5)))
-POLYNOMIAL = (lambda x, c: M.polyval(list(c), x), (Within(-2, 2), vec(7)))
+POLYNOMIAL = (lambda x, c: polynomial(c, x), (Within(-2, 2), vec(7)))
 PLANE = (Within(-4, 4),) * 2
 QUADRATIC = (roots, (Within(1e-4, 2e-4), Within(-16, 16), Within(-2, 2)))
 TARGETS = (0.125, 0.5, 0.25, 0.125)

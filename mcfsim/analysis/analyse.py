@@ -24,13 +24,10 @@ from mcfsim.analysis.truth import TruthCheck, of_function, of_program
 from mcfsim.checks import check_threads, whole_number
 from mcfsim.compile.choice import check_compiled
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.rounding import Rounding, get_rounding
 
 Array = NDArray[np.float64]
-#: Inputs whose intervals are computed, which takes several runs of the program.
-_INTERVALS = 512
 #: The ends of the exponents where precision alone is to differ.
 _WIDEST = 400
 
@@ -196,7 +193,7 @@ def _report(
     else:
         go(lambda done: None)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return Report(rounded, blame, whole, _checked(rounded, truth), _intervals(rounded, whole["computed"]))
+    return Report(rounded, blame, whole, _checked(rounded, truth))
 
 
 def _columns(found: Attribution) -> dict[str, Array]:
@@ -249,21 +246,3 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
         bits=bits,
         constants=constants,
     )
-
-
-def _intervals(rounded: RoundedFunction, computed: Array) -> Array | None:
-    """Return for the first inputs the largest distance of a computed result from an end of its interval."""
-    if rounded.rounding.stochastic:
-        return None
-    numbers = [x[:_INTERVALS] for x in rounded.inputs.block(0)]
-    given, _ = rounded.rounded_inputs(numbers)
-    if rounded.data == "real":
-        return None
-    computed = computed[: len(numbers[0])] if numbers else computed[:1]
-    try:
-        low, high = bounds.interval(rounded.program, rounded.outputs, given, rounded.scalars)
-    except UnsupportedFormatError:  # binary64 has no operations that round outward
-        return None
-    with np.errstate(all="ignore"):
-        width: Array = np.maximum(high - computed, computed - low)
-    return np.where(np.isnan(width), np.inf, width)

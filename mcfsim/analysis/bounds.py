@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.attribution_loop import MARGIN
+from mcfsim.analysis.expressions import Component
 from mcfsim.analysis.passed_errors import PASSED
 from mcfsim.analysis.rounded_run import Formats
 from mcfsim.analysis.secants import RESULTS
@@ -62,27 +63,30 @@ BOUNDS: Mapping[str, ErrorBound] = {
 }
 
 
-def largest_unit(fmt: Format, rounding: Rounding) -> tuple[float, float]:
-    """Return the largest error of rounding a number, relative to it, and among subnormal numbers.
+def largest_unit(step: ProgramStep, fmt: Format) -> tuple[float, float]:
+    """Return the largest own error of a step in a format, relative to its result, and among subnormal numbers.
 
-    Half an ulp to nearest, else one. Overflow is not covered, and neither is flushing, for which the error is
-    infinite.
+    Half an ulp to nearest, else one; of a constant's component it is known. Overflow is not covered, and
+    neither is flushing, for which the error is infinite.
     """
+    constant, rounding = step.operands[0], step.rounding
+    if isinstance(constant, Component):
+        return 0.0, abs(float(constant.error(fmt)))
     if isinstance(fmt, Posit) or rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
         return 0.0, np.inf
     ulps = 1.0 if rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 2.0
     return ulps * 2.0**-fmt.precision, ulps * float(fmt.smallest_subnormal) / 2
 
 
-def unit(x: Any, fmt: Format, rounding: Rounding) -> Any:
-    """Return the largest error of rounding a number of about this size."""
-    relative, least = largest_unit(fmt, rounding)
-    return np.maximum(np.abs(x) * relative, least)
-
-
 def rounds(step: ProgramStep) -> bool:
     """Return whether a step has a rounding error of its own."""
     return step.operation not in (*SELECTING, "neg", "abs", "sign")
+
+
+def _own(step: ProgramStep, fmt: Format, x: Any) -> Any:
+    """Return a bound on a step's own error in a format, for a result x."""
+    relative, least = largest_unit(step, fmt)
+    return np.maximum(np.abs(x) * relative, least)
 
 
 def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
@@ -99,9 +103,8 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
         for step in filter(rounds, found.program.steps):
             if step.result in found.sensitivities:
                 fmt = formats.get(step.result, step.result.format)
-                term = np.abs(found.sensitivities[step.result]) * unit(
-                    found.exact_values[step.result], fmt, step.rounding
-                )
+                own = _own(step, fmt, found.exact_values[step.result])
+                term = np.abs(found.sensitivities[step.result]) * own
                 # Rounded at random, a result has half its ulp for standard deviation at most.
                 spread = term / 2 if step.rounding.stochastic else term
                 total, squares = total + term, squares + np.square(spread)
@@ -133,13 +136,14 @@ def running(found: Attribution, formats: Formats) -> Array:
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
             passed = PASSED[step.operation](y, *h, *e)
+            fmt = formats.get(step.result, step.result.format)
             if rounds(step) or len(step.registers) < len(step.operands):
-                fmt = formats.get(step.result, step.result.format)
-                passed = passed + unit(values[step.result], fmt, step.rounding)
+                own = _own(step, fmt, values[step.result])
                 # A wider operand makes an operation round twice.
                 if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
-                    passed = passed + unit(values[step.result], fmt, step.rounding)
-            low, high = ends(formats.get(step.result, step.result.format))
+                    own = own + own
+                passed = passed + own
+            low, high = ends(fmt)
             inside = (values[step.result] > low) & (values[step.result] < high)
             known[step.result] = np.where(inside, passed * MARGIN, np.inf)
         total: Any = sum(known[x] for x in found.outputs)

@@ -83,7 +83,7 @@ class AttributionLoop:
         names = _names(program)
         self._loop = _loop(names)
         of_steps: list[tuple[type, list[Any]]] = [
-            (np.float64, [largest_unit(x.result.format, x.rounding) for x in steps]),
+            (np.float64, [largest_unit(x, x.result.format) for x in steps]),
             (np.float64, [ends(x.result.format) for x in steps]),
             (np.float64, [0.5 if x.rounding.stochastic else 1.0 for x in steps]),
             (np.bool_, [rounds(x) for x in steps]),

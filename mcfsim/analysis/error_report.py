@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +12,19 @@ from numpy.typing import NDArray
 
 from mcfsim.analysis.advice import Advice, advise
 from mcfsim.analysis.blame import Blame, BlameRow
-from mcfsim.analysis.bounds import BOUNDS
+from mcfsim.analysis.bounds import BOUNDS, interval
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.truth import TruthCheck
 from mcfsim.analysis.worst_inputs import WorstInput, search
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
 
 Array = NDArray[np.float64]
 #: Of which quantiles are reported.
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)
+#: Inputs whose intervals are computed, which takes several runs of the program.
+_INTERVALS = 512
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,12 @@ class Report:
         Computed results, errors, condition numbers and bounds.
     truth : TruthCheck or None
         The comparison with mpmath.
-    widths : array or None
-        The largest distance of the first computed results from the ends of their intervals.
     """
 
     rounded: RoundedFunction
     sums: Blame
     columns: Mapping[str, Array]
     truth: TruthCheck | None
-    widths: Array | None
 
     # -- each input ---------------------------------------------------------------------------------------
     @property
@@ -158,6 +159,23 @@ class Report:
     def worst(self) -> float:
         """Return the largest relative error that is a number; `finite` tells which results are none."""
         return _quantile(self.relative, 1.0)
+
+    @cached_property
+    def widths(self) -> Array | None:
+        """For the first inputs, the largest distance of a computed result from an end of its interval."""
+        rounded = self.rounded
+        if rounded.rounding.stochastic or rounded.data == "real":
+            return None
+        numbers = [x[:_INTERVALS] for x in rounded.inputs.block(0)]
+        given, _ = rounded.rounded_inputs(numbers)
+        try:
+            low, high = interval(rounded.program, rounded.outputs, given, rounded.scalars)
+        except UnsupportedFormatError:  # binary64 has no operations that round outward
+            return None
+        computed = self.computed[:_INTERVALS]
+        with np.errstate(all="ignore"):
+            width: Array = np.maximum(high - computed, computed - low)
+        return np.where(np.isnan(width), np.inf, width)
 
     # -- what does it -------------------------------------------------------------------------------------
     def blame(self) -> list[BlameRow]:

@@ -7,6 +7,7 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
@@ -14,11 +15,14 @@ from types import CodeType, MappingProxyType
 from typing import Any, NoReturn
 
 from mcfsim.analysis.samplers import name_of, text_of
+from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks import hint
 from mcfsim.compile.program import Program
 from mcfsim.compile.tracing import BETWEEN, ProgramRecording, TraceArithmetic, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.real_numbers import to_fraction
+from mcfsim.multiword.components import expand
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
@@ -79,11 +83,56 @@ class Origin(tuple[Expression, ...]):
         return str(self[0])
 
 
+class Component(Fraction):
+    """A component of a real number that a function expands: as a number, what it is in exact arithmetic.
+
+    That is the whole number for the first component, and zero for the others.
+    """
+
+    number: Fraction
+    place: int
+    count: int
+
+    @classmethod
+    def of(cls, number: Any, place: int, count: int) -> Component:
+        """Return the component of a place among so many."""
+        whole = to_fraction(number)
+        assert whole is not None
+        found = cls(0 if place else whole)
+        found.number, found.place, found.count = whole, place, count
+        return found
+
+    def rounded(self, fmt: Format) -> Any:
+        """Return it as a format has it."""
+        ar: Arithmetic = BlockArithmetic(fmt, Rounding())
+        return expand(ar, self.number, self.count)[self.place]
+
+    def error(self, fmt: Format) -> Fraction:
+        """Return what it is in a format, minus what it is in exact arithmetic."""
+        return (to_fraction(self.rounded(fmt)) or 0) - Fraction(self)
+
+
+class _Recorder(TraceArithmetic):
+    """An arithmetic that records each `Component` as an operation, whose error is that of the constant."""
+
+    def expanded(self, number: Any, parts: tuple[float, ...]) -> tuple[Any, ...]:
+        """Return the components that `mcfsim.expand` makes of a real number, as values."""
+        nearest = self.like(self.format, Rounding())
+        return tuple(nearest.round(Component.of(number, k, len(parts))) for k in range(len(parts)))
+
+
 class _Recording(ProgramRecording):
     """A recording that keeps an `Origin` for each operation."""
 
     own_file = ""
     numbers_draw = True
+
+    def scalar(self, x: Any) -> int:
+        """Return the operand code of a real scalar; components are never merged."""
+        if not isinstance(x, Component):
+            return super().scalar(x)
+        self.scalars.append(x)
+        return -1 - len(self.scalars)
 
     def place(self) -> Origin:
         """Return the expressions of the current operation, from the user's own code inward."""
@@ -164,10 +213,9 @@ def recorded_function(
     class FromHere(_Recording):
         own_file = "" if code is None else code.co_filename
 
+    kinds: Any = {"kind": FromHere, "arithmetic": _Recorder}
     try:
-        recording = record(
-            function, fmt, rounding, operands=operands, lines=True, options=options, kind=FromHere
-        )
+        recording = record(function, fmt, rounding, operands=operands, lines=True, options=options, **kinds)
     except UnsupportedFormatError:
         raise
     except Exception as problem:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.analysis.expressions import Component
 from mcfsim.analysis.own_errors import OWN_ERRORS, applies
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.meter import exact_results, operand_numbers
@@ -124,6 +125,8 @@ def _performed(
     if step.operation == "round":
         x = operands[0]
         ar = _arithmetic(own, step.rounding, scalars).at(words, start)
+        if isinstance(x, Component):
+            return ar.carrier.type(x.rounded(own))
         return ar.round(x if not isinstance(x, np.ndarray) else x.astype(np.float64, copy=False))
     wide = max([own, *given], key=lambda fmt: (fmt.precision, fmt.emax)) if formats else own
     ar = _arithmetic(wide, step.rounding, scalars).at(words, start)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from mcfsim.checks import Opaque
 from mcfsim.formats import Format
-from mcfsim.kernels.real_numbers import exact_or_binary64
+from mcfsim.kernels.real_numbers import as_float, exact_or_binary64
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
@@ -109,7 +109,8 @@ class ProgramStep:
         A random word comes last, after a semicolon.
         """
         if operands is None:
-            operands = (str(x) if isinstance(x, Register | Scalar) else f"{x:g}" for x in self.operands)
+            named = (Register, Scalar)
+            operands = (str(x) if isinstance(x, named) else f"{as_float(x):g}" for x in self.operands)
         return f"{self.result} = {self.operation}({', '.join(operands)}{_after(word)})"
 
 

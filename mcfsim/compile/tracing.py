@@ -243,7 +243,7 @@ class TraceArithmetic(Forwarding):
 
     def like(self, fmt: Format, rounding: Rounding) -> TraceArithmetic:
         """Return an arithmetic of another format and rounding that records into the same program."""
-        return TraceArithmetic(fmt, rounding, self._recording)
+        return type(self)(fmt, rounding, self._recording)
 
     def on_block(self, step: int, start: int) -> TraceArithmetic:
         """Return itself: the elements of a block are like any others."""
@@ -364,6 +364,7 @@ def record(
     lines: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
     kind: type[ProgramRecording] = ProgramRecording,
+    arithmetic: type[TraceArithmetic] = TraceArithmetic,
 ) -> ProgramRecording:
     """Record a branch-free algorithm unchanged, in a recording of a kind; for the rest see `trace`."""
     fmt = get_format(fmt)
@@ -379,7 +380,7 @@ def record(
     given = mapped(
         lambda x: Traced(recording, next(places), x.format) if isinstance(x, Register) else x, entered
     )
-    recording.results = function(TraceArithmetic(fmt, get_rounding(rounding), recording), *given, **options)
+    recording.results = function(arithmetic(fmt, get_rounding(rounding), recording), *given, **options)
     recording.name = getattr(text, "__name__", "text")
     if len({x.name for x in inputs}) < len(inputs):
         raise ValueError(f"operands must have names of their own: {', '.join(x.name for x in inputs)}")

@@ -67,7 +67,9 @@ def expand(ar: Arithmetic, value: Any, n: int) -> tuple[Any, ...]:
         if to_fraction(value) is None:
             raise ValueError(f"cannot expand {value!r}: it is not finite")
         return (ar.round(value), *(ar.round(0) for _ in range(n - 1)))
-    return _of_float(value, fmt, n) if type(value) is float else _of_real(value, fmt, n)
+    parts = _of_float(value, fmt, n) if type(value) is float else _of_real(value, fmt, n)
+    noted: Callable[..., tuple[Any, ...]] | None = getattr(ar, "expanded", None)
+    return parts if noted is None else noted(value, parts)
 
 
 def _of_real(value: Any, fmt: Format, n: int) -> tuple[float, ...]:

@@ -218,12 +218,33 @@ def test_sums_of_results_and_zeros_are_counted():
     assert np.isnan(report.relative).all()
 
 
-def test_constants_that_a_function_rounds_are_told():
-    def decayed(ar, m):
-        beta = mcf.expand(ar, 0.9999, 1)[0]
-        return ar.mul(m, beta)
+def test_constants_that_are_rounded_count_and_other_ones_are_told():
+    def decayed(ar, m, k=1):
+        return total(ar, tuple(ar.mul(m, part) for part in mcf.expand(ar, 0.9999, k)))
 
-    report = analyse(decayed, {"m": "uniform(1, 2)"})
+    report = analyse(decayed, {"m": "uniform(1, 2)"})  # .9999 is 1.0 in bfloat16
+    np.testing.assert_allclose(report.relative, 1 / 0.9999 - 1, rtol=1e-12)
+    assert report.blame()[0].expression.text == "mcf.expand(ar, 0.9999, k)"
+    assert not report.truth.constants
+    assert report.truth.off < 1e-12
+    for k in (2, 3):
+        report = analyse(decayed, {"m": "uniform(1, 2)"}, options={"k": k})
+        assert report.truth.off < 1e-12, k
+        assert not [row for row in report.bounds() if row.exceeded], k
+
+    def powers(ar, m):
+        beta = mcf.expand(ar, 0.99, 1)[0]
+        for _ in range(64):
+            m = ar.mul(m, beta)
+        return m
+
+    advice = analyse(powers, {"m": "uniform(1, 2)"}, truth=0).advise("20u")
+    assert [x.text for x in advice.expressions] == ["mcf.expand(ar, 0.99, 1)"]
+
+    def rounded(ar, m):
+        return ar.mul(m, float(mcf.round_to(0.9999, "bfloat16")) if ar.format else 0.9999)
+
+    report = analyse(rounded, {"m": "uniform(1, 2)"})
     assert report.truth.constants == pytest.approx(1e-4, rel=1e-3)
     assert "the program is not the function" in str(report)
 

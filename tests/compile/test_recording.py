@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from fractions import Fraction
 from functools import partial
 
 import mpmath
@@ -123,6 +124,11 @@ def test_what_numbers_alone_give_at_random_is_not_recorded(operation):
         with pytest.raises(ValueError, match="of numbers alone at random"):
             trace(made, "bfloat16", "stochastic")
         assert trace(made, "bfloat16", "up").steps
+
+
+def test_fractions_among_the_numbers_are_shown():
+    program = trace(lambda ar, x: ar.mul(x, Fraction(1, 3)), "bfloat16")
+    assert str(program.steps[0]) == "t1 = mul(x, 0.333333)"
 
 
 def test_the_pseudocode_has_the_lines_of_the_text():

@@ -1,111 +1,146 @@
-"""Error of a sum, a moving average and a repeated update against the number of components."""
+"""Error of a sum, a moving average and a repeated update, by precision and by the number of components.
+
+`python -m experiments.precision_curves` takes a minute or two.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 import mcfsim as mcf
-from experiments.common import FIGURES, write_result
-from mcfsim.multiword.expansion import value
-from mcfsim.optim.state import average
+from experiments.common import FIGURES, in_processes, write_result
+from mcfsim.analysis.curves import Curve
+from mcfsim.functions import ema_in_components
+from mcfsim.report.analysis_figure import draw_curves
 from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.storage.sweeps.installed import versions
 
-FORMATS = {
-    "bfloat16": (COLOURS["blue"], "o"),
-    "float16": (COLOURS["vermilion"], "s"),
-    "float8_e4m3fn": (COLOURS["green"], "^"),
-    "float8_e5m2": (COLOURS["purple"], "v"),
-}
-COMPONENTS = (1, 2, 3, 4)
-TRIALS, TERMS = 32, 500
-BETA = Fraction(99, 100)
+NAME = "precision_curves"
+COUNT, TERMS = 32, 128
+PRECISIONS = tuple(range(4, 25, 2))
+#: From this precision on nothing stagnates, and the slope is fitted.
+ASYMPTOTIC = 12
+FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+NAMED = {4: "e4m3", 8: "bf16", 11: "fp16", 16: "", 20: "", 24: "fp32"}
 #: Where an error of zero is drawn.
-EXACT = 1e-10
-
-Numbers = np.ndarray[Any, Any]
+EXACT = 1e-11
 
 
-def terms(fmt: str, low: float, high: float) -> Numbers:
-    """Return values of the format, shape (TERMS, TRIALS), uniform between two bounds but for rounding."""
-    return mcf.round_to(np.random.default_rng(5).uniform(low, high, (TERMS, TRIALS)).astype(np.float32), fmt)
-
-
-def total(ar: Any, n: int) -> tuple[Any, list[Fraction]]:
-    """Sum 500 numbers around 1/4."""
-    x = terms(ar.format.name, 0.125, 0.5)
-    parts: Any = tuple(np.zeros(TRIALS, np.float32) for _ in range(n))
-    for term in x:
+def total(ar: Any, x: Any, k: int) -> Any:
+    """Add numbers one by one to an expansion of k components."""
+    parts = (x[0], *(0.0,) * (k - 1))
+    for term in x[1:]:
         parts = mcf.grow(ar, parts, term)
-    return parts, [sum(map(Fraction, column.tolist())) for column in x.T]
+    return parts
 
 
-def moving_average(ar: Any, n: int) -> tuple[Any, list[Fraction]]:
-    """Average 500 numbers around 1 with beta = .99; its components are those of the average."""
-    x = terms(ar.format.name, 0.5, 1.5)
-    beta = mcf.expand(ar, BETA, n)
-    gain = float(1 - BETA)
-    parts: Any = tuple(np.zeros(TRIALS, np.float32) for _ in range(n))
-    exact = [Fraction(0)] * TRIALS
-    for term in x:
-        parts = average(ar, parts, beta, term, gain)
-        exact = [BETA * e + Fraction(gain) * Fraction(g) for e, g in zip(exact, term.tolist(), strict=True)]
-    return parts, exact
+def update(ar: Any, w: Any, steps: Any, k: int) -> Any:
+    """Move a weight of k components by small steps."""
+    return total(ar, (w, *steps), k)
 
 
-def update(ar: Any, n: int) -> tuple[Any, list[Fraction]]:
-    """Move weights around 1 by 500 steps of about a thousandth."""
-    x = terms(ar.format.name, 0.0, 0.002) if ar.format.precision > 4 else terms(ar.format.name, 0.0, 0.008)
-    start = mcf.round_to(np.linspace(1, 2, TRIALS, dtype=np.float32), ar.format)
-    parts: Any = (start, *(0 * start for _ in range(n - 1)))
-    for step in x:
-        parts = mcf.grow(ar, parts, step)
-    exact = [
-        Fraction(s) + sum(map(Fraction, column.tolist()))
-        for s, column in zip(start.tolist(), x.T, strict=True)
-    ]
-    return parts, exact
+#: For each task its function, inputs and options, and the numbers of components in the formats.
+TASKS: Mapping[str, tuple[Any, dict[str, str], dict[str, Any], tuple[int, ...]]] = {
+    "sum": (total, {"x": f"uniform(0.125, 0.5)*{TERMS}"}, {}, (1, 2, 3, 4)),
+    "average": (
+        ema_in_components,
+        {"x": f"uniform(0.5, 1.5)*{TERMS}"},
+        {"beta": Fraction(99, 100)},
+        (1, 2, 3),
+    ),
+    "updates": (update, {"w": "uniform(1, 2)", "steps": f"uniform(0, 0.002)*{TERMS}"}, {}, (1, 2, 3, 4)),
+}
+TITLES = {
+    "sum": f"sum of {TERMS} numbers:\nexact with enough components",
+    "average": "moving average, beta = .99:\nwhat is left is rounded on entry",
+    "updates": f"{TERMS} small updates of a weight:\nlost in one, kept in two or three",
+}
 
 
-def error(parts: Any, exact: list[Fraction]) -> float:
-    """Return the median relative error over the trials."""
-    found = [value(tuple(float(part[i]) for part in parts)) for i in range(TRIALS)]
-    return float(np.median([float(abs(f - e) / abs(e)) for f, e in zip(found, exact, strict=True)]))
+def along_precision(task: str, k: int) -> Curve:
+    """Return the errors of a task in k components by the precision of a component."""
+    function, inputs, options, _ = TASKS[task]
+    given = {"options": {**options, "k": k}, "output": "sum", "count": COUNT}
+    return mcf.curve(function, inputs, "precision", PRECISIONS, **given)
+
+
+def along_components(task: str, fmt: str) -> Curve:
+    """Return the errors of a task in a format by the number of components."""
+    function, inputs, options, components = TASKS[task]
+    return mcf.curve(function, inputs, "components", components, formats=fmt, options=options, count=COUNT)
+
+
+def numbers(curve: Curve) -> dict[str, Any]:
+    """Return what is kept of a curve."""
+    return {
+        "at": [x.at for x in curve.points],
+        "median": [x.median for x in curve.points],
+        "largest": [x.largest for x in curve.points],
+    }
+
+
+def _end(curve: Curve) -> Curve:
+    return curve.between(ASYMPTOTIC, PRECISIONS[-1])
+
+
+def with_slope(curve: Curve) -> dict[str, Any]:
+    """Return what is kept of a curve by precision: its slope where nothing stagnates, too."""
+    end = _end(curve)
+    slope = {"slope": end.slope, "interval": list(end.interval)} if len(end.fitted) > 2 else {}
+    return {**numbers(curve), "first_order": [x.first_order for x in curve.points], **slope}
+
+
+def _write_slope(axes: Any, curve: Curve, colour: str) -> None:
+    end = _end(curve)
+    if len(end.fitted) > 2:
+        place = end.fitted[len(end.fitted) // 2]
+        near = {
+            "xytext": (-5, -13),
+            "ha": "right",
+            "textcoords": "offset points",
+            "color": colour,
+            "fontsize": 8.5,
+        }
+        axes.annotate(f"slope {end.slope:.2f}", (place.at, place.median), **near)
 
 
 def main() -> None:
     """Run, write the numbers, draw."""
-    tasks = {
-        "sum of 500 numbers:\nexact with enough components": total,
-        "moving average, beta = .99:\nwhat is left is rounded on entry": moving_average,
-        "500 small updates of a weight:\nlost in one, kept in two or three": update,
-    }
-    result: dict[str, Any] = {"trials": TRIALS, "terms": TERMS, "median_relative_error": {}}
-    with subplots(1, 3, width=10.5, height=3.4) as (figure, axes):
-        for panel, (title, task) in zip(axes[0], tasks.items(), strict=True):
-            rows = result["median_relative_error"][title.split(":")[0]] = {}
-            for fmt, (colour, marker) in FORMATS.items():
-                ar = mcf.arithmetic(fmt)
-                rows[fmt] = [error(*task(ar, n)) for n in COMPONENTS]
-                # An exact result has no place on a logarithmic axis: it is drawn at the bottom.
-                panel.semilogy(
-                    COMPONENTS, [max(e, EXACT) for e in rows[fmt]], color=colour, marker=marker, label=fmt
-                )
-            panel.set_title(title)
-            panel.set_xticks(COMPONENTS)
-            panel.set_xlabel("components")
-            panel.set_ylim(EXACT / 3, 3)
-            panel.set_yticks(
-                [1, 1e-2, 1e-4, 1e-6, 1e-8, EXACT],
-                ["1", "$10^{-2}$", "$10^{-4}$", "$10^{-6}$", "$10^{-8}$", "exact"],
-            )
-            panel.minorticks_off()
-        axes[0][0].set_ylabel("median relative error")
-        axes[0][1].legend(loc="lower left", fontsize=8.5, ncols=2)
-        save(figure, FIGURES / "precision_curves")
-    write_result("precision_curves", result)
+    lines = [(task, k) for task in TASKS for k in (1, 2)]
+    bars = [(task, fmt) for task in TASKS for fmt in FORMATS]
+    by_precision = dict(zip(lines, in_processes(along_precision, lines), strict=True))
+    by_components = dict(zip(bars, in_processes(along_components, bars), strict=True))
+    result: dict[str, Any] = {"count": COUNT, "terms": TERMS, "versions": versions()}
+    for task in TASKS:
+        result[task] = {
+            "by_precision": {str(k): with_slope(by_precision[task, k]) for k in (1, 2)},
+            "by_components": {fmt: numbers(by_components[task, fmt]) for fmt in FORMATS},
+        }
+    write_result(NAME, result)
+    with subplots(2, 3, width=10.5, height=6.4) as (figure, axes):
+        for place, (task, title) in enumerate(TITLES.items()):
+            above, below = axes[0][place], axes[1][place]
+            named = {f"{k} component{'s' if k > 1 else ''}": by_precision[task, k] for k in (1, 2)}
+            draw_curves(above, named, exact=EXACT)
+            draw_curves(below, {fmt: by_components[task, fmt] for fmt in FORMATS}, exact=EXACT)
+            above.set_title(title)
+            above.set_xticks(list(NAMED), [f"{p}\n{name}" for p, name in NAMED.items()])
+            below.set_xticks([1, 2, 3, 4])
+            below.set_xlim(0.9, 4.1)
+            for panel in (above, below):
+                panel.set_ylim(EXACT / 3, 9)
+            for curve, colour in zip(named.values(), (COLOURS["blue"], COLOURS["vermilion"]), strict=True):
+                _write_slope(above, curve, colour)
+            single = named["1 component"]
+            bound = [x.first_order for x in single.points]
+            above.plot(PRECISIONS, bound, "--", color=COLOURS["blue"], label="1 component, first order bound")
+        for row in axes:
+            row[0].set_ylabel("median relative error")
+        axes[0][1].legend(loc="lower left", fontsize=8.5)
+        axes[1][1].legend(loc="lower left", fontsize=8.5)
+        save(figure, FIGURES / NAME)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 from mcfsim.analysis.analyse import analyse
 from mcfsim.analysis.error_report import Report
 from mcfsim.analysis.samplers import Sampler, sampler
-from mcfsim.checks import hint
-from mcfsim.rounding import Mode
+from mcfsim.checks import hint, whole_number
+from mcfsim.formats import Format
+from mcfsim.rounding import Mode, get_rounding
 
 #: What a curve runs along, with the values that it takes unless told, and whether its axis is logarithmic.
 ALONG: Mapping[str, tuple[Sequence[Any], bool]] = MappingProxyType(
@@ -40,6 +42,7 @@ class Point:
     first_order, sigma : float
         Medians of the bound of first order and of three standard deviations, relative.
     inputs : int
+        Those with a finite error and an exact result other than zero.
     """
 
     at: Any
@@ -61,10 +64,10 @@ class Curve:
     along : str
     points : tuple of Point
     slope : float
-        The fitted slope of log2 of the median error: by the precision itself, or by log2 of the length or
-        condition number. NaN where there are fewer than three points with a nonzero error.
+        The fitted slope of log2 of the median error: by the precision or the number of components, or by log2
+        of the length or condition number. NaN where fewer than three points have a median error above zero.
     interval : tuple of two float
-        Its confidence interval at 95 %, by Student's t.
+        Its confidence interval at 95 %, by Student's t with two degrees of freedom less than points.
     """
 
     name: str
@@ -72,6 +75,17 @@ class Curve:
     points: tuple[Point, ...]
     slope: float
     interval: tuple[float, float]
+
+    @property
+    def fitted(self) -> tuple[Point, ...]:
+        """The points that the slope is fitted to: those at a number, with a median error above zero."""
+        return tuple(
+            x for x in self.points if not isinstance(x.at, str) and x.median > 0 and np.isfinite(x.median)
+        )
+
+    def between(self, low: float, high: float) -> Curve:
+        """Return the part of the curve between two places, both included, with a slope of its own."""
+        return _fitted(self.name, self.along, [x for x in self.points if low <= x.at <= high])
 
     def table(self) -> list[dict[str, str]]:
         """Return a row for each point, as text."""
@@ -92,6 +106,8 @@ class Curve:
         head = f"{self.name} along {self.along}"
         if np.isfinite(self.slope):
             head += f": slope of log2 error {self.slope:.3g}, 95 % between {low:.3g} and {high:.3g}"
+            some = len(self.fitted) < len(self.points)
+            head += f" ({len(self.fitted)} of {len(self.points)} points)" if some else ""
         rows = self.table()
         widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
         lines = ["  ".join(key.rjust(width) for key, width in widths.items())]
@@ -115,13 +131,13 @@ def curve(
     Parameters
     ----------
     function, inputs, formats, options
-        As for `analyse`, for one format.
+        As for `analyse`, for one format. Along ``precision`` it is of no account.
     along : {"precision", "length", "condition", "components", "rounding"}, optional
         ``length`` changes the number of elements of operands that are tuples, which must have samplers;
         ``condition`` sorts the inputs of one analysis by the binade of their condition number;
         ``components`` sets an option of the function, and the sum of its results is analysed.
     at : sequence, optional
-        The values, by default those of `ALONG`.
+        The values, by default those of `ALONG`; along ``condition`` they follow from the inputs.
     components : str, optional
         The option that is the number of components.
     **others
@@ -129,31 +145,75 @@ def curve(
 
     Raises
     ------
-    ValueError
-        If there is nothing of this name to go along, or no operand whose length can change.
+    TypeError, ValueError
+        If there is nothing of this name to go along; if values are missing, repeated or of the wrong kind; if
+        no operand's length can change, or the function has no such option; what `analyse` raises.
+
+    Examples
+    --------
+    >>> import mcfsim
+    >>> def total(ar, x):
+    ...     s = x[0]
+    ...     for t in x[1:]:
+    ...         s = ar.add(s, t)
+    ...     return s
+    >>> found = mcfsim.curve(total, {"x": "uniform(1, 2)*8"}, "precision", range(8, 25, 4), count=100)
+    >>> found.interval[0] < -1 < found.interval[1]
+    True
     """
     if along not in ALONG:
-        raise ValueError(f"no curve along {along!r}{hint(along, ALONG)}; known: {', '.join(ALONG)}")
-    places = list(ALONG[along][0] if at is None else at)
+        raise ValueError(f"no curve along {along!r}{hint(str(along), ALONG)}; known: {', '.join(ALONG)}")
+    if not isinstance(formats, Format | str):
+        raise ValueError(f"a curve is of one format, not of {formats!r}")
     given: dict[str, Any] = {"options": options, "truth": 0, **others}
-    if along == "precision":
-        reports = analyse(function, inputs, precisions=places, **given)
-    elif along == "rounding":
-        reports = [analyse(function, inputs, formats, rounding=mode, **given) for mode in places]
-    elif along == "length":
-        reports = [analyse(function, _of_length(inputs, n), formats, **given) for n in places]
-    elif along == "components":
-        reports = [
-            analyse(
-                function, inputs, formats, **{**given, "output": "sum", "options": {**options, components: k}}
-            )
-            for k in places
-        ]
-    else:
+    if along == "condition":
+        if at is not None:
+            raise ValueError("along condition the values follow from the inputs: none can be given")
         report = analyse(function, inputs, formats, **given)
         return _fitted(report.rounded.program.name, along, _by_condition(report))
-    points = [_point(x, report) for x, report in zip(places, reports, strict=True)]
-    return _fitted(reports[0].rounded.program.name, along, points)
+    points = []
+    for place in _places(along, ALONG[along][0] if at is None else at):
+        if along == "precision":
+            (report,) = analyse(function, inputs, precisions=[place], **given)
+        elif along == "rounding":
+            report = analyse(function, inputs, formats, rounding=place, **given)
+        elif along == "length":
+            report = analyse(function, _of_length(inputs, place), formats, **given)
+        else:
+            _check_option(function, components)
+            several = {**given, "output": "sum", "options": {**options, components: place}}
+            report = analyse(function, inputs, formats, **several)
+        points.append(_point(str(place.mode) if along == "rounding" else place, report))
+    return _fitted(report.rounded.program.name, along, points)
+
+
+#: The least value of what is a whole number.
+_LEAST = {"precision": 2, "length": 1, "components": 1}
+
+
+def _places(along: str, at: Any) -> list[Any]:
+    """Return the values to go along, which are checked before any work."""
+    if isinstance(at, str) or not isinstance(at, Iterable):
+        raise TypeError(f"at must be a sequence of values, not {at!r}")
+    if along == "rounding":
+        found: list[Any] = [get_rounding(x) for x in at]
+    else:
+        found = [whole_number(along, x, _LEAST[along]) for x in at]
+    if not found:
+        raise ValueError(f"a curve along {along} needs at least one value")
+    if repeated := [x for place, x in enumerate(found) if x in found[:place]]:
+        twice = getattr(repeated[0], "mode", repeated[0])
+        raise ValueError(f"{along}: {twice} is among the values more than once")
+    return found
+
+
+def _check_option(function: Callable[..., Any], name: str) -> None:
+    taken = inspect.signature(function).parameters
+    if name not in taken and not any(x.kind is x.VAR_KEYWORD for x in taken.values()):
+        called = getattr(function, "__name__", "the function")
+        raise ValueError(
+            f"{called} has no option {name!r}{hint(name, taken)} that is the number of components"
+        )
 
 
 def _of_length(inputs: Mapping[str, Any], length: int) -> dict[str, Any]:
@@ -198,20 +258,25 @@ def _by_condition(report: Report) -> list[Point]:
         if np.count_nonzero(chosen) >= _FEW:
             points.append(_point(float(2.0**exponent), report, chosen))
     if not points:
-        raise ValueError("no input has a finite condition number")
+        raise ValueError(
+            f"no binade of condition numbers holds {_FEW} inputs: more inputs are needed, or other ones"
+        )
     return points
 
 
 def _fitted(name: str, along: str, points: list[Point]) -> Curve:
     """Return a curve with its slope by least squares, and the slope's interval."""
-    from scipy.stats import linregress, t
+    from scipy.special import stdtrit
 
-    numbers = [x for x in points if not isinstance(x.at, str) and x.median > 0 and np.isfinite(x.median)]
     none = float("nan")
-    if len(numbers) < 3:
-        return Curve(name, along, tuple(points), none, (none, none))
-    x = np.array([float(point.at) for point in numbers])
-    fit = linregress(np.log2(x) if ALONG[along][1] else x, np.log2([point.median for point in numbers]))
-    half = float(t.ppf(0.975, len(numbers) - 2) * fit.stderr)
-    slope = float(fit.slope)
-    return Curve(name, along, tuple(points), slope, (slope - half, slope + half))
+    found = Curve(name, along, tuple(points), none, (none, none))
+    if len(found.fitted) < 3:
+        return found
+    x = np.array([float(point.at) for point in found.fitted])
+    x = np.log2(x) if ALONG[along][1] else x
+    y = np.log2([point.median for point in found.fitted])
+    across = float(np.sum(np.square(x - x.mean())))
+    slope = float(np.sum((x - x.mean()) * (y - y.mean()))) / across
+    rest = y - y.mean() - slope * (x - x.mean())
+    half = float(stdtrit(len(y) - 2, 0.975) * np.sqrt(np.sum(np.square(rest)) / (len(y) - 2) / across))
+    return replace(found, slope=slope, interval=(slope - half, slope + half))

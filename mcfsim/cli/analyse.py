@@ -121,7 +121,7 @@ def analyse(
             target_of(target, fmt)
             wider_format(wide, fmt)
     chosen: Any = output if output == "sum" else _whole(output)
-    drawn = _curve(run_curve, found, inputs, formats, along, shared) if along is not None else None
+    curves = [] if along is None else _curves(run_curve, found, inputs, formats, along, shared, chosen)
     for place, report in enumerate(
         run_analysis(found, inputs, formats, truth=truth, output=chosen, **shared)
     ):
@@ -132,7 +132,7 @@ def analyse(
         worst = report.search() if search else None
         if worst is not None:
             say(f"worst    {worst}")
-        more = given({"advice": advice, "found": worst, "curve": drawn})
+        more = given({"advice": advice, "found": worst, "curve": curves[0] if curves else None})
         if json_file is not None:
             _write(json_file, json.dumps(report.as_json(**more), indent=1, allow_nan=False) + "\n")
         if html is not None:
@@ -146,8 +146,8 @@ def analyse(
             with report_figure(report) as figure:
                 save_one(figure, png)
             say(f"saved {png}")
-    if drawn is not None:
-        say_text(f"\n{drawn}")
+    for made in curves:
+        say_text(f"\n{made}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -276,10 +276,16 @@ def _whole(text: str) -> int:
         raise ValueError(f"--output {text}: write the place of a result, counted from 0, or sum") from None
 
 
-def _curve(
-    run_curve: Any, function: Any, inputs: Any, formats: Sequence[str], along: str, shared: dict[str, Any]
-) -> Curve:
-    """Return the curve that --along asks for: a quantity, with its values as a range or a list if given."""
+def _curves(
+    run_curve: Any,
+    function: Any,
+    inputs: Any,
+    formats: Sequence[str],
+    along: str,
+    shared: dict[str, Any],
+    output: Any,
+) -> list[Curve]:
+    """Return what --along asks for, a curve for each format: a quantity, and its values if given."""
     name, sign, text = along.partition("=")
     at: list[Any] | None = None
     if sign:
@@ -294,5 +300,5 @@ def _curve(
         if not at:
             raise ValueError(f"--along {along}: there are no values between these ends")
     rest = {key: value for key, value in shared.items() if key != "rounding" or name != "rounding"}
-    found: Curve = run_curve(function, inputs, name, at, formats=formats[0], **rest)
-    return found
+    some = formats[:1] if name == "precision" else formats
+    return [run_curve(function, inputs, name, at, formats=x, output=output, **rest) for x in some]

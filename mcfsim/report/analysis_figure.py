@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -96,34 +96,7 @@ def curve_figure(curve: Curve) -> Iterator[Figure]:
     """
     with subplots(1, 1, width=6.4, height=3.8) as (figure, axes):
         panel = axes[0][0]
-        named = any(isinstance(x.at, str) for x in curve.points)
-        at = list(range(len(curve.points))) if named else [x.at for x in curve.points]
-        for key, label, colour, style in (
-            ("largest", "largest", "sky", "-"),
-            ("median", "median", "blue", "-"),
-            ("first_order", "first order bound", "vermilion", "--"),
-            ("sigma", "3 sigma", "black", ":"),
-        ):
-            numbers = np.array([getattr(x, key) for x in curve.points])
-            panel.plot(
-                at,
-                np.where(numbers > 0, numbers, np.nan),
-                style,
-                color=COLOURS[colour],
-                marker="o" if style == "-" else None,
-                markersize=3.5,
-                label=label,
-            )
-        if any(x.largest > 0 for x in curve.points):
-            panel.set_yscale("log")
-            if ALONG[curve.along][1]:
-                panel.set_xscale("log", base=2)
-        else:
-            panel.text(0.5, 0.5, "no error at all", ha="center", transform=panel.transAxes)
-        if named:
-            panel.set_xticks(at, [str(x.at) for x in curve.points], rotation=20)
-        units = {"precision": "precision, bits", "condition": "condition number", "length": "length"}
-        panel.set_xlabel(units.get(curve.along, curve.along))
+        _draw_lines(panel, [(label, curve, key, style) for key, (label, style) in _LINES.items()])
         panel.set_ylabel("relative error")
         low, high = curve.interval
         known = np.isfinite(curve.slope)
@@ -131,3 +104,65 @@ def curve_figure(curve: Curve) -> Iterator[Figure]:
         panel.set_title(f"Error of {curve.name} along {curve.along}{slope}")
         panel.legend(fontsize=8)
         yield figure
+
+
+def draw_curves(axes: Any, curves: Mapping[str, Curve], *, exact: float | None = None) -> None:
+    """Draw the median errors of several curves along one quantity into one plot.
+
+    Parameters
+    ----------
+    axes : matplotlib Axes
+    curves : mapping of str to Curve
+        By their labels.
+    exact : float, optional
+        Where errors of zero are drawn, which have no place on a logarithmic axis; by default below all.
+    """
+    pairs = zip(curves.items(), zip(_COLOURS, _MARKERS, strict=True), strict=False)
+    lines = [
+        (label, curve, "median", {"color": COLOURS[colour], "marker": marker, "markersize": 5})
+        for (label, curve), (colour, marker) in pairs
+    ]
+    _draw_lines(axes, lines, exact)
+
+
+#: The lines of one curve: labels and styles.
+_LINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "largest": ("largest", {"color": COLOURS["sky"], "marker": "o", "markersize": 3.5}),
+    "median": ("median", {"color": COLOURS["blue"], "marker": "o", "markersize": 3.5}),
+    "first_order": ("first order bound", {"color": COLOURS["vermilion"], "linestyle": "--"}),
+    "sigma": ("3 sigma", {"color": COLOURS["black"], "linestyle": ":"}),
+}
+_COLOURS = ("blue", "vermilion", "green", "purple", "orange", "black", "sky", "grey")
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
+_UNITS = {"precision": "precision, bits", "condition": "condition number"}
+
+
+def _draw_lines(axes: Any, lines: Sequence[tuple[str, Curve, str, Any]], exact: float | None = None) -> None:
+    """Draw columns of curves; zeros in a place of their own below all others."""
+    columns = [np.array([getattr(x, key) for x in curve.points]) for _, curve, key, _ in lines]
+    drawn = np.concatenate(columns)
+    positive = drawn[drawn > 0]
+    bottom, top = (positive.min(), positive.max()) if positive.size else (0.1, 1.0)
+    floor = 10.0 ** (np.floor(np.log10(bottom)) - 1) if exact is None else exact
+    first = lines[0][1]
+    named = any(isinstance(x.at, str) for x in first.points)
+    for (label, curve, _, style), numbers in zip(lines, columns, strict=True):
+        at = range(len(curve.points)) if named else [x.at for x in curve.points]
+        axes.plot(at, np.where(numbers == 0, floor, numbers), label=label, **style)
+    axes.set_yscale("log")
+    if ALONG[first.along][1]:
+        axes.set_xscale("log", base=2)
+    if named:
+        axes.set_xticks(range(len(first.points)), [str(x.at) for x in first.points], rotation=20)
+    elif first.along in ("precision", "components"):
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(_UNITS.get(first.along, first.along))
+    if exact is not None or (drawn == 0).any():
+        highest = int(np.ceil(np.log10(top)))
+        lowest = int(np.ceil(np.log10(floor))) + 1
+        step = max(1, -(-(highest - lowest) // 5))
+        powers = [k for k in range(highest, lowest - 1, -1) if k % step == 0]
+        labels = ["1" if k == 0 else f"$10^{{{k}}}$" for k in powers]
+        axes.set_yticks([*(10.0**k for k in powers), floor], [*labels, "exact"])
+        axes.set_ylim(floor / 3, 3 * max(top, 10.0**highest))
+        axes.minorticks_off()

@@ -1,5 +1,6 @@
 """Advice against brute force, searches against all inputs, bounds against errors, curves against theory."""
 
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -10,6 +11,7 @@ from mcfsim.analysis.advice import target_of
 from mcfsim.analysis.analyse import analyse
 from mcfsim.analysis.blame import Blame
 from mcfsim.analysis.samplers import Inputs
+from mcfsim.functions import ema_in_components
 from mcfsim.rounding import DETERMINISTIC
 from tests.analysis.texts import TEXTS, average, random_function, root, softmax, total
 
@@ -191,6 +193,80 @@ def test_curves_have_the_slopes_of_theory():
     assert np.isnan(mcf.curve(average, {"g": "normal()*3"}, "precision", [8], count=10).slope)
     modes = mcf.curve(softmax, {"x": "normal()*4"}, "rounding", count=50)
     assert [x.at for x in modes.points] == [str(mode) for mode in DETERMINISTIC]
+
+
+def nearest(x, p):
+    """Return a fraction rounded to p bits, ties to even."""
+    exponent = x.numerator.bit_length() - x.denominator.bit_length()
+    exponent -= Fraction(2) ** exponent > abs(x)
+    quantum = Fraction(2) ** (exponent - p + 1)
+    return round(x / quantum) * quantum
+
+
+def test_a_curve_is_what_fractions_say():
+    inputs = {"x": np.random.default_rng(3).uniform(0.1, 1, (5, 9))}
+    expected = []
+    for p in (4, 7, 11, 16):
+        errors = []
+        for row in inputs["x"].tolist():
+            terms = [nearest(Fraction(x), p) for x in row]
+            s = terms[0]
+            for t in terms[1:]:
+                s = nearest(s + t, p)
+            errors.append(abs(s / sum(terms) - 1))
+        expected.append((p, float(sorted(errors)[2]), float(max(errors))))
+    found = mcf.curve(total, inputs, "precision", [p for p, *_ in expected])
+    for point, (p, median, largest) in zip(found.points, expected, strict=True):
+        assert (point.at, point.inputs) == (p, 5)
+        assert (point.median, point.largest) == pytest.approx((median, largest), rel=1e-12)
+    # Least squares, and Student's t of two degrees of freedom in closed form.
+    x, y = np.array([(p, np.log2(median)) for p, median, _ in expected]).T
+    across = np.sum((x - x.mean()) ** 2)
+    slope = np.sum((x - x.mean()) * (y - y.mean())) / across
+    rest = y - y.mean() - slope * (x - x.mean())
+    half = 0.95 * np.sqrt(2 / (4 * 0.975 * 0.025)) * np.sqrt(np.sum(rest**2) / 2 / across)
+    assert (found.slope, *found.interval) == pytest.approx((slope, slope - half, slope + half), rel=1e-9)
+    assert found.between(5, 20).points == found.points[1:]
+    assert np.isnan(found.between(5, 12).slope)
+
+
+def test_a_curve_along_components_counts_the_constants():
+    x, beta = np.random.default_rng(4).uniform(0.5, 1.5, (3, 6)), Fraction(99, 100)
+    found = mcf.curve(ema_in_components, {"x": x}, "components", [1, 2], options={"beta": beta})
+    ar = mcf.arithmetic("bfloat16")
+    columns = [mcf.round_to(column, ar.format) for column in x.T]
+    exact = [0, 0, 0]
+    for column in columns:
+        exact = [beta * m + (1 - beta) * Fraction(float(t)) for m, t in zip(exact, column, strict=True)]
+    for point in found.points:
+        parts = ema_in_components(ar, tuple(columns), beta=beta, k=point.at)
+        results = [sum(Fraction(float(part[place])) for part in parts) for place in range(3)]
+        errors = sorted(float(abs(a / b - 1)) for a, b in zip(results, exact, strict=True))
+        assert (point.median, point.largest) == pytest.approx(tuple(errors[1:]), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("along", "at", "message"),
+    [
+        ("precision", [], "a curve along precision needs at least one value"),
+        ("precision", [1, 4], "precision = 1 must be at least 2"),
+        ("precision", ["4"], "precision must be an int, not '4'"),
+        ("precision", "4:8", "at must be a sequence of values, not '4:8'"),
+        ("precision", [8, 9, 8], "precision: 8 is among the values more than once"),
+        ("precision", [60], "exceeds float64"),
+        ("length", [0], "length = 0 must be at least 1"),
+        ("length", [2.0], "length must be an int"),
+        ("components", [1], "softmax has no option 'k' that is the number of components"),
+        ("rounding", ["up", "up"], "rounding: up is among the values more than once"),
+        ("rounding", [1], "unknown rounding 1"),
+        ("condition", [1, 2], "along condition the values follow from the inputs"),
+        ("condition", None, "no binade of condition numbers holds 4 inputs"),
+        (3, None, "no curve along 3"),
+    ],
+)
+def test_curves_along_nothing_are_refused(along, at, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        mcf.curve(softmax, {"x": "normal()*4"}, along, at, count=3)
 
 
 def test_stochastic_errors_keep_to_their_variance():

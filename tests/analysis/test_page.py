@@ -173,6 +173,14 @@ def test_figures_are_drawn_of_reports_and_of_every_curve(tmp_path):
         (["softmax", "--input", "x=normal()*3", "--target", "2u", "--wide", "e4m3"], "not wider"),
         (["softmax", "--input", "x=normal()*3", "--along", "speed"], "no curve along 'speed'"),
         (["softmax", "--input", "x=normal()*3", "--along", "length=8:2"], "no values"),
+        (["softmax", "--input", "x=normal()*3", "--along", "length=8:2:0"], "write values as"),
+        (
+            ["softmax", "--input", "x=normal()*3", "--along", "precision=1:3"],
+            "precision = 1 must be at least 2",
+        ),
+        (["softmax", "--input", "x=normal()*3", "--along", "condition=1:3"], "follow from the inputs"),
+        (["softmax", "--input", "x=normal()*3", "--along", "components"], "no option 'k'"),
+        (["softmax", "--input", "x=normal()*3", "--along", "rounding=1:3"], "unknown rounding 1"),
         (["softmax", "--input", "x=normal()*3", "--output", "7"], "no result 7"),
         (["softmax", "--input", "x=normal()*3", "--output", "one"], "place of a result"),
         ([], "name a function"),
@@ -194,6 +202,33 @@ def test_the_library_is_listed_and_benchmarks_bring_their_inputs():
     status, text = command("analyse", "doppler1", "--format", "float32", "--count", "50")
     assert status == 0
     assert "u: uniform(-100, 100)" in text
+
+
+def test_a_curve_is_of_the_result_that_is_asked_for_in_each_format():
+    words = ["givens", "--input", "a=uniform(1, 2)", "--input", "b=uniform(1, 2)", "--count", "50"]
+    words += ["--truth", "0", "--along", "rounding=up,down", "--format", "bf16", "--format", "fp16"]
+    tables = []
+    for output in ("0", "1"):
+        status, text = command("analyse", *words, "--output", output)
+        assert status == 0, text
+        assert text.count("givens along rounding") == 2
+        tables.append(re.findall(r"^ +(?:up|down) +(.*)$", text, re.MULTILINE))
+    assert len({*tables[0], *tables[1]}) == 8
+
+
+def test_exact_results_have_a_place_on_the_axis():
+    def doubled(ar, x, k):
+        return (ar.add(x, x), *(ar.mul(x, 0.1),) * (k == 1))
+
+    inputs = {"x": "uniform(1, 2)"}
+    curve = mcf.curve(doubled, inputs, "components", [1, 2], count=20)
+    assert curve.points[0].median > curve.points[1].median == 0
+    with curve_figure(curve) as figure:
+        (panel,) = figure.axes
+        *_, (place, label) = zip(panel.get_yticks(), panel.get_yticklabels(), strict=True)
+        assert label.get_text() == "exact"
+        assert [float(y) for y in panel.lines[1].get_ydata()] == [curve.points[0].median, place]
+        assert panel.get_ylim()[0] < place < curve.points[0].median
 
 
 def test_a_report_is_text_and_reports_of_formats_are_several():

@@ -16,6 +16,7 @@ from experiments import (
     memory_quality,
     paired,
     posit_quire,
+    precision_curves,
     rounding_points,
 )
 from experiments.common import ROOT, read_result
@@ -274,3 +275,23 @@ def test_replicas_drift_by_what_they_draw():
     for kinds in read_result("replicas")["apart"].values():
         assert not np.array(kinds["one"]).any()
         assert (np.diff(np.mean(kinds["two"], axis=0)) > 0).all()
+
+
+# -- errors by precision and components ---------------------------------------------------------------------
+def test_what_the_figure_of_precision_and_components_says():
+    found = read_result("precision_curves")
+    for task in precision_curves.TASKS:
+        low, high = found[task]["by_precision"]["1"]["interval"]
+        assert low < -1 < high
+    assert found["average"]["by_precision"]["2"]["interval"][0] < -1
+    assert found["average"]["by_precision"]["2"]["interval"][1] > -1
+    rows = {task: found[task]["by_components"] for task in precision_curves.TASKS}
+    assert all(row["largest"][-1] == 0 for row in rows["sum"].values())
+    for fmt in ("bfloat16", "float16", "float8_e4m3fn"):  # what is left is rounded on entry
+        _, two, three = rows["average"][fmt]["median"]
+        assert 0.8 < three / two < 1.2
+    for fmt, row in rows["updates"].items():
+        kept = row["median"][1 if fmt in ("bfloat16", "float16") else 2]
+        assert kept < row["median"][0] / 50
+    two = found["sum"]["by_precision"]["2"]
+    assert [p for p, x in zip(two["at"], two["largest"], strict=True) if x == 0] == list(range(8, 25, 2))

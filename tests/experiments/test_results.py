@@ -29,6 +29,7 @@ from experiments import (
 )
 from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
+from mcfsim.analysis.samplers import inputs_of
 from mcfsim.formats import Format
 from mcfsim.storage.files import write_text
 from mcfsim.training.problems import LanguageModel
@@ -78,14 +79,38 @@ def test_errors_of_grow(octave):
             assert shorten(again) == result[form][kind][start : start + bins]
 
 
-@pytest.mark.parametrize("task", range(3))
-@pytest.mark.parametrize("fmt", precision_curves.FORMATS)
+def median_error(task, fmt, k):
+    """Return the median error on the experiment's inputs: the emulator against fractions."""
+    function, inputs, options, _ = precision_curves.TASKS[task]
+    drawn = inputs_of(function, inputs, {**options, "k": k}, precision_curves.COUNT, 0)
+    columns = [mcf.round_to(x, fmt) for x in drawn.block(0)]
+    given = iter(columns)
+    operands = [next(given) if isinstance(x, str) else tuple(next(given) for _ in x) for x in drawn.shape]
+    parts = function(mcf.arithmetic(fmt), *operands, **options, k=k)
+    errors = []
+    for place in range(precision_curves.COUNT):
+        terms, exact = [Fraction(float(x[place])) for x in columns], Fraction(0)
+        for x in terms:
+            beta = options.get("beta", 1)
+            exact = beta * exact + ((1 - beta) if options else 1) * x
+        found = sum(Fraction(float(np.broadcast_to(x, len(columns[0]))[place])) for x in parts)
+        errors.append(float(abs(found / exact - 1)))
+    return shorten(float(np.median(errors)))
+
+
+@pytest.mark.parametrize("task", precision_curves.TASKS)
+@pytest.mark.parametrize("fmt", [*precision_curves.FORMATS, 4, 8, 14])
 @pytest.mark.sampled(8, each=False)
-def test_errors_by_the_number_of_components(fmt, task):
-    ar, result = mcf.arithmetic(fmt), read_result("precision_curves")["median_relative_error"]
-    compute = (precision_curves.total, precision_curves.moving_average, precision_curves.update)[task]
-    rows = list(result.values())[task][fmt]
-    assert [shorten(precision_curves.error(*compute(ar, n))) for n in (1, 2)] == rows[:2]
+def test_errors_by_precision_and_components(fmt, task):
+    found = read_result("precision_curves")[task]
+    for k in (1, 2):
+        if isinstance(fmt, str):
+            rows, place = found["by_components"][fmt], k
+        else:
+            rows, place = found["by_precision"][str(k)], fmt
+        kept = rows["median"][rows["at"].index(place)]
+        given = fmt if isinstance(fmt, str) else Format(precision=fmt, emin=-400, emax=400)
+        assert median_error(task, given, k) == kept
 
 
 def exact_fast_two_sums(monkeypatch):

@@ -129,8 +129,8 @@ def draw_curves(axes: Any, curves: Mapping[str, Curve], *, exact: float | None =
 _LINES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "largest": ("largest", {"color": COLOURS["sky"], "marker": "o", "markersize": 3.5}),
     "median": ("median", {"color": COLOURS["blue"], "marker": "o", "markersize": 3.5}),
-    "first_order": ("first order bound", {"color": COLOURS["vermilion"], "linestyle": "--"}),
-    "sigma": ("3 sigma", {"color": COLOURS["black"], "linestyle": ":"}),
+    "first_order": ("first order bound, median", {"color": COLOURS["vermilion"], "linestyle": "--"}),
+    "sigma": ("3 sigma, median", {"color": COLOURS["black"], "linestyle": ":"}),
 }
 _COLOURS = ("blue", "vermilion", "green", "purple", "orange", "black", "sky", "grey")
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
@@ -148,6 +148,8 @@ def _draw_lines(axes: Any, lines: Sequence[tuple[str, Curve, str, Any]], exact: 
     named = any(isinstance(x.at, str) for x in first.points)
     for (label, curve, _, style), numbers in zip(lines, columns, strict=True):
         at = range(len(curve.points)) if named else [x.at for x in curve.points]
+        if named:  # nothing lies between two of them
+            style = {"marker": "_", "markersize": 14, **style, "linestyle": "none"}
         axes.plot(at, np.where(numbers == 0, floor, numbers), label=label, **style)
     axes.set_yscale("log")
     if ALONG[first.along][1]:
@@ -156,6 +158,8 @@ def _draw_lines(axes: Any, lines: Sequence[tuple[str, Curve, str, Any]], exact: 
         axes.set_xticks(range(len(first.points)), [str(x.at) for x in first.points], rotation=20)
     elif first.along in ("precision", "components"):
         axes.xaxis.get_major_locator().set_params(integer=True)
+    if not np.isfinite(drawn).any():
+        axes.text(0.5, 0.5, "no relative error is a number", ha="center", transform=axes.transAxes)
     axes.set_xlabel(_UNITS.get(first.along, first.along))
     if exact is not None or (drawn == 0).any():
         highest = int(np.ceil(np.log10(top)))

@@ -232,6 +232,13 @@ def test_constants_that_are_rounded_count_and_other_ones_are_told():
         assert report.truth.off < 1e-12, k
         assert not [row for row in report.bounds() if row.exceeded], k
 
+    def second(ar, m):
+        return ar.add(m, ar.mul(ar.mul(m, 4096.0), mcf.expand(ar, 0.9999, 2)[1]))
+
+    report = analyse(second, {"m": "uniform(1, 2)"})  # exactly, the second component is zero
+    assert report.median() > 0.4
+    assert not [row for row in report.bounds() if row.exceeded]
+
     def powers(ar, m):
         beta = mcf.expand(ar, 0.99, 1)[0]
         for _ in range(64):

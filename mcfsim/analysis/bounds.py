@@ -64,7 +64,7 @@ BOUNDS: Mapping[str, ErrorBound] = {
 
 
 def largest_unit(step: ProgramStep, fmt: Format) -> tuple[float, float]:
-    """Return the largest own error of a step in a format, relative to its result, and among subnormal numbers.
+    """Return the largest own error of a step in a format: relative to its result, and if that is subnormal.
 
     Half an ulp to nearest, else one; of a constant's component it is known. Overflow is not covered, and
     neither is flushing, for which the error is infinite.

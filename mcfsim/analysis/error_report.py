@@ -196,7 +196,7 @@ class Report:
         steps = tuple(made(step, text=_Pair((x.row, x.detail))) for step, x in pairs)
         rounded = replace(self.rounded, program=replace(program, steps=steps))
         sums, found = Blame(rounded.program), dict[Expression, list[BlameRow]]()
-        sums.add(rounded.block(0))
+        sums.add(sums.summed(rounded.block(0)))
         for row in sums.rows(self.u):
             if isinstance(row.expression, tuple):
                 outer, inner = row.expression

@@ -104,7 +104,7 @@ class Component(Fraction):
 
     def rounded(self, fmt: Format) -> Any:
         """Return it as a format has it."""
-        ar: Arithmetic = BlockArithmetic(fmt, Rounding())
+        ar: Arithmetic = BlockArithmetic(fmt, Rounding(), "exact")
         return expand(ar, self.number, self.count)[self.place]
 
     def error(self, fmt: Format) -> Fraction:

@@ -106,7 +106,7 @@ def attribution(
             for j in range(LANES):
                 v = M[r, VALUE, j]
                 bound = (M[r, BOUND, j] + times(max(abs(v) * unit, least), own)) * MARGIN
-                M[r, BOUND, j] = select((v > low) & (v < high), bound, np.inf)
+                M[r, BOUND, j] = select((own == 0) | ((v > low) & (v < high)), bound, np.inf)
                 strange |= v - v != 0
             if strange:
                 for j in range(LANES):
@@ -145,9 +145,12 @@ def attribution(
             r = inputs + s
             if reached[r] and rounded[s]:
                 row, unit, least, spread = rows[r], units[s, 0], units[s, 1], spreads[s]
+                low, high = ends[s, 0], ends[s, 1]
                 for j in range(LANES):
                     Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
+                    v = M[r, VALUE, j]
                     term = abs(M[r, SENSITIVITY, j]) * max(abs(M[r, EXACT, j]) * unit, least)
+                    term = select((v > low) & (v < high), term, np.inf)
                     found[4, j] += term
                     found[5, j] += (term * spread) ** 2
         for x in range(inputs):

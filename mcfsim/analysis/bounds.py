@@ -35,9 +35,9 @@ class ErrorBound:
     ----------
     name : str
     claim : {"bound", "first order", "heuristic"}
-        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible.
-        ``heuristic``: most do not, if rounding errors act as if they were independent; where a sum stagnates
-        they do not.
+        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible and
+        no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
+        a sum stagnates they do not.
     about : str
         What it is, with its source.
     """
@@ -105,6 +105,8 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
                 fmt = formats.get(step.result, step.result.format)
                 own = _own(step, fmt, found.exact_values[step.result])
                 term = np.abs(found.sensitivities[step.result]) * own
+                inside = _is_inside(found.run.values[step.result], fmt)
+                term = term if inside.all() else np.where(inside, term, np.inf)
                 # Rounded at random, a result has half its ulp for standard deviation at most.
                 spread = term / 2 if step.rounding.stochastic else term
                 total, squares = total + term, squares + np.square(spread)
@@ -142,12 +144,16 @@ def running(found: Attribution, formats: Formats) -> Array:
                 # A wider operand makes an operation round twice.
                 if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
                     own = own + own
-                passed = passed + own
-            low, high = ends(fmt)
-            inside = (values[step.result] > low) & (values[step.result] < high)
-            known[step.result] = np.where(inside, passed * MARGIN, np.inf)
+                passed = np.where(_is_inside(values[step.result], fmt), passed + own, np.inf)
+            known[step.result] = passed * MARGIN
         total: Any = sum(known[x] for x in found.outputs)
     return np.broadcast_to(np.where(np.isnan(total), np.inf, total), found.computed.shape)
+
+
+def _is_inside(x: Any, fmt: Format) -> Any:
+    """Return whether a result certainly did not overflow."""
+    low, high = ends(fmt)
+    return (x > low) & (x < high)
 
 
 def ends(fmt: Format) -> tuple[float, float]:
@@ -207,8 +213,9 @@ def _enclosed(
     elif name in (*FUNCTIONS, "sqrt", "sign", "round", "neg"):
         (a, b) = given[0][::-1] if name == "neg" else given[0]
         low, high = at(below, a), at(above, b)
-    elif name in ("maximum", "minimum"):
-        low, high = at(below, given[0][0], given[1][0]), at(above, given[0][1], given[1][1])
+    elif name in ("maximum", "minimum", "add", "sub"):
+        (a, b), (c, d) = given[0], given[1][::-1] if name == "sub" else given[1]
+        low, high = at(below, a, c), at(above, b, d)
     else:
         corners: list[list[Any]] = [[]]
         for pair in given:

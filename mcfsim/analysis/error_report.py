@@ -164,7 +164,7 @@ class Report:
     def widths(self) -> Array | None:
         """For the first inputs, the largest distance of a computed result from an end of its interval."""
         rounded = self.rounded
-        if rounded.rounding.stochastic or rounded.data == "real":
+        if rounded.data == "real":
             return None
         numbers = [x[:_INTERVALS] for x in rounded.inputs.block(0)]
         given, _ = rounded.rounded_inputs(numbers)

@@ -18,7 +18,8 @@ from mcfsim.backends.meter import exact_results, operand_numbers
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.elementary import FUNCTIONS, odd_value, residual_value, residuals
+from mcfsim.kernels.elementary import FUNCTIONS, odd_value
+from mcfsim.kernels.function_rests import coarse, residual_value, residuals
 from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.kernels.real_numbers import Scalars, as_float, exact_or_binary64, is_scalar
 from mcfsim.random import RandomWords
@@ -166,7 +167,7 @@ def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[
 def _of_number(name: str, x: Any) -> tuple[float, float]:
     exact = exact_or_binary64(x)
     odd = odd_value(name, exact)
-    return odd, residual_value(name, exact, odd) if isinstance(exact, float) else 0.0
+    return (float(coarse(odd)), residual_value(name, exact)) if isinstance(exact, float) else (odd, 0.0)
 
 
 _SELECTED: Mapping[str, Callable[..., Any]] = {

@@ -93,7 +93,7 @@ def _enclosed(x: float | Fraction, precision: int) -> tuple[Any, ...]:
 
 def _evaluated(name: str, x: Any, precision: int) -> tuple[bool, int, int, int]:
     """Return a value as mpmath computes it: sign, significand of `precision` bits, exponent, and error."""
-    sign, significand, exponent, bits = _EVALUATE[name](x, precision)
+    sign, significand, exponent, bits = EVALUATE[name](x, precision)
     shift = max(0, precision - bits)
     return (
         bool(sign),
@@ -144,7 +144,7 @@ def _log1p(x: Any, precision: int) -> Any:
     return libmp.mpf_log(libmp.mpf_add(x, libmp.fone), precision + 16, "n")  # the sum is exact
 
 
-_EVALUATE: Mapping[str, Callable[[Any, int], Any]] = {
+EVALUATE: Mapping[str, Callable[[Any, int], Any]] = {
     **{name: _of_libmp(name) for name in ("exp", "log", "tanh", "erf", "sin", "cos")},
     "expm1": _expm1,
     "log1p": _log1p,
@@ -250,16 +250,6 @@ def _nearest(exact: Fraction) -> float:
         return math.inf
 
 
-def residual_value(name: str, x: float, odd: float) -> float:
-    """Return how far the value of a function lies above the number that `odd_value` returned for it."""
-    from mpmath import libmp
-
-    if not (math.isfinite(odd) and x):
-        return 0.0
-    value = _EVALUATE[name](libmp.from_float(x), 2 * _FIRST_PRECISION)
-    return float(libmp.to_float(libmp.mpf_sub(value, libmp.from_float(odd), _BITS, "n")))
-
-
 # -- arrays -----------------------------------------------------------------------------------------------
 def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     """Return values of an elementary function at values of a format, rounded to odd in binary64.
@@ -273,28 +263,21 @@ def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     fmt : Format
     """
     if fmt.bits <= MOST_BITS:
-        return function_table(name, fmt)[_codes(x, fmt)]
-    return _one_by_one(x, lambda number: _kept(name, number) if number else odd_value(name, number))
+        return function_table(name, fmt)[codes_of(x, fmt)]
+    return one_by_one(x, lambda number: _kept(name, number) if number else odd_value(name, number))
 
 
 def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
     """Return values of an elementary function at binary64 numbers, rounded to nearest even in binary64."""
-    return _one_by_one(x, partial(nearest_value, name))
+    return one_by_one(x, partial(nearest_value, name))
 
 
-def residuals(name: str, x: Array, fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return values as `odd_values` does, and how far the exact values lie above them."""
-    odd = odd_values(name, x, fmt)
-    if fmt.bits <= MOST_BITS:
-        return odd, function_table(name, fmt, rest=True)[_codes(x, fmt)]
-    return odd, _one_by_one(x, lambda number: residual_value(name, number, odd_value(name, number)))
-
-
-def _codes(x: Array, fmt: Format) -> NDArray[np.intp]:
+def codes_of(x: Array, fmt: Format) -> NDArray[np.intp]:
+    """Return the places of values in a table."""
     return codes_by_kind(fmt).encode(np.ascontiguousarray(x)).astype(np.intp)
 
 
-def _one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float64]:
+def one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float64]:
     """Return a function of each number, computed once for equal ones."""
     numbers, places = np.unique(x.astype(np.float64).view(np.int64), return_inverse=True)
     found = [function(number) for number in numbers.view(np.float64).tolist()]
@@ -307,6 +290,8 @@ def _kept(name: str, x: float) -> float:
 
 
 # -- tables of all codes ----------------------------------------------------------------------------------
+#: Files that compute what tables hold.
+_OWN = ("elementary.py", "function_rests.py")
 _KEYS: dict[str, tuple[str, Format]] = {}
 
 
@@ -323,50 +308,50 @@ def table_of(key: str) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=128)
-def function_table(name: str, fmt: Format, *, rest: bool = False) -> NDArray[np.float64]:
+def function_table(name: str, fmt: Format) -> NDArray[np.float64]:
     """Return the values of an elementary function at all codes of a format, rounded to odd in binary64.
-
-    A code that stands for no value has NaN. A table is made on first use (in less than a second for 16 bits)
-    and kept as a file in the user's cache, with its digest; a damaged file is made anew.
 
     Parameters
     ----------
     name : str
         A name in `FUNCTIONS`.
     fmt : Format
-    rest : bool, optional
-        Whether to return how far the exact values lie above these numbers instead.
 
     Raises
     ------
     UnsupportedFormatError
         If codes have more than 16 bits.
     """
+    return table_of_all(name, fmt, partial(odd_value, name))
+
+
+def table_of_all(name: str, fmt: Format, function: Callable[[float], float]) -> NDArray[np.float64]:
+    """Return a function at all codes of a format; a code that stands for no value has NaN.
+
+    A table is made on first use (in a second for 16 bits) and kept as a file in the user's cache, with its
+    digest; a damaged file is made anew.
+    """
     if fmt.bits > MOST_BITS:
         raise UnsupportedFormatError(f"{fmt} has codes of {fmt.bits} bits; tables are for {MOST_BITS}")
     from mcfsim.storage.archive import read_archive, write_archive
 
-    path = _path(f"{name} rest" if rest else name, fmt)
+    path = _path(name, fmt)
     try:
         values = read_archive(path, partial(_check, fmt))[1]["values"]
     except (ValueError, OSError):
-        values = _computed(name, fmt, rest=rest)
+        values = _computed(function, fmt)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_archive(path, {"kind": "function", "of": table_key(name, fmt)}, {"values": values})
+            write_archive(path, {"kind": "function", "of": f"{name} of {fmt!r}"}, {"values": values})
     values.flags.writeable = False
     return values
 
 
-def _computed(name: str, fmt: Format, *, rest: bool) -> NDArray[np.float64]:
+def _computed(function: Callable[[float], float], fmt: Format) -> NDArray[np.float64]:
     codes, kind = np.arange(1 << fmt.bits, dtype=np.uint64), codes_by_kind(fmt)
     assigned = ~kind.unassigned(codes) if kind.gaps else np.ones(codes.size, np.bool_)
-    numbers = kind.decode(codes[assigned]).tolist()
-    found = function_table(name, fmt)[assigned].tolist() if rest else [odd_value(name, x) for x in numbers]
-    if rest:
-        found = [residual_value(name, *pair) for pair in zip(numbers, found, strict=True)]
     values = np.full(codes.size, np.nan)
-    values[assigned] = found
+    values[assigned] = [function(x) for x in kind.decode(codes[assigned]).tolist()]
     return values
 
 
@@ -380,7 +365,7 @@ def _path(name: str, fmt: Format) -> Path:
     import mpmath
     from platformdirs import user_cache_path
 
-    own = (files("mcfsim.kernels") / "elementary.py").read_bytes()
+    own = b"".join((files("mcfsim.kernels") / name).read_bytes() for name in _OWN)
     what = f"{name} of {fmt!r}, mpmath {mpmath.__version__}, "
     digest = hashlib.sha256(what.encode() + own).hexdigest()
     return Path(user_cache_path("mcfsim")) / "functions" / f"{name}_{digest[:20]}.npz"

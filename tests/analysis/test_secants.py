@@ -1,10 +1,13 @@
 """Secant slopes against mpmath, and every wrong rule that differs from one in a factor, sign or operand."""
 
+from itertools import product
+
 import mpmath
 import numpy as np
 import pytest
 
 from mcfsim.analysis import secants
+from mcfsim.analysis.passed_errors import PASSED
 from mcfsim.analysis.secants import flipped, slopes
 
 MP = mpmath.MPContext()
@@ -176,3 +179,31 @@ def test_slopes_without_errors_are_derivatives():
 
                 right = float(MP.diff(along, at[number]))
                 assert float(np.broadcast_to(slope, 8)[place]) == pytest.approx(right, rel=1e-12)
+
+
+# -- bounds ------------------------------------------------------------------------------------------------
+#: Rules that are no larger than what some error of this size does.
+SHARP = ("add", "sub", "mul", "fma", "div", "sqrt", "neg", "round", "exp", "expm1", "log", "log1p")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", EXACTLY)
+def test_a_bound_passes_on_what_errors_of_a_size_can_do(name, seed):
+    """Of errors of any size: some of those of roots and choices exceed the operand."""
+    h, errors = operands(name, seed)
+    if name in ("log", "log1p"):
+        errors = [np.minimum(np.abs(d), 0.9 * x) for x, d in zip(h, errors, strict=True)]
+    if name in ("sqrt", "choose"):
+        errors[0] = 4 * errors[0]
+    with np.errstate(all="ignore"):
+        found = np.broadcast_to(PASSED[name](results(name, h), *h, *map(np.abs, errors)), SIZE)
+    for place, bound in enumerate(found.tolist()):
+        computed, sizes = ([MP.mpf(float(x[place])) for x in of] for of in (h, errors))
+        right, largest = EXACTLY[name](*computed), 0
+        for shares in product((-1, -0.5, 0, 0.5, 1), repeat=len(h)):
+            exact = [x - k * d for x, k, d in zip(computed, shares, sizes, strict=True)]
+            if name != "sqrt" or exact[0] >= 0:
+                largest = max(largest, abs(EXACTLY[name](*exact) - right))
+        assert largest <= bound * (1 + 1e-12), (name, place)
+        if name in SHARP and (name != "sqrt" or sizes[0] <= computed[0]):
+            assert bound <= largest * (1 + 1e-12), (name, place)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -264,7 +264,7 @@ def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     """
     if fmt.bits <= MOST_BITS:
         return function_table(name, fmt)[codes_of(x, fmt)]
-    return one_by_one(x, lambda number: _kept(name, number) if number else odd_value(name, number))
+    return one_by_one(x, partial(kept_value, name))
 
 
 def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
@@ -282,6 +282,11 @@ def one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float
     numbers, places = np.unique(x.astype(np.float64).view(np.int64), return_inverse=True)
     found = [function(number) for number in numbers.view(np.float64).tolist()]
     return np.array(found, np.float64)[places.reshape(x.shape)]
+
+
+def kept_value(name: str, x: float) -> float:
+    """Return `odd_value`, remembered."""
+    return _kept(name, x) if x else odd_value(name, x)
 
 
 @lru_cache(maxsize=1 << 16)  # not of zeros: one key would stand for both signs
@@ -322,11 +327,13 @@ def function_table(name: str, fmt: Format) -> NDArray[np.float64]:
     UnsupportedFormatError
         If codes have more than 16 bits.
     """
-    return table_of_all(name, fmt, partial(odd_value, name))
+    return table_of_all(name, fmt, partial(map, partial(odd_value, name)))
 
 
-def table_of_all(name: str, fmt: Format, function: Callable[[float], float]) -> NDArray[np.float64]:
-    """Return a function at all codes of a format; a code that stands for no value has NaN.
+def table_of_all(
+    name: str, fmt: Format, function: Callable[[list[float]], Iterable[float]]
+) -> NDArray[np.float64]:
+    """Return a function of a list at all codes of a format; a code that stands for no value has NaN.
 
     A table is made on first use (in a second for 16 bits) and kept as a file in the user's cache, with its
     digest; a damaged file is made anew.
@@ -347,11 +354,11 @@ def table_of_all(name: str, fmt: Format, function: Callable[[float], float]) -> 
     return values
 
 
-def _computed(function: Callable[[float], float], fmt: Format) -> NDArray[np.float64]:
+def _computed(function: Callable[[list[float]], Iterable[float]], fmt: Format) -> NDArray[np.float64]:
     codes, kind = np.arange(1 << fmt.bits, dtype=np.uint64), codes_by_kind(fmt)
     assigned = ~kind.unassigned(codes) if kind.gaps else np.ones(codes.size, np.bool_)
     values = np.full(codes.size, np.nan)
-    values[assigned] = [function(x) for x in kind.decode(codes[assigned]).tolist()]
+    values[assigned] = list(function(kind.decode(codes[assigned]).tolist()))
     return values
 
 

@@ -6,7 +6,7 @@ Where a value all but is a number of the format, as exp(2**-100) is 1, the rest 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,14 +18,14 @@ from mcfsim.kernels.elementary import (
     EVALUATE,
     MOST_BITS,
     codes_of,
-    odd_value,
+    kept_value,
     odd_values,
     one_by_one,
     table_of_all,
 )
 
 #: The precision, in bits, with which a value is computed first, and bits that must be left of it.
-_FIRST, _CERTAIN = 192, 64
+_FIRST, _CERTAIN = 128, 64
 #: Bits from which on what a value of about 1 differs by from a number is below binary64.
 _SETTLED = 1 << 11
 
@@ -48,17 +48,17 @@ def coarse(odd: Any) -> NDArray[np.float64]:
     return ((bits + 4) & -8).view(np.float64)
 
 
-def residual_value(name: str, x: float) -> float:
-    """Return how far the value of a function lies above its `coarse` value."""
+def residual_value(name: str, x: float, odd: float | None = None) -> float:
+    """Return how far the value of a function lies above its `coarse` value, given rounded to odd if known."""
     from mpmath import libmp
 
-    base = float(coarse(odd_value(name, x)))
+    base = float(coarse(kept_value(name, x) if odd is None else odd))
     if not (math.isfinite(base) and x):
         return 0.0
     if abs(base) == 1 and abs(x) > 6 and name in _TAILS:
         tail = _TAILS[name](libmp, min(abs(x), 800.0))
         return math.copysign(float(libmp.to_float(tail)), -base)
-    precision = _FIRST
+    precision = _FIRST + 2 * max(0, -math.frexp(x)[1])  # sin(x) is x - x**3 / 6
     while True:
         value = EVALUATE[name](libmp.from_float(x), precision)
         rest = libmp.mpf_sub(value, libmp.from_float(base), 53, "n")
@@ -71,13 +71,17 @@ def residual_value(name: str, x: float) -> float:
 
 def residuals(name: str, x: NDArray[Any], fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return `coarse` values, and how far the exact values lie above them."""
-    near = coarse(odd_values(name, x, fmt))
+    odd = odd_values(name, x, fmt)
     if fmt.bits <= MOST_BITS:
-        return near, rest_table(name, fmt)[codes_of(x, fmt)]
-    return near, one_by_one(x, partial(residual_value, name))
+        return coarse(odd), rest_table(name, fmt)[codes_of(x, fmt)]
+    return coarse(odd), one_by_one(x, partial(residual_value, name))
 
 
 @lru_cache(maxsize=128)
 def rest_table(name: str, fmt: Format) -> NDArray[np.float64]:
     """Return `residual_value` at all codes of a format."""
-    return table_of_all(f"{name} rest", fmt, partial(residual_value, name))
+
+    def rests(numbers: list[float]) -> Iterable[float]:
+        return map(partial(residual_value, name), numbers, odd_values(name, np.array(numbers), fmt).tolist())
+
+    return table_of_all(f"{name} rest", fmt, rests)

@@ -57,6 +57,7 @@ def test_stochastic_runs_have_errors_too(function):
     assert not np.array_equal(found.computed, question(function, TEXTS[function]).block(0).computed)
 
 
+@pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(25, each=False)
 @pytest.mark.parametrize("chunk", range(25))
 def test_a_planted_error_is_blamed(chunk, tmp_path):

@@ -230,7 +230,8 @@ def _refined(
     pairs = list(combinations(range(len(place)), 2)) or [(0, 0)]
     best, where = -1.0, place
     for first, second in rng.permutation(pairs)[:_PAIRS]:
-        starts = [place[k] // binade * binade for k in (first, second)]
+        # Python's integers, for a product of two of binary64's binades exceeds int64.
+        starts = [int(place[k]) // binade * binade for k in (first, second)]
         ends = [
             (max(low[k], start), min(high[k] + 1, start + binade))
             for k, start in zip((first, second), starts, strict=True)

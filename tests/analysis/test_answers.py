@@ -272,3 +272,10 @@ def test_binary64_is_analysed_without_intervals():
     assert "interval" not in {row.name for row in report.bounds()}
     assert report.truth.off < 1e-6
     assert 0 < report.worst() < 20 * report.u
+
+
+def test_binary64_is_searched():
+    report = analyse(hypot, {"a": "uniform(1, 100)", "b": "uniform(1, 100)"}, "float64", count=200, truth=0)
+    found = report.search("error/u", steps=20)
+    assert report.worst() / report.u < found.value <= 2
+    assert all(1 <= x <= 100 for x in found.inputs.values())

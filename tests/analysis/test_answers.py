@@ -148,10 +148,8 @@ def steep(ar, x, y):
     return ar.sub(ar.add(ar.mul(far, 0.3), near), ar.div(x, 0.01))
 
 
-SMALL = (
-    "int4 int8 ternary float4_e2m1fn float6_e2m3fn float8_e8m0fnu float8_e4m3fnuz binary8p1 posit8".split()
-)
-SMALL += ["binary8p4uf"]
+SMALL = ("int4", "int8", "ternary", "float4_e2m1fn", "float6_e2m3fn", "float8_e8m0fnu")
+SMALL += ("float8_e4m3fnuz", "binary8p1", "binary8p4uf", "posit8")
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "to_odd"])

@@ -29,6 +29,7 @@ from experiments import (
 )
 from experiments.common import ROOT, read_result
 from experiments.common import _shorten as shorten
+from experiments.published_bounds import PUBLISHED
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.formats import Format
 from mcfsim.storage.files import write_text
@@ -292,3 +293,18 @@ def test_fpbench(name):
     for key in ("median", "largest", "condition", "explains", "found"):
         assert shorten(made[key]) == pytest.approx(kept[key], rel=1e-5)
     assert kept["off"] < 1e-6
+
+
+def test_fpbench_beside_published_bounds():
+    kept = read_result(fpbench_errors.NAME)["absolute"]
+    for source in PUBLISHED:
+        for name, bound in source.values.items():
+            assert 0 < kept[source.format][name]["found"] <= bound, (source.tool, name)
+    made = fpbench_errors.largest_absolute("predatorPrey", "float64")
+    assert shorten(made["found"]) == pytest.approx(kept["float64"]["predatorPrey"]["found"], rel=1e-5)
+    # By hand: the constant is a decimal, and its rounding counts.
+    (x,) = made["at"].values()
+    part, exact = x / 1.11, Fraction(x) / Fraction("1.11")
+    computed = Fraction(4.0 * x * x / (1.0 + part * part))
+    error = computed - 4 * Fraction(x) ** 2 / (1 + exact**2)
+    assert made["found"] == pytest.approx(abs(float(error)), rel=1e-15)

@@ -180,7 +180,8 @@ def overview() -> str:
 
 
 def _bound(name: str, item: dict[str, Any]) -> str:
-    return ("" if proved(THEOREMS[name]) else "measured: ") + str(item["bound"])
+    of_u = " (u)" if item["unit"] == 1 else ""
+    return ("" if proved(THEOREMS[name]) else "measured: ") + str(item["bound"]) + of_u
 
 
 def _limit(found: dict[str, Any]) -> str:

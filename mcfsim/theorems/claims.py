@@ -215,13 +215,13 @@ def bounded(
     return Claim(Within(wrong, right, Bound(constant, unit, text=text)))
 
 
-def root_error(constant: Constant, radicand: Term) -> Claim:
+def root_error(constant: Constant, radicand: Term, *, unit: int = 2) -> Claim:
     """Claim a bound on the error of the results' sum, relative to a square root.
 
-    The root is irrational, but ``s**2 / x`` is rational. It lies between ``(1 - c u**2)**2`` and
-    ``(1 + c u**2)**2`` if and only if s or -s meets the bound. So s must also be nonnegative.
+    The root is irrational, but ``s**2 / x`` is rational. For a bound b it lies between ``(1 - b)**2`` and
+    ``(1 + b)**2`` if and only if s or -s meets the bound. So s must also be nonnegative.
     """
-    near = Within(R * R - radicand, radicand, Bound(constant, 2, squared=True))
+    near = Within(R * R - radicand, radicand, Bound(constant, unit, squared=True))
     return Claim(AllOf((R >= 0, near)))
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from mcfsim.checks import hint
 from mcfsim.theorems.catalogue import (
+    accumulations,
+    complex_plane,
     double_rounding,
     double_word_products,
     double_word_suppositions,
@@ -35,6 +37,8 @@ CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
         "Products, quotients and roots of double words": double_word_products.THEOREMS,
         "What double words suppose": double_word_suppositions.THEOREMS,
         "Expansions and long sums": expansions.THEOREMS,
+        "Functions: sums, dot products, polynomials, means": accumulations.THEOREMS,
+        "Functions: determinants, complex products, lengths, reciprocals": complex_plane.THEOREMS,
         "Rounding twice": double_rounding.THEOREMS,
         "Stochastic rounding": stochastic.THEOREMS,
         "Lost arithmetic": lost.THEOREMS,

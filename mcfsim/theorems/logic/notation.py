@@ -298,9 +298,10 @@ def _never_negative(x: Term) -> bool:
     """Return whether a term is written without magnitude bars."""
     if isinstance(x, Sum):
         return all(map(_never_negative, x.terms))
-    return isinstance(x, Magnitude | Ulp | SumOfMagnitudes | Mixed) or (
-        isinstance(x, Product) and (x.first == x.second or (_never_negative(x.first) and _constant(x.second)))
-    )
+    if isinstance(x, Product):
+        known = _constant(x.second) or _never_negative(x.second)
+        return x.first == x.second or (_never_negative(x.first) and known)
+    return isinstance(x, Magnitude | Ulp | SumOfMagnitudes | Mixed)
 
 
 def _constant(x: Term) -> bool:

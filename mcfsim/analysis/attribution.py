@@ -99,8 +99,17 @@ class Attribution:
         return self.computed - self.error
 
     # -- backward -----------------------------------------------------------------------------------------
-    def _factors(self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False) -> dict[Register, Any]:
-        """Return the factor of each result; if careful, what has no effect has none, whatever the slope."""
+    def _factors(self, of: Mapping[Register, Sequence[Any]]) -> dict[Register, Any]:
+        """Return the factor of each result by the slopes of each operation."""
+        factors = self._passed_back(of)
+        # Zero times infinity is rare, and shows in what reaches the inputs or steps without operands.
+        known = all(np.isfinite(np.sum(x)) for x in factors.values())
+        return factors if known else self._passed_back(of, careful=True)
+
+    def _passed_back(
+        self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False
+    ) -> dict[Register, Any]:
+        """Return these factors; if careful, what has no effect has none, whatever the slope."""
         factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
         for x in self.outputs:
             factors[x] = np.float64(self.outputs.count(x))
@@ -120,11 +129,7 @@ class Attribution:
     @cached_property
     def factors(self) -> Mapping[Register, Any]:
         """By how much the output changes for each unit of a result's own error, exactly, by secants."""
-        slopes = self._forward[2]
-        factors = self._factors(slopes)
-        # Zero times infinity is rare, and shows in what reaches the inputs or steps without operands.
-        known = all(np.isfinite(np.sum(x)) for x in factors.values())
-        return factors if known else self._factors(slopes, careful=True)
+        return self._factors(self._forward[2])
 
     def shares(self) -> Iterator[tuple[Register, Array]]:
         """Yield the share of the error of each operation, and of each input that was rounded."""

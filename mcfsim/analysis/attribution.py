@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,8 @@ class Attribution:
         """Return the factor of each result by the slopes of each operation."""
         factors = self._passed_back(of)
         # Zero times infinity is rare, and shows in what reaches the inputs or steps without operands.
-        known = all(np.isfinite(np.sum(x)) for x in factors.values())
+        with np.errstate(all="ignore"):
+            known = all(map(all_finite, factors.values()))
         return factors if known else self._passed_back(of, careful=True)
 
     def _passed_back(
@@ -137,7 +139,7 @@ class Attribution:
         for x, local in own.items():
             if x in factors and local is not _ZERO:
                 share = factors[x] * local
-                if not np.isfinite(np.sum(share)):
+                if not all_finite(share):
                     share = np.where(np.equal(local, 0), 0.0, share)
                 yield x, share
 
@@ -175,13 +177,18 @@ class Attribution:
         return np.broadcast_to(condition, self.exact.shape)
 
 
+def all_finite(x: Any) -> bool:
+    """Return whether all numbers are finite, in one pass; false also if their sum overflows."""
+    return isfinite(np.add.reduce(x) if np.ndim(x) else x)
+
+
 def _passed_on(local: Any, slopes: Sequence[Any], errors: Sequence[Any]) -> Any:
     """Return the error of a result; an operand without an error passes nothing on, whatever the slope."""
     total = local
     for slope, x in zip(slopes, errors, strict=True):
         if x is not _ZERO:
             passed = _times(slope, x)
-            if not isinstance(slope, float) and not np.isfinite(np.sum(passed)):
+            if not isinstance(slope, float) and not all_finite(passed):
                 passed = np.where(np.equal(x, 0), 0.0, passed)
             total = total + passed
     return total

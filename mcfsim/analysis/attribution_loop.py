@@ -169,7 +169,8 @@ def attribution(
             found[8, j] = select(usable[j], found[1, j] / found[7, j], 0.0)
             found[2, j] /= exact
             found[5, j] = 3.0 * np.sqrt(found[5, j])
-            found[6, j] = select(np.isnan(found[6, j]), np.inf, found[6, j])
+            for k in range(4, 7):
+                found[k, j] = select(np.isnan(found[k, j]), np.inf, found[k, j])
             totals[0] += usable[j]
             totals[1] += found[8, j]
             totals[2] += found[8, j] ** 2

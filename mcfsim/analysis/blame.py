@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.attribution import Attribution, all_finite
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.secants import flipped
 from mcfsim.compile.program import Program, ProgramStep, Register
@@ -154,7 +154,7 @@ class Blame:
         nonfinite, stagnant, turned = rows[:, 4:].T
         for step in self._program.steps:
             row, result = self.row_of[step.result], values[step.result]
-            if not np.isfinite(np.sum(result)):  # one pass, for what hardly any block has
+            if not all_finite(result):
                 now = ~np.isfinite(result) & ~bad
                 nonfinite[row] += np.count_nonzero(now)
                 bad |= now

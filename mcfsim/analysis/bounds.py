@@ -83,10 +83,14 @@ def rounds(step: ProgramStep) -> bool:
     return step.operation not in (*SELECTING, "neg", "abs", "sign")
 
 
-def _own(step: ProgramStep, fmt: Format, x: Any) -> Any:
-    """Return a bound on a step's own error in a format, for a result x."""
+def _own(step: ProgramStep, fmt: Format, computed: Array, x: Any) -> Any:
+    """Return a bound on a step's own error for a result x, infinite where the computed one may overflow."""
     relative, least = largest_unit(step, fmt)
-    return np.maximum(np.abs(x) * relative, least)
+    own = np.maximum(np.abs(x) * relative, least)
+    low, high = ends(fmt)
+    if computed.size and low < computed.min() and computed.max() < high:
+        return own
+    return np.where((computed > low) & (computed < high), own, np.inf)
 
 
 def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
@@ -103,10 +107,8 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
         for step in filter(rounds, found.program.steps):
             if step.result in found.sensitivities:
                 fmt = formats.get(step.result, step.result.format)
-                own = _own(step, fmt, found.exact_values[step.result])
+                own = _own(step, fmt, found.run.values[step.result], found.exact_values[step.result])
                 term = np.abs(found.sensitivities[step.result]) * own
-                inside = _is_inside(found.run.values[step.result], fmt)
-                term = term if inside.all() else np.where(inside, term, np.inf)
                 # Rounded at random, a result has half its ulp for standard deviation at most.
                 spread = term / 2 if step.rounding.stochastic else term
                 total, squares = total + term, squares + np.square(spread)
@@ -114,8 +116,7 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
             if x in found.sensitivities:
                 term = np.abs(found.sensitivities[x] * error)
                 total, squares = total + term, squares + np.square(term)
-        shape = found.computed.shape
-        return np.broadcast_to(total, shape), np.broadcast_to(3.0 * np.sqrt(squares), shape)
+    return _known(total, found), _known(3.0 * np.sqrt(squares), found)
 
 
 # -- running error analysis -------------------------------------------------------------------------------
@@ -140,20 +141,19 @@ def running(found: Attribution, formats: Formats) -> Array:
             passed = PASSED[step.operation](y, *h, *e)
             fmt = formats.get(step.result, step.result.format)
             if rounds(step) or len(step.registers) < len(step.operands):
-                own = _own(step, fmt, values[step.result])
+                own = _own(step, fmt, values[step.result], values[step.result])
                 # A wider operand makes an operation round twice.
                 if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
                     own = own + own
-                passed = np.where(_is_inside(values[step.result], fmt), passed + own, np.inf)
+                passed = passed + own
             known[step.result] = passed * MARGIN
         total: Any = sum(known[x] for x in found.outputs)
-    return np.broadcast_to(np.where(np.isnan(total), np.inf, total), found.computed.shape)
+    return _known(total, found)
 
 
-def _is_inside(x: Any, fmt: Format) -> Any:
-    """Return whether a result certainly did not overflow."""
-    low, high = ends(fmt)
-    return (x > low) & (x < high)
+def _known(bound: Any, found: Attribution) -> Array:
+    """Return a bound for each input; one that is NaN bounds nothing."""
+    return np.broadcast_to(np.where(np.isnan(bound), np.inf, bound), found.computed.shape)
 
 
 def ends(fmt: Format) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from mcfsim.kernels.elementary import (
     EVALUATE,
     MOST_BITS,
     codes_of,
+    function_table,
     kept_value,
     odd_values,
     one_by_one,
@@ -71,10 +72,10 @@ def residual_value(name: str, x: float, odd: float | None = None) -> float:
 
 def residuals(name: str, x: NDArray[Any], fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return `coarse` values, and how far the exact values lie above them."""
-    odd = odd_values(name, x, fmt)
     if fmt.bits <= MOST_BITS:
-        return coarse(odd), rest_table(name, fmt)[codes_of(x, fmt)]
-    return coarse(odd), one_by_one(x, partial(residual_value, name))
+        codes = codes_of(x, fmt)
+        return coarse(function_table(name, fmt)[codes]), rest_table(name, fmt)[codes]
+    return coarse(odd_values(name, x, fmt)), one_by_one(x, partial(residual_value, name))
 
 
 @lru_cache(maxsize=128)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.analysis import expressions
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks import Opaque
-from mcfsim.compile.tracing import trace
+from mcfsim.compile.tracing import record, trace
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line, Value
 from mcfsim.rounding import Mode, Rounding
@@ -140,9 +141,9 @@ COMPUTES = {
 }
 
 
-def _traced():
+def _traced(**kind):
     seen = []
-    trace(lambda ar, a, b: seen.append(ar.add(a, b)) or a, "bfloat16")
+    record(lambda ar, a, b: seen.append(ar.add(a, b)) or a, BFLOAT16, Rounding(), **kind)
     return seen[0]
 
 
@@ -153,6 +154,7 @@ def _path():
 
 STANDS_FOR = {
     "TraceArithmetic": _traced,
+    "_Recorder": lambda: _traced(arithmetic=expressions._Recorder),
     "SymbolicArithmetic": lambda: SymbolicArithmetic().add(1, 2),
     "UnknownArithmetic": lambda: (ar := UnknownArithmetic()).add(ar.number(), ar.number()),
     "Scales": lambda: homogeneity.Scales(BFLOAT16, Rounding(), 2, False).add(1, 1),

@@ -51,7 +51,6 @@ def attribution(
     ends: Any,
     spreads: Any,
     rounded: Any,
-    charged: Any,
     judged: Any,
     values: Any,
     wide: Any,
@@ -102,7 +101,7 @@ def attribution(
             r, row = inputs + s, rows[inputs + s]
             performed()
             unit, least, low, high = units[s, 0], units[s, 1], ends[s, 0], ends[s, 1]
-            own, strange = select(charged[s], 1.0, 0.0), 0
+            own, strange = select(rounded[s], 1.0, 0.0), 0
             for j in range(LANES):
                 v = M[r, VALUE, j]
                 bound = (M[r, BOUND, j] + times(max(abs(v) * unit, least), own)) * MARGIN
@@ -146,8 +145,14 @@ def attribution(
             if reached[r] and rounded[s]:
                 row, unit, least, spread = rows[r], units[s, 0], units[s, 1], spreads[s]
                 low, high = ends[s, 0], ends[s, 1]
+                if errors[r]:  # without what a choice that turned adds
+                    numbers = row_float64(errors[r], size)
+                    for j in range(m):
+                        Q[row, j] += M[r, SENSITIVITY, j] * numbers[start + j]
+                else:
+                    for j in range(LANES):
+                        Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
                 for j in range(LANES):
-                    Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
                     v = M[r, VALUE, j]
                     term = abs(M[r, SENSITIVITY, j]) * max(abs(M[r, EXACT, j]) * unit, least)
                     term = select((v > low) & (v < high), term, np.inf)

@@ -79,8 +79,13 @@ def largest_unit(step: ProgramStep, fmt: Format) -> tuple[float, float]:
 
 
 def rounds(step: ProgramStep) -> bool:
-    """Return whether a step has a rounding error of its own."""
-    return step.operation not in (*SELECTING, "neg", "abs", "sign")
+    """Return whether a step may have a rounding error of its own: its result's, or that of a number in it."""
+    return len(step.registers) < len(step.operands) or step.operation not in (
+        *SELECTING,
+        "neg",
+        "abs",
+        "sign",
+    )
 
 
 def _own(step: ProgramStep, fmt: Format, computed: Array, x: Any) -> Any:
@@ -140,7 +145,7 @@ def running(found: Attribution, formats: Formats) -> Array:
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
             passed = PASSED[step.operation](y, *h, *e)
             fmt = formats.get(step.result, step.result.format)
-            if rounds(step) or len(step.registers) < len(step.operands):
+            if rounds(step):
                 own = _own(step, fmt, values[step.result], values[step.result])
                 # A wider operand makes an operation round twice.
                 if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
@@ -202,14 +207,20 @@ def _enclosed(
     low = high = None
     if name == "abs":
         (a, b) = given[0]
-        ends = [np.abs(np.asarray(x, np.float64)) for x in (a, b)]
-        least = np.where(np.asarray(a) * np.asarray(b) <= 0, 0.0, np.minimum(*ends))
-        low, high = least.astype(below.carrier), np.maximum(*ends).astype(below.carrier)
+        sizes = [np.abs(np.asarray(x, np.float64)) for x in (a, b)]
+        least = np.where(np.asarray(a) * np.asarray(b) <= 0, 0.0, np.minimum(*sizes))
+        low, high = least.astype(below.carrier), np.maximum(*sizes).astype(below.carrier)
     elif name == "choose":
         (s, t), (a, b), (c, d) = given
         yes, no = np.asarray(s) >= 0, np.asarray(t) < 0
         low = np.where(yes, a, np.where(no, c, np.minimum(a, c))).astype(below.carrier)
         high = np.where(yes, b, np.where(no, d, np.maximum(b, d))).astype(below.carrier)
+    elif name in FUNCTIONS and step.registers and not fmt.has_infinity:
+        # An end beyond all numbers is no operand, but the function has a limit there.
+        inner = tuple(np.where(np.isinf(x), below.carrier.type(1), x) for x in given[0])
+        limits = [below.carrier.type(x) for x in _LIMITS.get(name, (-np.inf, np.inf))]
+        low = np.where(np.isinf(given[0][0]), limits[0], at(below, inner[0]))
+        high = np.where(np.isinf(given[0][1]), limits[1], at(above, inner[1]))
     elif name in (*FUNCTIONS, "sqrt", "sign", "round", "neg"):
         (a, b) = given[0][::-1] if name == "neg" else given[0]
         low, high = at(below, a), at(above, b)
@@ -230,6 +241,15 @@ def _enclosed(
     # Zero times infinity, and results of which the format has no infinity, leave nothing to say.
     lost = np.isnan(low) | np.isnan(high)
     return np.where(lost, whole[0], low), np.where(lost, whole[1], high)
+
+
+#: Limits of elementary functions at the ends of the line, where they are finite.
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    "exp": (0.0, np.inf),
+    "expm1": (-1.0, np.inf),
+    "tanh": (-1.0, 1.0),
+    "erf": (-1.0, 1.0),
+}
 
 
 def _beyond_ends(fmt: Format, low: Any, high: Any) -> tuple[Any, Any]:

@@ -62,8 +62,8 @@ class AttributionLoop:
     The loop takes: of each step, the number of its operation, the places of its operands (inputs first, then
     results, then constants; -1 if there are fewer), the unit of its rounding (relative, and the least), the
     ends of its format's range, the share of the unit that counts as a standard deviation, whether it rounds,
-    whether it or a number among its operands does, and whether the loop finds its own error; the places of
-    outputs; constants; of each input and result, whether an output depends on it, and its row.
+    and whether the loop finds its own error; the places of outputs; constants; of each input and result,
+    whether an output depends on it, and its row.
     """
 
     def __init__(self, program: Program, outputs: Any, row_of: Mapping[Register, int]) -> None:
@@ -87,7 +87,6 @@ class AttributionLoop:
             (np.float64, [ends(x.result.format) for x in steps]),
             (np.float64, [0.5 if x.rounding.stochastic else 1.0 for x in steps]),
             (np.bool_, [rounds(x) for x in steps]),
-            (np.bool_, [rounds(x) or len(x.registers) < len(x.operands) for x in steps]),
             (np.bool_, [applies(x, {}) for x in steps]),
         ]
         self._others = [x for x in steps if not applies(x, {}) and not exactly_selects(x)]
@@ -198,7 +197,7 @@ def _rules(name: str) -> list[str]:
     if name == "choose":
         before, after = ["flips = 0"], ["sums[row, 6] += flips"]
         body += [f"went, more = flipped({h}, M[a, ERROR, j])", "flips += went & there[j]"]
-        body += ["found[3, j] += went", "M[r, OWN, j] += more"]
+        body += ["found[3, j] += went", "M[r, OWN, j] = select(errors[r] != 0, M[r, OWN, j], 0.0) + more"]
     if name in ("add", "sub"):
         before, after = ["stuck = 0"], ["sums[row, 5] += stuck"]
         other = "M[b, VALUE, j]" if name == "add" else "-M[b, VALUE, j]"
@@ -252,7 +251,7 @@ def _loop(names: tuple[str, ...]) -> Any:
             source(names),
             "attribution",
             *(whole, np.zeros((0, 3), np.int64), whole, numbers, flags, whole),
-            *(pairs, pairs, numbers, flags, flags, flags, whole, flags, whole, False),
+            *(pairs, pairs, numbers, flags, flags, whole, flags, whole, False),
             *(np.zeros((len(COLUMNS), 0)), np.zeros((0, len(SUMMED))), np.zeros(3), np.zeros((0, 0))),
         )
     return _loaded[names]

@@ -1,0 +1,254 @@
+"""The compiled loop of an analysis against NumPy's way, and against itself with one operation altered."""
+
+import ast
+import ctypes
+import re
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from mcfsim.analysis import compiled_attribution, secants
+from mcfsim.analysis.analyse import _columns, analyse
+from mcfsim.analysis.blame import SUMMED, Blame
+from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, source
+from mcfsim.rounding import Mode
+from tests.analysis.test_attribution import FINE, question
+from tests.analysis.texts import TEXTS
+
+#: Operations that NumPy and compilers compute by other functions, whose last bits differ.
+APPROXIMATE = {"exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"}
+
+
+def everything(ar, x, y):
+    """Use every operation, each with an effect on the result, on numbers of which some are zeros or equal."""
+    s, p = ar.add(x, y), ar.mul(x, y)
+    a, b, c, d = ar.tanh(s), ar.sin(p), ar.cos(s), ar.erf(p)
+    e, g = ar.expm1(a), ar.exp(ar.neg(ar.abs(s)))
+    logs = ar.add(ar.log1p(ar.abs(p)), ar.log(ar.add(ar.abs(s), 0.25)))
+    root = ar.sqrt(ar.add(ar.mul(a, a), ar.abs(p)))
+    total = ar.round(0.3)
+    for term in (
+        *(ar.maximum(b, c), ar.minimum(d, e), ar.choose(ar.sub(b, e), d, g), ar.sign(ar.sub(c, d))),
+        *(ar.fma(a, b, c), ar.div(c, ar.add(root, 1.0)), logs),
+    ):
+        total = ar.add(total, ar.mul(term, term))
+    return total
+
+
+def some(ar, x, y):
+    """Use an operation of each kind that the loop treats in its own way."""
+    p, q = ar.mul(x, y), ar.mul(y, 0.9)
+    chosen = ar.choose(ar.sub(p, 0.7), ar.exp(ar.mul(x, 0.4)), ar.mul(p, p))
+    number = ar.choose(ar.sub(ar.mul(p, 1.1), ar.mul(p, q)), 0.3, q)
+    return ar.fma(ar.mul(chosen, chosen), ar.mul(q, q), ar.sub(ar.sub(number, ar.round(0.3)), ar.mul(q, q)))
+
+
+#: Zeros, equal numbers, both signs, and numbers whose product overflows or vanishes.
+NUMBERS = np.concatenate([[0, 0, 1, -1, 2.0**70, 2.0**-70, -(2.0**70)], np.linspace(-3, 3, 57)])
+HOSTILE = {"x": NUMBERS, "y": np.roll(NUMBERS, 3)}
+
+
+def operations(asked):
+    return {step.operation for step in asked.program.steps}
+
+
+def both(asked):
+    """Return sums and columns of the first block, by NumPy and by a loop."""
+    found, blame = asked.block(0), Blame(asked.program)
+    loop = AttributionLoop(asked.program, asked.outputs, blame.row_of)
+    return (blame.summed(found), _columns(found)), loop(found.run, found.input_errors)
+
+
+def apart(asked, right, made):
+    """Return what differs: names of columns and sums."""
+    (sums, columns), (loop_sums, loop_columns) = right, made
+    approximate = bool(operations(asked) & APPROXIMATE)
+    found = []
+    with np.errstate(all="ignore"):
+        # An error that is left of larger ones has the last bits of these.
+        size = {"error": np.abs(columns["error"]) + 1e-3 * np.abs(columns["first order"])}
+        for name in COLUMNS:
+            a, b = columns[name], loop_columns[name]
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            near = np.abs(a - b) <= 1e-10 * size.get(name, np.abs(a)) if approximate else False
+            found += [] if (same | near).all() else [name]
+        count, _, square = sums.total
+        squares = sums.rows[:, 1]
+        largest = {"share": np.sqrt(count * squares), "product": np.sqrt(square * squares)}
+        for k, name in enumerate(SUMMED):
+            a, b = sums.rows[:, k], loop_sums.rows[:, k]
+            tolerance = 0 if name in SUMMED[4:] else 1e-9 * largest.get(name, np.abs(a))
+            found += [] if (np.abs(a - b) <= tolerance).all() else [name]
+    if not np.allclose(sums.total, loop_sums.total, rtol=1e-9):
+        found.append("total")
+    if sums.sample.shape != loop_sums.sample.shape or not np.allclose(
+        sums.sample, loop_sums.sample, rtol=1e-9, atol=1e-9 * sums.sample.max(initial=0)
+    ):
+        found.append("sample")
+    return found
+
+
+@pytest.mark.costly("it compiles a loop")
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("data", ["format", "real"])
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", FINE])
+def test_the_loop_finds_what_numpy_finds(fmt, mode, data):
+    asked = question(everything, HOSTILE, fmt, mode, data=data)
+    assert operations(asked) == set(secants.SLOPES)
+    assert apart(asked, *both(asked)) == []
+
+
+@pytest.mark.costly("it compiles a loop")
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
+def test_the_loop_finds_what_numpy_finds_for_every_function(function):
+    for fmt in ("bfloat16", "float8_e4m3fn"):
+        asked = question(function, TEXTS[function], fmt, count=100)
+        assert apart(asked, *both(asked)) == []
+
+
+@pytest.mark.costly("it compiles a loop")
+def test_reports_are_the_same_by_blocks_and_threads():
+    given = {"x": "normal()", "y": "normal()"}
+    one = analyse(everything, given, count=9000, truth=0, compiled=True)
+    more = analyse(everything, given, count=9000, truth=0, compiled=True, threads=3)
+    plain = analyse(everything, given, count=9000, truth=0, compiled=False)
+    for name, column in one.columns.items():
+        assert np.array_equal(column, more.columns[name], equal_nan=True)
+    assert one.blame() == more.blame()
+    for row, other in zip(one.blame(), plain.blame(), strict=True):
+        assert row.expression == other.expression
+        assert (row.nonfinite, row.stagnant, row.turned) == (other.nonfinite, other.stagnant, other.turned)
+        assert row.rms == pytest.approx(other.rms, rel=1e-9)
+        assert row.explains == pytest.approx(other.explains, rel=1e-9, abs=1e-12)
+
+
+# -- the loop altered ----------------------------------------------------------------------------------------
+def rows(kind):
+    return lambda address, size: np.ctypeslib.as_array((kind * int(size)).from_address(int(address)))
+
+
+def interpreted(text):
+    """Return the loop of a module's text, run by Python."""
+    body = ast.parse(text).body
+    body = [
+        x
+        for x in body
+        if not (isinstance(x, ast.ImportFrom) and x.module in ("numba", "mcfsim.compile.intrinsics"))
+    ]
+    names = {
+        "njit": lambda *given, **options: given[0] if given else (lambda function: function),
+        "select": lambda condition, yes, no: yes if condition else no,
+        "row_float32": rows(ctypes.c_float),
+        "row_float64": rows(ctypes.c_double),
+    }
+    exec(compile(ast.fix_missing_locations(ast.Module(body, [])), "loop", "exec"), names)
+    return names["attribution"]
+
+
+SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.Pow: ast.Mult}
+OTHER = {"VALUE": "EXACT", "EXACT": "VALUE", "OWN": "ERROR", "ERROR": "OWN"}
+OTHER |= {"FACTOR": "SENSITIVITY", "SENSITIVITY": "FACTOR", "SLOPES": "DERIVATIVES", "DERIVATIVES": "SLOPES"}
+
+
+def alter(node):
+    """Alter a node, and return how to take that back; None if there is nothing to alter."""
+    name, value = None, None
+    match node:
+        case ast.BinOp(op=op, right=right) if type(op) in SWAPPED and ast.unparse(right) != "0":
+            name, value = "op", SWAPPED[type(op)]()
+        case ast.AugAssign(op=ast.Add()):
+            name, value = "op", ast.Sub()
+        case ast.Compare(ops=[ast.Gt()]):
+            name, value = "ops", [ast.Lt()]
+        case ast.Compare(ops=[ast.Lt()]):
+            name, value = "ops", [ast.Gt()]
+        case ast.Call(func=ast.Name(id="abs")):
+            name, value = "func", ast.Name("float", ast.Load())
+        case ast.Name(id=field) if field in OTHER:
+            name, value = "id", OTHER[field]
+        case ast.Constant(value=bool()):
+            name, value = "value", not node.value
+        case ast.Subscript(slice=ast.Tuple(elts=[_, ast.Name(id="BOUND"), _])):
+            name, value = "slice", ast.parse("M[r, ERROR, j]").body[0].value.slice
+    if name is None:
+        return None
+    before = getattr(node, name)
+    setattr(node, name, value)
+    return lambda: setattr(node, name, before)
+
+
+def altered(text, names):
+    """Yield the operation and what is altered in the loop, and its text with that."""
+    tree = ast.parse(text)
+    (loop,) = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "attribution")
+    for case in ast.walk(loop):
+        if isinstance(case, ast.If) and ast.unparse(case.test).startswith("operations[s] == "):
+            for part in (x for statement in case.body for x in ast.walk(statement)):
+                part.operation = names[case.test.comparators[0].value]
+    for statement in [x for x in ast.walk(loop) if isinstance(x, ast.Assign | ast.AugAssign | ast.If)]:
+        parts = [statement.test] if isinstance(statement, ast.If) else [statement, statement.value]
+        before = ast.unparse(parts[0])
+        for node in [
+            x
+            for part in dict.fromkeys(parts)
+            for x in ast.walk(part)
+            if isinstance(part, ast.expr) or x is part
+        ]:
+            if (restore := alter(node)) is not None:
+                operation = getattr(statement, "operation", "all")
+                yield f"{operation}: {before}  ->  {ast.unparse(parts[0])}", ast.unparse(tree)
+                restore()
+
+
+#: Alterations that change nothing: what a rule does not use, what inputs have twice, and signs of squares.
+SAME = (
+    r"^(choose|fma|mul|round|sub): y = ",
+    r"^(round|sub): (k = slope|g = slope|M\[r, BOUND, j\] = passed)",
+    r"^round: total |^choose: total .*k\[0\]",
+    r"^choose: [kg] = .*(M\[[bc], OWN|(VALUE|EXACT).*(EXACT|VALUE).*M\[[bc], )",
+    r"^choose: M\[r, BOUND, j\] = .*EXACT",
+    r"^fma: .*M\[c, (EXACT|OWN), j\](, M\[a|\)|, M\[a, BOUND)|^fma: g = .*M\[c, VALUE",
+    r"^exp: .*M\[a, (EXACT|VALUE), j\], .*  ->  .*M\[a, (EXACT|VALUE), j\], ",
+    r"^all: M\[x, (EXACT|BOUND), j\] = .*  ->  .*M\[x, ERROR, j\]",
+    r"^all: M\[x, SENSITIVITY, j\] [+]= 1 ",
+    r"^all: Q\[row, j\] .*  ->  (.*-=|.*M\[x, ERROR)|^all: term = .*  ->  .*M\[x, ERROR",
+    r"^all: strange ",  # a first look, before each number is asked
+    r"^all: v = .*EXACT",  # within the range
+)
+
+
+def turning():
+    """Return inputs whose products lie about where `some` chooses the other branch."""
+    x = np.linspace(0.8, 0.9, 24)
+    return {"x": np.concatenate([NUMBERS[:24], x]), "y": np.concatenate([HOSTILE["y"][:24], 0.7 / x])}
+
+
+@pytest.mark.costly("it runs a loop by Python thirty times")
+@pytest.mark.sampled(8, each=False)
+@pytest.mark.parametrize("chunk", range(8))
+def test_an_altered_loop_is_noticed(chunk, monkeypatch):
+    cases = (
+        ("bfloat16", "nearest_even", "real"),
+        ("float8_e5m2", "down", "format"),
+        (FINE, "up", "real"),
+    )
+    asked = [question(some, turning(), fmt, mode, data=data) for fmt, mode, data in cases]
+    names = compiled_attribution._names(asked[0].program)
+    text = source(names)
+
+    def noticed(loop):
+        monkeypatch.setitem(compiled_attribution._loaded, names, loop)
+        with np.errstate(all="ignore"):
+            return any(apart(x, *both(x)) for x in asked)
+
+    assert not noticed(interpreted(text))
+    tried = 0
+    for what, made in [*altered(text, names)][chunk::8]:
+        if not any(re.search(pattern, what) for pattern in SAME):
+            with suppress(IndexError, TypeError, ValueError, ZeroDivisionError):
+                assert noticed(interpreted(made)), what
+            tried += 1
+    assert tried > 15

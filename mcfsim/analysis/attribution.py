@@ -97,7 +97,8 @@ class Attribution:
     @cached_property
     def exact(self) -> Array:
         """The exact output, to the last bits of binary64 where the error is small beside it."""
-        return self.computed - self.error
+        with np.errstate(invalid="ignore"):
+            return self.computed - self.error
 
     # -- backward -----------------------------------------------------------------------------------------
     def _factors(self, of: Mapping[Register, Sequence[Any]]) -> dict[Register, Any]:

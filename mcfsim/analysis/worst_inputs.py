@@ -20,7 +20,7 @@ from mcfsim.kernels.codes_by_kind import codes_by_kind
 
 #: Up to so many inputs all are tried.
 _ALL = 1 << 20
-#: Inputs that are refined, pairs of operands of each, and inputs of each pair.
+#: Inputs that are refined (more if pairs have few inputs), pairs of operands of each, and inputs of a pair.
 _REFINED, _PAIRS, _GRID = 8, 4, 1 << 14
 
 
@@ -210,13 +210,15 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
     best, where = float(values[order[0]]), places[:, order[0]]
     # The best inputs of several binades, each with two of its operands moved through their binades.
     met: set[tuple[int, ...]] = set()
+    tries = 0
     for start in order:
-        if len(met) == _REFINED:
+        if len(met) >= _REFINED and tries >= _REFINED * _GRID:
             break
         binades = tuple((places[:, start] // binade).tolist())
         if binades not in met:
             met.add(binades)
-            value, found = _refined(space, objective, places[:, start], binade, rng)
+            value, found, count = _refined(space, objective, places[:, start], binade, rng)
+            tries += count
             if value > best:
                 best, where = value, found
     return space.found(objective, [int(x) for x in where], best, first, False)
@@ -224,11 +226,11 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
 
 def _refined(
     space: _Space, objective: str, place: NDArray[np.int64], binade: int, rng: np.random.Generator
-) -> tuple[float, NDArray[np.int64]]:
-    """Return the best input that differs in two operands at most, each within its binade, and its value."""
+) -> tuple[float, NDArray[np.int64], int]:
+    """Return the largest value with two operands moved within their binades, its input, and the tries."""
     low, high = zip(*space.ends, strict=True)
     pairs = list(combinations(range(len(place)), 2)) or [(0, 0)]
-    best, where = -1.0, place
+    best, where, tries = -1.0, place, 0
     for first, second in rng.permutation(pairs)[:_PAIRS]:
         # Python's integers, for a product of two of binary64's binades exceeds int64.
         starts = [int(place[k]) // binade * binade for k in (first, second)]
@@ -244,7 +246,8 @@ def _refined(
         tried = [np.full(grid[0].size, x) for x in place]
         tried[second], tried[first] = grid[1], grid[0]
         values = space.value(tried, objective)
+        tries += values.size
         top = int(values.argmax())
         if values[top] > best:
             best, where = float(values[top]), np.array([x[top] for x in tried])
-    return best, where
+    return best, where, tries

@@ -115,6 +115,15 @@ def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
     assert float(error[0]) / scale[objective] == found.value
 
 
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_finds_the_worst_of_all_pairs_of_random_functions(seed, fmt, tmp_path):
+    function = random_function(tmp_path, seed)
+    report = analyse(function, {"x": "uniform(0.25, 12)", "y": "uniform(0.25, 12)"}, fmt, truth=0)
+    assert report.search(every=False).value == report.search(every=True).value
+
+
 @pytest.mark.costly("all pairs of bfloat16 numbers of a range")
 @pytest.mark.parametrize("function", [hypot, quotient], ids=lambda x: x.__name__)
 def test_a_search_comes_near_the_worst_of_all_pairs_of_a_large_format(function):

@@ -157,7 +157,7 @@ def attribution(
                     term = abs(M[r, SENSITIVITY, j]) * max(abs(M[r, EXACT, j]) * unit, least)
                     term = select((v > low) & (v < high), term, np.inf)
                     found[4, j] += term
-                    found[5, j] += (term * spread) ** 2
+                    found[5, j] += np.square(term * spread)
         for x in range(inputs):
             if reached[x]:
                 row = rows[x]
@@ -166,7 +166,7 @@ def attribution(
                     Q[row, j] += M[x, SENSITIVITY, j] * M[x, OWN, j]
                     term = abs(M[x, SENSITIVITY, j] * M[x, OWN, j])
                     found[4, j] += term
-                    found[5, j] += term**2
+                    found[5, j] += np.square(term)
         for j in range(m):
             exact = abs(found[0, j] - found[1, j])
             usable[j] = np.isfinite(found[1, j]) and np.isfinite(exact) and exact > 0
@@ -178,7 +178,7 @@ def attribution(
                 found[k, j] = select(np.isnan(found[k, j]), np.inf, found[k, j])
             totals[0] += usable[j]
             totals[1] += found[8, j]
-            totals[2] += found[8, j] ** 2
+            totals[2] += np.square(found[8, j])
         for k in range(7):
             for j in range(m):
                 columns[k, start + j] = found[k, j]
@@ -187,7 +187,7 @@ def attribution(
                 part = select(usable[j], P[row, j] / found[7, j], 0.0)
                 ahead = select(usable[j], Q[row, j] / found[7, j], 0.0)
                 sums[row, 0] += part
-                sums[row, 1] += part**2
+                sums[row, 1] += np.square(part)
                 sums[row, 2] += part * found[8, j]
-                sums[row, 3] += ahead**2
+                sums[row, 3] += np.square(ahead)
                 sample[row, start + j] = select(usable[j], abs(part), np.nan)

@@ -15,7 +15,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.cells import Cell, Model, sweep_options, train
 from experiments.common import FIGURES, read_result, write_result
-from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, fit
+from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, Fit, fit
 from mcfsim.optim.strategies import FLOAT32, Addition, Stored
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
@@ -123,9 +123,17 @@ def optimum() -> str:
     return markdown_table(rows)
 
 
+def _of_digits(found: Fit, digits: int = 5) -> Fit:
+    """Return a fit with constants of a few digits: the last ones differ between processors."""
+    constants = {
+        name: replace(item, value=float(f"{item.value:.{digits}g}")) for name, item in found.constants.items()
+    }
+    return replace(found, constants=constants)
+
+
 def draw() -> None:
     """Draw losses by precision with the fit, and the share of parameters by precision."""
-    found, cells = fit(*columns()), read_result(RESULT)["cells"]
+    found, cells = _of_digits(fit(*columns())), read_result(RESULT)["cells"]
     shown = np.linspace(3.4, 11, 200)
     colours = [COLOURS[name] for name in ("sky", "green", "orange", "vermilion")]
     with subplots(1, 2, width=9.5, height=3.9) as (figure, (axes,)):

@@ -311,7 +311,7 @@ def main() -> None:
     result = make("dqt_bits", [Run(strategy) for strategy in BITS], STEPS)
     result["asked"] = {name: float(np.mean([asked(name, seed) for seed in SEEDS])) for name in INTEGERS}
     write_result("dqt_bits", result)
-    draw(result)
+    draw(read_result("dqt_bits"))
 
 
 def study() -> None:

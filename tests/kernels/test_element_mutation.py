@@ -124,6 +124,13 @@ codes: _decoded: codes.largest < codes.mask -> codes.largest <= codes.mask; code
 codes: _decoded: number) if codes.nan > codes.mask else number -> number)
 # the sign of NaN is nothing
 codes: _decoded: beyond = number.like(NAN) -> beyond = -number.like(NAN)
+# of a sign that is not positive, zeros are none; of equal numbers neither is above; operands in the other order
+operations: select_element: sign < 0.0 -> sign <= 0.0; 0.0 -> 1.0 (2); b < a -> b <= a; a, b = operands -> b, a = operands
+# NaN, with one operand or both
+operations: select_element: a + b -> a - b
+# the code of a value lies in the table
+operations: function_element: (encode_element(x, fmt) & (1 << fmt.bits) - 1).cut() -> encode_element(x, fmt) & (1 << fmt.bits) - 1
+operations: function_element: fmt) & (1 << fmt.bits) - 1 -> fmt); 1 << fmt.bits -> 1 >> fmt.bits; 1 -> 2; 1 -> 0
 # -1 is the code of a NaN, which has no residual
 floats: _inward: 0 -> -1
 operations: _make_odd: 0 -> -1

@@ -374,6 +374,35 @@ def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) 
     )
 
 
+def selection_case(name: str, fmt: Format, carrier: Any) -> Case:
+    """Return a case of an operation that takes one of its operands, on all pairs of zeros, signs and NaN."""
+    x = [*tuples(fmt, 3 if name == "choose" else 2)]
+    hard = np.array([0.0, -0.0, 1.0, -1.0, np.nan], x[0].dtype)
+    hard = hard if fmt.has_nan else hard[:4]
+    grid = [part.reshape(-1) for part in np.meshgrid(*[hard] * len(x))]
+    operands = {key: np.concatenate(pair) for key, *pair in zip("abc", x, grid, strict=False)}
+    return Case(
+        f"{name} {fmt} {carrier}",
+        lambda m, *x: m.operations.select_element(name, x, TYPES[carrier]),
+        operands,
+    )
+
+
+def function_case(name: str, fmt: Format, rounding: Rounding, tidy: bool) -> Case | None:
+    """Return a case of an elementary function, which a table has."""
+    if _arithmetic(fmt, rounding) is None:
+        return None
+    x = tuples(fmt, 1)[0]
+    x = cleaned(x) if tidy else x
+    options = {"carrier": TYPES[carrier_of(fmt)], "clean": tidy}
+    return Case(
+        f"{name} {_about(fmt, rounding)} {tidy}",
+        lambda m, x, word=None: m.operations.function_element(name, x, fmt, rounding, word, **options),
+        {"x": x, **_drawn(x, fmt, rounding)},
+        tidy,
+    )
+
+
 def parts_case(fmt: Format, rounding: Rounding, number: float) -> Case:
     """Return a case of an fma with a real factor in two parts."""
     ar, carrier = BlockArithmetic(fmt, rounding, "exact"), carrier_of(fmt)
@@ -689,6 +718,13 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
         for carrier in (FLOAT32, FLOAT64):
             if holds(carrier, fmt):
                 yield partial(code_cases, fmt, carrier)
+    for fmt in map(get_format, ("bfloat16", "float32", "float8_e5m2", "float8_e4m3fn")):
+        for name in ("maximum", "minimum", "choose"):
+            for carrier in (FLOAT32, FLOAT64):
+                yield partial(selection_case, name, fmt, carrier)
+    for fmt in map(get_format, ("bfloat16", "float8_e5m2", "float8_e4m3fn")):
+        for j, rounding in enumerate([*MODES, *FLUSHING, *STOCHASTIC[::31]]):
+            yield partial(function_case, ("exp", "log")[j % 2], fmt, rounding, j % 3 == 0)
     yield codes_known
     yield residual_choices
     yield refused_cases

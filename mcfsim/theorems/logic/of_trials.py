@@ -147,6 +147,8 @@ def strongly_nonoverlapping(parts: Iterable[Block]) -> Truth:
 # -- exact numbers ------------------------------------------------------------------------------------------
 def units(x: Exact, fmt: Format) -> Exact:
     """Return the units in the last place of exact numbers."""
+    if not isinstance(x, Exact):
+        raise TypeError("units in the last place are not recorded")
     exponents = ulp_of(x, fmt)
     return Exact(np.ones(exponents.shape), exponents, 1)
 

@@ -376,7 +376,7 @@ def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) 
 
 def selection_case(name: str, fmt: Format, carrier: Any) -> Case:
     """Return a case of an operation that takes one of its operands, on all pairs of zeros, signs and NaN."""
-    x = [*tuples(fmt, 3 if name == "choose" else 2)]
+    x = [part.astype(carrier) for part in tuples(fmt, 3 if name == "choose" else 2)]
     hard = np.array([0.0, -0.0, 1.0, -1.0, np.nan], x[0].dtype)
     hard = hard if fmt.has_nan else hard[:4]
     grid = [part.reshape(-1) for part in np.meshgrid(*[hard] * len(x))]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import mcfsim as mcf
+from mcfsim.optim.groups import why_not_packed
 from mcfsim.optim.state import State
 from tests.benchmarks.timing import Array, Call, Pair, installed, optimizer
 
@@ -26,7 +27,7 @@ def steps(x: Array) -> Iterator[Pair]:
     for name in mcf.STRATEGIES:
         if name != "exact":
             theirs = _step(name, x, compiled=False)
-            for packed in (False, True):
+            for packed in (False, True) if _packs(name) else (False,):
                 ours = _step(name, x, compiled=True, packed=packed)
                 yield Pair(_titled(name, packed=packed), ours, "not compiled", theirs)
     if installed("torch"):
@@ -37,6 +38,12 @@ def threads(x: Array) -> Iterator[Pair]:
     """One AdamW step on two threads, beside one."""
     one, two = (_packed("collage-plus", x, threads=count) for count in (1, 2))
     yield Pair(f"{_titled('collage-plus', packed=True)}, two threads", two, "one thread", one)
+
+
+def _packs(name: str) -> bool:
+    """Return whether all groups of a strategy's moments can be packed."""
+    kept = [stored.scaled for stored in mcf.strategy(name).tensors.values() if stored.scaled is not None]
+    return not any(map(why_not_packed, kept))
 
 
 def _titled(name: str, *, packed: bool) -> str:

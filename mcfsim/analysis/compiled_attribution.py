@@ -39,7 +39,7 @@ def pays(program: Program, inputs: int) -> bool:
     names, work = _names(program), inputs * len(program.steps)
     if names in _loaded:
         return True
-    return is_available() and work > (_LOADED if is_cached(source(names)) else _COMPILED)
+    return work > _LOADED and is_available() and (work > _COMPILED or is_cached(source(names)))
 
 
 def _names(program: Program) -> tuple[str, ...]:

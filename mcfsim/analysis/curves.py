@@ -12,7 +12,7 @@ import numpy as np
 
 from mcfsim.analysis.analyse import analyse
 from mcfsim.analysis.error_report import Report
-from mcfsim.analysis.samplers import Sampler, sampler
+from mcfsim.analysis.samplers import Sampler, name_of, sampler
 from mcfsim.checks import hint, whole_number
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, get_rounding
@@ -210,9 +210,8 @@ def _places(along: str, at: Any) -> list[Any]:
 def _check_option(function: Callable[..., Any], name: str) -> None:
     taken = inspect.signature(function).parameters
     if name not in taken and not any(x.kind is x.VAR_KEYWORD for x in taken.values()):
-        called = getattr(function, "__name__", "the function")
         raise ValueError(
-            f"{called} has no option {name!r}{hint(name, taken)} that is the number of components"
+            f"{name_of(function)} has no option {name!r}{hint(name, taken)} that is the number of components"
         )
 
 

@@ -25,6 +25,7 @@ from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, ca
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
 from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.operation_plan import Way, sum_within
 from mcfsim.oracle import same
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Rule, Underflow
@@ -359,16 +360,20 @@ def operation_case(
 
 
 def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) -> Case | None:
-    """Return a case of a changed sign, or of the rounding of values of another format."""
+    """Return a case of a changed sign, of a function that a table has, or of values of another format."""
     if _arithmetic(fmt, rounding) is None:
         return None
     x = numbers(fmt, FLOAT64) if name == "round" else tuples(fmt, 1)[0]
     x = cleaned(x) if tidy else x
     options = {"carrier": TYPES[carrier_of(fmt)], "clean": tidy}
 
+    def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
+        change = m.operations.function_element if name in FUNCTIONS else m.operations.change_element
+        return change(name, x, fmt, rounding, word, **options)
+
     return Case(
         f"{name} {_about(fmt, rounding)} {tidy}",
-        lambda m, x, word=None: m.operations.change_element(name, x, fmt, rounding, word, **options),
+        text,
         {"x": x, **_drawn(x, fmt, rounding)},
         tidy,
     )
@@ -385,21 +390,6 @@ def selection_case(name: str, fmt: Format, carrier: Any) -> Case:
         f"{name} {fmt} {carrier}",
         lambda m, *x: m.operations.select_element(name, x, TYPES[carrier]),
         operands,
-    )
-
-
-def function_case(name: str, fmt: Format, rounding: Rounding, tidy: bool) -> Case | None:
-    """Return a case of an elementary function, which a table has."""
-    if _arithmetic(fmt, rounding) is None:
-        return None
-    x = tuples(fmt, 1)[0]
-    x = cleaned(x) if tidy else x
-    options = {"carrier": TYPES[carrier_of(fmt)], "clean": tidy}
-    return Case(
-        f"{name} {_about(fmt, rounding)} {tidy}",
-        lambda m, x, word=None: m.operations.function_element(name, x, fmt, rounding, word, **options),
-        {"x": x, **_drawn(x, fmt, rounding)},
-        tidy,
     )
 
 
@@ -724,7 +714,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
                 yield partial(selection_case, name, fmt, carrier)
     for fmt in map(get_format, ("bfloat16", "float8_e5m2", "float8_e4m3fn")):
         for j, rounding in enumerate([*MODES, *FLUSHING, *STOCHASTIC[::31]]):
-            yield partial(function_case, ("exp", "log")[j % 2], fmt, rounding, j % 3 == 0)
+            yield partial(change_case, ("exp", "log")[j % 2], fmt, rounding, j % 3 == 0)
     yield codes_known
     yield residual_choices
     yield refused_cases

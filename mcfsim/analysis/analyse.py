@@ -159,13 +159,13 @@ def _report(
     shown = progress if progress is not None else sys.stderr.isatty() and len(numbers) > 8
 
     loop = None
-    if compiled or (compiled is None and pays(rounded.program, rounded.inputs.size)):
-        loop = AttributionLoop(rounded.program, rounded.outputs, blame.row_of)
+    if compiled or (compiled is None and pays(rounded)):
+        loop = AttributionLoop(rounded, blame.row_of)
 
     def work(number: int) -> tuple[ShareSums, dict[str, Array]]:
-        found = rounded.block(number)
         if loop is not None:
-            return loop(found.run, found.input_errors)
+            return loop(number)
+        found = rounded.block(number)
         return blame.summed(found), _columns(found)
 
     def take(results: Iterable[tuple[ShareSums, dict[str, Array]]], told: Callable[[int], None]) -> None:
@@ -197,7 +197,7 @@ def _report(
 
 
 def _columns(found: Attribution) -> dict[str, Array]:
-    first, sigma = bounds.first_order(found, {})
+    first, sigma = bounds.first_order(found)
     turned = np.broadcast_to(np.asarray(found.turned, np.float64), found.computed.shape)
     return {
         "computed": found.computed,
@@ -206,7 +206,7 @@ def _columns(found: Attribution) -> dict[str, Array]:
         "turned": np.array(turned),
         "first order": np.array(first),
         "3 sigma": np.array(sigma),
-        "running": np.array(bounds.running(found, {})),
+        "running": np.array(bounds.running(found)),
     }
 
 

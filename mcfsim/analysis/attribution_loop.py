@@ -30,9 +30,18 @@ def row_float32(address: Any, size: Any) -> Any:
 row_float64 = row_float32
 
 
-def performed() -> None:
-    """Perform the rules of a step's operation: `compiled_attribution` puts them in the place of the call."""
+def entered() -> None:
+    """Round an input, if the loop is to: `attribution_source` puts that in the place of the call."""
     raise NotImplementedError
+
+
+def performed() -> None:
+    """Perform a step, if the loop is to, and the rules of its operation, in the same way."""
+    raise NotImplementedError
+
+
+def prefer_whole_vectors() -> None:
+    """Ask for the widest vectors: only compiled loops have them."""
 
 
 def times(slope: Any, x: Any) -> Any:
@@ -52,6 +61,7 @@ def attribution(
     spreads: Any,
     rounded: Any,
     judged: Any,
+    numbers: Any,
     values: Any,
     wide: Any,
     errors: Any,
@@ -62,6 +72,7 @@ def attribution(
     sample: Any,
 ) -> None:
     """Fill columns, sums and the sample of a block; `AttributionLoop` says what the arrays are."""
+    prefer_whole_vectors()
     size, steps, registers = columns.shape[1], operations.size, reached.size
     inputs = registers - steps
     M = np.zeros((registers + constants.size, FIELDS, LANES))
@@ -74,24 +85,26 @@ def attribution(
         M[registers + x, EXACT] = constants[x]
     for start in range(0, size, LANES):
         m = min(LANES, size - start)
+        stop = start + m
         for x in range(registers):
-            if wide[x]:
-                numbers = row_float64(values[x], size)
+            if values[x] and wide[x]:
+                long = row_float64(values[x], size)[start:stop]
                 for j in range(m):
-                    M[x, VALUE, j] = numbers[start + j]
-            else:
-                narrow = row_float32(values[x], size)
+                    M[x, VALUE, j] = long[j]
+            elif values[x]:
+                short = row_float32(values[x], size)[start:stop]
                 for j in range(m):
-                    M[x, VALUE, j] = narrow[start + j]
+                    M[x, VALUE, j] = short[j]
             if errors[x]:
-                numbers = row_float64(errors[x], size)
+                long = row_float64(errors[x], size)[start:stop]
                 for j in range(m):
-                    M[x, OWN, j] = numbers[start + j]
+                    M[x, OWN, j] = long[j]
         for j in range(LANES):
             there[j] = j < m
             bad[j] = j >= m
         found[:] = 0
         for x in range(inputs):
+            entered()
             for j in range(LANES):
                 M[x, ERROR, j] = M[x, OWN, j]
                 M[x, EXACT, j] = M[x, VALUE, j] - M[x, OWN, j]
@@ -146,9 +159,9 @@ def attribution(
                 row, unit, least, spread = rows[r], units[s, 0], units[s, 1], spreads[s]
                 low, high = ends[s, 0], ends[s, 1]
                 if errors[r]:  # without what a choice that turned adds
-                    numbers = row_float64(errors[r], size)
+                    long = row_float64(errors[r], size)[start:stop]
                     for j in range(m):
-                        Q[row, j] += M[r, SENSITIVITY, j] * numbers[start + j]
+                        Q[row, j] += M[r, SENSITIVITY, j] * long[j]
                 else:
                     for j in range(LANES):
                         Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
@@ -180,9 +193,11 @@ def attribution(
             totals[1] += found[8, j]
             totals[2] += np.square(found[8, j])
         for k in range(7):
+            column = columns[k, start:stop]
             for j in range(m):
-                columns[k, start + j] = found[k, j]
+                column[j] = found[k, j]
         for row in range(sums.shape[0]):
+            magnitude = sample[row, start:stop]
             for j in range(m):
                 part = select(usable[j], P[row, j] / found[7, j], 0.0)
                 ahead = select(usable[j], Q[row, j] / found[7, j], 0.0)
@@ -190,4 +205,4 @@ def attribution(
                 sums[row, 1] += np.square(part)
                 sums[row, 2] += part * found[8, j]
                 sums[row, 3] += np.square(ahead)
-                sample[row, start + j] = select(usable[j], abs(part), np.nan)
+                magnitude[j] = select(usable[j], abs(part), np.nan)

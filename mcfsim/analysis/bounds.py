@@ -13,14 +13,13 @@ from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.attribution_loop import MARGIN
 from mcfsim.analysis.expressions import Component
 from mcfsim.analysis.passed_errors import PASSED
-from mcfsim.analysis.rounded_run import Formats
+from mcfsim.analysis.rounded_run import exactly_selects
 from mcfsim.analysis.secants import RESULTS
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.formats import Format
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.elementary import FUNCTIONS
-from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.kernels.real_numbers import Scalars, as_float, is_scalar
 from mcfsim.rounding import Mode, Rounding, Underflow
 
@@ -80,16 +79,13 @@ def largest_unit(step: ProgramStep, fmt: Format) -> tuple[float, float]:
 
 def rounds(step: ProgramStep) -> bool:
     """Return whether a step may have a rounding error of its own: its result's, or that of a number in it."""
-    return len(step.registers) < len(step.operands) or step.operation not in (
-        *SELECTING,
-        "neg",
-        "abs",
-        "sign",
-    )
+    exact = step.operation in ("neg", "abs", "sign") and step.registers
+    return not (exact or exactly_selects(step))
 
 
-def _own(step: ProgramStep, fmt: Format, computed: Array, x: Any) -> Any:
+def _own(step: ProgramStep, computed: Array, x: Any) -> Any:
     """Return a bound on a step's own error for a result x, infinite where the computed one may overflow."""
+    fmt = step.result.format
     relative, least = largest_unit(step, fmt)
     own = np.maximum(np.abs(x) * relative, least)
     low, high = ends(fmt)
@@ -98,7 +94,7 @@ def _own(step: ProgramStep, fmt: Format, computed: Array, x: Any) -> Any:
     return np.where((computed > low) & (computed < high), own, np.inf)
 
 
-def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
+def first_order(found: Attribution) -> tuple[Array, Array]:
     """Return the bound of first order, and the one of three standard deviations, after Higham and Mary.
 
     References
@@ -111,8 +107,7 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         for step in filter(rounds, found.program.steps):
             if step.result in found.sensitivities:
-                fmt = formats.get(step.result, step.result.format)
-                own = _own(step, fmt, found.run.values[step.result], found.exact_values[step.result])
+                own = _own(step, found.run.values[step.result], found.exact_values[step.result])
                 term = np.abs(found.sensitivities[step.result]) * own
                 # Rounded at random, a result has half its ulp for standard deviation at most.
                 spread = term / 2 if step.rounding.stochastic else term
@@ -125,7 +120,7 @@ def first_order(found: Attribution, formats: Formats) -> tuple[Array, Array]:
 
 
 # -- running error analysis -------------------------------------------------------------------------------
-def running(found: Attribution, formats: Formats) -> Array:
+def running(found: Attribution) -> Array:
     """Return a bound that goes along with the computation, from computed values alone.
 
     Each operation passes on the errors of its operands by the largest slope between them, not by derivatives:
@@ -144,13 +139,8 @@ def running(found: Attribution, formats: Formats) -> Array:
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
             passed = PASSED[step.operation](y, *h, *e)
-            fmt = formats.get(step.result, step.result.format)
             if rounds(step):
-                own = _own(step, fmt, values[step.result], values[step.result])
-                # A wider operand makes an operation round twice.
-                if formats and any(formats.get(x, x.format) != fmt for x in step.registers):
-                    own = own + own
-                passed = passed + own
+                passed = passed + _own(step, values[step.result], values[step.result])
             known[step.result] = passed * MARGIN
         total: Any = sum(known[x] for x in found.outputs)
     return _known(total, found)

@@ -26,15 +26,19 @@ exact_sum: Any = two_sum.__wrapped__  # type: ignore[attr-defined]
 
 
 def applies(step: ProgramStep, formats: Mapping[Register, Format]) -> bool:
-    """Return whether the rules hold of a step: all its numbers have at most half of binary64's digits."""
+    """Return whether the rules hold of a step: all its numbers have at most half of binary64's digits.
+
+    Real scalars that are added may have all of them.
+    """
     if step.operation not in OWN_ERRORS:
         return False
     registers = [x for x in (step.result, *step.operands) if isinstance(x, Register)]
     if any(carrier_of(formats.get(x, x.format)) != FLOAT32 for x in registers):
         return False
     numbers = [exact_or_binary64(x) for x in step.operands if not isinstance(x, Register)]
+    added = step.operation in ("add", "sub")
     with np.errstate(over="ignore"):
-        return all(isinstance(x, float) and float(np.float32(x)) == x for x in numbers)
+        return all(isinstance(x, float) and (added or float(np.float32(x)) == x) for x in numbers)
 
 
 def _add(y: Any, a: Any, b: Any) -> Any:

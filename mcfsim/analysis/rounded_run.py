@@ -21,7 +21,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.elementary import FUNCTIONS, odd_value
 from mcfsim.kernels.function_rests import coarse, residual_value, residuals
 from mcfsim.kernels.operation_plan import SELECTING
-from mcfsim.kernels.real_numbers import Scalars, as_float, exact_or_binary64, is_scalar
+from mcfsim.kernels.real_numbers import Scalars, as_float, enter, exact_or_binary64, is_scalar
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 
@@ -60,7 +60,7 @@ class RoundedRun:
     def error_of(self, step: ProgramStep) -> Array:
         """Return computed minus exact result of a step, to the last bits of binary64."""
         computed = np.asarray(self.carried[step.result], np.float64)
-        if exactly_selects(step):
+        if exactly_selects(step, self.formats):
             return np.zeros(computed.size)
         operands = [
             np.asarray(self.carried[x], np.float64) if isinstance(x, Register) else x for x in step.operands
@@ -143,9 +143,16 @@ def _arithmetic(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArith
     return BlockArithmetic(fmt, rounding, scalars)
 
 
-def exactly_selects(step: ProgramStep) -> bool:
-    """Return whether a step returns one of its operands, all of which are values."""
-    return step.operation in SELECTING and len(step.registers) == len(step.operands)
+def exactly_selects(step: ProgramStep, formats: Formats = MappingProxyType({})) -> bool:
+    """Return whether a step returns one of its operands as it is: all are values of its result's format."""
+    own = formats.get(step.result, step.result.format)
+
+    def has(x: Any) -> bool:
+        if isinstance(x, Register):
+            return formats.get(x, x.format) == own
+        return not enter(exact_or_binary64(x), own, step.rounding, "exact")[1]
+
+    return step.operation in SELECTING and all(map(has, step.operands))
 
 
 def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[Any, Any]:

@@ -297,19 +297,21 @@ def _kept(name: str, x: float) -> float:
 # -- tables of all codes ----------------------------------------------------------------------------------
 #: Files that compute what tables hold.
 _OWN = ("elementary.py", "function_rests.py")
-_KEYS: dict[str, tuple[str, Format]] = {}
+_KEYS: dict[str, Callable[[], NDArray[np.float64]]] = {}
 
 
-def table_key(name: str, fmt: Format) -> str:
-    """Return the name of a table in lines of machine operations."""
-    key = f"{name} of {fmt!r}"
-    _KEYS[key] = name, fmt
+def table_key(
+    name: str, fmt: Format, made: Callable[[str, Format], NDArray[np.float64]] | None = None, about: str = ""
+) -> str:
+    """Return the name of a table in lines of machine operations: by default of an elementary function."""
+    key = f"{name}{about} of {fmt!r}"
+    _KEYS[key] = partial(made or function_table, name, fmt)
     return key
 
 
 def table_of(key: str) -> NDArray[np.float64]:
     """Return the table that `table_key` named."""
-    return function_table(*_KEYS[key])
+    return _KEYS[key]()
 
 
 @lru_cache(maxsize=128)

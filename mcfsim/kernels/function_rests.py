@@ -22,6 +22,7 @@ from mcfsim.kernels.elementary import (
     kept_value,
     odd_values,
     one_by_one,
+    table_key,
     table_of_all,
 )
 
@@ -86,3 +87,8 @@ def rest_table(name: str, fmt: Format) -> NDArray[np.float64]:
         return map(partial(residual_value, name), numbers, odd_values(name, np.array(numbers), fmt).tolist())
 
     return table_of_all(f"{name} rest", fmt, rests)
+
+
+def rest_key(name: str, fmt: Format) -> str:
+    """Return the name of a table of rests in lines of machine operations."""
+    return table_key(name, fmt, rest_table, " rest")

@@ -57,6 +57,27 @@ def test_stochastic_runs_have_errors_too(function):
     assert not np.array_equal(found.computed, question(function, TEXTS[function]).block(0).computed)
 
 
+def selecting(ar, x, y):
+    """Pass products through every operation that may return its operand as it is."""
+    p, q = ar.mul(x, y), ar.div(y, 3.0)
+    a, b = ar.maximum(p, ar.neg(q)), ar.minimum(ar.abs(p), 1.1)
+    return ar.fma(ar.sign(p), ar.round(b), ar.choose(ar.sub(a, b), a, ar.maximum(q, 0.0)))
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
+def test_errors_with_some_results_in_a_wider_format_are_those_of_mpmath(mode):
+    """A wider operand that is returned as it is, is rounded into the result's own format."""
+    asked = question(selecting, {"x": "normal()", "y": "normal()"}, "bfloat16", mode)
+    rng, numbers = np.random.default_rng(1), asked.inputs.block(0)
+    given, _ = asked.rounded_inputs(numbers)
+    truth = of_program(asked.program, asked.outputs, given, 40)
+    for _ in range(30):
+        wide = {x.result: mcf.get_format("float32") for x in asked.program.steps if rng.random() < 0.5}
+        found = asked.at(numbers, wide)
+        right = truth.error_of(found.computed)
+        assert (np.abs(found.error - right) <= 1e-12 * np.abs(right)).all()
+
+
 @pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(25, each=False)
 @pytest.mark.parametrize("chunk", range(25))

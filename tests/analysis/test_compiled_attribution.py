@@ -11,7 +11,7 @@ import pytest
 from mcfsim.analysis import compiled_attribution, secants
 from mcfsim.analysis.analyse import _columns, analyse
 from mcfsim.analysis.blame import SUMMED, Blame
-from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, source
+from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, LoopPlan, source
 from mcfsim.rounding import Mode
 from tests.analysis.test_attribution import FINE, question
 from tests.analysis.texts import TEXTS
@@ -54,12 +54,12 @@ def operations(asked):
     return {step.operation for step in asked.program.steps}
 
 
-def both(asked):
+def both(asked, **how):
     """Return sums and columns of the first block, by NumPy and by a loop."""
     found, blame = asked.block(0), Blame(asked.program)
-    loop = AttributionLoop(asked.program, asked.outputs, blame.row_of)
+    loop = AttributionLoop(asked, blame.row_of, **how)
     with np.errstate(all="ignore"):
-        return (blame.summed(found), _columns(found)), loop(found.run, found.input_errors)
+        return (blame.summed(found), _columns(found)), loop(0)
 
 
 def apart(asked, right, made):
@@ -109,7 +109,14 @@ def interpreted(text):
         "select": lambda condition, yes, no: yes if condition else no,
         "row_float32": rows(ctypes.c_float),
         "row_float64": rows(ctypes.c_double),
+        "prefer_whole_vectors": lambda: None,
+        "sqrt": np.sqrt,
     }
+    for bits in (32, 64):
+        kinds = [getattr(np, f"{kind}{bits}") for kind in ("float", "int", "uint")]
+        names |= {f"{letter}{bits}": kind for letter, kind in zip("fiu", kinds, strict=True)}
+        names[f"bits{bits}"] = lambda x, kind=kinds[1]: x.view(kind)
+        names[f"number{bits}"] = lambda x, kind=kinds[0]: x.view(kind)
     exec(compile(ast.fix_missing_locations(ast.Module(body, [])), "loop", "exec"), names)
     return names["attribution"]
 
@@ -119,10 +126,10 @@ def in_python(monkeypatch):
     """Have Python run the loops."""
     found = {}
 
-    def loop(names):
-        if names not in found:
-            found[names] = interpreted(source(names))
-        return found[names]
+    def loop(*parts):
+        if parts not in found:
+            found[parts] = interpreted(source(*parts))
+        return found[parts]
 
     monkeypatch.setattr(compiled_attribution, "_loop", loop)
 
@@ -135,7 +142,9 @@ def in_python(monkeypatch):
 def test_the_loop_finds_what_numpy_finds(fmt, mode, data, in_python):
     asked = question(everything, HOSTILE, fmt, mode, data=data)
     assert operations(asked) == set(secants.SLOPES)
-    assert apart(asked, *both(asked)) == []
+    assert bool(LoopPlan.of(asked).entering) == (asked.format.bits <= 16 and not asked.rounding.stochastic)
+    for performs in (True, False):
+        assert apart(asked, *both(asked, performs=performs)) == []
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
@@ -260,12 +269,13 @@ def test_an_altered_loop_is_noticed(chunk, monkeypatch):
         (FINE, "up", "real"),
     )
     asked = [question(some, turning(), fmt, mode, data=data) for fmt, mode, data in cases]
-    names = compiled_attribution._names(asked[0].program)
-    text = source(names)
+    plans = [LoopPlan.of(x, performs=False) for x in asked]
+    names, text = [x.operation for x in plans[0].branches], source(plans[0].branches)
+    assert len({x.branches for x in plans}) == 1
 
     def noticed(loop):
-        monkeypatch.setattr(compiled_attribution, "_loop", lambda names: loop)
-        return any(apart(x, *both(x)) for x in asked)
+        monkeypatch.setattr(compiled_attribution, "_loop", lambda *parts: loop)
+        return any(apart(x, *both(x, performs=False)) for x in asked)
 
     assert not noticed(interpreted(text))
     tried = 0

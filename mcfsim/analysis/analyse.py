@@ -159,7 +159,7 @@ def _report(
     shown = progress if progress is not None else sys.stderr.isatty() and len(numbers) > 8
 
     loop = None
-    if compiled or (compiled is None and pays(rounded)):
+    if rounded.program.steps and (compiled or (compiled is None and pays(rounded))):
         loop = AttributionLoop(rounded, blame.row_of)
 
     def work(number: int) -> tuple[ShareSums, dict[str, Array]]:

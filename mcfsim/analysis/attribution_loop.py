@@ -15,8 +15,8 @@ from mcfsim.analysis.secants import select
 
 #: The inputs that are taken at a time: their numbers stay in the cache.
 LANES = 32
-#: Computed number, own error, error so far, running bound (and then the factor by which the output changes with
-#: the number), sensitivity.
+#: Computed number, own error, error so far, running bound (and then the factor by which the output changes),
+#: sensitivity.
 VALUE, OWN, ERROR, BOUND, SENSITIVITY = range(5)
 FACTOR = BOUND
 #: The number of these. A result has two more for each operand: slope and derivative, from here on.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mcfsim.analysis import attribution_loop, own_errors, passed_errors, secants
 from mcfsim.analysis.own_errors import applies
-from mcfsim.analysis.rounded_run import exactly_selects
+from mcfsim.analysis.rounded_run import is_exact
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import NJIT, constants_of, expression
 from mcfsim.compile.program import Program, ProgramStep, Register
@@ -81,7 +81,7 @@ def performed(step: ProgramStep, scalars: Scalars) -> tuple[Branch, tuple[float,
         return _of_values(about)
     numbers = [x for x in step.operands if not isinstance(x, Register)]
     factors = _factors(step)
-    if not (factors or applies(step, {}) or exactly_selects(step)):
+    if not (factors or applies(step, {}) or is_exact(step)):
         return None
     try:
         found = [encoding(use, x, scalars) for use, x in zip(_alone(about).uses, numbers, strict=True)]
@@ -95,9 +95,8 @@ def performed(step: ProgramStep, scalars: Scalars) -> tuple[Branch, tuple[float,
 def _of_values(about: _About) -> tuple[Branch, tuple[float, ...]] | None:
     operation, formats, fmt, rounding = about
     (step,) = _alone(about).steps
-    signs = operation in ("neg", "abs", "sign") and fmt.lowest == -fmt.max
     function = operation in FUNCTIONS and formats == (fmt,) and rounding.underflow != Underflow.FLUSH_INPUTS
-    if not (applies(step, {}) or exactly_selects(step) or operation == "round" or signs or function):
+    if not (applies(step, {}) or is_exact(step) or operation == "round" or function):
         return None
     try:
         return Branch(operation, _text(about)), ()

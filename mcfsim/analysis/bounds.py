@@ -13,7 +13,7 @@ from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.attribution_loop import MARGIN
 from mcfsim.analysis.expressions import Component
 from mcfsim.analysis.passed_errors import PASSED
-from mcfsim.analysis.rounded_run import exactly_selects
+from mcfsim.analysis.rounded_run import is_exact
 from mcfsim.analysis.secants import RESULTS
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.program import Program, ProgramStep, Register
@@ -77,12 +77,6 @@ def largest_unit(step: ProgramStep, fmt: Format) -> tuple[float, float]:
     return ulps * 2.0**-fmt.precision, ulps * float(fmt.smallest_subnormal) / 2
 
 
-def rounds(step: ProgramStep) -> bool:
-    """Return whether a step may have a rounding error of its own: its result's, or that of a number in it."""
-    exact = step.operation in ("neg", "abs", "sign") and step.registers
-    return not (exact or exactly_selects(step))
-
-
 def _own(step: ProgramStep, computed: Array, x: Any) -> Any:
     """Return a bound on a step's own error for a result x, infinite where the computed one may overflow."""
     fmt = step.result.format
@@ -105,8 +99,8 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
     total: Any = np.float64(0.0)
     squares: Any = np.float64(0.0)
     with np.errstate(all="ignore"):
-        for step in filter(rounds, found.program.steps):
-            if step.result in found.sensitivities:
+        for step in found.program.steps:
+            if step.result in found.sensitivities and not is_exact(step):
                 own = _own(step, found.run.values[step.result], found.exact_values[step.result])
                 term = np.abs(found.sensitivities[step.result]) * own
                 # Rounded at random, a result has half its ulp for standard deviation at most.
@@ -139,7 +133,7 @@ def running(found: Attribution) -> Array:
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
             passed = PASSED[step.operation](y, *h, *e)
-            if rounds(step):
+            if not is_exact(step):
                 passed = passed + _own(step, values[step.result], values[step.result])
             known[step.result] = passed * MARGIN
         total: Any = sum(known[x] for x in found.outputs)

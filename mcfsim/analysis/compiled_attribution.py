@@ -19,10 +19,10 @@ from mcfsim.analysis import attribution_source
 from mcfsim.analysis.attribution_loop import FIELDS
 from mcfsim.analysis.attribution_source import MOST_NUMBERS, Branch, source
 from mcfsim.analysis.blame import SUMMED, ShareSums
-from mcfsim.analysis.bounds import ends, largest_unit, rounds
+from mcfsim.analysis.bounds import ends, largest_unit
 from mcfsim.analysis.own_errors import applies
 from mcfsim.analysis.rounded_function import RoundedFunction
-from mcfsim.analysis.rounded_run import exactly_selects, run
+from mcfsim.analysis.rounded_run import is_exact, run
 from mcfsim.checks import check_processor
 from mcfsim.compile.choice import is_available
 from mcfsim.compile.program import ProgramStep, Register
@@ -194,14 +194,14 @@ def _facts(steps: Iterable[ProgramStep]) -> list[_Facts]:
         formats = tuple(x.format for x in (step.result, *step.registers))
         key = (step.operation, formats, step.rounding) if values else step
         if key not in known:
-            judged = applies(step, {})
+            judged, exact = applies(step, {}), is_exact(step)
             known[key] = _Facts(
                 largest_unit(step, step.result.format),
                 ends(step.result.format),
                 0.5 if step.rounding.stochastic else 1.0,
-                rounds(step),
+                not exact,
                 judged,
-                not judged and not exactly_selects(step),
+                not (judged or exact),
             )
         found.append(known[key])
     return found

@@ -60,7 +60,7 @@ class RoundedRun:
     def error_of(self, step: ProgramStep) -> Array:
         """Return computed minus exact result of a step, to the last bits of binary64."""
         computed = np.asarray(self.carried[step.result], np.float64)
-        if exactly_selects(step, self.formats):
+        if is_exact(step, self.formats):
             return np.zeros(computed.size)
         operands = [
             np.asarray(self.carried[x], np.float64) if isinstance(x, Register) else x for x in step.operands
@@ -143,8 +143,8 @@ def _arithmetic(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArith
     return BlockArithmetic(fmt, rounding, scalars)
 
 
-def exactly_selects(step: ProgramStep, formats: Formats = MappingProxyType({})) -> bool:
-    """Return whether a step returns one of its operands as it is: all are values of its result's format."""
+def is_exact(step: ProgramStep, formats: Formats = MappingProxyType({})) -> bool:
+    """Return whether a step returns one of its operands, or changes its sign, and the result's format has it."""
     own = formats.get(step.result, step.result.format)
 
     def has(x: Any) -> bool:
@@ -152,7 +152,8 @@ def exactly_selects(step: ProgramStep, formats: Formats = MappingProxyType({})) 
             return formats.get(x, x.format) == own
         return not enter(exact_or_binary64(x), own, step.rounding, "exact")[1]
 
-    return step.operation in SELECTING and all(map(has, step.operands))
+    symmetric = step.operation in ("neg", "abs", "sign") and own.lowest == -own.max
+    return (symmetric or step.operation in SELECTING) and all(map(has, step.operands))
 
 
 def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from mcfsim.analysis.blame import Blame
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.analysis.truth import of_program
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import get_rounding
 from tests.analysis.texts import TEXTS, random_function, softmax, total
 
 FINE, COARSE = (mcf.Format(f"p{p}", precision=p, emin=-400, emax=400) for p in (11, 6))
@@ -19,7 +19,9 @@ FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit16")
 
 def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, data="format", **options):
     found = inputs_of(function, inputs, options, count, 0)
-    return RoundedFunction.of(function, found, mcf.get_format(fmt), Rounding(mode), "exact", 0, data, options)
+    return RoundedFunction.of(
+        function, found, mcf.get_format(fmt), get_rounding(mode), "exact", 0, data, options
+    )
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")

@@ -8,11 +8,13 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+import mcfsim as mcf
 from mcfsim.analysis import compiled_attribution, secants
 from mcfsim.analysis.analyse import _columns, analyse
 from mcfsim.analysis.blame import SUMMED, Blame
 from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, LoopPlan, source
-from mcfsim.rounding import Mode
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import Mode, Rounding
 from tests.analysis.test_attribution import FINE, question
 from tests.analysis.texts import TEXTS
 
@@ -158,6 +160,56 @@ def test_the_loop_finds_what_numpy_finds_for_every_function(function, in_python)
     for fmt in ("bfloat16", "float8_e4m3fn"):
         asked = question(function, TEXTS[function], fmt, count=50)
         assert apart(asked, *both(asked)) == []
+
+
+#: Functions of one operation: on values, and on scalars of few and of many digits.
+SINGLE = {
+    **{
+        name: lambda ar, x, y, name=name: getattr(ar, name)(x)
+        for name in (*APPROXIMATE, "sqrt", "neg", "abs", "sign")
+    },
+    **{
+        name: lambda ar, x, y, name=name: getattr(ar, name)(x, y)
+        for name in ("add", "sub", "mul", "div", "maximum")
+    },
+    **{
+        f"{name} 0.9": lambda ar, x, y, name=name: getattr(ar, name)(x, 0.9)
+        for name in ("add", "sub", "mul", "div")
+    },
+    **{
+        f"0.9 {name}": lambda ar, x, y, name=name: getattr(ar, name)(0.9, x)
+        for name in ("add", "sub", "mul", "div")
+    },
+    "minimum 0.9": lambda ar, x, y: ar.minimum(x, 0.9),
+    "choose 0.5": lambda ar, x, y: ar.choose(x, 0.5, y),
+    "fma": lambda ar, x, y: ar.fma(x, y, x),
+    "round": lambda ar, x, y: ar.like(mcf.get_format("float8_e4m3fn"), Rounding()).round(x),
+}
+SMALL = np.concatenate(
+    [2.0 ** np.arange(-140.0, -1, 17), [0, 0.1, -0.3, 1, 2.5, -7, 30, 2.0**120, -(2.0**-127)]]
+)
+
+
+@pytest.mark.costly("it makes tables of functions and of their rests")
+@pytest.mark.parametrize("underflow", ["gradual", "flush_inputs"])
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e5m2", "int8", FINE], ids=str)
+def test_the_error_of_one_operation_is_numpys_to_the_last_bit(fmt, underflow, in_python):
+    performed, rounding = set(), Rounding(underflow=underflow)
+    for name, function in SINGLE.items():
+        if fmt == "float8_e5m2" or name not in APPROXIMATE - {"exp"}:  # other tables take seconds
+            with suppress(UnsupportedFormatError):
+                asked = question(function, {"x": SMALL, "y": SMALL[::-1].copy()}, fmt, rounding)
+                (_, right), (_, made) = both(asked)
+                assert np.array_equal(right["error"], made["error"], equal_nan=True), name
+                performed |= {name} if LoopPlan.of(asked).entering else set()
+    if fmt in ("bfloat16", "float8_e5m2"):
+        assert {"add", "mul 0.9", "div 0.9", "fma", "neg", "round"} <= performed
+        assert ({"exp", "choose 0.5"} <= performed) == (underflow == "gradual")
+
+
+def test_a_function_without_operations_is_analysed():
+    report = analyse(lambda ar, x: x, {"x": "normal()"}, count=50, data="real", compiled=True)
+    assert np.abs(report.columns["error"]).max() > 0
 
 
 # -- the loop compiled ---------------------------------------------------------------------------------------

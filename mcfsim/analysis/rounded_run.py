@@ -144,7 +144,7 @@ def _arithmetic(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArith
 
 
 def is_exact(step: ProgramStep, formats: Formats = MappingProxyType({})) -> bool:
-    """Return whether a step selects an operand, or changes a sign, and its result's format has that number."""
+    """Return whether a step selects an operand, or changes a sign, and its result's format has the number."""
     own = formats.get(step.result, step.result.format)
 
     def has(x: Any) -> bool:

@@ -66,6 +66,12 @@ def selecting(ar, x, y):
     return ar.fma(ar.sign(p), ar.round(b), ar.choose(ar.sub(a, b), a, ar.maximum(q, 0.0)))
 
 
+def test_a_negative_that_the_format_lacks_has_an_error():
+    found = question(lambda ar, x: ar.neg(x), {"x": np.array([-128.0, 127, 5])}, "int8").block(0)
+    assert found.computed.tolist() == [127, -127, -5]
+    assert found.error.tolist() == [-1, 0, 0]
+
+
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
 def test_errors_with_some_results_in_a_wider_format_are_those_of_mpmath(mode):
     """A wider operand that is returned as it is, is rounded into the result's own format."""

@@ -162,7 +162,7 @@ def test_the_loop_finds_what_numpy_finds_for_every_function(function, in_python)
         assert apart(asked, *both(asked)) == []
 
 
-#: Functions of one operation: on values, and on scalars of few and of many digits.
+#: Functions with one error: of an operation on values, and on scalars of few and of many digits.
 SINGLE = {
     **{
         name: lambda ar, x, y, name=name: getattr(ar, name)(x)
@@ -182,11 +182,12 @@ SINGLE = {
     },
     "minimum 0.9": lambda ar, x, y: ar.minimum(x, 0.9),
     "choose 0.5": lambda ar, x, y: ar.choose(x, 0.5, y),
+    "exp of a subnormal number": lambda ar, x, y: ar.exp(ar.mul(ar.sign(x), 2.0**-15)),
     "fma": lambda ar, x, y: ar.fma(x, y, x),
     "round": lambda ar, x, y: ar.like(mcf.get_format("float8_e4m3fn"), Rounding()).round(x),
 }
 SMALL = np.concatenate(
-    [2.0 ** np.arange(-140.0, -1, 17), [0, 0.1, -0.3, 1, 2.5, -7, 30, 2.0**120, -(2.0**-127)]]
+    [2.0 ** np.arange(-140.0, -1, 17), [0, 0.1, -0.3, 1, 2.5, -7, 30, 2.0**120, -(2.0**-127), -128]]
 )
 
 

@@ -32,8 +32,12 @@ CASES = [
     for fmt in (*FORMATS, *(("float32",) if name.startswith("FPBench") else ()))
     for mode in Mode
 ]
-#: Of posits no stochastic rounding is defined here.
-CASES += [("waves", "posit16", mode) for mode in Mode if mode is not Mode.STOCHASTIC]
+#: Of posits no stochastic rounding is defined here. Their tables take ten seconds.
+CASES += [
+    pytest.param("waves", "posit16", mode, marks=pytest.mark.exhaustive)
+    for mode in Mode
+    if mode is not Mode.STOCHASTIC
+]
 #: Operations whose own errors binary64 holds, rounded once: the exact result is a sum of two of its numbers.
 ROUNDED_ONCE = ("add", "sub", "mul", "neg", "abs", "sign", "round", "maximum", "minimum", "choose")
 SEED, START = 7, 3

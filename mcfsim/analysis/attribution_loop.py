@@ -1,8 +1,8 @@
 """The loop that `mcfsim.analysis.compiled_attribution` compiles: what is done to a few inputs at a time.
 
-One array M holds all numbers. A line of it has a number for each of the inputs that are taken at a time. Each
-input, result and constant of a program has a line for each of the names below, one after the other; `places`
-says which is the first.
+An array M holds numbers: a row for each input, result and constant of a program; in a row, a line for each of
+the names below; and in a line, a number for each of the inputs that are taken at a time. An array K holds the
+slope and the derivative by each operand of each step.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 from mcfsim.analysis.secants import select
 
 #: The inputs that are taken at a time: their numbers stay in the cache.
-LANES = 32
+LANES = 64
 #: Computed number, own error, error so far, running bound (and then the factor by which the output changes),
 #: sensitivity.
 VALUE, OWN, ERROR, BOUND, SENSITIVITY = range(5)
 FACTOR = BOUND
-#: The number of these. A result has two more for each operand: slope and derivative, from here on.
-FIELDS, SLOPE, DERIVATIVE = 5, 5, 6
+FIELDS = 5
 #: What binary64 itself may add to a running bound, relative to it.
 MARGIN = 1.0 + 2.0**-40
 
@@ -53,7 +52,6 @@ def times(slope: Any, x: Any) -> Any:
 
 
 def attribution(
-    places: Any,
     operations: Any,
     operands: Any,
     outputs: Any,
@@ -79,112 +77,110 @@ def attribution(
     prefer_whole_vectors()
     size, steps, registers = columns.shape[1], operations.size, reached.size
     inputs = registers - steps
-    M = np.zeros((places[-1], LANES))
+    M, K = np.zeros((registers + constants.size, FIELDS, LANES)), np.zeros((steps, 6, LANES))
     P, Q = np.zeros((sums.shape[0], LANES)), np.zeros((sums.shape[0], LANES))
     # Of the output: computed, error, condition, turned, first order, squares, running; scale, relative error.
     found = np.zeros((9, LANES))
     there, bad, usable = np.zeros(LANES, np.bool_), np.zeros(LANES, np.bool_), np.zeros(LANES, np.bool_)
     for x in range(constants.size):
-        M[places[registers + x] + VALUE] = constants[x]
+        M[registers + x, VALUE] = constants[x]
     for start in range(0, size, LANES):
         m = min(LANES, size - start)
         stop = start + m
-        for q in range(registers):
-            x = places[q]
-            if values[q] and wide[q]:
-                long = row_float64(values[q], size)[start:stop]
+        for x in range(registers):
+            if values[x] and wide[x]:
+                long = row_float64(values[x], size)[start:stop]
                 for j in range(m):
-                    M[x + VALUE, j] = long[j]
-            elif values[q]:
-                short = row_float32(values[q], size)[start:stop]
+                    M[x, VALUE, j] = long[j]
+            elif values[x]:
+                short = row_float32(values[x], size)[start:stop]
                 for j in range(m):
-                    M[x + VALUE, j] = short[j]
-            if errors[q]:
-                long = row_float64(errors[q], size)[start:stop]
+                    M[x, VALUE, j] = short[j]
+            if errors[x]:
+                long = row_float64(errors[x], size)[start:stop]
                 for j in range(m):
-                    M[x + OWN, j] = long[j]
+                    M[x, OWN, j] = long[j]
         for j in range(LANES):
             there[j] = j < m
             bad[j] = j >= m
         found[:] = 0
-        for x in places[:inputs]:
+        for x in range(inputs):
             entered()
             for j in range(LANES):
-                M[x + ERROR, j] = M[x + OWN, j]
-                M[x + BOUND, j] = abs(M[x + OWN, j])
+                M[x, ERROR, j] = M[x, OWN, j]
+                M[x, BOUND, j] = abs(M[x, OWN, j])
         # Forward: errors, slopes, running bounds, and what appears first where.
         for s in range(steps):
-            r, row = places[inputs + s], rows[inputs + s]
+            r, row = inputs + s, rows[inputs + s]
             performed()
             unit, least, low, high = units[s, 0], units[s, 1], ends[s, 0], ends[s, 1]
             own, strange = select(rounded[s], 1.0, 0.0), 0
             for j in range(LANES):
-                v = M[r + VALUE, j]
-                bound = (M[r + BOUND, j] + times(max(abs(v) * unit, least), own)) * MARGIN
-                M[r + BOUND, j] = select((own == 0) | ((v > low) & (v < high)), bound, np.inf)
+                v = M[r, VALUE, j]
+                bound = (M[r, BOUND, j] + times(max(abs(v) * unit, least), own)) * MARGIN
+                M[r, BOUND, j] = select((own == 0) | ((v > low) & (v < high)), bound, np.inf)
                 strange |= v - v != 0
             if strange:
                 for j in range(LANES):
-                    if not np.isfinite(M[r + VALUE, j]) and not bad[j]:
+                    if not np.isfinite(M[r, VALUE, j]) and not bad[j]:
                         bad[j] = True
                         sums[row, 4] += 1
         # Backward: by how much each result changes the output.
         for x in outputs:
             for j in range(LANES):
-                found[0, j] += M[x + VALUE, j]
-                found[1, j] += M[x + ERROR, j]
-                found[6, j] += M[x + BOUND, j]
-        for x in places[:registers]:
+                found[0, j] += M[x, VALUE, j]
+                found[1, j] += M[x, ERROR, j]
+                found[6, j] += M[x, BOUND, j]
+        for x in range(registers):
             for j in range(LANES):
-                M[x + FACTOR, j] = 0.0
-                M[x + SENSITIVITY, j] = 0.0
+                M[x, FACTOR, j] = 0.0
+                M[x, SENSITIVITY, j] = 0.0
         for x in outputs:
             for j in range(LANES):
-                M[x + FACTOR, j] += 1
-                M[x + SENSITIVITY, j] += 1
+                M[x, FACTOR, j] += 1
+                M[x, SENSITIVITY, j] += 1
         for s in range(steps - 1, -1, -1):
-            r = places[inputs + s]
+            r = inputs + s
             for n in range(3):
                 x = operands[s, n]
-                if 0 <= x < places[registers] and reached[inputs + s]:
+                if 0 <= x < registers and reached[r]:
                     for j in range(LANES):
-                        M[x + FACTOR, j] += times(M[r + SLOPE + 2 * n, j], M[r + FACTOR, j])
-                        passed = times(M[r + DERIVATIVE + 2 * n, j], M[r + SENSITIVITY, j])
-                        M[x + SENSITIVITY, j] += passed
+                        M[x, FACTOR, j] += times(K[s, 2 * n, j], M[r, FACTOR, j])
+                        M[x, SENSITIVITY, j] += times(K[s, 2 * n + 1, j], M[r, SENSITIVITY, j])
         # Shares by row, bounds of first order, condition.
         P[:] = 0
         Q[:] = 0
-        for q in range(0 if given else inputs, registers):
-            x, row = places[q], rows[q]
-            if reached[q]:
+        for x in range(0 if given else inputs, registers):
+            if reached[x]:
+                row = rows[x]
                 for j in range(LANES):
-                    P[row, j] += times(M[x + FACTOR, j], M[x + OWN, j])
+                    P[row, j] += times(M[x, FACTOR, j], M[x, OWN, j])
         for s in range(steps):
-            r, row = places[inputs + s], rows[inputs + s]
-            if reached[inputs + s] and rounded[s]:
+            r, row = inputs + s, rows[inputs + s]
+            if reached[r] and rounded[s]:
                 unit, least, spread = units[s, 0], units[s, 1], spreads[s]
                 low, high = ends[s, 0], ends[s, 1]
-                if errors[inputs + s]:  # without what a choice that turned adds
-                    long = row_float64(errors[inputs + s], size)[start:stop]
+                if errors[r]:  # without what a choice that turned adds
+                    long = row_float64(errors[r], size)[start:stop]
                     for j in range(m):
-                        Q[row, j] += M[r + SENSITIVITY, j] * long[j]
+                        Q[row, j] += M[r, SENSITIVITY, j] * long[j]
                 else:
                     for j in range(LANES):
-                        Q[row, j] += M[r + SENSITIVITY, j] * M[r + OWN, j]
+                        Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
                 for j in range(LANES):
-                    v = M[r + VALUE, j]
-                    term = abs(M[r + SENSITIVITY, j]) * max(abs(v - M[r + ERROR, j]) * unit, least)
+                    v = M[r, VALUE, j]
+                    term = abs(M[r, SENSITIVITY, j]) * max(abs(v - M[r, ERROR, j]) * unit, least)
                     term = select((v > low) & (v < high), term, np.inf)
                     found[4, j] += term
                     found[5, j] += np.square(term * spread)
-        for q in range(inputs):
-            x, row = places[q], rows[q]
-            if reached[q]:
+        for x in range(inputs):
+            if reached[x]:
+                row = rows[x]
                 for j in range(LANES):
-                    exact = M[x + VALUE, j] - M[x + ERROR, j]
-                    found[2, j] += abs(M[x + SENSITIVITY, j] * exact)
-                    Q[row, j] += M[x + SENSITIVITY, j] * M[x + OWN, j]
-                    term = abs(M[x + SENSITIVITY, j] * M[x + OWN, j])
+                    exact = M[x, VALUE, j] - M[x, ERROR, j]
+                    found[2, j] += abs(M[x, SENSITIVITY, j] * exact)
+                    Q[row, j] += M[x, SENSITIVITY, j] * M[x, OWN, j]
+                    term = abs(M[x, SENSITIVITY, j] * M[x, OWN, j])
                     found[4, j] += term
                     found[5, j] += np.square(term)
         for j in range(m):

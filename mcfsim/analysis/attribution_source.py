@@ -54,7 +54,7 @@ MOST_NUMBERS = 4
 #: Real scalars whose products with values are exact as a sum of two numbers of binary64.
 _COMFORT = 2.0**400
 #: The text of a step without operands that are values: its result and its error are known.
-_KNOWN = "M[r + VALUE, j], M[r + OWN, j] = numbers[0], numbers[1]"
+_KNOWN = "M[r, VALUE, j], M[r, OWN, j] = numbers[0], numbers[1]"
 
 
 #: Operation, formats of the operands (None for real scalars), format of the result, and rounding of a step.
@@ -145,12 +145,12 @@ def _text(about: _About, ways: tuple[ScalarEncoding, ...] = (), *, scaled: bool 
     letters = [letter for letter, x in zip("abc", formats, strict=False) if x is not None]
 
     def read(value: Value) -> str:
-        return f"{value.type}(M[{letters[lowered.operands.index(value)]} + VALUE, j])"
+        return f"{value.type}(M[{letters[lowered.operands.index(value)]}, VALUE, j])"
 
     made = statements(lowered, asked, read, expression)
     once = constants_of(made.constants).splitlines()
     once += [f"{x.constant} = {x.type}(numbers[{n}])" for n, x in enumerate(lowered.numbers)]
-    places = ("M[r + VALUE, j]", "M[r + OWN, j]")
+    places = ("M[r, VALUE, j]", "M[r, OWN, j]")
     body = [x for x in made.body if not x.startswith("#")]
     body += [f"{place} = {name}" for place, name in zip(places, made.results, strict=False)]
     return constants_of({}, lowered.tables) + _loop_of(once, *body)
@@ -183,8 +183,8 @@ _IMPORTS = """from math import erf, erfc
 import numpy as np
 from numba import njit
 
-from mcfsim.analysis.attribution_loop import BOUND, DERIVATIVE, ERROR, FACTOR, LANES, MARGIN
-from mcfsim.analysis.attribution_loop import OWN, SENSITIVITY, SLOPE, VALUE
+from mcfsim.analysis.attribution_loop import BOUND, ERROR, FACTOR, FIELDS, LANES, MARGIN
+from mcfsim.analysis.attribution_loop import OWN, SENSITIVITY, VALUE
 from mcfsim.analysis.secants import NODES, WEIGHTS
 from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
 from mcfsim.compile.intrinsics import prefer_whole_vectors, row_float32, row_float64, select, sqrt
@@ -242,32 +242,32 @@ def _rules(name: str) -> list[str]:
     """Return the statements that perform an operation on the inputs that are taken at a time."""
     slope, passed = secants.SLOPES[name], passed_errors.PASSED[name].__name__
     count = (slope.__code__.co_argcount - 1) // 2
-    h, d, bound = (", ".join(f"M[{o} + {x}, j]" for o in "abc"[:count]) for x in ("VALUE", "ERROR", "BOUND"))
-    exact = ", ".join(f"M[{o} + VALUE, j] - M[{o} + ERROR, j]" for o in "abc"[:count])
+    h, d, bound = (", ".join(f"M[{o}, {x}, j]" for o in "abc"[:count]) for x in ("VALUE", "ERROR", "BOUND"))
+    exact = ", ".join(f"M[{o}, VALUE, j] - M[{o}, ERROR, j]" for o in "abc"[:count])
     zeros = ", ".join(["0.0"] * count)
-    body, before, after = ["y = M[r + VALUE, j] - M[r + OWN, j]"], list[str](), list[str]()
+    body, before, after = ["y = M[r, VALUE, j] - M[r, OWN, j]"], list[str](), list[str]()
     if name == "choose":
         before, after = ["flips = 0"], ["sums[row, 6] += flips"]
-        body += [f"went, more = flipped({h}, M[a + ERROR, j])", "flips += went & there[j]"]
+        body += [f"went, more = flipped({h}, M[a, ERROR, j])", "flips += went & there[j]"]
         body += ["found[3, j] += went"]
-        body += ["M[r + OWN, j] = select(errors[inputs + s] != 0, M[r + OWN, j], 0.0) + more"]
+        body += ["M[r, OWN, j] = select(errors[r] != 0, M[r, OWN, j], 0.0) + more"]
     if name in ("add", "sub"):
         before, after = ["stuck = 0"], ["sums[row, 5] += stuck"]
-        other = "M[b + VALUE, j]" if name == "add" else "-M[b + VALUE, j]"
-        kept = f"(M[r + VALUE, j] == M[a + VALUE, j]) | (M[r + VALUE, j] == {other})"
-        body += [f"stuck += ({kept}) & (M[r + OWN, j] != 0) & there[j]"]
-    body += [f"k = slope{slope.__name__}(y, {h}, {d})", "total = M[r + OWN, j]"]
-    body += [f"total += times(k[{n}], M[{o} + ERROR, j])" for n, o in enumerate("abc"[:count])]
-    body += ["exact = M[r + VALUE, j] - total", f"g = slope{slope.__name__}(exact, {exact}, {zeros})"]
+        other = "M[b, VALUE, j]" if name == "add" else "-M[b, VALUE, j]"
+        kept = f"(M[r, VALUE, j] == M[a, VALUE, j]) | (M[r, VALUE, j] == {other})"
+        body += [f"stuck += ({kept}) & (M[r, OWN, j] != 0) & there[j]"]
+    body += [f"k = slope{slope.__name__}(y, {h}, {d})", "total = M[r, OWN, j]"]
+    body += [f"total += times(k[{n}], M[{o}, ERROR, j])" for n, o in enumerate("abc"[:count])]
+    body += ["exact = M[r, VALUE, j] - total", f"g = slope{slope.__name__}(exact, {exact}, {zeros})"]
     body += [
-        f"M[r + BOUND, j] = passed{passed}(y, {h}, {bound})",
-        "M[r + ERROR, j] = total",
+        f"M[r, BOUND, j] = passed{passed}(y, {h}, {bound})",
+        "M[r, ERROR, j] = total",
     ]
     for n in range(count):
-        body += [f"M[r + SLOPE + {2 * n}, j], M[r + DERIVATIVE + {2 * n}, j] = k[{n}], g[{n}]"]
+        body += [f"K[s, {2 * n}, j], K[s, {2 * n + 1}, j] = k[{n}], g[{n}]"]
     if name in own_errors.OWN_ERRORS:
         before += ["if judged[s]:", "    for j in range(LANES):"]
-        before += [f"        M[r + OWN, j] = own{own_errors.OWN_ERRORS[name].__name__}(M[r + VALUE, j], {h})"]
+        before += [f"        M[r, OWN, j] = own{own_errors.OWN_ERRORS[name].__name__}(M[r, VALUE, j], {h})"]
     return [*before, "for j in range(LANES):", *(f"    {x}" for x in body), *after]
 
 
@@ -300,7 +300,7 @@ def source(branches: Sequence[Branch], entering: str = "") -> str:
         call = [f"{runs[branch.run]}(M, a, b, c, r, numbers[s])"] if branch.run else []
         cases += indented([*call, *_rules(branch.operation)], 4)
     enter = ["enter(M, x, -1, -1, x, numbers[0])"] if entering else []
-    enter += ["if not given:", "    M[x + OWN, :] = 0.0"] if entering else []
+    enter += ["if not given:", "    M[x, OWN, :] = 0.0"] if entering else []
     about = "The attribution of errors to operations, their bounds and their sums over inputs."
     text = text.replace(indented(["performed()"], 3), cases)
     text = text.replace(indented(["entered()"], 3), indented(enter, 3))

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis import attribution_source
-from mcfsim.analysis.attribution_loop import FIELDS
 from mcfsim.analysis.attribution_source import MOST_NUMBERS, Branch, source
 from mcfsim.analysis.blame import SUMMED, ShareSums
 from mcfsim.analysis.bounds import ends, largest_unit
@@ -93,12 +91,12 @@ class AttributionLoop:
 
     Notes
     -----
-    The loop takes: the places in its memory of inputs, results and constants, in this order; of each step,
-    the number of its branch, the places of its operands (-1 if there are fewer), the unit of its rounding
-    (relative, and the least), the ends of its format's range, the share of the unit that counts as a standard
-    deviation, whether it rounds, whether a rule finds its own error, and numbers that stand for its real
-    scalars; the places of outputs; constants; of each input and result, whether an output depends on it, its
-    row, and the addresses of what is given of it.
+    The loop takes: of each step, the number of its branch, the places of its operands (inputs first, then
+    results, then constants; -1 if there are fewer), the unit of its rounding (relative, and the least), the
+    ends of its format's range, the share of the unit that counts as a standard deviation, whether it rounds,
+    whether a rule finds its own error, and numbers that stand for its real scalars; the places of outputs;
+    constants; of each input and result, whether an output depends on it, its row, and the addresses of what
+    is given of it.
     """
 
     def __init__(
@@ -107,16 +105,13 @@ class AttributionLoop:
         program = rounded.program
         self._registers = [*program.inputs, *(step.result for step in program.steps)]
         steps, reached, constants = program.steps, set(rounded.outputs), list[float]()
-        fields = [FIELDS] * len(program.inputs) + [FIELDS + 2 * len(x.operands) for x in steps]
-        fields += [FIELDS] * sum(len(x.operands) - len(x.registers) for x in steps)
-        places = [*accumulate(fields, initial=0)]
-        place = dict(zip(self._registers, places, strict=False))
+        place = {x: number for number, x in enumerate(self._registers)}
         operands = np.full((len(steps), 3), -1, np.int64)
         for number, step in reversed([*enumerate(steps)]):
             if step.result in reached:
                 reached.update(step.registers)
             for n, x in enumerate(step.operands):
-                operands[number, n] = place.get(x, places[len(place) + len(constants)])
+                operands[number, n] = place.get(x, len(place) + len(constants))
                 if not isinstance(x, Register):
                     constants.append(float(as_float(x)))
         plan = LoopPlan.of(rounded, performs=performs)
@@ -134,7 +129,6 @@ class AttributionLoop:
         self._others = [x for x, of_step in zip(steps, facts, strict=True) if of_step.other]
         self._rows = 1 + max(row_of.values())
         self._tables = (
-            np.array(places, np.int64),
             np.array([plan.branches.index(x) for x in plan.of_steps], np.int64),
             operands,
             np.array([place[x] for x in rounded.outputs], np.int64),
@@ -222,7 +216,7 @@ def _loop(branches: tuple[Branch, ...], entering: str) -> Any:
         _loaded[branches, entering] = called(
             source(branches, entering),
             "attribution",
-            *(np.zeros(1, np.int64), whole, np.zeros((0, 3), np.int64), whole, numbers, flags, whole),
+            *(whole, np.zeros((0, 3), np.int64), whole, numbers, flags, whole),
             *(pairs, pairs, numbers, flags, flags, pairs, whole, flags, whole, False),
             *(np.zeros((len(COLUMNS), 0)), np.zeros((0, len(SUMMED))), np.zeros(3), np.zeros((0, 0))),
         )

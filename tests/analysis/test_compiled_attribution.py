@@ -226,12 +226,18 @@ def test_the_compiled_loop_finds_what_numpy_finds(fmt):
         assert apart(asked, *both(asked, performs=False)) == []
 
 
+def performed_here(ar, x, y):
+    """Use what a loop performs: a table, scalars and a choice."""
+    p = ar.mul(ar.exp(x), 0.9)
+    return ar.choose(ar.sub(p, 0.5), p, y)
+
+
 @pytest.mark.costly("it compiles a loop")
 def test_reports_are_the_same_by_blocks_and_threads():
     given = {"x": "normal()", "y": "normal()"}
-    one = analyse(some, given, count=9000, truth=0, compiled=True)
-    more = analyse(some, given, count=9000, truth=0, compiled=True, threads=3)
-    plain = analyse(some, given, count=9000, truth=0, compiled=False)
+    one = analyse(performed_here, given, count=9000, truth=0, compiled=True)
+    more = analyse(performed_here, given, count=9000, truth=0, compiled=True, threads=3)
+    plain = analyse(performed_here, given, count=9000, truth=0, compiled=False)
     assert LoopPlan.of(one.rounded).entering
     for name, column in one.columns.items():
         assert np.array_equal(column, more.columns[name], equal_nan=True)

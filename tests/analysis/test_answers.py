@@ -115,7 +115,7 @@ def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
     assert float(error[0]) / scale[objective] == found.value
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_search_finds_the_worst_of_all_pairs_of_random_functions(seed, fmt, tmp_path):

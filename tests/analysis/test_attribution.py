@@ -11,10 +11,16 @@ from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.analysis.truth import of_program
 from mcfsim.rounding import get_rounding
-from tests.analysis.texts import TEXTS, random_function, softmax, total
+from tests.analysis.texts import TEXTS, random_function, softmax, total, waves
 
 FINE, COARSE = (mcf.Format(f"p{p}", precision=p, emin=-400, emax=400) for p in (11, 6))
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit16")
+#: Tables of every function in a format of 16 bits take seconds.
+CASES = [
+    pytest.param(function, fmt, marks=pytest.mark.exhaustive if function is waves and "16" in fmt else ())
+    for function in TEXTS
+    for fmt in FORMATS
+]
 
 
 def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, data="format", **options):
@@ -27,8 +33,7 @@ def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, da
 @pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
+@pytest.mark.parametrize(("function", "fmt"), CASES)
 def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
     asked = question(function, TEXTS[function], fmt, mode)
     numbers = [x[:40] for x in asked.inputs.block(0)]

@@ -248,9 +248,10 @@ def runs(strategy, ways, rank, folder):
         yield way, of_model(*WAYS[way](strategy, rank, folder))
 
 
-def work(rank, world, folder, asked):
+def work(rank, world, folder, asked, ready):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
+    ready.wait()
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     found = {(name, way): x for name, ways in asked.items() for way, x in runs(name, ways, rank, folder)}
     mesh = init_device_mesh("cpu", (world,))
@@ -286,9 +287,16 @@ def main(world, folder, *asked):
     asked = {name: ways.split(",") for name, _, ways in (x.partition(":") for x in asked)}
     torch.set_num_threads(1)
     host_step.AHEAD = 0  # so that nothing is compiled, in each of them
+    ready = torch.multiprocessing.get_context("fork").Event()
+    # Copies of a process that has computed share locks that threads hold: now and then one of them crashed.
+    copies = torch.multiprocessing.start_processes(
+        work, (world, folder, asked, ready), world, join=False, daemon=True, start_method="fork"
+    )
     expected = {strategy: alone(strategy, folder, world) for strategy in asked}
     expected["moved"] = all_moved()
-    torch.multiprocessing.start_processes(work, (world, folder, asked), world, start_method="fork")
+    ready.set()
+    while not copies.join():
+        pass
     expected |= {(name, "from many"): alone(name, folder, world, "many") for name in asked}
     torch.save(expected | {"imports compiler": IMPORTS_COMPILER}, Path(folder) / "expected")
 

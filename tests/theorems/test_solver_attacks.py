@@ -61,7 +61,7 @@ def test_what_is_false_is_not_proved(what):
 
 
 ALTERED = [(place, how, False) for place in range(10) for how in ("opposite", "skipped")]
-PROVING = [(place, ("opposite", "skipped")[place % 2], True) for place in range(10)]
+PROVING = [(place, ("opposite", "skipped")[place % 2], True) for place in range(0, 10, 3)]
 
 
 @pytest.mark.slow
@@ -126,8 +126,8 @@ SHORT, ANY = (fast_two_sum,), (fast_two_sum, fast_two_sum, two_sum)
     [
         (false, 1, SHORT, 1),
         (contradictory, 1, SHORT, 1),
-        *(pytest.param(false, 10, ANY, seed, marks=pytest.mark.exhaustive) for seed in range(2, 7)),
-        *(pytest.param(contradictory, 10, ANY, seed, marks=pytest.mark.exhaustive) for seed in range(2, 5)),
+        *(pytest.param(false, 10, ANY, seed, marks=pytest.mark.exhaustive) for seed in range(2, 5)),
+        *(pytest.param(contradictory, 10, ANY, seed, marks=pytest.mark.exhaustive) for seed in range(2, 4)),
     ],
 )
 @pytest.mark.sampled(10, each=False)

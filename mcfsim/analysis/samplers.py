@@ -312,10 +312,8 @@ def inputs_of(
         )
         shape.append(name if many is None else tuple(f"{name}{place}" for place in range(many)))
         sources.append(source)
-    sizes = {x.size for source in sources if not isinstance(source, Sampler) for x in source}
-    if len(sizes) > 1:
-        raise ValueError(f"arrays of inputs have {' and '.join(map(str, sorted(sizes)))} numbers")
-    size = sizes.pop() if sizes else whole_number("count", count, least=1)
+    size = _check_sizes(x for source in sources if not isinstance(source, Sampler) for x in source)
+    size = whole_number("count", count, least=1) if size is None else size
     if not size:
         raise ValueError("there are no inputs")
     return Inputs(tuple(shape), sources, size, whole_number("seed", seed, least=0))
@@ -333,12 +331,21 @@ def _source(name: str, given: Any) -> Sampler | list[Numbers]:
     arrays = (
         list(given) if isinstance(given, tuple) else [given] if np.ndim(given) < 2 else [*np.asarray(given).T]
     )
-    found = []
-    for x in arrays:
-        array = np.atleast_1d(real_array(x, name).astype(np.float64))
-        if array.ndim != 1 or not np.isfinite(array).all():
-            raise ValueError(f"{name}: inputs are finite numbers, one for each input")
-        found.append(array)
-    if not found:
+    if not arrays:
         raise ValueError(f"{name}: a tuple has at least one number")
-    return found
+    found = [np.atleast_1d(real_array(x, name)) for x in arrays]
+    if any(x.ndim != 1 for x in found):
+        raise ValueError(f"{name}: inputs are finite numbers, one for each input")
+    _check_sizes(found)
+    whole = np.stack([x.astype(np.float64, copy=False) for x in found])
+    if not np.isfinite(whole).all():
+        raise ValueError(f"{name}: inputs are finite numbers, one for each input")
+    return [*whole]
+
+
+def _check_sizes(arrays: Iterable[NDArray[Any]]) -> int | None:
+    """Return the size of all arrays, if there are any."""
+    sizes = sorted({x.size for x in arrays})
+    if len(sizes) > 1:
+        raise ValueError(f"arrays of inputs have {' and '.join(map(str, sizes))} numbers")
+    return sizes[0] if sizes else None

@@ -55,8 +55,6 @@ MOST_NUMBERS = 4
 _COMFORT = 2.0**400
 #: The text of a step without operands that are values: its result and its error are known.
 _KNOWN = "M[r, VALUE, j], M[r, OWN, j] = numbers[0], numbers[1]"
-
-
 #: Operation, formats of the operands (None for real scalars), format of the result, and rounding of a step.
 _About = tuple[str, tuple[Format | None, ...], Format, Rounding]
 
@@ -293,17 +291,17 @@ def source(branches: Sequence[Branch], entering: str = "") -> str:
         + _copied(attribution_loop.times)
         + _copied(attribution_loop.attribution)
     )
-    runs = {branch.run: f"run{number}" for number, branch in enumerate(branches) if branch.run}
+    texts = dict.fromkeys(x for x in (entering, *(branch.run for branch in branches)) if x)
+    runs = {run: f"run{number}" for number, run in enumerate(texts)}
     cases = indented(["a, b, c = operands[s, 0], operands[s, 1], operands[s, 2]"], 3)
     for number, branch in enumerate(branches):
         cases += indented([f"{'el' * (number > 0)}if operations[s] == {number}:"], 3)
         call = [f"{runs[branch.run]}(M, a, b, c, r, numbers[s])"] if branch.run else []
         cases += indented([*call, *_rules(branch.operation)], 4)
-    enter = ["enter(M, x, -1, -1, x, numbers[0])"] if entering else []
+    enter = [f"{runs[entering]}(M, x, -1, -1, x, numbers[0])"] if entering else []
     enter += ["if not given:", "    M[x, OWN, :] = 0.0"] if entering else []
     about = "The attribution of errors to operations, their bounds and their sums over inputs."
     text = text.replace(indented(["performed()"], 3), cases)
     text = text.replace(indented(["entered()"], 3), indented(enter, 3))
-    runs |= {entering: "enter"} if entering else {}
     functions = "".join(f"\n\n{run.replace('NAME', name)}" for run, name in runs.items())
     return module_head(about, _IMPORTS) + functions + text

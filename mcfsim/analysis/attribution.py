@@ -57,7 +57,7 @@ class Attribution:
         turned: Any = 0
         with np.errstate(all="ignore"):
             for step in self.program.steps:
-                h = [self._number(x, values) for x in step.operands]
+                h = [number(x, values) for x in step.operands]
                 d = [errors[x] if isinstance(x, Register) else _ZERO for x in step.operands]
                 local = self.run.errors[step.result]
                 if step.operation == "choose":
@@ -68,10 +68,6 @@ class Attribution:
                 found[step.result] = k = slopes(step.operation, y, h, d)
                 errors[step.result] = _passed_on(local, k, d)
         return errors, own, found, turned
-
-    @staticmethod
-    def _number(x: Any, values: Mapping[Register, Array]) -> Any:
-        return values[x] if isinstance(x, Register) else as_float(x)
 
     @property
     def errors(self) -> Mapping[Register, Any]:
@@ -139,10 +135,7 @@ class Attribution:
         own, factors = self._forward[1], self.factors
         for x, local in own.items():
             if x in factors and local is not _ZERO:
-                share = factors[x] * local
-                if not all_finite(share):
-                    share = np.where(np.equal(local, 0), 0.0, share)
-                yield x, share
+                yield x, contributed(factors[x], local)
 
     # -- first order --------------------------------------------------------------------------------------
     @cached_property
@@ -157,7 +150,7 @@ class Attribution:
             return {step.result: self._of_exact(step) for step in self.program.steps}
 
     def _of_exact(self, step: ProgramStep) -> Sequence[Any]:
-        h = [self._number(x, self.exact_values) for x in step.operands]
+        h = [number(x, self.exact_values) for x in step.operands]
         return slopes(step.operation, self.exact_values[step.result], h, [_ZERO] * len(h))
 
     @cached_property
@@ -178,20 +171,30 @@ class Attribution:
         return np.broadcast_to(condition, self.exact.shape)
 
 
+def number(x: Any, values: Mapping[Register, Array]) -> Any:
+    """Return the numbers of an operand: those of a value, or a real scalar."""
+    return values[x] if isinstance(x, Register) else np.float64(as_float(x))
+
+
 def all_finite(x: Any) -> bool:
     """Return whether all numbers are finite, in one pass; false also if their sum overflows."""
     return isfinite(np.add.reduce(x) if np.ndim(x) else x)
 
 
+def contributed(slope: Any, error: Any) -> Any:
+    """Return what an error contributes by a slope: of zero, nothing, whatever the slope."""
+    passed = _times(slope, error)
+    if not isinstance(slope, float) and not all_finite(passed):
+        passed = np.where(np.equal(error, 0), 0.0, passed)
+    return passed
+
+
 def _passed_on(local: Any, slopes: Sequence[Any], errors: Sequence[Any]) -> Any:
-    """Return the error of a result; an operand without an error passes nothing on, whatever the slope."""
+    """Return the error of a result."""
     total = local
     for slope, x in zip(slopes, errors, strict=True):
         if x is not _ZERO:
-            passed = _times(slope, x)
-            if not isinstance(slope, float) and not all_finite(passed):
-                passed = np.where(np.equal(x, 0), 0.0, passed)
-            total = total + passed
+            total = total + contributed(slope, x)
     return total
 
 

@@ -163,13 +163,13 @@ def attribution(
                 if errors[r]:  # without what a choice that turned adds
                     long = row_float64(errors[r], size)[start:stop]
                     for j in range(m):
-                        Q[row, j] += M[r, SENSITIVITY, j] * long[j]
+                        Q[row, j] += times(M[r, SENSITIVITY, j], long[j])
                 else:
                     for j in range(LANES):
-                        Q[row, j] += M[r, SENSITIVITY, j] * M[r, OWN, j]
+                        Q[row, j] += times(M[r, SENSITIVITY, j], M[r, OWN, j])
                 for j in range(LANES):
                     v = M[r, VALUE, j]
-                    term = abs(M[r, SENSITIVITY, j]) * max(abs(v - M[r, ERROR, j]) * unit, least)
+                    term = times(abs(M[r, SENSITIVITY, j]), max(abs(v - M[r, ERROR, j]) * unit, least))
                     term = select((v > low) & (v < high), term, np.inf)
                     found[4, j] += term
                     found[5, j] += np.square(term * spread)
@@ -179,8 +179,8 @@ def attribution(
                 for j in range(LANES):
                     exact = M[x, VALUE, j] - M[x, ERROR, j]
                     found[2, j] += abs(M[x, SENSITIVITY, j] * exact)
-                    Q[row, j] += M[x, SENSITIVITY, j] * M[x, OWN, j]
-                    term = abs(M[x, SENSITIVITY, j] * M[x, OWN, j])
+                    Q[row, j] += times(M[x, SENSITIVITY, j], M[x, OWN, j])
+                    term = abs(times(M[x, SENSITIVITY, j], M[x, OWN, j]))
                     found[4, j] += term
                     found[5, j] += np.square(term)
         for j in range(m):

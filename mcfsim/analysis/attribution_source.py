@@ -164,8 +164,9 @@ def _left(y: Value, operation: str, fmt: Format) -> Value:
 
 def _left_of_scaled(y: Value, operation: str, x: Value, scalar: Value) -> Value:
     """Return a rounded product, or quotient, of a value and a scalar of binary64 minus the exact one."""
-    product, rest = two_prod(BINARY64, x if operation == "mul" else y, scalar)
-    left: Value = (y - product) - rest if operation == "mul" else ((product - x) + rest) / scalar
+    near = x * scalar if operation == "mul" else x / scalar
+    product, rest = two_prod(BINARY64, x if operation == "mul" else near, scalar)
+    left: Value = (y - near) - (rest if operation == "mul" else ((x - product) - rest) / scalar)
     return left
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.analysis.attribution import Attribution, all_finite
+from mcfsim.analysis.attribution import Attribution, all_finite, contributed, number
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.secants import flipped
 from mcfsim.compile.program import Program, ProgramStep, Register
-from mcfsim.kernels.real_numbers import as_float
 
 Array = NDArray[np.float64]
 #: The label of the rounding of inputs, where that is part of the question.
@@ -146,7 +145,7 @@ class Blame:
         for x, factor in found.sensitivities.items():
             local = found.run.errors.get(x, found.input_errors.get(x))
             if local is not None:
-                yield x, factor * local
+                yield x, contributed(factor, local)
 
     def _watch(self, found: Attribution, rows: Array) -> None:
         """Note where infinities and NaN appear first, where sums stagnate, and which choices turned."""
@@ -159,20 +158,16 @@ class Blame:
                 nonfinite[row] += np.count_nonzero(now)
                 bad |= now
             if step.operation in ("add", "sub"):
-                a, b = (self._number(x, values) for x in step.operands)
+                a, b = (number(x, values) for x in step.operands)
                 b = -b if step.operation == "sub" else b
                 own = found.run.errors[step.result]
                 # Where something was lost, the other term is not zero.
                 kept = ((result == a) | (result == b)) & (own != 0)
                 stagnant[row] += np.count_nonzero(kept)
             if step.operation == "choose":
-                h = [self._number(x, values) for x in step.operands]
+                h = [number(x, values) for x in step.operands]
                 d = found.errors[step.operands[0]] if isinstance(step.operands[0], Register) else 0.0
                 turned[row] += np.count_nonzero(flipped(h[0], h[1], h[2], d)[0])
-
-    @staticmethod
-    def _number(x: Any, values: Mapping[Register, Array]) -> Any:
-        return values[x] if isinstance(x, Register) else as_float(x)
 
     def rows(self, u: float) -> list[BlameRow]:
         """Return the rows, those of the largest share first.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.attribution import Attribution, contributed, number
 from mcfsim.analysis.attribution_loop import MARGIN
 from mcfsim.analysis.expressions import Component
 from mcfsim.analysis.passed_errors import PASSED
@@ -20,7 +20,7 @@ from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.formats import Format
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.elementary import FUNCTIONS
-from mcfsim.kernels.real_numbers import Scalars, as_float, is_scalar
+from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.rounding import Mode, Rounding, Underflow
 
 Array = NDArray[np.float64]
@@ -102,13 +102,13 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
         for step in found.program.steps:
             if step.result in found.sensitivities and not is_exact(step):
                 own = _own(step, found.run.values[step.result], found.exact_values[step.result])
-                term = np.abs(found.sensitivities[step.result]) * own
+                term = contributed(np.abs(found.sensitivities[step.result]), own)
                 # Rounded at random, a result has half its ulp for standard deviation at most.
                 spread = term / 2 if step.rounding.stochastic else term
                 total, squares = total + term, squares + np.square(spread)
         for x, error in found.input_errors.items():
             if x in found.sensitivities:
-                term = np.abs(found.sensitivities[x] * error)
+                term = np.abs(contributed(found.sensitivities[x], error))
                 total, squares = total + term, squares + np.square(term)
     return _known(total, found), _known(3.0 * np.sqrt(squares), found)
 
@@ -129,7 +129,7 @@ def running(found: Attribution) -> Array:
     known: dict[Register, Any] = {x: np.abs(found.input_errors.get(x, 0.0)) for x in found.program.inputs}
     with np.errstate(all="ignore"):
         for step in found.program.steps:
-            h = [values[x] if isinstance(x, Register) else np.float64(as_float(x)) for x in step.operands]
+            h = [number(x, values) for x in step.operands]
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
             passed = PASSED[step.operation](y, *h, *e)

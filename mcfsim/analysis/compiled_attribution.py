@@ -60,7 +60,7 @@ class LoopPlan(NamedTuple):
         found = [attribution_source.performed(x, rounded.scalars) for x in steps] if performs else []
         made = [x for x in found if x is not None]
         whole = performs and len(made) == len(steps)
-        entering = attribution_source.entered(rounded.format, rounded.rounding) if whole else None
+        entering = attribution_source.entered(rounded.format, rounded.of_inputs) if whole else None
         if entering is None:
             made = [(Branch(x.operation, ""), ()) for x in steps]
         branches = [branch for branch, _ in made]

@@ -87,11 +87,15 @@ class RoundedFunction:
             )
         return cls(function, inputs, fmt, rounding, scalars, output, data, options, program, outputs)
 
+    @property
+    def of_inputs(self) -> Rounding:
+        """How inputs are rounded: as results are, or to nearest if these are rounded at random."""
+        return Rounding() if self.rounding.stochastic else self.rounding
+
     def rounded_inputs(self, numbers: Sequence[Array]) -> tuple[list[Any], dict[Register, Array]]:
         """Return inputs as values of the format, and their errors if these are part of the question."""
         carrier = carrier_of(self.format)
-        mode = Rounding() if self.rounding.stochastic else self.rounding
-        made = [np.asarray(round_to(x, self.format, mode), carrier) for x in numbers]
+        made = [np.asarray(round_to(x, self.format, self.of_inputs), carrier) for x in numbers]
         if self.data == "format":
             return made, {}
         pairs = zip(self.program.inputs, made, numbers, strict=True)

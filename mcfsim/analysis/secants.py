@@ -135,7 +135,8 @@ def _choose(y: Any, s: Any, a: Any, b: Any, ds: Any, da: Any, db: Any) -> tuple[
 
 
 def _exp(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
-    return (y * _quotient(-np.expm1(-d), d, 1.0),)
+    near, far = y * _quotient(-np.expm1(-d), d, 1.0), np.exp(a - d) * _quotient(np.expm1(d), d, 1.0)
+    return (select(d < -40, far, near),)  # far below the exact operand exp(a) is nothing beside its value
 
 
 def _expm1(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
@@ -154,7 +155,8 @@ def _tanh(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
     # tanh(a) - tanh(b) = sinh(a - b) / (cosh(a) cosh(b)); powers are taken apart, to stay in range.
     b = a - d
     rest = 4.0 / ((1 + np.exp(-2 * np.abs(a))) * (1 + np.exp(-2 * np.abs(b))))
-    falls = np.exp(np.abs(d) - np.abs(a) - np.abs(b)) * rest  # sinh(d) = exp(|d|) (1 - exp(-2 |d|)) / 2
+    # sinh(d) = exp(|d|) (1 - exp(-2 |d|)) / 2, and |d| - |a| - |b| is 0, or -2 |a| or -2 |b|.
+    falls = select(a * b > 0, np.exp(-2 * np.minimum(np.abs(a), np.abs(b))), 1.0) * rest
     return (falls * _quotient(-np.expm1(-2 * np.abs(d)) / 2, np.abs(d), 1.0),)
 
 

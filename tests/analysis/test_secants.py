@@ -102,6 +102,21 @@ def test_errors_are_passed_on_without_a_remainder(name):
         assert off(name, secants.SLOPES[name], seed) < (1e-12 if name == "erf" else 1e-13)
 
 
+@pytest.mark.parametrize("name", ["exp", "expm1", "tanh", "erf"])
+def test_errors_that_dwarf_their_operands_are_passed_on(name):
+    """Where one or both values are all but their limits, for computed and exact operands of both signs."""
+    far = np.concatenate([x * np.array([3e-5, 0.5, 20.0, 448.0, 6e4, 1e21]) for x in (1, -1)])
+    a, b = map(np.ravel, np.meshgrid(far, far))
+    kept = (np.maximum(a, b) < 700) if name in ("exp", "expm1") else np.isfinite(a)
+    a, b = a[kept], b[kept]
+    with np.errstate(all="ignore"):
+        (slope,) = slopes(name, np.exp(a), [a], [a - b])
+        passed = slope * (a - b)
+    for x, y, made in zip(a, b, passed, strict=True):
+        right = EXACTLY[name](MP.mpf(x)) - EXACTLY[name](MP.mpf(x) - MP.mpf(x - y))
+        assert abs(made - right) <= 1e-12 * abs(right) + 1e-300, (x, y)
+
+
 def test_every_operation_has_a_rule():
     assert set(EXACTLY) == set(secants.SLOPES)
 

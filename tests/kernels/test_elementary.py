@@ -108,6 +108,7 @@ def odd_bits(exact):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.costly("it makes tables of rests")
 def test_rests_are_what_coarse_values_leave(name, monkeypatch):
     """All their bits, also where a value all but is a number of the format."""
     monkeypatch.setattr(mpmath.mp, "prec", 4000)

@@ -119,9 +119,7 @@ class Attribution:
                     continue
                 for x, slope in zip(step.operands, of[step.result], strict=True):
                     if isinstance(x, Register):
-                        passed = _times(slope, factor)
-                        if careful:
-                            passed = np.where(np.equal(factor, 0), 0.0, passed)
+                        passed = contributed(slope, factor) if careful else _times(slope, factor)
                         factors[x] = factors[x] + passed if x in factors else passed
         return factors
 
@@ -181,11 +179,11 @@ def all_finite(x: Any) -> bool:
     return isfinite(np.add.reduce(x) if np.ndim(x) else x)
 
 
-def contributed(slope: Any, error: Any) -> Any:
-    """Return what an error contributes by a slope: of zero, nothing, whatever the slope."""
-    passed = _times(slope, error)
+def contributed(slope: Any, x: Any) -> Any:
+    """Return what an error, or a factor, contributes by a slope: of zero, nothing, whatever the slope."""
+    passed = _times(slope, x)
     if not isinstance(slope, float) and not all_finite(passed):
-        passed = np.where(np.equal(error, 0), 0.0, passed)
+        passed = np.where(np.equal(x, 0), 0.0, passed)
     return passed
 
 

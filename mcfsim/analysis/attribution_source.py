@@ -78,8 +78,9 @@ def performed(step: ProgramStep, scalars: Scalars) -> tuple[Branch, tuple[float,
     if None not in about[1]:
         return _of_values(about)
     numbers = [x for x in step.operands if not isinstance(x, Register)]
-    factors = _factors(step)
-    if not (factors or applies(step, {}) or is_exact(step)):
+    judged = applies(step, {})
+    factors = [] if judged else _factors(step)
+    if not (judged or factors or is_exact(step)):
         return None
     try:
         found = [encoding(use, x, scalars) for use, x in zip(_alone(about).uses, numbers, strict=True)]
@@ -103,12 +104,12 @@ def _of_values(about: _About) -> tuple[Branch, tuple[float, ...]] | None:
 
 
 def _factors(step: ProgramStep) -> list[float]:
-    """Return the real scalar that multiplies or divides a value, if it has too many digits for the rules."""
+    """Return the real scalar that multiplies or divides a value, if two numbers hold such a product."""
     scalars = [exact_or_binary64(x) for x in step.operands if not isinstance(x, Register)]
     fits = step.operation == "mul" or (step.operation == "div" and isinstance(step.operands[0], Register))
     short = all(carrier_of(x.format) == FLOAT32 for x in (step.result, *step.registers))
     known = [x for x in scalars if isinstance(x, float) and 1 / _COMFORT <= abs(x) <= _COMFORT]
-    return known if fits and short and not applies(step, {}) else []
+    return known if fits and short else []
 
 
 def entered(fmt: Format, rounding: Rounding) -> str | None:

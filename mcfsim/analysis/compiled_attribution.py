@@ -70,12 +70,11 @@ class LoopPlan(NamedTuple):
 def pays(rounded: RoundedFunction) -> bool:
     """Return whether the loop saves more time than it takes to compile or load it."""
     work = rounded.inputs.size * len(rounded.program.steps)
-    if not (_loaded or (work > _LOADED and is_available())):
+    enough = work > _LOADED and is_available()
+    if not (_loaded or enough):
         return False
     text = LoopPlan.of(rounded)[:2]
-    return text in _loaded or (
-        work > _LOADED and is_available() and (work > _COMPILED or is_cached(source(*text)))
-    )
+    return text in _loaded or (enough and (work > _COMPILED or is_cached(source(*text))))
 
 
 class AttributionLoop:
@@ -141,10 +140,10 @@ class AttributionLoop:
 
     def __call__(self, number: int) -> tuple[ShareSums, dict[str, Array]]:
         """Return the sums of a block for the blame, and columns of what is found of each input."""
-        check_processor()
         errors: Mapping[Register, Array] = {}
         values: Mapping[Register, NDArray[Any]]
         if self._performs:
+            check_processor()
             block = map(np.ascontiguousarray, self._rounded.inputs.block(number))
             values = dict(zip(self._rounded.program.inputs, block, strict=True))
         else:

@@ -15,13 +15,15 @@ from tests.analysis.texts import TEXTS, random_function, softmax, total, waves
 
 FINE, COARSE = (mcf.Format(f"p{p}", precision=p, emin=-400, emax=400) for p in (11, 6))
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit16")
-#: Tables of every function in a format of 16 bits take seconds.
-CASES = [
-    pytest.param(function, fmt, marks=pytest.mark.exhaustive if function is waves and "16" in fmt else ())
-    for function in TEXTS
-    for fmt in FORMATS
-]
-SHORT = [x for x in TEXTS if x is not waves]
+
+
+def in_formats(*formats):
+    """Return texts in formats; tables of every function in one of 16 bits take seconds."""
+    return [
+        pytest.param(text, fmt, marks=pytest.mark.exhaustive if text is waves and "16" in fmt else ())
+        for text in TEXTS
+        for fmt in formats
+    ]
 
 
 def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, data="format", **options):
@@ -34,7 +36,7 @@ def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, da
 @pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
-@pytest.mark.parametrize(("function", "fmt"), CASES)
+@pytest.mark.parametrize(("function", "fmt"), in_formats(*FORMATS))
 def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
     asked = question(function, TEXTS[function], fmt, mode)
     numbers = [x[:40] for x in asked.inputs.block(0)]
@@ -52,9 +54,9 @@ def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("function", SHORT, ids=lambda x: x.__name__)
-def test_stochastic_runs_have_errors_too(function):
-    asked = question(function, TEXTS[function], "bfloat16", "stochastic")
+@pytest.mark.parametrize(("function", "fmt"), in_formats("bfloat16"))
+def test_stochastic_runs_have_errors_too(function, fmt):
+    asked = question(function, TEXTS[function], fmt, "stochastic")
     found = asked.block(0)
     given, _ = asked.rounded_inputs(asked.inputs.block(0))
     right = of_program(asked.program, asked.outputs, [x[:20] for x in given], 20).error_of(

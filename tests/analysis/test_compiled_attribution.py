@@ -18,8 +18,9 @@ from mcfsim.analysis.blame import SUMMED, Blame
 from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, LoopPlan, source
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Rounding
-from tests.analysis.test_attribution import FINE, question
-from tests.analysis.texts import TEXTS, waves
+from tests.analysis.test_attribution import FINE, in_formats, question
+from tests.analysis.texts import TEXTS
+from tests.shared.random_programs import ARITY
 
 FORMATS = ["bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", FINE]
 #: Tables of every function in a format of 16 bits take seconds.
@@ -162,11 +163,10 @@ def test_the_loop_finds_what_numpy_finds(fmt, mode, data, in_python):
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.parametrize("function", TEXTS, ids=lambda x: x.__name__)
-def test_the_loop_finds_what_numpy_finds_for_every_function(function, in_python):
-    for fmt in ("float8_e4m3fn", *(() if function is waves else ("bfloat16",))):
-        asked = question(function, TEXTS[function], fmt, count=50)
-        assert apart(asked, *both(asked)) == []
+@pytest.mark.parametrize(("function", "fmt"), in_formats("float8_e4m3fn", "bfloat16"))
+def test_the_loop_finds_what_numpy_finds_for_every_function(function, fmt, in_python):
+    asked = question(function, TEXTS[function], fmt, count=50)
+    assert apart(asked, *both(asked)) == []
 
 
 #: Functions with one error: of an operation on values, and on scalars of few and of many digits.
@@ -234,8 +234,8 @@ SCALARS = (
     2.0**-20,
     65504,
 )
-OPERANDS = {**dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum"), 2), "fma": 3, "choose": 3}
-OPERANDS |= dict.fromkeys(("neg", "abs", "sign", "sqrt", "round", "exp", "log", "tanh", "erf"), 1)
+OPERANDS = ARITY | dict.fromkeys(("maximum", "minimum"), 2) | {"choose": 3}
+OPERANDS |= dict.fromkeys(("exp", "log", "tanh", "erf"), 1)
 
 
 def random_program(draw):
@@ -281,7 +281,12 @@ def test_random_programs_have_the_sums_of_numpy(seed, in_python):
             asked = question(function, given, fmt, rounding, data=data)
             asked = replace(asked, scalars=draw.choice(["exact", "rounded"]))
             if asked.program.steps:
-                assert apart(asked, *both(asked)) == [], [str(x) for x in asked.program.steps]
+                # Last bits of functions decide whether an exact result of zero is one, and divides nothing.
+                relative = (
+                    {"condition", "total", "sample", *SUMMED[:4]} if operations(asked) & APPROXIMATE else {}
+                )
+                differ = [x for x in apart(asked, *both(asked)) if x not in relative]
+                assert differ == [], [str(x) for x in asked.program.steps]
                 performed += LoopPlan.of(asked).entering != ""
     assert performed > 5
 

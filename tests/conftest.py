@@ -78,9 +78,10 @@ def _first_case(mark: pytest.Mark) -> pytest.Mark:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow with ``--quick``; leave to the exhaustive tests most cases of `sampled` ones."""
+    """Leave out what is slow or costly with ``--quick``; else most `sampled` cases are exhaustive."""
     if config.getoption("quick"):
-        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        slow = {item for item in items for name in ("slow", "costly") if item.get_closest_marker(name)}
+        items[:] = [item for item in items if item not in slow]
         return
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:

@@ -152,6 +152,7 @@ def drawing(threads=1, fmt="bfloat16", seed=1, bits=16):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_results_depend_on_no_threads_and_no_blocks(name):
     """Where blocks end, the last element is what it is in a longer array."""
     x = mcf.round_to(np.random.default_rng(0).standard_normal(LARGE_BLOCK + 2).astype(np.float32), "bfloat16")
@@ -178,6 +179,7 @@ def test_a_result_of_scalars_alone_has_the_word_of_index_0():
         assert drawing(seed=seed).add(1.0, 2.0**-8) == expected
 
 
+@pytest.mark.slow
 def test_a_step_of_an_optimizer_depends_on_no_block():
     """A tensor whose last block is one element long, and the same tensor in a longer one."""
     x, g = np.random.default_rng(2).standard_normal((2, BLOCK + 2)).astype(np.float32)
@@ -190,6 +192,7 @@ def test_a_step_of_an_optimizer_depends_on_no_block():
     assert np.array_equal(*after)
 
 
+@pytest.mark.slow
 def test_threads_that_share_an_arithmetic_share_no_stream():
     shared, rounds, threads = drawing(bits=16), 90, 4
     ones, quarter = np.ones(256, np.float32), np.full(256, 1 + 2.0**-9)

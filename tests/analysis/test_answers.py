@@ -52,6 +52,7 @@ def test_advice_is_the_smallest_set_that_serves(chunk, tmp_path):
                 assert any(worst(rounded, rows, "float32", x) > target for x in samples), (seed, rows)
 
 
+@pytest.mark.slow
 def test_advice_says_when_no_set_serves_and_when_none_is_needed():
     report = analyse(root, TEXTS[root], count=300)
     assert report.advise("2u").reached
@@ -97,6 +98,7 @@ def logistic(ar, a, b):
 @pytest.mark.parametrize("objective", ["error/(cond u)", "error/u", "absolute"])
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("function", [hypot, squares, quotient, logistic], ids=lambda x: x.__name__)
+@pytest.mark.slow
 def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
     report = analyse(function, {"a": "uniform(0.25, 12)", "b": "uniform(0.25, 12)"}, fmt, truth=0)
     best = report.search(objective, every=True)
@@ -118,6 +120,7 @@ def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.slow
 def test_a_search_finds_the_worst_of_all_pairs_of_random_functions(seed, fmt, tmp_path):
     function = random_function(tmp_path, seed)
     report = analyse(function, {"x": "uniform(0.25, 12)", "y": "uniform(0.25, 12)"}, fmt, truth=0)
@@ -172,6 +175,7 @@ def test_no_error_exceeds_a_bound_where_results_saturate(fmt, mode):
         assert row.claim != "bound" or not row.exceeded, row
 
 
+@pytest.mark.slow
 def test_stagnation_breaks_three_sigma_and_the_report_says_so():
     report = analyse(total, {"x": tuple(np.full(20, 0.9) for _ in range(1024))}, truth=0)
     (sigma,) = (row for row in report.bounds() if row.name == "3 sigma")
@@ -180,6 +184,7 @@ def test_stagnation_breaks_three_sigma_and_the_report_says_so():
     assert "exceeded by 20 of 20 (heuristic)" in str(report)
 
 
+@pytest.mark.slow
 def test_curves_have_the_slopes_of_theory():
     along_p = mcf.curve(total, {"x": "uniform(0.1, 1)*32"}, "precision", range(6, 24, 3), count=100)
     assert along_p.interval[0] < -1 < along_p.interval[1]

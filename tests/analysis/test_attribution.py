@@ -146,6 +146,7 @@ def test_rows_are_expressions_of_the_user_and_open_to_what_they_call():
     assert rows["ar.add(x, y)"] == ["ar.add(x, y)"]  # not merged with the sum in two_sum
 
 
+@pytest.mark.slow
 def test_explanations_add_up_to_one_and_cancelling_shares_explain_little():
     report = analyse(softmax, {"x": "uniform(-4, 4)*16"}, count=3000)
     assert sum(row.explains for row in report.blame()) == pytest.approx(1, rel=1e-9)
@@ -154,6 +155,7 @@ def test_explanations_add_up_to_one_and_cancelling_shares_explain_little():
     assert report.truth.compared == 20
 
 
+@pytest.mark.slow
 def test_threads_and_blocks_make_no_difference():
     reports = [analyse(softmax, {"x": "normal()*4"}, count=5000, threads=threads) for threads in (1, 3)]
     assert np.array_equal(reports[0].error, reports[1].error)
@@ -187,6 +189,7 @@ def test_sums_of_results_and_zeros_are_counted():
     assert np.isnan(report.relative).all()
 
 
+@pytest.mark.slow
 def test_constants_that_are_rounded_count_and_other_ones_are_told():
     def decayed(ar, m, k=1):
         return total(ar, tuple(ar.mul(m, part) for part in mcf.expand(ar, 0.9999, k)))
@@ -225,6 +228,7 @@ def test_constants_that_are_rounded_count_and_other_ones_are_told():
     assert "the program is not the function" in str(report)
 
 
+@pytest.mark.slow
 def test_infinities_stagnation_and_turned_choices_are_placed():
     def overflowing(ar, x):
         big = ar.mul(x, x)

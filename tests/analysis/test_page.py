@@ -20,6 +20,8 @@ from mcfsim.report.analysis_figure import curve_figure, report_figure
 from mcfsim.report.analysis_page import analysis_page
 from tests.analysis.texts import bisection, softmax
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs" / "analyse.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
 MINE = '''def scaled(ar, x, y, k=2.0):

@@ -33,6 +33,7 @@ def test_a_file_of_another_size_is_found(name, lines, tmp_path):
     assert len([*sizes([tmp_path / name])]) == wrong
 
 
+@pytest.mark.slow
 def test_the_package_has_no_others_and_all_that_may_be():
     paths = [*PACKAGE.rglob("*.py")]
     assert [*homonyms(paths), *sizes(paths)] == []

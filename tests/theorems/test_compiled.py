@@ -120,6 +120,7 @@ def test_choices_and_comparisons_with_numbers(dtype):
 
 
 @pytest.mark.parametrize("extreme", [np.minimum, np.maximum])
+@pytest.mark.slow
 def test_which_zero_numpy_takes_is_in_doubt_and_a_claim_on_it_is_judged_as_numpy_judges_it(extreme):
     """Whichever a processor takes, in formats so small that nothing is recorded, and in others."""
     zeros = np.array([0.0, -0.0], np.float32)

@@ -116,6 +116,7 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
 
 
 @pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum"])
+@pytest.mark.slow
 def test_single_cases_are_those_of_the_blocks(name):
     for part in cover(THEOREMS[name], TOY, Rounding(), Selection(samples=1600), few=0).parts:
         cases = np.random.default_rng(3).choice(part.size, 300)

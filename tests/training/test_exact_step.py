@@ -117,6 +117,7 @@ def rational_update(optimizer, gradient, i):
 @every_hyper
 @every_strategy
 @pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_every_update_is_that_of_rational_arithmetic_to_the_gap(hyper, name, assert_same):
     optimizer, gradient = situation(hyper, name)
     before = [item.copy() for part in optimizer.state for item in part]

@@ -49,6 +49,8 @@ ALGORITHMS = {
     "dw_div_dw2_fma": "DWDivDW2 with FP3 (measured)",
     "dw_div_dw3": "DWDivDW3 (bound for p >= 14)",
 }
+#: Those that the first page shows.
+FEW = ("dw_times_dw1", "dw_times_dw3", "dw_div_dw3")
 #: Of other statements the numbers alone are kept.
 OTHERS = ("grow", "grow_unordered")
 
@@ -198,22 +200,36 @@ def proved(theorem: Theorem) -> bool:
     return not any(word in theorem.source for word in ("measured", "conjecture")) or not theorem.holds
 
 
-# -- the figure ---------------------------------------------------------------------------------------------
+# -- the figures --------------------------------------------------------------------------------------------
 def draw() -> None:
+    """Draw all algorithms, and three of them for the first page."""
+    families = read_result(RESULT)["statements"]
+    found = {name: families.get(name, {"families": []})["families"] for name in ALGORITHMS}
+    sharp = sum(map(_sharp, found.values()))
+    title = (
+        f"For {sharp} of {len(found)} algorithms (blue) the error of a family of operands tends to the bound"
+    )
+    _draw(found, 4, 9.6, title, RESULT)
+    title = "Two products reach their error bounds in the limit; the best operands known of a quotient do not"
+    _draw({name: found[name] for name in FEW}, 3, 3.2, title, f"{RESULT}_three")
+
+
+def _draw(found: dict[str, list[dict[str, Any]]], columns: int, height: float, title: str, name: str) -> None:
     """Draw bounds, the worst of the operands tried, and what families reach at every precision."""
-    constants, families = read_result(CONSTANTS)["statements"], read_result(RESULT)["statements"]
-    with subplots(4, 4, width=11, height=9) as (figure, axes):
-        for panel, (name, title) in zip(axes.flat, ALGORITHMS.items(), strict=True):
-            found = families.get(name, {"families": []})["families"]
-            colour = _colour(found)
-            panel.set_title(f"{title}\n{_verdict(name, found)}", color=colour)
-            _draw_panel(panel, name, constants[name]["worst"], found, colour)
-        axes[0][0].legend(loc="lower right", fontsize=8)
+    constants = read_result(CONSTANTS)["statements"]
+    with subplots(len(found) // columns, columns, width=11, height=height) as (figure, axes):
+        for panel, (algorithm, families) in zip(axes.flat, found.items(), strict=True):
+            colour = COLOURS["blue" if _sharp(families) else "vermilion"]
+            panel.set_title(f"{ALGORITHMS[algorithm]}\n{_verdict(algorithm, families)}", color=colour)
+            _draw_panel(panel, algorithm, constants[algorithm]["worst"], families, colour)
         for panel in axes[:, 0]:
-            panel.set_ylabel("worst error / u^2")
+            panel.set_ylabel("relative error / u^2")
         for panel in axes[-1]:
-            panel.set_xlabel("precision p")
-        save(figure, FIGURES / RESULT)
+            panel.set_xlabel("precision p (u = 2^-p)")
+        entries = axes[0][0].get_legend_handles_labels()
+        figure.legend(*entries, loc="outside lower center", ncols=len(entries[0]), fontsize=8.5)
+        figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        save(figure, FIGURES / name)
 
 
 def _draw_panel(
@@ -226,11 +242,13 @@ def _draw_panel(
     bounds = {p: float(bound.at(p)) for p in range(3, LAST + 1)}
     known = [p for p in bounds if p >= proved_from]
     line = {"color": COLOURS["black"], "linewidth": 1.2, "zorder": 3}
-    panel.plot(list(bounds), list(bounds.values()), linestyle=(0, (2, 2)), **line)
-    panel.plot(known, [bounds[p] for p in known], label="proved bound", **line)
+    panel.plot(known, [bounds[p] for p in known], label="bound, proved", **line)
+    panel.plot(list(bounds), list(bounds.values()), linestyle=(0, (2, 2)), label="bound, not proved", **line)
     curve = {int(p): float(number) for one in found for p, number in one["constants"].items()}
     places = sorted(curve)
-    panel.plot(places, [curve[p] for p in places], color=colour, linewidth=2, label="family, every p")
+    panel.plot(
+        places, [curve[p] for p in places], color=colour, linewidth=2, label="family of operands, every p"
+    )
     for exhaustive in (True, False):
         some = [row for row in rows if row["exhaustive"] == exhaustive]
         panel.plot(
@@ -240,7 +258,7 @@ def _draw_panel(
             color=colour,
             markerfacecolor=colour if exhaustive else "white",
             markersize=4.5,
-            label="every operand of the core" if exhaustive else "extremal and random ones",
+            label="worst of every operand of a core" if exhaustive else "worst of extremal and random ones",
         )
     panel.set_ylim(0, 1.12 * max(bounds[p] for p in bounds if p >= 5))
     panel.set_xlim(2, LAST + 1)
@@ -253,15 +271,18 @@ def _verdict(name: str, found: list[dict[str, Any]]) -> str:
     formula = bound and bound.formula
     if not found or formula is None or formula.limit is None:
         return "no family known"
-    limit = min(float(Fraction(one["limit"])) for one in found)
-    if all(one["sharpness"] == Sharpness.SHARP for one in found):
-        return f"tends to its bound, {limit:.4g}"
-    return f"tends to {limit:.4g} of {float(formula.limit):.4g}"
+    # Families of even and of odd p may have limits of their own.
+    limits = " and ".join(f"{float(x):.4g}" for x in sorted({Fraction(one["limit"]) for one in found}))
+    return (
+        f"tends to its bound, {limits}"
+        if _sharp(found)
+        else f"tends to {limits} of {float(formula.limit):.4g}"
+    )
 
 
-def _colour(found: list[dict[str, Any]]) -> str:
-    sharp = bool(found) and all(one["sharpness"] == Sharpness.SHARP for one in found)
-    return COLOURS["blue" if sharp else "vermilion"]
+def _sharp(found: list[dict[str, Any]]) -> bool:
+    """Return whether an algorithm has families, and all tend to its bound."""
+    return bool(found) and all(one["sharpness"] == Sharpness.SHARP for one in found)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -30,6 +30,8 @@ SHOWN = (7, 9, 12, 15, 16, 17, 20, 23, 24)
 MOMENTUM = 0.9
 #: Weights begin here, in the middle of what the formats reach below and above.
 BINADES = {"bfloat16": 0, "float16": 10, "float8_e5m2": 8, "float8_e4m3fn": 4}
+#: Colours of shares from 1 to 1.5, an eighth apart as in `ARRIVING`. ColorBrewer's Blues (Brewer, 2003).
+ABOVE = ("#C6DBEF", "#6BAED6", "#2171B5", "#08519C")
 
 
 def _drawn(name: str, bits: int) -> Strategy:
@@ -145,28 +147,32 @@ def draw() -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     result: dict[str, dict[str, Any]] = read_result("lost_update_phase")["retained"]
-    colours = LinearSegmentedColormap.from_list("arriving", ARRIVING)
+    colours = LinearSegmentedColormap.from_list("share", [*ARRIVING, *ABOVE])
+    tables = {low: np.array([row["mean"] for row in rows.values()]) for low, rows in result.items()}
     with subplots(2, 2, width=11.5, height=7.4) as (figure, axes):
-        for panel, (low, rows) in zip(axes.ravel(), result.items(), strict=True):
-            table = np.array([row["mean"] for row in rows.values()])
-            panel.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
+        for panel, (low, table) in zip(axes.ravel(), tables.items(), strict=True):
+            image = panel.imshow(table, cmap=colours, vmin=0, vmax=1.5, aspect="auto")
             for y, values in enumerate(table):
                 for x, value in enumerate(values):
                     if abs(value - 1) >= 0.05 and value >= 0.05:
-                        shade = "white" if value < 0.5 else "black"
+                        shade = "white" if value < 0.3 or value > 1.35 else "black"
                         text = f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.1f}"
-                        panel.text(x, y, text, ha="center", va="center", fontsize=5.2, color=shade)
+                        panel.text(x, y, text, ha="center", va="center", fontsize=6, color=shade)
             fmt = mcf.get_format(low)
             panel.axvline(fmt.precision + 0.5, color="black", linewidth=1)
-            panel.set_yticks(range(len(rows)), list(rows), fontsize=7.5)
+            panel.set_yticks(range(len(table)), list(result[low]), fontsize=7.5)
             panel.set_xticks(range(0, 25, 4), ["1", *(f"$2^{{-{k}}}$" for k in range(4, 25, 4))])
             panel.set_title(f"{low}: nearest loses all from $2^{{-{fmt.precision + 1}}}$")
             panel.grid(visible=False)
         for panel in axes[1]:
             panel.set_xlabel("|update| / |weight|")
+        bar = figure.colorbar(image, ax=axes, aspect=40, pad=0.01)
+        bar.set_label("share that arrives: 1 is all", labelpad=8)
         figure.suptitle(
-            "Share of a repeated small update that arrives: pale all, dark nothing", x=0.3, fontsize=11
-        )
+            "Rounding to nearest loses small updates; more random bits, or bits beside the weight, "
+            "let smaller ones arrive",
+            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
         save(figure, FIGURES / "lost_update_phase")
 
 

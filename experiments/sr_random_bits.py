@@ -10,7 +10,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES, read_result, resumed, write_result
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored, Strategy
-from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.rounding import Mode, Rounding, Rule
 
@@ -24,8 +24,9 @@ SEEDS = (0, 1, 2)
 STEPS, ELEMENTS, AHEAD = 2000, 2048, 6
 LOOK: dict[str, dict[str, Any]] = {
     Rule.TRUNCATE: {"color": COLOURS["vermilion"]},
-    Rule.CENTRED: {"color": COLOURS["blue"], "linestyle": (0, (4, 2))},
-    Rule.NEAREST_FIRST: {"color": COLOURS["green"], "linestyle": (0, (1, 2))},
+    Rule.CENTRED: {"color": COLOURS["sky"], "linewidth": 3.6},
+    # It follows the centred one, and is drawn on top of it.
+    Rule.NEAREST_FIRST: {"color": COLOURS["black"], "linestyle": (0, (1, 2)), "zorder": 3},
 }
 
 
@@ -124,26 +125,39 @@ def table() -> str:
 def draw() -> None:
     """Draw the bias, and what comes of a long run, from the result file."""
     result = read_result("sr_random_bits")
-    with subplots(1, 2, width=10.5, height=3.5) as (figure, axes):
+    with subplots(1, 2, width=10.5, height=3.8) as (figure, axes):
         left, right = axes[0]
         for rule, look in LOOK.items():
             rows = result["rules"][str(rule)]
-            left.plot(list(BITS), [abs(row["measured"][0]) for row in rows], label=str(rule), **look)
+            left.plot(list(BITS), [row["measured"][0] for row in rows], **look)
             seeds = np.array([row["arrived"] for row in rows])
-            right.plot(list(BITS), seeds.mean(axis=1), label=str(rule), **look)
+            right.plot(list(BITS), seeds.mean(axis=1), **look)
             right.fill_between(
                 list(BITS), seeds.min(axis=1), seeds.max(axis=1), color=look["color"], alpha=0.15, linewidth=0
             )
-        left.plot(list(BITS), [2.0 ** -(r + 1) for r in BITS], color=COLOURS["grey"], linewidth=0.8)
-        left.text(9.2, 2.0**-9.4, "2^-(r+1)", color=COLOURS["grey"], fontsize=8.5)
         left.set_yscale("symlog", base=2, linthresh=2.0**-18)
-        left.set_title("Truncation rounds toward zero: mean bias, in ulp")
-        right.set_title(f"{STEPS} updates of an ulp / {2**AHEAD * 12 // 13}: share that arrives")
+        left.set_yticks([*(-(2.0**-k) for k in (2, 7, 12, 17)), 0, 2.0**-17])
+        left.minorticks_off()
+        left.set_ylim(-0.5, 2.0**-15)
+        left.set_title("mean bias (ulp): below 0 is toward zero")
+        right.axhline(1, color=COLOURS["grey"], linewidth=0.8, zorder=0)
+        right.set_title(f"share that arrives of {STEPS} updates of ulp / {2**AHEAD * 12 // 13}")
+        for panel, rule, at, text in (
+            (left, Rule.TRUNCATE, (6.5, -(2.0**-6)), "truncate: 2^-17 - 2^-(r+1)"),
+            (left, Rule.CENTRED, (1, 2.0**-16.4), "centred"),
+            (left, Rule.NEAREST_FIRST, (1, -(2.0**-17.9)), "nearest_first"),
+            (right, Rule.TRUNCATE, (6.2, 0.6), "truncate"),
+            (right, Rule.CENTRED, (5.4, 1.8), "centred"),
+            (right, Rule.NEAREST_FIRST, (5.4, 1.6), "nearest_first"),
+        ):
+            panel.text(*at, text, color=LOOK[rule]["color"], fontsize=9)
         for panel in (left, right):
             panel.set_xlabel("random bits r")
             panel.set_xticks(list(BITS)[::3])
-            label_ends(panel, gap=0.08)
-        right.set_ylim(-0.05, 1.3)
+        figure.suptitle(
+            "Truncation is biased toward zero; by every rule few random bits lose small updates",
+            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
         save(figure, FIGURES / "sr_random_bits")
 
 

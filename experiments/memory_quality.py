@@ -6,6 +6,7 @@ in common is learned from tasks that are cheap, a smaller model trained a shorte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,23 @@ SMALL, SMALL_STEPS = Model(layers=1, width=16, heads=2, context=32), 60
 TASKS = tuple((rate, beta2) for rate in PEAKS for beta2 in (0.95, 0.999))
 #: The share of the configurations that is looked at, and choices at random beside the D-optimal one.
 SHARE, DRAWS = 0.2, 200
+#: Mark and colour of each format.
+LOOK = {
+    "bfloat16": ("o", COLOURS["blue"]),
+    "float16": ("s", COLOURS["green"]),
+    "float8_e4m3fn": ("D", COLOURS["vermilion"]),
+}
+#: Losses below are drawn nearer, with the names of some configurations of bfloat16, points from their marks.
+LOW = 3.03
+NAMED = {
+    "plain": (14, 4),
+    "stochastic": (-4, -13),
+    "fp8-moments": (6, -11),
+    "collage-plus": (-26, -13),
+    "fp32-master": (7, -4),
+    "mcf-3": (-20, -13),
+    "bitnet": (7, -3),
+}
 
 
 def configurations() -> list[tuple[mcf.Strategy, mcf.Format]]:
@@ -181,50 +199,92 @@ def table() -> str:
 
 
 def draw() -> None:
-    """Draw loss against bytes, with both frontiers."""
+    """Draw loss against bytes with both frontiers, low losses nearer, and losses against their forecast."""
     cells, found = read_result(RESULT)["cells"], completion()
-    colours = dict(zip(FORMATS, (COLOURS["blue"], COLOURS["green"], COLOURS["vermilion"]), strict=True))
-    marks = dict(zip(FORMATS, "osD", strict=True))
-    with subplots(1, 2, width=10, height=4.2) as (figure, (axes,)):
-        (left, right) = axes
-        for low in FORMATS:
-            mine = [place for place, cell in enumerate(cells) if cell["format"] == low]
-            for panel, x in ((left, found["costs"]), (right, found["losses"])):
-                y = found["losses"] if panel is left else found["forecast"]
-                for seen in (True, False):
-                    some = [place for place in mine if (place in found["chosen"]) == seen]
-                    panel.plot(
-                        x[some], y[some], marks[low], color=colours[low], markersize=5.5,
-                        markerfacecolor=colours[low] if seen else "white",
-                        label=low if seen else None,
-                    )  # fmt: skip
-        for label, style in (("measured", "-"), ("forecast", (0, (3, 2)))):
-            line = found[f"{label} frontier"]
-            left.step(
-                found["costs"][line], found["losses"][line], where="post", linestyle=style, linewidth=1.4,
-                color=COLOURS["black" if label == "measured" else "purple"], label=f"{label} frontier",
-                zorder=0,
-            )  # fmt: skip
-        for place in found["measured frontier"]:
-            left.annotate(
-                cells[place]["strategy"], (found["costs"][place], found["losses"][place]),
-                xytext=(4, -11), textcoords="offset points", fontsize=8,
-            )  # fmt: skip
+    whole = [place for place, cell in enumerate(cells) if not cell["diverged"]]
+    with subplots(1, 3, width=12, height=4.4) as (figure, (axes,)):
+        left, near, right = axes
+        for panel in (left, near):
+            _draw_points(panel, whole, cells, found, found["costs"], found["losses"])
+            _draw_frontiers(panel, whole, found)
+            panel.set_xlabel("bytes a parameter")
+        left.set(title="validation loss of the language model (nats)", ylim=(2.7, 5.2), xlim=(3.3, 20.7))
+        _draw_diverged(left, cells, found["costs"])
+        near.set(title=f"the same, below {LOW} nats", ylim=(2.77, LOW), xlim=(7.4, 20.7))
+        _name(near, cells)
+        _draw_points(right, range(len(cells)), cells, found, found["losses"], found["forecast"])
         ends = [found["losses"].min(), found["losses"].max()]
         right.plot(ends, ends, color=COLOURS["grey"], linewidth=0.8, zorder=0)
-        left.set(xlabel="bytes a parameter", title="validation loss of the language model (nats)")
-        right.set(xlabel="measured loss", title="loss completed from a fifth of the cells")
-        left.margins(y=0.1)
-        left.legend(fontsize=8)
+        right.set(xlabel="measured loss (nats)", title="loss completed from a fifth of the cells (nats)")
         right.text(
             0.97, 0.05, "filled: these were measured", ha="right", transform=right.transAxes, fontsize=8
         )
+        right.annotate(
+            "diverged, counted\nas log 256", (NOTHING, NOTHING), xytext=(-10, 0), ha="right", va="center",
+            textcoords="offset points", fontsize=8,
+        )  # fmt: skip
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8.5)
         figure.suptitle(
             f"A fifth of the cells, well chosen, tells the others to {found['mean error']:.2f} nats in the "
             f"mean; chosen at random, to {found['random'][0]:.2f}",
             fontsize=11.5, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
         save(figure, FIGURES / RESULT)
+
+
+def _name(panel: Any, cells: list[dict[str, Any]]) -> None:
+    """Name some configurations, and draw how far seeds differ."""
+    low = [cell["loss"] for cell in cells if np.mean(cell["loss"]) < LOW]
+    spread = np.sqrt(np.var(low, axis=1, ddof=1).mean())
+    grey = COLOURS["grey"]
+    panel.errorbar(18, 2.955, spread, color=grey, capsize=3, linewidth=1.2)
+    text = "+- one standard\ndeviation of\nthe seeds"
+    panel.text(17.7, 2.955, text, ha="right", va="center", fontsize=8, color=grey)
+    for cell in cells:
+        if cell["format"] == FORMATS[0] and cell["strategy"] in NAMED:
+            panel.annotate(
+                cell["strategy"], (cell["bytes"], np.mean(cell["loss"])),
+                xytext=NAMED[cell["strategy"]], textcoords="offset points", fontsize=8,
+            )  # fmt: skip
+
+
+def _draw_points(
+    panel: Any, places: Iterable[int], cells: list[dict[str, Any]], found: dict[str, Any], x: Any, y: Any
+) -> None:
+    """Draw configurations, those filled that the forecast has seen."""
+    for place in places:
+        mark, colour = LOOK[cells[place]["format"]]
+        inside = colour if place in found["chosen"] else "white"
+        panel.plot(x[place], y[place], mark, color=colour, markersize=5.5, markerfacecolor=inside)
+
+
+def _draw_frontiers(panel: Any, whole: list[int], found: dict[str, Any]) -> None:
+    """Draw both frontiers of what was trained to the end, and their legend."""
+    for low, (mark, colour) in LOOK.items():
+        panel.plot([], [], mark, color=colour, label=low)
+    for label, colour, style in (("measured", "black", "-"), ("forecast", "purple", (0, (3, 2)))):
+        line = [place for place in found[f"{label} frontier"] if place in whole]
+        costs, losses = found["costs"], found["losses"]
+        panel.step(
+            [*costs[line], costs.max()], [*losses[line], losses[line[-1]]], where="post", linestyle=style,
+            linewidth=1.4, color=COLOURS[colour], label=f"{label} frontier", zorder=0,
+        )  # fmt: skip
+
+
+def _draw_diverged(panel: Any, cells: list[dict[str, Any]], costs: Any) -> None:
+    """Draw what has no loss at the top edge, one below the other."""
+    high: dict[float, int] = {}
+    for place, cell in enumerate(cells):
+        if cell["diverged"]:
+            row = high[costs[place]] = high.get(costs[place], -1) + 1
+            mark, colour = LOOK[cell["format"]]
+            panel.plot(
+                costs[place], 0.99 - 0.035 * row, mark, color=colour, markersize=5.5, markerfacecolor="white",
+                transform=panel.get_xaxis_transform(), clip_on=False,
+            )  # fmt: skip
+    panel.text(
+        max(high) + 0.5, 0.99, "diverged", va="center", fontsize=8, transform=panel.get_xaxis_transform()
+    )
 
 
 def study() -> None:

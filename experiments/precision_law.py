@@ -15,7 +15,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.cells import Cell, Model, sweep_options, train
 from experiments.common import FIGURES, read_result, write_result
-from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, Fit, fit
+from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, Fit, fit, share_band
 from mcfsim.optim.strategies import FLOAT32, Addition, Stored
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
@@ -26,6 +26,8 @@ SIZES = tuple(Model(layers=2, width=width, heads=4, context=64) for width in (16
 #: Bits of the weights; None for binary32, which is as many as it takes.
 BITS = (4, 5, 6, 7, 8, 10, None)
 HELD_OUT = 6
+#: Where binary32 is drawn on an axis of bits, behind a break.
+WIDE = 11.5
 SEEDS, STEPS, PEAK, BETA2 = 3, 120, 3e-3, 0.95
 #: How each constant is called.
 SYMBOLS = {"a": "A", "alpha": "alpha", "floor": "E + B D^-alpha", "gamma": "gamma (bits)", "offset": "n"}
@@ -132,39 +134,60 @@ def _of_digits(found: Fit, digits: int = 5) -> Fit:
 
 
 def draw() -> None:
-    """Draw losses by precision with the fit, and the share of parameters by precision."""
+    """Draw losses by precision with the fit, and the share of parameters by precision with its band."""
     found, cells = _of_digits(fit(*columns())), read_result(RESULT)["cells"]
-    shown = np.linspace(3.4, 11, 200)
+    percent = f"{100 * found.confidence:.0f} %"
+    numbers = [bits for bits in BITS if bits]
+    shown = np.linspace(numbers[0], numbers[-1], 61)
+    low, high = share_band(*columns(), shown.tolist(), found.confidence).round(4)
     colours = [COLOURS[name] for name in ("sky", "green", "orange", "vermilion")]
-    with subplots(1, 2, width=9.5, height=3.9) as (figure, (axes,)):
+    with subplots(1, 2, width=10, height=4) as (figure, (axes,)):
         left, right = axes
-        for model, colour in zip(SIZES, colours, strict=True):
-            mine = [cell for cell in cells if cell["width"] == model.width]
-            for cell in mine:
-                bits, inside = cell["bits"] or 11.5, "white" if cell["bits"] == HELD_OUT else colour
-                left.plot([bits] * 2, [min(cell["loss"]), max(cell["loss"])], color=colour, linewidth=0.7)
+        for place, (model, colour) in enumerate(zip(SIZES, colours, strict=True)):
+            for cell in (cell for cell in cells if cell["width"] == model.width):
+                at = (cell["bits"] or WIDE) + 0.07 * (place - 1.5)  # side by side, as their ranges overlap
+                left.plot([at] * 2, [min(cell["loss"]), max(cell["loss"])], color=colour, linewidth=0.9)
+                inside = "white" if cell["bits"] == HELD_OUT else colour
                 mean = np.mean(cell["loss"])
-                left.plot(bits, mean, "o", color=colour, markersize=4.5, markerfacecolor=inside)
-            label = f"N = {model.size:,}"
-            left.plot(shown, found.predict(model.size, shown), color=colour, linewidth=1.2, label=label)
-        left.set_xticks([4, 5, 6, 7, 8, 10, 11.5], ["4", "5", "6", "7", "8", "10", "32"])
+                left.plot(at, mean, "o", color=colour, markersize=4.5, markerfacecolor=inside)
+            left.plot(
+                shown, found.predict(model.size, shown), color=colour, linewidth=1.2,
+                label=f"N = {model.size:,}",
+            )  # fmt: skip
+            end = float(found.predict(model.size, 32))
+            left.plot([WIDE - 0.3, WIDE + 0.3], [end] * 2, color=colour, linewidth=1.2)
+        left.set_xticks([*numbers, WIDE], [*map(str, numbers), "32"])
+        _break(left, (numbers[-1] + WIDE) / 2)
         left.set(xlabel="bits of the weights", title="validation loss (nats): means and ranges of seeds, fit")
-        left.text(6.1, left.get_ylim()[1], "open: left out of the second fit", fontsize=8, va="top")
+        left.text(5.3, left.get_ylim()[1], "open: left out of the second fit", fontsize=8, va="top")
         left.legend(fontsize=8)
-        right.plot(shown, found.effective.share(shown), color=COLOURS["black"], label="fitted here")
+        right.fill_between(
+            shown, low, high, color=COLOURS["black"], alpha=0.12, linewidth=0,
+            label=f"{percent} region of gamma and n",
+        )  # fmt: skip
+        right.plot(shown, found.effective.share(shown), color=COLOURS["black"], label="best fit")
         right.plot(
             shown, PUBLISHED_FLOAT_WEIGHTS.share(shown), color=COLOURS["purple"], linestyle=(0, (4, 2)),
             label="published, its own setup",
         )  # fmt: skip
         right.set(xlabel="bits of the weights", ylim=(0, 1.03), title="effective share of the parameters")
         right.legend(loc="lower right")
-        least = min(bits for bits in BITS if bits)
+        best = float(found.effective.share(numbers[0]))
         figure.suptitle(
-            f"By the best fit weights of {least} bits act like "
-            f"{100 * float(found.effective.share(least)):.0f} % of the parameters; its intervals are wide",
+            f"Weights of {numbers[0]} bits act like {100 * best:.0f} % of the parameters by the best fit, "
+            f"{100 * low[0]:.0f} to {100 * high[0]:.0f} % by its {percent} region",
             fontsize=11.5, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
         save(figure, FIGURES / RESULT)
+
+
+def _break(panel: Any, at: float) -> None:
+    """Mark a break of the axis below."""
+    ends = [at - 0.08, at + 0.08]
+    over: dict[str, Any] = {"transform": panel.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+    panel.plot(ends, [0, 0], color="white", linewidth=2, **over)
+    slash = [(-1, -2), (1, 2)]
+    panel.plot(ends, [0, 0], color="black", linestyle="none", marker=slash, markersize=9, **over)
 
 
 def study() -> None:

@@ -222,8 +222,62 @@ def fit(
         If lengths differ, a number is out of range or not finite, or there are fewer than six trainings,
         two sizes or three precisions.
     """
-    from scipy.stats import f as f_distribution
+    squares, unit = _given(sizes, bits, losses, confidence)
+    least, x = squares.least(squares.starts())
+    limit = squares.limit(least, confidence, 1)
+    constants = {}
+    for place, name in enumerate(_NAMES):
+        found = squares.end(x, place, -1, limit), float(x[place]), squares.end(x, place, 1, limit)
+        low, value, high = map(math.exp, found) if name in _LOGARITHMS else found
+        constants[name] = Interval(value, low, high)
+    residual = math.sqrt(least / squares.losses.size)
+    return Fit(MappingProxyType(constants), unit, residual, confidence)
 
+
+def share_band(
+    sizes: Sequence[float],
+    bits: Sequence[float],
+    losses: Sequence[float],
+    at: Sequence[float],
+    confidence: float = 0.95,
+) -> Vector:
+    """Return the least and the largest share at some bits, of all gamma and offset that fit well enough.
+
+    These are in their joint profile region: where the sum of squares, with the other constants fitted anew,
+    is at most ``1 + 2 F / (count - 5)`` times the least one, F by the distribution of that name.
+
+    Parameters
+    ----------
+    sizes, bits, losses, confidence
+        As `fit` takes them.
+    at : sequence of float
+        Numbers of bits, which are positive and finite.
+
+    Returns
+    -------
+    array, shape (2, len(at))
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `fit` does, or if a number of bits is out of range.
+    """
+    if not all(0 < number < math.inf for number in at):
+        raise ValueError("bits must be positive and finite")
+    squares, _ = _given(sizes, bits, losses, confidence)
+    least, x = squares.least(squares.starts())
+    limit = squares.limit(least, confidence, 2)
+    ends = []
+    for number in at:
+        shares, start = _Shares(squares, number), np.array([*x[:4], x[4] - number / math.exp(x[3])])
+        ends.append([max(-math.expm1(shares.end(start, 4, sign, limit)), 0.0) for sign in (1, -1)])
+    return np.array(ends).T
+
+
+def _given(
+    sizes: Sequence[float], bits: Sequence[float], losses: Sequence[float], confidence: float
+) -> tuple[_Squares, float]:
+    """Return the sum of squares of what a fit is given, and the unit of sizes; refuse what makes no sense."""
     check_processor()
     n, p, y = (np.asarray(item, np.float64) for item in (sizes, bits, losses))
     if not (n.shape == p.shape == y.shape and n.ndim == 1):
@@ -234,16 +288,8 @@ def fit(
         raise ValueError("a fit of five constants needs six trainings, two sizes and three precisions")
     if not 0 < finite_number("confidence", confidence) < 1:
         raise ValueError(f"confidence = {confidence} must lie in (0, 1)")
-    unit, free = math.exp(float(np.log(n).mean())), n.size - len(_NAMES)
-    squares = _Squares(n / unit, p, y)
-    least, x = squares.least(squares.starts())
-    limit = least * (1 + f_distribution.ppf(confidence, 1, free) / free)
-    constants = {}
-    for place, name in enumerate(_NAMES):
-        found = squares.end(x, place, -1, limit), float(x[place]), squares.end(x, place, 1, limit)
-        low, value, high = map(math.exp, found) if name in _LOGARITHMS else found
-        constants[name] = Interval(value, low, high)
-    return Fit(MappingProxyType(constants), unit, math.sqrt(least / n.size), confidence)
+    unit = math.exp(float(np.log(n).mean()))
+    return _Squares(n / unit, p, y), unit
 
 
 class _Squares:
@@ -254,6 +300,13 @@ class _Squares:
         self.low, self.high = np.array(_BOUNDS).T
         self.low[2] += losses.min()
         self.high[2] += losses.max()
+
+    def limit(self, least: float, confidence: float, together: int) -> float:
+        """Return up to where the sum of squares leaves so many constants together within the confidence."""
+        from scipy.stats import f as f_distribution
+
+        free = self.losses.size - len(_NAMES)
+        return least * (1 + together * float(f_distribution.ppf(confidence, together, free)) / free)
 
     def starts(self) -> list[Vector]:
         """Return where fits begin."""
@@ -310,3 +363,15 @@ class _Squares:
             else:
                 inside = near
         return beyond
+
+
+class _Shares(_Squares):
+    """The same with the exponent at some bits, the logarithm of the share that is lost, for the offset."""
+
+    def __init__(self, squares: _Squares, at: float) -> None:
+        super().__init__(squares.sizes, squares.bits, squares.losses)
+        self.at = at
+
+    def residuals(self, x: Vector) -> Vector:
+        """Return what is left of each loss."""
+        return super().residuals(np.array([*x[:4], x[4] + self.at / math.exp(x[3])]))

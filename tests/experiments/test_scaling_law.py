@@ -9,7 +9,14 @@ import pytest
 from scipy.optimize import curve_fit
 from scipy.stats import f as f_distribution
 
-from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, PrecisionLaw, fit
+from experiments.scaling_law import (
+    PUBLISHED,
+    PUBLISHED_FLOAT_WEIGHTS,
+    Effective,
+    PrecisionLaw,
+    fit,
+    share_band,
+)
 from tests.shared.refusals import check, refusals, refused
 
 SIZES, BITS = np.repeat([3e3, 1e4, 3e4, 1e5], 7), np.tile([4, 5, 6, 7, 8, 10, math.inf], 4)
@@ -88,15 +95,35 @@ def test_the_ends_of_intervals_are_where_the_profile_crosses(confidence):
         for end in (item.low, item.high):
             for sign in (-1, 1):
                 held = end + sign * 0.01 * (end - item.value)
-                assert (squares(name, held, values, losses) > limit) == (sign > 0), (name, end)
+                assert (squares({name: held}, values, losses) > limit) == (sign > 0), (name, end)
 
 
-def squares(name, held, values, losses):
-    """Return the least sum of squares with one constant held."""
-    others = [other for other in values if other != name]
+@pytest.mark.slow
+@pytest.mark.parametrize("confidence", [0.68, 0.95])
+def test_the_band_of_shares_is_what_pairs_of_gamma_and_offset_in_their_region_reach(confidence):
+    """By curve_fit for every pair of a grid: all in the region are in the band, and some near each end."""
+    losses, at = law(SIZES, BITS, **TRUE) + np.random.default_rng(1).normal(0, 0.01, SIZES.size), [4, 5.5, 8]
+    low, high = share_band(SIZES, BITS, losses, at, confidence)
+    values = {name: item.value for name, item in fit(SIZES, BITS, losses).constants.items()}
+    least = np.square(law(SIZES, BITS, **values) - losses).sum()
+    limit = least * (1 + 2 * f_distribution.ppf(confidence, 2, SIZES.size - 5) / (SIZES.size - 5))
+    reached = []
+    for gamma in values["gamma"] * np.linspace(0.6, 1.6, 41):
+        for exponent in np.log(1 - np.linspace(low[0] - 0.02, high[0] + 0.02, 41)):
+            held = {"gamma": gamma, "offset": exponent + 4 / gamma}
+            if squares(held, values, losses) <= limit:
+                reached.append(Effective(**held).share(at))
+    assert (np.min(reached, axis=0) >= low - 1e-4).all()
+    assert (np.max(reached, axis=0) <= high + 1e-4).all()
+    assert np.ptp(reached, axis=0) == pytest.approx(high - low, rel=0.1)
+
+
+def squares(held, values, losses):
+    """Return the least sum of squares with some constants held."""
+    others = [other for other in values if other not in held]
 
     def model(_, *rest):
-        return law(SIZES, BITS, **dict(zip(others, rest, strict=True)), **{name: held})
+        return law(SIZES, BITS, **dict(zip(others, rest, strict=True)), **held)
 
     best, _ = curve_fit(model, SIZES, losses, [values[other] for other in others], maxfev=20_000)
     return np.square(model(None, *best) - losses).sum()
@@ -121,6 +148,7 @@ def fitted(name, x):
     refused(ValueError, "finite", fitted, ("losses", np.full(28, math.inf))),
     refused(ValueError, "two sizes and three precisions", fitted, ("sizes", SAME), ("bits", SAME)),
     refused(ValueError, "confidence", fitted, ("confidence", 1)),
+    refused(ValueError, "positive and finite", lambda x: share_band(SIZES, BITS, SIZES, [x]), 0, math.inf),
     refused(ValueError, "gamma", Effective, 0, -1, math.nan, math.inf),
     refused(ValueError, "bits must be positive", Effective(1.0).share, 0, -3, math.nan),
     refused(

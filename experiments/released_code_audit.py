@@ -131,29 +131,37 @@ def rounded_update() -> float:
 
 def draw(found: Mapping[str, Mapping[str, list[float]]], runs: Runs) -> None:
     """Draw v under each fault, and what each does to the loss beside the right algorithm."""
-    with subplots(2, 2, width=10, height=6.4) as (figure, ((second, aliased), (both, others))):
+    with subplots(2, 2, width=11, height=6.6) as (figure, ((second, aliased), (both, others))):
         _draw_steady(second, found)
-        titles = {0.95: (aliased, "aliased"), 0.999: (both, "both")}
-        for beta2, (panel, fault) in titles.items():
-            label = {"aliased": "aliased", "both": "both faults"}[fault]
+        for panel, beta2, fault, label in (
+            (aliased, 0.95, "aliased", "as released"),
+            (both, 0.999, "both", "both faults"),
+        ):
+            rated = "fp32 master, rate\ntimes sqrt(1 / v)"
             lines = (
-                ("right", RIGHT, "plus, right", "blue", "-"),
-                (fault, RIGHT, f"plus, {label}", "vermilion", "-"),
-                (f"rates of {fault}", REFERENCE, "fp32 master,\nrate * sqrt(1 / v)", "black", (0, (4, 2))),
+                ("right", RIGHT, "collage-plus, right", "blue", "-"),
+                (fault, RIGHT, f"collage-plus,\n{label}", "vermilion", "-"),
+                (f"rates of {fault}", REFERENCE, rated, "black", (0, (4, 2))),
             )
             _draw_losses(panel, runs, beta2, lines)
         aliased.set_title(
-            "v a third, beta2 = .95: a longer learning rate\ngains fp32 master weights about as much"
+            "beta2 = 0.95, v a third of what it should be: with a\n"
+            "larger learning rate fp32 master weights gain about as much"
         )
-        both.set_title("v never decays, beta2 = .999: a shorter one\ncosts them about as much")
+        both.set_title(
+            "beta2 = 0.999, v too large: with a smaller\n"
+            "learning rate fp32 master weights lose a similar amount"
+        )
+        light = chosen(NONE.upper().lower())
         lines = (
-            ("right", "plain", "plain, right", "orange", "-"),
-            ("right", chosen(NONE.upper().lower()), "plain, as it is\nchosen: light", "vermilion", "-"),
-            ("rounded", REFERENCE, "fp32 master,\nrounded updates", "sky", "-"),
+            ("right", "plain", "plain bf16, right", "orange", "-"),
+            ("right", light, "plain bf16, as released:\nCollage-light", "vermilion", "-"),
+            ("rounded", REFERENCE, "fp32 master,\nupdates rounded", "sky", "-"),
         )
         _draw_losses(others, runs, 0.999, lines)
         others.set_title(
-            "the plain baseline runs light; master weights\nhardly feel rounded updates, beta2 = .999"
+            "beta2 = 0.999: the released plain bf16 is Collage-light;\n"
+            "rounded updates cost master weights next to nothing"
         )
         figure.suptitle(
             "The released Collage-plus beats fp32 master weights by longer updates, not by precision",
@@ -166,9 +174,9 @@ def _draw_steady(panel: Any, found: Mapping[str, Mapping[str, list[float]]]) -> 
     """Draw v / g^2 of a constant gradient by beta2: median, and range of the significands."""
     styles = {
         "right": ("right", "blue", "o"),
-        "aliased": ("product aliased", "vermilion", "s"),
+        "aliased": ("product overwrites its factor", "vermilion", "s"),
         "default": ("beta2 against float32", "purple", "^"),
-        "both": ("both", "black", "x"),
+        "both": ("both faults", "black", "x"),
     }
     for place, (fault, (label, colour, marker)) in enumerate(styles.items()):
         low, median, high = np.array([row[fault] for row in found.values()]).T
@@ -182,7 +190,10 @@ def _draw_steady(panel: Any, found: Mapping[str, Mapping[str, list[float]]]) -> 
     panel.minorticks_off()
     panel.set_xticks(range(len(found)), list(found))
     panel.set_xlabel("beta2")
-    panel.set_title("v / g^2 after a long constant gradient:\na third of what it should be, or without end")
+    panel.set_ylabel("v / g^2 after a long\nconstant gradient")
+    panel.set_title(
+        "v / g^2 should be 1: faults of the released code\nmake it a third, or let it grow without end"
+    )
     panel.legend(fontsize=8.5, loc="upper left")
 
 
@@ -205,7 +216,7 @@ def _draw_losses(
     panel.set_xlim(0, references[0].steps[-1])
     panel.set_ylabel("loss minus that of fp32 master\nweights, same batches (nats)")
     panel.set_xlabel("step")
-    label_ends(panel, gap=0.12)
+    label_ends(panel, gap=0.16)  # labels have two lines
 
 
 def table() -> str:

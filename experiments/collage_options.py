@@ -12,7 +12,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES, in_processes, write_result
 from mcfsim.optim.strategies import LOW, Addition, Stored
-from mcfsim.report.plotting import STRATEGY_STYLES, save, subplots
+from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, save, subplots
 
 STEPS = 300
 SEEDS = (0, 1, 2)
@@ -76,11 +76,14 @@ def summarize(runs: list[mcf.Run], name: str, references: list[mcf.Run]) -> dict
 def draw(runs: dict[float, list[mcf.Run]]) -> None:
     """Draw what each option loses, step by step: one row a beta2."""
     panels = (
-        ("difference", "loss minus that of fp32 master\nweights, same batches (nats)"),
+        (
+            "difference",
+            "training loss of the batch (not validation)\nminus that of fp32 master weights (nats)",
+        ),
         ("lost", "share of weights that ignore\ntheir update"),
         ("normalized_edq", "effective share of the\nupdate (EDQ / ||D||)"),
     )
-    with subplots(len(BETAS), len(panels), width=10, height=5.8) as (figure, axes):
+    with subplots(len(BETAS), len(panels), width=10.5, height=6) as (figure, axes):
         for row, beta2 in zip(axes, BETAS, strict=True):
             steps = runs[beta2][0].steps
             for panel, (measure, title) in zip(row, panels, strict=True):
@@ -96,6 +99,11 @@ def draw(runs: dict[float, list[mcf.Run]]) -> None:
                 panel.set_title(title if beta2 == BETAS[0] else "")
                 panel.set_xlim(0, STEPS)
             row[0].set_ylabel(f"beta2 = {beta2}")
+            # Linear up to a thousandth, so that compensated options can be told from zero beside plain.
+            row[0].axhline(0, color=COLOURS["grey"], linewidth=0.8, zorder=0)
+            row[0].set_yscale("symlog", linthresh=1e-3)
+            row[0].set_yticks([-0.001, 0, 0.001, 0.01, 0.1], ["-0.001", "0", "0.001", "0.01", "0.1"])
+            row[0].minorticks_off()
             row[1].set_ylim(-0.03, 1.03)
             row[2].set_ylim(-0.03, 1.08)
         for panel in axes[-1]:
@@ -103,7 +111,7 @@ def draw(runs: dict[float, list[mcf.Run]]) -> None:
         handles, labels = axes[0][1].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=10)
         figure.suptitle(
-            "Plain bf16 stops learning; Collage keeps every update, in 10 or 12 bytes a parameter, not 16",
+            "Plain bf16 stops learning; Collage keeps the updates, in 10 or 12 bytes a parameter, not 16",
             fontsize=11.5, fontweight="bold", x=0.01, ha="left",
         )  # fmt: skip
         save(figure, FIGURES / "collage_options")

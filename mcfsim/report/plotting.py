@@ -37,9 +37,15 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {"color": COLOURS["vermilion"], "linestyle": "-"},
         "fp32-optim": {"color": COLOURS["orange"], "linestyle": (0, (5, 2))},
-        # It follows collage-light, and is drawn on top of it.
-        "kahan": {"color": COLOURS["purple"], "linestyle": (0, (1, 3)), "zorder": 3},
-        "collage-light": {"color": COLOURS["sky"], "linestyle": "-"},
+        # It follows collage-light, which lies below all others: circles on a wide line.
+        "kahan": {
+            "color": COLOURS["purple"],
+            "linestyle": "none",
+            "marker": "o",
+            "markersize": 5,
+            "zorder": 3,
+        },
+        "collage-light": {"color": COLOURS["sky"], "linestyle": "-", "linewidth": 4.5},
         "collage-plus": {"color": COLOURS["blue"], "linestyle": "-"},
         "fp32-master": {"color": COLOURS["black"], "linestyle": (0, (4, 2))},
         # These lie near the strategy of the same colour, and differ in dashes.

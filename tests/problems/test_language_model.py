@@ -12,7 +12,7 @@ import pytest
 
 from mcfsim import FORMATS
 from mcfsim.oracle import operate
-from mcfsim.training.problems import Corpus, LanguageModel, language_model
+from mcfsim.training.problems import Corpus, LanguageModel, Llama, language_model
 from mcfsim.training.problems._transformer import as_integers
 from tests.problems.test_problems import EXACT, EXAMPLES, TEXT, assert_derivative, generic
 
@@ -27,7 +27,24 @@ def mp_loss(model, parameters, window):
     def norm(row, gain):
         return row / mpmath.sqrt(row @ row / width + mpmath.mpf(1e-5)) * gain
 
-    stream = [parameters["embedding"][tokens[i]] + parameters["positions"][i] for i in positions]
+    def turned(row, position):
+        """Multiply complex numbers, of a column of the first half and one of the second, by exp(i angle)."""
+        if not isinstance(model, Llama):
+            return row
+        half = depth // 2
+        powers = [mpmath.mpf(10_000) ** (mpmath.mpf(-i) / half) for i in range(half)]
+        pairs = [mpmath.mpc(row[i], row[half + i]) * mpmath.expj(position * powers[i]) for i in range(half)]
+        return np.array([z.real for z in pairs] + [z.imag for z in pairs])
+
+    def activation(hidden):
+        if not isinstance(model, Llama):
+            return np.maximum(hidden, 0) ** 2
+        gate, up = np.split(hidden, 2)
+        return np.array([a / (1 + mpmath.exp(-a)) for a in gate]) * up
+
+    stream = [parameters["embedding"][tokens[i]] for i in positions]
+    if "positions" in parameters:
+        stream = [stream[i] + parameters["positions"][i] for i in positions]
     for layer in range(model.layers):
         own = f"layer{layer}."
         part = {name.removeprefix(own): p for name, p in parameters.items() if name.startswith(own)}
@@ -36,21 +53,23 @@ def mp_loss(model, parameters, window):
             gathered = []
             for head in range(0, width, depth):
                 query, key, value = ([row[k + head :][:depth] for row in qkv] for k in (0, width, 2 * width))
+                query, key = ([turned(row, j) for j, row in enumerate(rows)] for rows in (query, key))
                 scores = [mpmath.exp(query[i] @ key[j] / mpmath.sqrt(depth)) for j in range(i + 1)]
                 gathered += list(np.array(scores) @ np.array(value[: i + 1]) / sum(scores))
             stream[i] = stream[i] + np.array(gathered) @ part["attention.out"]
             hidden = norm(stream[i], part["mlp.gain"]) @ part["mlp.up"]
-            stream[i] = stream[i] + np.maximum(hidden, 0) ** 2 @ part["mlp.down"]
+            stream[i] = stream[i] + activation(hidden) @ part["mlp.down"]
     losses = []
     for i in positions:
-        logits = parameters["embedding"] @ norm(stream[i], parameters["gain"])
+        logits = parameters.get("head", parameters["embedding"]) @ norm(stream[i], parameters["gain"])
         losses.append(mpmath.log(sum(map(mpmath.exp, logits))) - logits[targets[i]])
     return sum(losses) / len(losses)
 
 
 @pytest.mark.slow
-def test_loss_and_gradient_against_an_independent_model_in_mpmath():
-    model = LanguageModel(TEXT, layers=1, width=4, heads=2, context=3, batch=1)
+@pytest.mark.parametrize(("kind", "width"), [(LanguageModel, 4), (Llama, 8)])
+def test_loss_and_gradient_against_an_independent_model_in_mpmath(kind, width):
+    model = kind(TEXT, layers=1, width=width, heads=2, context=3, batch=1)
     parameters = generic(model)
     loss, gradient = model.loss_and_gradient(parameters, step=0, seed=0)
     (window,) = model.training_batch(step=0, seed=0).tolist()

@@ -12,6 +12,7 @@ from mcfsim.training.problems import (
     Corpus,
     Digits,
     LanguageModel,
+    Llama,
     LogisticRegression,
     Problem,
     Quadratic,
@@ -21,13 +22,14 @@ from mcfsim.training.problems.registry import PROBLEMS
 
 TEXT = Corpus.from_bytes(np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes(), "random")
 EXACT = [Quadratic(6, 1e4, seed=4), Rosenbrock(5), LogisticRegression(l2=0.01), Digits(hidden=5, batch=7)]
-EXACT.append(LanguageModel(TEXT, layers=2, width=8, heads=2, context=5, batch=3))
+EXACT += [kind(TEXT, layers=2, width=8, heads=2, context=5, batch=3) for kind in (Llama, LanguageModel)]
 #: Those whose gradient is not that of their rounded loss, too, and one of the standard library's text.
 EXAMPLES = [
     *EXACT,
     Digits(hidden=4, batch=8, format="posit8", loss_format="posit16", sums="each"),
     Digits(hidden=3, batch=2, format="float8_e4m3fn"),
     LanguageModel(layers=1, width=6, heads=3, context=4, batch=2),
+    Llama(TEXT, layers=1, width=8, heads=2, context=5, batch=3, activation_bits=8),
     LanguageModel(TEXT, layers=2, width=8, heads=2, context=5, batch=3, activation_bits=8),
 ]
 
@@ -141,6 +143,7 @@ INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "cont
         (Digits, {"format": "posit32"}, UnsupportedFormatError, "posit32 has numbers that float32"),
         (Digits, {"format": "posit8", "loss_format": CODED}, ValueError, "is not what its name means"),
         (LanguageModel, {"heads": 3}, ValueError, "heads = 3 must divide width = 64"),
+        (Llama, {"width": 6, "heads": 2}, ValueError, "width / heads = 3 must be even"),
         (LanguageModel, {"context": 400}, ValueError, "context = 400 needs longer texts than one of 400"),
         *((LanguageModel, {"activation_bits": bad}, ValueError, "activation_bits") for bad in (1, 17)),
         *((LanguageModel, {"activation_bits": bad}, TypeError, "activation_bits") for bad in (True, 8.0)),

@@ -3,6 +3,7 @@
 from mcfsim.training.problems.base import Problem
 from mcfsim.training.problems.digits import Digits
 from mcfsim.training.problems.language_model import Corpus, LanguageModel
+from mcfsim.training.problems.llama import Llama
 from mcfsim.training.problems.logistic import LogisticRegression
 from mcfsim.training.problems.quadratic import Quadratic
 from mcfsim.training.problems.registry import get_problem
@@ -12,6 +13,7 @@ __all__ = [
     "Corpus",
     "Digits",
     "LanguageModel",
+    "Llama",
     "LogisticRegression",
     "Problem",
     "Quadratic",

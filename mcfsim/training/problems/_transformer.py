@@ -85,7 +85,56 @@ def squared_relu(x: Array) -> tuple[Array, Back]:
     return positive * positive, backward
 
 
-def causal_attention(qkv: Array, sequences: int, heads: int) -> tuple[Array, Back]:
+def gated_silu(x: Array) -> tuple[Array, Back]:
+    """Return ``silu(a) b`` of rows that hold a and b side by side; ``silu(a) = a / (1 + exp(-a))``.
+
+    References
+    ----------
+    Shazeer, GLU Variants Improve Transformer, arXiv 2002.05202, 2020 (SwiGLU).
+    """
+    gate, up = np.split(x, 2, axis=1)
+    share = 1 / (1 + np.exp(-gate))
+    opened = gate * share
+
+    def backward(dy: Array) -> Array:
+        dx = np.empty_like(x)
+        dgate, dup = np.split(dx, 2, axis=1)
+        np.multiply(dy, opened, out=dup)
+        dy *= up
+        # silu' = share (1 + a (1 - share)) = share + silu (1 - share)
+        np.multiply(dy, share + opened * (1 - share), out=dgate)
+        return dx
+
+    return opened * up, backward
+
+
+def turned(x: Array, angles: Array, *, back: bool = False) -> None:
+    """Turn pairs of columns of queries or keys in place, or turn them back.
+
+    Column i of the first half and of the second half of a head form a pair. It is turned by the angle of
+    (token, i), so that scores depend on the distance of tokens (RoPE).
+
+    Parameters
+    ----------
+    x : ndarray, shape (..., length, depth)
+    angles : ndarray, shape (length, depth / 2)
+        In binary64; sines and cosines are rounded to the dtype of x.
+
+    References
+    ----------
+    Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv 2104.09864, 2021.
+    """
+    cosine, sine = np.cos(angles).astype(x.dtype), np.sin(-angles if back else angles).astype(x.dtype)
+    left, right = np.split(x, 2, axis=-1)
+    first = left * cosine - right * sine
+    right *= cosine
+    right += left * sine
+    left[...] = first
+
+
+def causal_attention(
+    qkv: Array, sequences: int, heads: int, angles: Array | None = None
+) -> tuple[Array, Back]:
     """Return causal multi-head attention: every token attends to itself and the tokens before it.
 
     Parameters
@@ -94,6 +143,8 @@ def causal_attention(qkv: Array, sequences: int, heads: int) -> tuple[Array, Bac
         Queries, keys and values of all heads side by side; the queries are scaled in place.
     sequences, heads : int
         How many sequences of equal length the rows of qkv form; how many heads a third of its columns has.
+    angles : ndarray, shape (length, depth / 2), optional
+        Angles by which queries and keys are turned, see `turned`.
     """
     tokens, columns = qkv.shape
     width = columns // 3
@@ -101,6 +152,9 @@ def causal_attention(qkv: Array, sequences: int, heads: int) -> tuple[Array, Bac
     split = (sequences, tokens // sequences, 3, heads, width // heads)
     qkv[:, :width] *= scale
     query, key, value = _split_heads(qkv, split)
+    if angles is not None:
+        turned(query, angles)
+        turned(key, angles)
 
     # One row per key and one column per query: NumPy is much faster at reductions over rows. Masked weights
     # come out as exp(-inf) = 0. Every query has a finite largest score, since its own score is not masked.
@@ -125,6 +179,9 @@ def causal_attention(qkv: Array, sequences: int, heads: int) -> tuple[Array, Bac
         dweights *= weights
         np.matmul(dweights.swapaxes(-1, -2), key, out=dquery)
         np.matmul(dweights, query, out=dkey)
+        if angles is not None:
+            turned(dquery, angles, back=True)
+            turned(dkey, angles, back=True)
         dqkv[:, :width] *= scale
         return dqkv
 

@@ -296,18 +296,18 @@ class LanguageModel(DescribedProblem):
         sequences, length = tokens.shape
         table = parameters["embedding"]
         stream, embedding_back = embedding(tokens.ravel(), table)
-        by_sequence = stream.reshape(sequences, length, self.width)
-        by_sequence += parameters["positions"][:length]
+        if "positions" in self.shapes:
+            by_sequence = stream.reshape(sequences, length, self.width)
+            by_sequence += parameters["positions"][:length]
 
-        attention = partial(causal_attention, sequences=sequences, heads=self.heads)
         backs: list[BranchBack] = []
         for layer in range(self.layers):
-            for kind, middle in (("attention", attention), ("mlp", squared_relu)):
+            for kind, middle in self._middles(sequences, length).items():
                 change, back = self._branch(parameters, layer, kind, stream, middle)
                 stream += change
                 backs.append(back)
         normal, norm_back = rms_norm(stream, parameters["gain"])
-        logits, head_back = matmul(normal, table.T)
+        logits, head_back = matmul(normal, parameters.get("head", table).T)
 
         def backward(dlogits: Array) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
@@ -315,13 +315,23 @@ class LanguageModel(DescribedProblem):
             dstream, gradients["gain"] = norm_back(dnormal)
             for back in reversed(backs):
                 dstream += back(dstream, gradients)
-            dpositions = np.zeros_like(parameters["positions"])
-            dpositions[:length] = dstream.reshape(sequences, length, self.width).sum(axis=0)
-            gradients["positions"] = dpositions
-            gradients["embedding"] = embedding_back(dstream) + dhead.T
+            if "positions" in self.shapes:
+                dpositions = np.zeros_like(parameters["positions"])
+                dpositions[:length] = dstream.reshape(sequences, length, self.width).sum(axis=0)
+                gradients["positions"] = dpositions
+            gradients["embedding"] = embedding_back(dstream)
+            if "head" in self.shapes:
+                gradients["head"] = np.ascontiguousarray(dhead.T)
+            else:
+                gradients["embedding"] = gradients["embedding"] + dhead.T
             return {name: gradients[name] for name in self.shapes}
 
         return logits, backward
+
+    def _middles(self, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
+        """Return the function between the two matrices of each branch, for a batch of this shape."""
+        attention = partial(causal_attention, sequences=sequences, heads=self.heads)
+        return {"attention": attention, "mlp": squared_relu}
 
     def _branch(
         self, parameters: Tensors, layer: int, kind: str, stream: Array, middle: Callable[[Array], Any]

@@ -1,0 +1,64 @@
+"""The language model over bytes in the shape of LLaMA: rotary positions, gated perceptrons, untied head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mcfsim.training.problems._transformer import Array, causal_attention, gated_silu
+from mcfsim.training.problems.language_model import VOCABULARY, Corpus, LanguageModel
+
+#: The longest period of the rotary angles, in tokens over 2 pi.
+LONGEST = 10_000.0
+
+
+class Llama(LanguageModel):
+    """A decoder-only transformer over bytes in the shape of LLaMA; the loss is the cross entropy in nats.
+
+    As `LanguageModel`, but: queries and keys are turned by their positions, which are no parameters (RoPE);
+    the perceptron is gated, ``down (silu(gate x) * up x)``, and 8/3 times as wide as the stream, rounded
+    down (SwiGLU); and the head is a matrix of its own, not the embedding.
+
+    Parameters
+    ----------
+    corpus, layers, width, heads, context, batch, activation_bits
+        As for `LanguageModel`; ``width / heads`` must be even.
+
+    References
+    ----------
+    Touvron et al., LLaMA: Open and Efficient Foundation Language Models, arXiv 2302.13971, 2023.
+    """
+
+    name = "llama"
+
+    def __init__(
+        self,
+        corpus: Corpus | None = None,
+        layers: int = 2,
+        width: int = 64,
+        heads: int = 4,
+        context: int = 64,
+        batch: int = 16,
+        activation_bits: int = 0,
+    ) -> None:
+        super().__init__(corpus, layers, width, heads, context, batch, activation_bits)
+        if width // heads % 2:
+            raise ValueError(f"width / heads = {width // heads} must be even: rotary positions turn pairs")
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        width, hidden = self.width, 8 * self.width // 3
+        shapes = super()._shapes()
+        del shapes["positions"]
+        for layer in range(self.layers):
+            shapes[f"layer{layer}.mlp.up"] = (width, 2 * hidden)
+            shapes[f"layer{layer}.mlp.down"] = (hidden, width)
+        return {**shapes, "head": (VOCABULARY, width)}
+
+    def _middles(self, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
+        half = self.width // self.heads // 2
+        angles = np.arange(length)[:, None] * LONGEST ** (-np.arange(half) / half)
+        attention = partial(causal_attention, sequences=sequences, heads=self.heads, angles=angles)
+        return {"attention": attention, "mlp": gated_silu}

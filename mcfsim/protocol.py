@@ -43,10 +43,18 @@ class Arithmetic(Protocol):
     """Protocol of an arithmetic: operations that round each result once, correctly, to one format.
 
     Operands are values of the format, or Python numbers (float, int of any size, Fraction, Decimal, mpf). A
-    Python number is a *real scalar* and enters by the arithmetic's scalar policy. ``exact``: the operation
-    takes the real number and rounds its result once. ``rounded``: the number is first rounded to the format.
-    An arithmetic may also take symbols for either: an algorithm asks nothing of a value, and of a real scalar
-    at most its negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow IEEE
+    Python number is a *real scalar*, and enters by the arithmetic's scalar policy:
+
+    - ``exact``: the operation takes the real number and rounds its result once.
+    - ``rounded``: the number is first rounded to the format.
+    - ``float32``: the number is rounded to binary32, where the operation is carried out, to nearest even with
+      the overflow and underflow of IEEE 754, and the result is rounded to the format. Where operands are
+      flushed, these are the values alone. An operation on signs and a selection are as by ``exact``, of the
+      number in binary32. In binary32, and in formats whose carrier is binary64, this is ``rounded``.
+
+    The result of an operation on numbers alone is a value, and `round` rounds any number once. An arithmetic
+    may also take symbols for either: an algorithm asks nothing of a value, and of a real scalar at most its
+    negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow IEEE
     754; overflow follows the rounding's policy. Elementary functions are correctly rounded like all other
     operations, their values at zeros and infinities are those of IEEE 754-2019, 9.2.
 

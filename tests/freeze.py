@@ -146,9 +146,9 @@ def operated(operation: str, fmt: Any, rounding: Any, count: int, compiled: bool
 
 
 def with_scalars(fmt: Any, rounding: Any) -> Any:
-    """Return products and sums with real scalars under both policies."""
+    """Return products and sums with real scalars under each policy."""
     found = []
-    for policy in ("exact", "rounded"):
+    for policy in ("exact", "rounded", "float32"):
         ar = mcf.arithmetic(fmt, rounding=rounding, scalars=policy)
         values = ar.round(operands_of(fmt, 1)[0])
         for number in SCALARS:

@@ -129,7 +129,9 @@ def analyse(
     if data not in ("format", "real"):
         raise ValueError(f"data must be 'format' or 'real', not {data!r}")
     if scalars not in ("exact", "rounded"):
-        raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
+        raise ValueError(
+            f"scalars must be 'exact' or 'rounded', so that a result is rounded once, not {scalars!r}"
+        )
     check_threads(threads)
     check_compiled(compiled)
     whole_number("truth", truth, least=0)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor
 from mcfsim.compile.lowering import Lowered, lower
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, Scalar
-from mcfsim.compile.scalars import ScalarEncoding, encoding, function_of_real
+from mcfsim.compile.scalars import ScalarEncoding, encoding, function_of_real, is_result
+from mcfsim.compile.single import by_policy
 from mcfsim.formats import Format
 from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
@@ -39,6 +40,8 @@ from mcfsim.storage.buffers import retain_freed_memory, scratch
 
 # -- one operation ----------------------------------------------------------------------------------------
 Block = NDArray[Any]
+#: Whether an operand is a real scalar; `RoundedNumber` if it is a value, but one number for all elements.
+Kind = bool | type[RoundedNumber]
 
 #: Bytes of the result computed at a time: with the intermediate results they fit into the level-2 cache.
 _AT_ONCE = 1 << 18
@@ -64,10 +67,10 @@ class Operation:
         Name of the operation, as in `mcfsim.protocol.Arithmetic`.
     fmt, rounding
         Format and rounding of the result; operands that are values have the same format.
-    policy : {"exact", "rounded"}
+    policy : {"exact", "rounded", "float32"}
         How real scalars enter.
-    scalars : tuple of bool
-        Which operands are real scalars.
+    scalars : tuple of bool or type
+        Which operands are real scalars; `RoundedNumber` for a number that is a value.
 
     Attributes
     ----------
@@ -78,25 +81,28 @@ class Operation:
     """
 
     def __init__(
-        self, name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[bool, ...]
+        self, name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[Kind, ...]
     ) -> None:
         self._name, self._format, self._rounding, self._policy = name, fmt, rounding, policy
+        self._scalars = scalars
         self.draws = rounding.stochastic and rounds(name, fmt)
-        operands = [Scalar(f"s{n}") if s else Register(f"x{n}", fmt) for n, s in enumerate(scalars)]
+        given = [Scalar(f"s{n}") if s else Register(f"x{n}", fmt) for n, s in enumerate(scalars)]
+        values = {n: Register(f"v{n}", fmt) for n, s in enumerate(scalars) if s is RoundedNumber}
+        brought = [ProgramStep("round", Rounding(), (given[n],), x) for n, x in values.items()]
+        operands = tuple(values.get(n, x) for n, x in enumerate(given))
         draw = Draw(0, 0) if self.draws else None
-        step = ProgramStep(name, rounding, tuple(operands), Register("y", fmt), draw=draw)
-        inputs = tuple(x for x in operands if isinstance(x, Register))
-        names = tuple(x.name for x in operands if isinstance(x, Scalar))
-        self._program = Program(name, inputs, names, (step,), step.result, (1,) if self.draws else ())
-        self._uses = self._program.uses
+        step = ProgramStep(name, rounding, operands, Register("y", fmt), draw=draw)
+        inputs = tuple(x for x in given if isinstance(x, Register))
+        names, drawn = tuple(x.name for x in given if isinstance(x, Scalar)), (1,) if self.draws else ()
+        program = Program(name, inputs, names, (*brought, step), step.result, drawn)
+        self._program = by_policy(program, policy)
         self._carrier, self._word_bits = carrier_of(fmt), word_bits(rounding.random_bits)
         self._lines: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Calls]] = {}
         self._kept: dict[Any, _Bound | None] = {}
         self.plain = None if any(scalars) else self._bind((), ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        scalars = tuple(not isinstance(x, Register) for x in self._program.steps[0].operands)
-        return operation, (self._name, self._format, self._rounding, self._policy, scalars)
+        return operation, (self._name, self._format, self._rounding, self._policy, self._scalars)
 
     def bound(self, numbers: Sequence[Any], size: int) -> _Bound | None:
         """Return the line with its real scalars, or None if binary64 cannot take one of them exactly.
@@ -128,7 +134,8 @@ class Operation:
     def _entered(self, numbers: Sequence[Any], search: bool) -> _Bound | None:
         ways: list[ScalarEncoding] = []
         stand: list[float] = []
-        for use, number in zip(self._uses, numbers, strict=True):
+        reals = self._program.reals(dict(zip(self._program.scalars, numbers, strict=True)))
+        for use, number in zip(self._program.uses, reals, strict=True):
             try:
                 way, parts = encoding(use, number, self._policy, search=search)
             except UnsupportedFormatError:
@@ -189,7 +196,7 @@ class Operation:
 
 @lru_cache(maxsize=1024)
 def operation(
-    name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[bool, ...]
+    name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[Kind, ...]
 ) -> Operation:
     """Return an `Operation`, made once and cached."""
     return Operation(name, fmt, rounding, policy, scalars)
@@ -224,7 +231,7 @@ class BlockArithmetic(Forwarding):
         self._entering = get_kernel(fmt, rounding, self.carrier)
         self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
         self._wide_entering = get_kernel(fmt, rounding, FLOAT64)
-        self._operations: dict[tuple[str, tuple[bool, ...]], Operation] = {}
+        self._operations: dict[tuple[str, tuple[Kind, ...]], Operation] = {}
 
     def at(self, random: Streams | None, start: int) -> BlockArithmetic:
         """Return the arithmetic for the block from index `start` on, with the streams of its operations."""
@@ -281,7 +288,10 @@ class BlockArithmetic(Forwarding):
 
     # -- how they run -------------------------------------------------------------------------------------
     def _operate(self, name: str, *operands: Value) -> Value:
-        scalars = tuple([type(x) is not np.ndarray and is_scalar(x) for x in operands])
+        scalars: tuple[Kind, ...] = tuple([type(x) is not np.ndarray and is_scalar(x) for x in operands])
+        if self.scalars == "float32":  # by which a result of numbers alone is no real scalar
+            pairs = zip(operands, scalars, strict=True)
+            scalars = tuple([RoundedNumber if is_result(x, self.format) else s for x, s in pairs])
         line = self._operations.get((name, scalars))
         if line is None:
             line = operation(name, self.format, self.rounding, self.scalars, scalars)
@@ -303,9 +313,8 @@ class BlockArithmetic(Forwarding):
 
     def _function(self, name: str, a: Value) -> Value:
         if is_scalar(a):
-            found = function_of_real(
-                name, a, self.format, self.rounding, self.scalars, lambda: self._words(1, 0)
-            )
+            policy: Scalars = "exact" if is_result(a, self.format) else self.scalars
+            found = function_of_real(name, a, self.format, self.rounding, policy, lambda: self._words(1, 0))
             return RoundedNumber(found, self.carrier)
         if has_codes(self.format):
             return self._operate(name, a)

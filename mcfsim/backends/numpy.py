@@ -26,7 +26,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.operation_plan import OPERATIONS as PLANNED
 from mcfsim.kernels.operation_plan import SELECTING
-from mcfsim.kernels.real_numbers import Scalars, is_scalar
+from mcfsim.kernels.real_numbers import SCALARS, Scalars, is_scalar
 from mcfsim.protocol import Arithmetic, Forwarding, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -45,8 +45,9 @@ class NumpyArithmetic(Forwarding):
         Format of every result.
     rounding : Rounding
         Mode and overflow policy.
-    scalars : {"exact", "rounded"}, optional
-        How Python numbers enter: as real numbers into an operation that rounds once, or rounded first.
+    scalars : {"exact", "rounded", "float32"}, optional
+        How Python numbers enter: as real numbers into an operation that rounds once, rounded first, or into
+        binary32, where the operation is then carried out. See `mcfsim.protocol.Arithmetic`.
     threads : int, optional
         Threads that share the blocks of large arrays.
     random : RandomWords, optional
@@ -91,8 +92,8 @@ class NumpyArithmetic(Forwarding):
         random: RandomWords | None = None,
         compiled: bool | None = None,
     ) -> None:
-        if scalars not in ("exact", "rounded"):
-            raise ValueError(f"unknown scalar policy {scalars!r}; allowed: exact, rounded")
+        if scalars not in SCALARS:
+            raise ValueError(f"unknown scalar policy {scalars!r}; allowed: {', '.join(SCALARS)}")
         check_threads(threads)
         check_compiled(compiled)
         if not isinstance(random, RandomWords | None):

@@ -207,7 +207,7 @@ class RunOptions:
         str, Option(help="Rounding mode of the optimizer's operations.", rich_help_panel=_STORED)
     ] = "nearest_even"
     scalars: Annotated[
-        str, Option(help="How hyperparameters enter: exact or rounded.", rich_help_panel=_STORED)
+        str, Option(help="How hyperparameters enter: exact, rounded or float32.", rich_help_panel=_STORED)
     ] = "exact"
     checkpoint: Annotated[
         Path | None,

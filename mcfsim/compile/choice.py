@@ -124,7 +124,7 @@ class Loops:
 
     Parameters
     ----------
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         How real scalars enter.
     **options : bool
         See `Loop`.

@@ -195,7 +195,7 @@ class Kernel(Lines):
     Parameters
     ----------
     program : Program
-    scalars : {"exact", "rounded"}, optional
+    scalars : {"exact", "rounded", "float32"}, optional
         How real scalars enter. They are in device memory: other scalars need no new compilation.
     joined : AsBits, optional
         The operand that is stored as bits, if there is one.

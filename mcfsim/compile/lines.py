@@ -12,6 +12,7 @@ import numpy as np
 from mcfsim.compile.lowering import Lowered, called, lower, type_of, way_of
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import ScalarEncoding, encoding, numbers_by
+from mcfsim.compile.single import by_policy
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import I32, Line, Value
@@ -128,7 +129,7 @@ class Lines(ABC):
     Parameters
     ----------
     program : Program
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         How real scalars enter.
     epilogue : Epilogue or None
         Processes the results.
@@ -146,9 +147,9 @@ class Lines(ABC):
         joined: AsBits | None = None,
         **options: Any,
     ) -> None:
-        self.program, self.policy, self.epilogue, self.joined = program, scalars, epilogue, joined
-        self._options = options
-        self._uses = program.uses
+        self.program, self.policy = by_policy(program, scalars), scalars
+        self.epilogue, self.joined, self._options = epilogue, joined, options
+        self._uses = self.program.uses
         self._made: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Any]] = {}
 
     def line(self, numbers: Sequence[Any]) -> Lowered:

@@ -181,7 +181,7 @@ class Loop(Lines):
     Parameters
     ----------
     program : Program
-    scalars : {"exact", "rounded"}, optional
+    scalars : {"exact", "rounded", "float32"}, optional
         How real scalars enter.
     checked : bool, optional
         Whether the loop checks its operands, and tells whether all are values of their formats.
@@ -341,7 +341,7 @@ class RowLoop(Loop):
     Parameters
     ----------
     program : Program
-    scalars : {"exact", "rounded"}, optional
+    scalars : {"exact", "rounded", "float32"}, optional
         How real scalars enter.
     trusted : set of int, optional
         The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.

@@ -20,14 +20,18 @@ from mcfsim.kernels.element.operations import MOST_IN_PARTS
 from mcfsim.kernels.elementary import FUNCTIONS, function_entry, nearest_value, odd_value
 from mcfsim.kernels.operation_plan import COMFORT, SELECTING, Way, refusal, sum_within
 from mcfsim.kernels.real_numbers import (
+    SINGLE,
     Scalars,
     changed_real,
     described,
     enter,
     exact_or_binary64,
+    is_value_of,
+    is_widened,
     round_real,
 )
 from mcfsim.kernels.stand_ins import stand_in
+from mcfsim.protocol import RoundedNumber
 from mcfsim.random import Words
 from mcfsim.rounding import Rounding, Underflow
 
@@ -52,6 +56,11 @@ class ScalarEncoding(StrEnum):
     PARTS = "parts"
 
 
+def is_result(x: Any, fmt: Format) -> bool:
+    """Return whether a number is the result of an operation on numbers alone, and a value of the format."""
+    return type(x) is RoundedNumber and is_value_of(x, fmt)
+
+
 def encoding(
     use: Use, number: Any, policy: Scalars, *, search: bool = True
 ) -> tuple[ScalarEncoding, tuple[float, ...]]:
@@ -62,7 +71,8 @@ def encoding(
     use : Use
     number : real number
         For ``neg``, ``abs``, ``sign``, ``round`` and elementary functions it enters as their result.
-    policy : {"exact", "rounded"}
+    policy : {"exact", "rounded", "float32"}
+        By ``float32``, use is of a program of `mcfsim.compile.single.by_policy`.
     search : bool, optional
         Whether to look for a stand-in even if there are other ways, which costs more than a few elements.
 
@@ -124,6 +134,9 @@ class _Entered(NamedTuple):
         if operation in FUNCTIONS:
             return cls(*about, False, function_of_real(operation, number, fmt, rounding, policy), False)
         exact: Any = exact_or_binary64(number)
+        if is_widened(fmt, policy):
+            assert operation in SELECTING  # `by_policy` has replaced all others
+            exact = round_real(exact, SINGLE, Rounding())
         if operation in SELECTING:  # a rounded number compares with values as the number does
             value, real = enter(exact, fmt, rounding, "exact" if rounding.stochastic else "rounded")
             if real:
@@ -197,6 +210,8 @@ def function_of_real(
 ) -> float:
     """Return an elementary function of a real scalar, rounded once: a value of the format.
 
+    By policy ``float32`` its value in binary32 is rounded into the format; no small operand is flushed there.
+
     Parameters
     ----------
     name : str
@@ -213,10 +228,12 @@ def function_of_real(
     if way is Way.REFUSED:
         raise refusal(name, fmt, rounding, why)
     exact: Any = exact_or_binary64(x)
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
-        if abs(exact) < fmt.smallest_normal:
-            exact = math.copysign(0.0, exact)
+    if flushes := rounding.underflow is Underflow.FLUSH_INPUTS:
         rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    if is_widened(fmt, scalars):
+        return round_real(function_of_real(name, x, SINGLE, Rounding(), scalars), fmt, rounding, words())
+    if flushes and abs(exact) < fmt.smallest_normal:
+        exact = math.copysign(0.0, exact)
     entered, _ = enter(exact, fmt, rounding, scalars)
     if way is Way.NATIVE:
         return nearest_value(name, entered)

@@ -147,7 +147,7 @@ def kernel_of(
         The recording of the algorithm. Results that are no values are left out.
     dtypes : tuple of dtype
         The dtypes of the tensors, one per input.
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         How real scalars enter.
     checked : bool
         Whether the kernel looks for elements that are no values of their formats.

@@ -15,6 +15,7 @@ from mcfsim.compile.lines import AsBits, Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
+from mcfsim.compile.single import by_policy
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format
@@ -152,7 +153,7 @@ def loop_of(
     program : Program
     dtypes : tuple of dtype
         The dtypes of the tensors, one per input.
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         How real scalars enter.
     checked : bool
         Whether the loop looks for elements that are no values of their formats.
@@ -162,6 +163,7 @@ def loop_of(
     UnsupportedFormatError
         If an operation has no exact path in binary64, or a real scalar leads beyond that.
     """
+    program = by_policy(program, scalars)
     pairs = [encoding(use, x, scalars) for use, x in zip(program.uses, program.reals(), strict=True)]
     loop = _loop(CacheKey(program.key, program), tuple(way for way, _ in pairs), dtypes, checked)
     return partial(loop, numbers=[number for _, numbers in pairs for number in numbers])

@@ -25,10 +25,11 @@ from mcfsim.compile.program import (
     mapped,
     needed,
 )
+from mcfsim.compile.scalars import is_result
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import rounds
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.real_numbers import enter, exact_or_binary64, is_scalar
+from mcfsim.kernels.real_numbers import is_scalar, is_value_of
 from mcfsim.protocol import Arithmetic, Forwarding
 from mcfsim.rounding import Rounding, Underflow, get_rounding
 
@@ -256,11 +257,9 @@ class TraceArithmetic(Forwarding):
             if self.rounding.stochastic:
                 self._draw()  # without effect
             return x
-        if self.rounding.stochastic and is_scalar(x):
-            exact = exact_or_binary64(x)
-            if not enter(exact, self.format, self.rounding, "exact")[1]:  # a value, which never moves
-                self._draw()  # without effect
-                return TraceArithmetic(self.format, Rounding(), self._recording)._operate("round", x)
+        if self.rounding.stochastic and is_scalar(x) and is_value_of(x, self.format):  # which never moves
+            self._draw()  # without effect
+            return TraceArithmetic(self.format, Rounding(), self._recording)._operate("round", x)
         return self._operate("round", x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
@@ -281,15 +280,16 @@ class TraceArithmetic(Forwarding):
                         f"{operation} in {fmt} of {x}, a value of {x.format}: round brings it over"
                     )
                 codes[place] = x.number
+            elif is_result(x, fmt):  # a value, and no real scalar
+                codes[place] = self.like(fmt, Rounding()).round(float(x)).number
             elif isinstance(x, Scalar) or is_scalar(x):
                 codes[place] = kept.scalar(x)
             else:
                 raise TypeError(f"{operation} of {x!r}: a text's operands are values and real scalars alone")
         kind = self._kinds.get(operation)
         if kind is None:
-            draws = self.rounding.stochastic and rounds(operation, fmt)
-            kind = kept.kind(Kind(operation, fmt, self.rounding, self._source if draws else None))
-            self._kinds[operation] = kind
+            source = self._source if self.rounding.stochastic and rounds(operation, fmt) else None
+            kind = self._kinds[operation] = kept.kind(Kind(operation, fmt, self.rounding, source))
         if not values and self.rounding.stochastic and not kept.numbers_draw:
             raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
         draw = self._draw() if kept.kinds[kind].source is not None else -1

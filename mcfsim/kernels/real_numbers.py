@@ -8,19 +8,22 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.formats import Format, Posit
+from mcfsim.formats import FORMATS, Format, Posit
 from mcfsim.kernels.blocks import get_kernel
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
-#: How real scalars enter operations: exactly, or rounded into the format first.
-Scalars = Literal["exact", "rounded"]
+#: How real scalars enter operations: exactly, rounded into the format first, or into binary32 arithmetic.
+Scalars = Literal["exact", "rounded", "float32"]
+SCALARS: tuple[str, ...] = get_args(Scalars)
+#: The format in which policy ``float32`` computes.
+SINGLE = FORMATS["float32"]
 #: Decimal or binary; far beyond every format, with few enough digits to work with.
 _LARGEST_EXPONENT = 1_000_000
 #: Messages write out integers up to so many bits; Python itself refuses very long ones.
@@ -126,6 +129,14 @@ def signum(x: Any) -> Any:
     return sign.astype(np.float64) if x.dtype == object else np.copysign(sign, x)
 
 
+def is_widened(fmt: Format, scalars: Scalars) -> bool:
+    """Return whether operations of a format with real scalars are carried out in binary32.
+
+    By policy ``float32`` they are, if binary32 holds the format and is another; else it is ``rounded``.
+    """
+    return scalars == "float32" and fmt != SINGLE and carrier_of(fmt) == FLOAT32
+
+
 def enter(
     number: float | Fraction, fmt: Format, rounding: Rounding, scalars: Scalars
 ) -> tuple[float | Fraction, bool]:
@@ -137,9 +148,11 @@ def enter(
         As `exact_or_binary64` returns it.
     fmt, rounding
         The format and the rounding of the operation.
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         The policy.
     """
+    if is_widened(fmt, scalars):
+        number, scalars = round_real(number, SINGLE, Rounding()), "exact"
     if isinstance(number, Fraction) and scalars == "exact":
         return number, True
     if number == 0 and not fmt.has_negative_zero:
@@ -148,9 +161,14 @@ def enter(
     value = round_real(number, fmt, Rounding() if rounding.stochastic else rounding)
     # An infinity stands for NaR in posits, and not for 1 / 0.
     nar = isinstance(fmt, Posit) and isinstance(number, float) and math.isinf(number)
-    if scalars == "rounded" or value == number or number != number or nar:
+    if scalars != "exact" or value == number or number != number or nar:
         return value, False
     return number, True
+
+
+def is_value_of(x: Any, fmt: Format) -> bool:
+    """Return whether a real number is a value of a format; NaN is one, and an infinity of a posit."""
+    return not enter(exact_or_binary64(x), fmt, Rounding(), "exact")[1]
 
 
 def changed_real(
@@ -170,7 +188,7 @@ def changed_real(
     x : real number
         As `exact_or_binary64` takes it.
     fmt, rounding, scalars
-        As for `enter`; only ``round`` flushes small operands.
+        As for `enter`; only ``round`` flushes small operands, and takes the number exactly by any policy.
     words : callable, optional
         Returns one random word; called only if the result is rounded.
     """

@@ -234,7 +234,7 @@ class Settings(NamedTuple):
         Its low format is put in.
     rounding : str or Rounding
         The rounding of every operation.
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         How hyperparameters enter.
     random : RandomWords or None
         The words that stochastic rounding draws.

@@ -196,7 +196,7 @@ class StateLayout:
     strategy : Strategy
     roles : Roles
         The arithmetics of the strategy.
-    scalars : {"exact", "rounded"}
+    scalars : {"exact", "rounded", "float32"}
         How hyperparameters enter.
     names : State of str
         The names of the tensors, in the places of a state's components.

@@ -30,7 +30,7 @@ class AdamW(StoredOptimizer):
         The low format.
     rounding : str or Rounding, optional
         Rounding mode of every operation.
-    scalars : {"exact", "rounded"}, optional
+    scalars : {"exact", "rounded", "float32"}, optional
         How hyperparameters enter, see `mcfsim.Arithmetic`.
     random : RandomWords, optional
         For stochastic rounding; required, unless the strategy rounds stochastically. Step t of a

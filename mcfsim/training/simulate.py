@@ -192,7 +192,7 @@ def simulate(
         Largest norm of the gradient; a larger gradient is scaled down to it.
     rounding : str or Rounding, optional
         Rounding of the optimizer's operations. Stochastic rounding draws words from the run's seed.
-    scalars : {"exact", "rounded"}, optional
+    scalars : {"exact", "rounded", "float32"}, optional
         How hyperparameters enter the optimizer's operations, see `mcfsim.protocol`.
     record_every : int, optional
         Measures are recorded at the first step, at multiples of this, and at the last.

@@ -257,6 +257,7 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
         ({"inputs": {"x": (np.array([np.nan]),)}}, "finite numbers"),
         ({"output": 3}, "no result 3"),
         ({"data": "none"}, "must be 'format' or 'real'"),
+        ({"scalars": "float32"}, "scalars must be 'exact' or 'rounded'"),
         ({"count": 0}, "count"),
     ],
 )

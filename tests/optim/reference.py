@@ -17,6 +17,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import DynamicMap
+from tests.shared.in_single import InSingle, Real, widened
 
 from . import on_grid_reference as grids
 
@@ -27,7 +28,7 @@ SATURATED, ODD = Rounding(overflow="saturate"), Rounding(Mode.TO_ODD)
 
 
 # -- arithmetics ---------------------------------------------------------------------------------------------
-class Single(OracleArithmetic):
+class Single(InSingle):
     """Operations of one format; real scalars enter by a policy."""
 
     def __init__(self, fmt, rounding=Rounding(), scalars="exact"):  # noqa: B008
@@ -35,6 +36,8 @@ class Single(OracleArithmetic):
         self.scalars = scalars
 
     def real(self, x):
+        if self.scalars == "float32" and widened(self.format):
+            return Real(x)
         return x if self.scalars == "exact" else self.round(x)
 
     def sum_and_error(self, a, b):
@@ -246,7 +249,8 @@ def averaged(ar, x, beta, new, gain):
 def second_moment(strategy, ar, v, beta, square, gain):
     """Return a second moment moved by a square, with a beta of as many components as the strategy's."""
     count = strategy.beta2_components
-    return averaged(ar, v, parts_of(beta, ar.format, count) if count > 1 else beta, square, gain)
+    parts = tuple(map(ar.real, parts_of(beta, ar.format, count)))
+    return averaged(ar, v, parts if count > 1 else beta, square, gain)
 
 
 def added(strategy, roles, parameter, extra, update):
@@ -374,7 +378,7 @@ class Element:
         up = roles.update
         if self.decay:
             direction = up.add(direction, up.mul(up.round(self.meant), up.real(self.decay)))
-        return up.mul(direction, -up.real(rate))
+        return up.mul(direction, up.real(-rate))
 
     def _along(self, roles, direction, rate, fed=None, below=None):
         """Add the update; what rounding loses of it goes back into m, by a weight and over a denominator."""

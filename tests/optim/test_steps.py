@@ -35,6 +35,8 @@ RANGES = {
 SETTINGS = [
     *((low, "nearest_even", "exact") for low in RANGES),
     *((low, "nearest_even", "rounded") for low in ("bfloat16", "float16", "float8_e4m3fn")),
+    *((low, "nearest_even", "float32") for low in RANGES),
+    *(("bfloat16", mode, "float32") for mode in ("up", "toward_zero", "to_odd")),
     *(("bfloat16", str(mode), "exact") for mode in DETERMINISTIC if mode != "nearest_even"),
     ("bfloat16", "stochastic", "exact"),
 ]

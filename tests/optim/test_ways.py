@@ -48,6 +48,13 @@ GROUPED = [
 #: With a code for NaN, without; of a posit; longer than 16 bits; of a subnormal format in binary64.
 LOW = ["float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "posit16es1", "tf32", "int8"]
 PLAINLY = ("plain", "collage-plus", "fp8-moments", "split-master", "dqt-ternary", "dqt-int8", "bitnet")
+SINGLE = [
+    *((name, "bfloat16", "nearest_even") for name in ("plain", "collage-plus", "kahan", "fp32-master")),
+    *(
+        ("plain", low, mode)
+        for low, mode in (("float16", "up"), ("bfloat16", "stochastic"), ("posit16es1", "down"))
+    ),
+]
 GIVEN = [
     *(("adamw", name, "bfloat16", mode) for name in STORED for mode in MODES),
     *(
@@ -61,8 +68,9 @@ GIVEN = [
     *(("adamw", "split-master", low, "nearest_even") for low in (SHORT, "tf32")),
     ("adamw", "stochastic", "float8_e5m2", "nearest_even"),
     *(("adamw", strategy, "bfloat16", "nearest_even") for strategy in GROUPED),
+    *((name, *case, "float32") for name in ("adamw", "sgd") for case in SINGLE),
 ]
-#: Optimizer, strategy, low format and rounding; expansions are of floats and nearest modes.
+#: Optimizer, strategy, low format, rounding, how scalars enter; expansions are of floats and nearest modes.
 CASES = [x for x in GIVEN if mcf.strategy(x[1], x[2]).addition != "grow" or x[3] == "nearest_even"]
 
 
@@ -94,8 +102,9 @@ def stored(given):
     return {name: Stretches(x) for name, x in given.items()}
 
 
-def trained(optimizer, name, low, mode, *, take=dict, keep=True, **options):
+def trained(optimizer, name, low, mode, scalars="exact", *, take=dict, keep=True, **options):
     """Return an optimizer after two steps, the numbers that these leave, and those that they ask for."""
+    options["scalars"] = scalars
     kind = optimizers()[optimizer]
     hyper = kind(weight_decay=0.1)
     if mode == "stochastic":
@@ -170,6 +179,7 @@ def test_all_ways_have_the_bits_of_the_plain_step(case, small_blocks, assert_sam
 COMPILED = [
     ("sgd", "plain", "bfloat16", "nearest_even"),
     ("sgd", "plain", "bfloat16", "stochastic"),
+    ("adamw", "collage-plus", "bfloat16", "nearest_even", "float32"),
     *((("adamw", "sgd")[i % 2], x, "bfloat16", "nearest_even") for i, x in enumerate([*STORED, "bitnet"])),
     *(("adamw", "fp32-master", low, mode) for low, mode in (("bfloat16", "stochastic"), ("float16", "up"))),
     *(("adamw", "kahan", "float8_e5m2", "up"), ("adamw", "plain", "float8_e4m3fnuz", "toward_zero")),

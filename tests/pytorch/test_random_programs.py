@@ -1,7 +1,7 @@
 """Random programs by every way that carries them out, against the oracle: all the same bits."""
 
 import itertools
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -12,9 +12,10 @@ from mcfsim.compile.choice import is_available
 from mcfsim.compile.loops import Loop
 from mcfsim.formats import Grid, Posit
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
-from mcfsim.oracle import OracleArithmetic, same
+from mcfsim.oracle import same
 from tests.oracle.operands import corners, random_tuples
-from tests.shared.random_programs import NARROW, WIDE, operands_of, recipe, rounded_first
+from tests.shared.in_single import InSingle
+from tests.shared.random_programs import NARROW, WIDE, entering, operands_of, recipe
 
 SIZE, WORDS = 8, mcf.RandomWords(3, 1, 4)
 
@@ -35,8 +36,7 @@ def pool():
 
 
 def by_oracle(made, arrays):
-    truth = OracleArithmetic(made.format, made.rounding)
-    text = made.text(rounded_first) if made.policy == "rounded" else made.text()
+    truth, text = InSingle(made.format, made.rounding), made.text(partial(entering, policy=made.policy))
     rows = [truth.evaluate(text, *map(float, row)) for row in zip(*arrays, strict=True)]
     return [np.array(column) for column in zip(*rows, strict=True)]
 

@@ -325,6 +325,7 @@ OPTIONS = {
     "float8": {"low": "float8_e5m2"},
     "toward zero": {"rounding": "toward_zero"},
     "rounded scalars": {"scalars": "rounded"},
+    "scalars in float32": {"scalars": "float32"},
     "stochastic": {"rounding": "stochastic", "random": RandomWords(9)},
     "7 random bits": {"rounding": SHORT, "random": RandomWords(2**40, stream=3)},
 }

@@ -52,7 +52,7 @@ def test_functions_that_have_no_table_are_refused(fmt, device, kernels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scalars", ["exact", "rounded"])
+@pytest.mark.parametrize("scalars", ["exact", "rounded", "float32"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float32", "float8_e4m3fn"])
 @pytest.mark.sampled(36, each=False)

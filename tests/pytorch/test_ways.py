@@ -45,7 +45,7 @@ def filled(lines, numbers, operands, ways=None):
 
 @pytest.mark.slow
 @pytest.mark.sampled(32, each=False)
-@pytest.mark.parametrize("policy", ["exact", "rounded"])
+@pytest.mark.parametrize("policy", ["exact", "rounded", "float32"])
 @pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "up", "to_odd"])
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
 def test_the_general_way_has_the_bits_of_the_cheapest(name, mode, policy):
@@ -67,7 +67,7 @@ def test_the_general_way_has_the_bits_of_the_cheapest(name, mode, policy):
                 differ.add((text, ways))
                 found, cheapest = (filled(lines, numbers, operands, x) for x in (general, None))
                 np.testing.assert_array_equal(found, cheapest, f"{text}, {scalar}")
-    assert len(differ) > 7
+    assert len(differ) >= len(WITH_SCALARS) + (policy != "float32")  # whose products have no stand-in
 
 
 def test_a_scalar_that_does_not_enter_in_a_way_is_refused():

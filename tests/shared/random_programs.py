@@ -19,6 +19,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
+from tests.shared.in_single import Real, widened
 
 ARITY = dict.fromkeys(("add", "sub", "mul", "div"), 2) | {"sqrt": 1, "fma": 3}
 ARITY |= dict.fromkeys(("neg", "abs", "sign", "round"), 1)
@@ -76,8 +77,12 @@ class Recipe:
         return trace(self.text(), self.format, self.rounding, operands=names, lines=False)
 
 
-def rounded_first(ar: Any, x: Any) -> Any:
-    """Return a real scalar as the policy ``rounded`` has it enter, by the definition."""
+def entering(ar: Any, x: Any, policy: str) -> Any:
+    """Return a real scalar as a policy has it enter an oracle, by the definition."""
+    if policy == "exact":
+        return x
+    if policy == "float32" and widened(ar.format):
+        return Real(x)
     if isinstance(x, float) and not (x and abs(x) < float("inf")):
         return ar.round(x)  # zeros, infinities, NaN
     mantissa, exponent = getattr(x, "man_exp", (x, 0))
@@ -123,7 +128,7 @@ def recipe(seed: int, *, stochastic: bool = False) -> Recipe:
         alone.append(numbers)
     fitting = [place for place, which in enumerate(formats) if carrier_of(chosen[which]) == carrier]
     results = (len(formats) - 1, *r.sample(fitting, 2))
-    policy = r.choice(("exact", "exact", "rounded"))
+    policy = r.choice(("exact", "exact", "rounded", "float32", "float32"))
     others = tuple(zip(chosen[1:], roundings[1:], strict=True))
     return Recipe(chosen[0], roundings[0], policy, others, operands, tuple(steps), results)
 

@@ -43,7 +43,9 @@ def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(probl
     assert elsewhere.series["plain"]["loss"][0] != run.series["plain"]["loss"][0]
 
 
-@pytest.mark.parametrize(("rounding", "scalars"), [("nearest_even", "exact"), ("toward_zero", "rounded")])
+@pytest.mark.parametrize(
+    ("rounding", "scalars"), [("nearest_even", "exact"), ("toward_zero", "rounded"), ("up", "float32")]
+)
 @pytest.mark.slow
 @pytest.mark.sampled(2, each=False)
 def test_a_run_is_its_optimizers_loop(problem, rounding, scalars):

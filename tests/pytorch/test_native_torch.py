@@ -8,6 +8,7 @@ import mcfsim as mcf
 from mcfsim.backends.torch import TorchNativeArithmetic
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import same
+from tests.kernels.test_single import SCALARS
 from tests.pytorch.devices import OPERATIONS, here, numbers, there
 
 LONG = ("bfloat16", "float16", "float32", "float64")
@@ -128,3 +129,41 @@ def test_two_roundings_of_a_product_and_a_sum_must_be_agreed_to(device):
     assert (half.carrier, half.rounding, half.scalars) == (torch.float16, mcf.Rounding(), "rounded")
     assert float(half.fma(2.0, 3.0, 1.0)) == 7.0
     assert ours.on_block(3, 5) is ours
+
+
+#: Operations of PyTorch on a tensor of the CPU and a number, and the same here. Sums take the number as the
+#: dtype holds it; a number by a tensor is a product with the reciprocals.
+BESIDE = {
+    "x * s": (lambda x, s: x * s, lambda ar, x, s, held: ar.mul(x, s)),
+    "s * x": (lambda x, s: s * x, lambda ar, x, s, held: ar.mul(s, x)),
+    "x / s": (lambda x, s: x / s, lambda ar, x, s, held: ar.div(x, s)),
+    "s / x": (lambda x, s: s / x, lambda ar, x, s, held: ar.mul(ar.div(1.0, x), s)),
+    "x + s": (lambda x, s: x + s, lambda ar, x, s, held: ar.add(x, held)),
+    "x - s": (lambda x, s: x - s, lambda ar, x, s, held: ar.sub(x, held)),
+    "s - x": (lambda x, s: s - x, lambda ar, x, s, held: ar.sub(held, x)),
+}
+#: What the policy by itself would make of the last four.
+PLAINLY = {
+    "s / x": lambda ar, x, s: ar.div(s, x),
+    "x + s": lambda ar, x, s: ar.add(x, s),
+    "x - s": lambda ar, x, s: ar.sub(x, s),
+    "s - x": lambda ar, x, s: ar.sub(s, x),
+}
+#: Beside a tie of either format, too, on which binary32 puts them.
+HARD = [*(x for x in SCALARS if isinstance(x, float | int)), 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-11 - 2.0**-40]
+
+
+@pytest.mark.parametrize("text", BESIDE)
+@pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.slow
+def test_a_number_beside_a_tensor_of_the_cpu_enters_by_way_of_binary32(fmt, text, assert_same):
+    """All values beside hard numbers: products and quotients by the policy ``float32``, sums otherwise."""
+    ar, codes = mcf.arithmetic(fmt, scalars="float32"), np.arange(2**16, dtype=np.uint16)
+    x, t = mcf.codec.decode(codes, fmt), torch.from_numpy(codes.view(np.int16)).view(getattr(torch, fmt))
+    (theirs, ours), others = BESIDE[text], set()
+    for s in HARD:
+        expected = ours(ar, x, s, float(ar.round(mcf.round_to(s, "float32"))))
+        assert_same(wide(theirs(t, s)), expected, x)
+        if text in PLAINLY and not same(PLAINLY[text](ar, x, s), expected).all():
+            others.add(s)
+    assert (0.9 in others) == (text in PLAINLY)

@@ -73,12 +73,10 @@ def ways(beta1: float, wanted: Fraction, *, single: bool = False) -> tuple[int, 
     single : bool, optional
         Whether factor and product are rounded to float32 first, as PyTorch's kernels do.
     """
-    wide, ar = mcf.arithmetic("float32"), mcf.arithmetic("bfloat16")
+    ar = mcf.arithmetic("bfloat16", scalars="float32" if single else "exact")
     up = down = 0
     for k in middles(wanted):
         product: Any = ar.mul(beta1, float(k))
-        if single:
-            product = ar.round(wide.mul(wide.round(beta1), float(k)))
         up, down = up + (Fraction(product) > wanted * k), down + (Fraction(product) < wanted * k)
     return up, down
 

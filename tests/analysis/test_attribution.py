@@ -35,7 +35,7 @@ def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, da
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.sampled(15)
-@pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
+@pytest.mark.parametrize("mode", ["nearest_even", "up"])
 @pytest.mark.parametrize(("function", "fmt"), in_formats(*FORMATS))
 def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
     asked = question(function, TEXTS[function], fmt, mode)

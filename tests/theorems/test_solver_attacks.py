@@ -61,7 +61,7 @@ def test_what_is_false_is_not_proved(what):
 
 
 ALTERED = [(place, how, False) for place in range(10) for how in ("opposite", "skipped")]
-PROVING = [(place, ("opposite", "skipped")[place % 2], True) for place in range(0, 10, 3)]
+PROVING = [(place, ("opposite", "skipped")[place % 2], True) for place in (0, 5)]
 
 
 @pytest.mark.slow

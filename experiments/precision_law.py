@@ -1,25 +1,35 @@
 """The scaling law for precision on the language model: fitted, and asked for a precision that was held out.
 
-Weights are floats of three exponent bits, of P bits in all, rounded after each step from a master copy in
-binary32; moments and gradients are in binary32. The number of tokens is the same in all trainings.
+The model sees matrices of floats of three exponent bits, of P bits in all, with a scale for each tensor.
+They are rounded anew from a master copy in binary32; moments and gradients are in binary32. The number of
+tokens is the same in all trainings.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 import mcfsim as mcf
-from experiments.cells import Cell, Model, sweep_options, train
-from experiments.common import FIGURES, read_result, write_result
-from experiments.scaling_law import PUBLISHED, PUBLISHED_FLOAT_WEIGHTS, Effective, Fit, fit, share_band
-from mcfsim.optim.strategies import FLOAT32, Addition, Stored
+from experiments.cells import Model
+from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.scaling_law import (
+    PUBLISHED,
+    PUBLISHED_FLOAT_WEIGHTS,
+    Effective,
+    Fit,
+    Interval,
+    fit,
+    share_band,
+)
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
+from mcfsim.storage.sweeps.installed import blas, versions
+from mcfsim.training.problems import LanguageModel
 
 RESULT = "precision_law"
 SIZES = tuple(Model(layers=2, width=width, heads=4, context=64) for width in (16, 24, 32, 48))
@@ -28,62 +38,127 @@ BITS = (4, 5, 6, 7, 8, 10, None)
 HELD_OUT = 6
 #: Where binary32 is drawn on an axis of bits, behind a break.
 WIDE = 11.5
-SEEDS, STEPS, PEAK, BETA2 = 3, 120, 3e-3, 0.95
+SEEDS, STEPS, PEAK, BETA2 = 6, 200, 3e-3, 0.95
 #: How each constant is called.
 SYMBOLS = {"a": "A", "alpha": "alpha", "floor": "E + B D^-alpha", "gamma": "gamma (bits)", "offset": "n"}
 
 
-def weights_of(bits: int | None) -> mcf.Strategy:
-    """Return what keeps weights in so many bits: from 2^-6, below which they lose bits, up to below 2."""
-    fmt = FLOAT32 if bits is None else mcf.Format(precision=bits - 3, emin=-6, emax=0, specials="none")
-    wide = Stored(FLOAT32)
-    name = "float32 weights" if bits is None else f"weights of {bits} bits"
-    return mcf.Strategy(name, Stored(fmt), wide, wide, wide, extra=wide, addition=Addition.MASTER)
+def format_of(bits: int) -> mcf.Format:
+    """Return a float of three exponent bits, without infinities and NaN."""
+    return mcf.Format(precision=bits - 3, emin=-6, emax=0, specials="none")
 
 
-def measure(given: Any) -> None:
+class RoundedWeights(LanguageModel):
+    """The language model at matrices of few bits, each with a scale that takes its largest to the format's.
+
+    Gradients are those at the rounded matrices, passed unchanged to what is trained (straight through).
+
+    Parameters
+    ----------
+    model : Model
+        The shape.
+    bits : int
+        As `format_of` takes them.
+    """
+
+    def __init__(self, model: Model, bits: int) -> None:
+        super().__init__(**asdict(model))
+        self.model, self.bits = model, bits
+
+    def settings(self) -> dict[str, Any]:
+        """Return what names the shape, the text and the bits."""
+        return {**self.model.problem().settings(), "bits": self.bits}
+
+    def rounded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters with all matrices rounded; every operation is one of binary32."""
+        fmt, found = format_of(self.bits), dict(parameters)
+        for name in self.decayed:
+            largest = np.abs(found[name]).max()
+            scale = np.float32(fmt.max) / largest if largest else np.float32(1)
+            found[name] = (
+                mcf.round_to(found[name] * scale, fmt, overflow="saturate").astype(np.float32) / scale
+            )
+        return found
+
+    def loss_and_gradient(self, parameters: Mapping[str, Any], step: int, seed: int) -> Any:
+        """Return the loss at the rounded matrices, and its gradient there."""
+        return super().loss_and_gradient(self.rounded(parameters), step, seed)
+
+    def validation_loss(self, parameters: Mapping[str, Any]) -> float:
+        """Return the loss at the rounded matrices."""
+        return super().validation_loss(self.rounded(parameters))
+
+
+def train(model: Model, bits: int | None, seed: int) -> float:
+    """Return the validation loss of one training in binary32, whose model sees weights of so many bits."""
+    run = mcf.simulate(
+        model.problem() if bits is None else RoundedWeights(model, bits),
+        mcf.AdamW(beta1=0.9, beta2=BETA2, epsilon=1e-8, weight_decay=0.1),
+        "fp32",
+        STEPS,
+        mcf.Schedule(PEAK, warmup=STEPS // 10, final=0.1),
+        seed,
+        low="float32",
+        record_every=STEPS,
+        progress=False,
+    )
+    return run.results["fp32"]["validation_loss"]
+
+
+def measure() -> None:
     """Train all, and write what came of it."""
     places = [(model, bits) for model in SIZES for bits in BITS]
-    cells = [
-        Cell(weights_of(bits), FLOAT32, model, PEAK, BETA2, STEPS, overflow="saturate")
-        for model, bits in places
-    ]
-    found = train(cells, SEEDS, given)
+    made = iter(resumed(RESULT, train, [(*place, seed) for place in places for seed in range(SEEDS)]))
+    settings = {"seeds": SEEDS, "steps": STEPS, "peak": PEAK, "beta2": BETA2}
     write_result(
         RESULT,
         {
-            "settings": {"seeds": SEEDS, "steps": STEPS, "peak": PEAK, "beta2": BETA2}
-            | {"problem": SIZES[-1].problem().settings()},
-            "versions": versions(),
+            "settings": {**settings, "problem": SIZES[-1].problem().settings()},
+            "versions": {**versions(), "blas": blas()},
             "cells": [
-                {"width": model.width, "size": model.size, "bits": bits, "loss": result["loss"]}
-                for (model, bits), result in zip(places, found, strict=True)
+                {
+                    "width": model.width,
+                    "size": model.size,
+                    "bits": bits,
+                    "loss": [next(made) for _ in range(SEEDS)],
+                }
+                for model, bits in places
             ],
         },
     )
 
 
-def columns(held_out: int | None = None) -> tuple[list[float], list[float], list[float]]:
-    """Return sizes, bits and losses of all trainings but those of one precision."""
+def columns(held_out: int | None = None) -> dict[str, Any]:
+    """Return what `fit` takes of all trainings but those of one precision."""
     rows = [
-        (cell["size"], math.inf if cell["bits"] is None else cell["bits"], loss)
+        (cell["size"], math.inf if cell["bits"] is None else cell["bits"], loss, seed)
         for cell in read_result(RESULT)["cells"]
         if held_out is None or cell["bits"] != held_out
-        for loss in cell["loss"]
+        for seed, loss in enumerate(cell["loss"])
     ]
-    sizes, bits, losses = (list(column) for column in zip(*rows, strict=True))
-    return sizes, bits, losses
+    return dict(zip(("sizes", "bits", "losses", "seeds"), map(list, zip(*rows, strict=True)), strict=True))
 
 
 def fitted() -> str:
-    """Return the constants with their intervals, and what is forecast of the precision that was held out."""
-    found, published = fit(*columns()), {"gamma": PUBLISHED_FLOAT_WEIGHTS.gamma}
+    """Return the constants with their intervals.
+
+    Where an interval has no end, neither the constant is told nor those that make up for it.
+    """
+    found, published = fit(**columns()), {"gamma": PUBLISHED_FLOAT_WEIGHTS.gamma}
     published |= {"offset": PUBLISHED_FLOAT_WEIGHTS.offset, "alpha": PUBLISHED.alpha}
+    told = {
+        name
+        for together in (("a", "alpha", "floor"), ("gamma",), ("offset",))
+        for name in together
+        if all(math.isfinite(end) for x in together for end in _ends(found.constants[x]))
+    }
     rows = [
         {
             "constant": SYMBOLS[name],
-            "fitted": f"{item.value:.3f}",
-            f"{100 * found.confidence:.0f} % profile interval": f"{item.low:.3f} to {item.high:.3f}",
+            "fitted": f"{item.value:.3f}" if name in told else "not told",
+            f"{100 * found.confidence:.0f} % profile interval": f"{item.low:.3f} to {item.high:.3f}"
+            if name in told
+            else "without an end",
             "published, for its own setup": f"{published[name]:.4f}" if name in published else "",
         }
         for name, item in found.constants.items()
@@ -91,9 +166,13 @@ def fitted() -> str:
     return f"{markdown_table(rows)}\n\nRoot mean square of what is left: {found.residual:.4f} nats."
 
 
+def _ends(item: Interval) -> tuple[float, float]:
+    return item.low, item.high
+
+
 def held_out() -> str:
     """Return what a fit without one precision says of it, size by size."""
-    found, cells = fit(*columns(HELD_OUT)), read_result(RESULT)["cells"]
+    found, cells = fit(**columns(HELD_OUT)), read_result(RESULT)["cells"]
     rows = []
     for cell in cells:
         if cell["bits"] == HELD_OUT:
@@ -135,11 +214,11 @@ def _of_digits(found: Fit, digits: int = 5) -> Fit:
 
 def draw() -> None:
     """Draw losses by precision with the fit, and the share of parameters by precision with its band."""
-    found, cells = _of_digits(fit(*columns())), read_result(RESULT)["cells"]
+    found, cells = _of_digits(fit(**columns())), read_result(RESULT)["cells"]
     percent = f"{100 * found.confidence:.0f} %"
     numbers = [bits for bits in BITS if bits]
     shown = np.linspace(numbers[0], numbers[-1], 61)
-    low, high = share_band(*columns(), shown.tolist(), found.confidence).round(4)
+    low, high = share_band(**columns(), at=shown.tolist(), confidence=found.confidence).round(4)
     colours = [COLOURS[name] for name in ("sky", "green", "orange", "vermilion")]
     with subplots(1, 2, width=10, height=4) as (figure, (axes,)):
         left, right = axes
@@ -159,8 +238,10 @@ def draw() -> None:
         left.set_xticks([*numbers, WIDE], [*map(str, numbers), "32"])
         _break(left, (numbers[-1] + WIDE) / 2)
         left.set(xlabel="bits of the weights", title="validation loss (nats): means and ranges of seeds, fit")
-        left.text(5.3, left.get_ylim()[1], "open: left out of the second fit", fontsize=8, va="top")
-        left.legend(fontsize=8)
+        bottom, top = left.get_ylim()
+        left.set_ylim(bottom - 0.2 * (top - bottom), top)
+        left.text(4, left.get_ylim()[0], "open: left out of the second fit", fontsize=8, va="bottom")
+        left.legend(fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 0.05), columnspacing=1)
         right.fill_between(
             shown, low, high, color=COLOURS["black"], alpha=0.12, linewidth=0,
             label=f"{percent} region of gamma and n",
@@ -192,16 +273,9 @@ def _break(panel: Any, at: float) -> None:
 
 def study() -> None:
     """Measure, and draw: minutes."""
-    main([])
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Measure, unless it shall be quick, and draw."""
-    given = sweep_options(__doc__, RESULT).parse_args(arguments)
-    if not given.quick:
-        measure(given)
+    measure()
     draw()
 
 
 if __name__ == "__main__":
-    main()
+    study()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -203,7 +204,11 @@ class Fit:
 
 
 def fit(
-    sizes: Sequence[float], bits: Sequence[float], losses: Sequence[float], confidence: float = 0.95
+    sizes: Sequence[float],
+    bits: Sequence[float],
+    losses: Sequence[float],
+    confidence: float = 0.95,
+    seeds: Sequence[Any] | None = None,
 ) -> Fit:
     """Fit the law to losses of several sizes and precisions of weights, by least squares.
 
@@ -211,10 +216,14 @@ def fit(
     ----------
     sizes, bits, losses : sequences of float
         One of each a training; bits may be infinite, for weights that are not rounded.
+    seeds : sequence, optional
+        Of each training; those of one size and seed share a start and batches. Then what all precisions of a
+        size and seed have in common beyond their size's mean is taken out of the losses, and the interval has
+        fewer degrees of freedom by each such mean.
     confidence : float, optional
         Of the intervals. They are those of the profile: where the sum of squares, with the other constants
         fitted anew, is at most ``1 + F / (count - 5)`` times the least one, F by the distribution of that
-        name.
+        name; the 5 is the number of all that is fitted.
 
     Raises
     ------
@@ -222,7 +231,7 @@ def fit(
         If lengths differ, a number is out of range or not finite, or there are fewer than six trainings,
         two sizes or three precisions.
     """
-    squares, unit = _given(sizes, bits, losses, confidence)
+    squares, unit = _given(sizes, bits, losses, confidence, seeds)
     least, x = squares.least(squares.starts())
     limit = squares.limit(least, confidence, 1)
     constants = {}
@@ -240,6 +249,7 @@ def share_band(
     losses: Sequence[float],
     at: Sequence[float],
     confidence: float = 0.95,
+    seeds: Sequence[Any] | None = None,
 ) -> Vector:
     """Return the least and the largest share at some bits, of all gamma and offset that fit well enough.
 
@@ -248,7 +258,7 @@ def share_band(
 
     Parameters
     ----------
-    sizes, bits, losses, confidence
+    sizes, bits, losses, confidence, seeds
         As `fit` takes them.
     at : sequence of float
         Numbers of bits, which are positive and finite.
@@ -264,7 +274,7 @@ def share_band(
     """
     if not all(0 < number < math.inf for number in at):
         raise ValueError("bits must be positive and finite")
-    squares, _ = _given(sizes, bits, losses, confidence)
+    squares, _ = _given(sizes, bits, losses, confidence, seeds)
     least, x = squares.least(squares.starts())
     limit = squares.limit(least, confidence, 2)
     ends = []
@@ -275,7 +285,11 @@ def share_band(
 
 
 def _given(
-    sizes: Sequence[float], bits: Sequence[float], losses: Sequence[float], confidence: float
+    sizes: Sequence[float],
+    bits: Sequence[float],
+    losses: Sequence[float],
+    confidence: float,
+    seeds: Sequence[Any] | None,
 ) -> tuple[_Squares, float]:
     """Return the sum of squares of what a fit is given, and the unit of sizes; refuse what makes no sense."""
     check_processor()
@@ -289,14 +303,27 @@ def _given(
     if not 0 < finite_number("confidence", confidence) < 1:
         raise ValueError(f"confidence = {confidence} must lie in (0, 1)")
     unit = math.exp(float(np.log(n).mean()))
-    return _Squares(n / unit, p, y), unit
+    if seeds is None:
+        return _Squares(n / unit, p, y, len(_NAMES)), unit
+    if len(seeds) != n.size:
+        raise ValueError(f"{len(seeds)} seeds do not belong to {n.size} trainings")
+    blocks: dict[tuple[float, Any], list[int]] = {}
+    for place, block in enumerate(zip(n.tolist(), seeds, strict=True)):
+        blocks.setdefault(block, []).append(place)
+    tried = {size: sorted(p[places]) for (size, _), places in blocks.items()}
+    if any(sorted(p[places]) != tried[size] for (size, _), places in blocks.items()):
+        raise ValueError("every seed of a size must have the same precisions")
+    paired = y.copy()
+    for (size, _), places in blocks.items():
+        paired[places] += y[n == size].mean() - y[places].mean()
+    return _Squares(n / unit, p, paired, len(_NAMES) + len(blocks) - len(tried)), unit
 
 
 class _Squares:
     """The sum of squares as a function of the constants, of which one may be held."""
 
-    def __init__(self, sizes: Vector, bits: Vector, losses: Vector) -> None:
-        self.sizes, self.bits, self.losses = sizes, bits, losses
+    def __init__(self, sizes: Vector, bits: Vector, losses: Vector, fitted: int) -> None:
+        self.sizes, self.bits, self.losses, self.fitted = sizes, bits, losses, fitted
         self.low, self.high = np.array(_BOUNDS).T
         self.low[2] += losses.min()
         self.high[2] += losses.max()
@@ -305,7 +332,7 @@ class _Squares:
         """Return up to where the sum of squares leaves so many constants together within the confidence."""
         from scipy.stats import f as f_distribution
 
-        free = self.losses.size - len(_NAMES)
+        free = self.losses.size - self.fitted
         return least * (1 + together * float(f_distribution.ppf(confidence, together, free)) / free)
 
     def starts(self) -> list[Vector]:
@@ -369,7 +396,7 @@ class _Shares(_Squares):
     """The same with the exponent at some bits, the logarithm of the share that is lost, for the offset."""
 
     def __init__(self, squares: _Squares, at: float) -> None:
-        super().__init__(squares.sizes, squares.bits, squares.losses)
+        super().__init__(squares.sizes, squares.bits, squares.losses, squares.fitted)
         self.at = at
 
     def residuals(self, x: Vector) -> Vector:

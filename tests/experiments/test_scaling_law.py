@@ -157,3 +157,26 @@ def fitted(name, x):
 )
 def test_what_makes_no_sense_is_refused(rows):
     check(rows)
+
+
+@pytest.mark.slow
+def test_what_a_seed_has_in_common_is_taken_out():
+    """The same constants as without any seed's own part, and narrower intervals than where it is noise."""
+    rng, seeds = np.random.default_rng(3), np.repeat([0, 1, 2], 28)
+    sizes, bits = np.tile(SIZES, 3), np.tile(BITS, 3)
+    losses = law(sizes, bits, **TRUE) + rng.normal(0, 0.002, sizes.size)
+    parts = {(size, seed): rng.normal(0, 0.1) for size in set(SIZES) for seed in range(3)}
+    for size in set(SIZES):  # what is left of their mean would be the size's
+        parts[size, 0] -= sum(parts[size, seed] for seed in range(3))
+    common = np.array([parts[key] for key in zip(sizes, seeds, strict=True)])
+    alone, noisy = fit(sizes, bits, losses, seeds=seeds), fit(sizes, bits, losses + common)
+    together = fit(sizes, bits, losses + common, seeds=seeds)
+    for name, item in together.constants.items():
+        assert (item.low, item.value, item.high) == pytest.approx(
+            [getattr(alone.constants[name], end) for end in ("low", "value", "high")], rel=1e-5
+        )
+        assert item.low < TRUE[name] < item.high
+        assert noisy.constants[name].low < item.low < item.high < noisy.constants[name].high
+    for wrong, why in ((seeds[:-1], "83 seeds"), ([0, *seeds[1:-1], 3], "the same precisions")):
+        with pytest.raises(ValueError, match=why):
+            fit(sizes, bits, losses, seeds=list(wrong))

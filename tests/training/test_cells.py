@@ -63,11 +63,25 @@ def test_every_strategy_is_tried_in_every_format_once():
 
 
 @pytest.mark.parametrize("bits", [bits for bits in precision_law.BITS if bits])
-def test_weights_are_in_so_many_bits(bits):
-    fmt = precision_law.weights_of(bits).parameter.format
+def test_weights_are_in_so_many_bits_up_to_the_largest_of_each_matrix(bits):
+    fmt, problem = precision_law.format_of(bits), precision_law.RoundedWeights(CELL.model, bits)
     assert fmt.bits == bits
-    rounded = mcf.round_to(np.linspace(-3, 3, 20_001), fmt, overflow="saturate")
-    assert np.unique(rounded).size <= 2**bits
+    start = problem.initial_parameters(0)
+    start["layer0.mlp.up"] *= np.float32(1e-6)
+    start["layer0.mlp.down"] *= 0
+    found = problem.rounded(start)
+    for name, x in found.items():
+        if name not in problem.decayed:
+            assert x is start[name]
+        elif x.any():
+            assert np.unique(x).size <= 2**bits
+            assert np.abs(x).max() == pytest.approx(np.abs(start[name]).max(), rel=1e-6)
+            assert np.linalg.norm(x - start[name]) < 2.0 ** (3 - bits) * np.linalg.norm(start[name])
+    assert not found["layer0.mlp.down"].any()
+    given = problem.loss_and_gradient(start, 1, 0)
+    plain = CELL.model.problem().loss_and_gradient(found, 1, 0)
+    assert given[0] == plain[0]
+    np.testing.assert_equal(given[1], plain[1])
 
 
 def shortened(monkeypatch, module):

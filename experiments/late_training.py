@@ -1,0 +1,246 @@
+"""What rounding costs late in training, by schedule and by size, from a half-trained state that all share.
+
+A model is trained with fp32 master weights at a constant rate. From there plain bf16, Collage-plus and fp32
+master weights go on, on the same batches: by a cosine to a hundredth, and at a constant small rate. Moments
+start anew, with a short warm-up. The audit of the half-trained weights forecasts what plain bf16 loses.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import linregress, t
+
+import mcfsim as mcf
+from experiments import paired
+from experiments.cells import NOTHING, Model
+from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
+from mcfsim.models.audit import audit
+from mcfsim.models.plan import NoiseModel, Plan
+from mcfsim.models.samples import scan
+from mcfsim.models.weights import open_weights
+from mcfsim.report.plotting import STRATEGY_STYLES, save, subplots
+from mcfsim.report.tables import markdown_table
+from mcfsim.storage.sweeps.installed import blas, versions
+from mcfsim.training.problems import LanguageModel
+from mcfsim.training.schedule import clipped
+
+RESULT = "late_training"
+#: Three sizes, a factor of ten apart, and how many seeds each can afford.
+MODELS = {"30 k": Model(width=30, heads=3), "300 k": Model(width=112), "3 M": Model(width=352)}
+SEEDS = {"30 k": 8, "300 k": 6, "3 M": 3}
+TUNING, RATES = 1000, (1e-3, 2e-3, 4e-3, 8e-3)
+HALF, STEPS, WARMUP, RECORD_EVERY, SAMPLES = 600, 600, 50, 30, 1024
+OPTIONS, REFERENCE = ("plain", "collage-plus", "fp32-master"), "fp32-master"
+HYPER = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
+#: The share of the half-trained rate at the peak, and the share of that at the end.
+SCHEDULES = {"cosine to 1/100": (1.0, 0.01), "constant, 1/32": (1 / 32, 1.0)}
+Tensors = dict[str, NDArray[np.float32]]
+
+
+class HalfTrained(LanguageModel):
+    """The language model from weights of a training, on the batches that come after it.
+
+    Parameters
+    ----------
+    model : Model
+        The shape.
+    start : dict of str to ndarray of float32
+        The weights after `HALF` steps.
+    """
+
+    def __init__(self, model: Model, start: Tensors) -> None:
+        super().__init__(**asdict(model))
+        self.start = start
+
+    def settings(self) -> dict[str, Any]:
+        """Return what names the shape and the text."""
+        return {
+            "kind": self.name,
+            "layers": self.layers,
+            "width": self.width,
+            "corpus": self.corpus.settings(),
+        }
+
+    def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the half-trained weights, whatever the seed."""
+        return {name: x.copy() for name, x in self.start.items()}
+
+    def training_batch(self, step: int, seed: int) -> NDArray[np.uint8]:
+        """Return the batch of a step after the half."""
+        return super().training_batch(HALF + step, seed)
+
+
+def half_trained(model: Model, rate: float, seed: int) -> tuple[Tensors, float]:
+    """Return the master weights after the first half, and the validation loss there."""
+    problem, schedule = model.problem(), mcf.Schedule(rate, WARMUP, final=1.0)
+    start: Any = problem.initial_parameters(seed)
+    optimizer = mcf.Optimizer(HYPER, mcf.strategy(REFERENCE), start, problem.decayed, steps=HALF)
+
+    def weights() -> Tensors:
+        return {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
+
+    for step in range(1, HALF + 1):
+        gradients, _ = clipped(problem.loss_and_gradient(weights(), step, seed)[1], 1.0)
+        optimizer.step(optimizer.receive(gradients), schedule.rate(step, HALF))
+    (master,) = optimizer.represented()
+    kept = {name: np.array(x, np.float32) for name, x in optimizer.layout.split(master).items()}
+    return kept, float(problem.validation_loss(weights()))
+
+
+def half_loss(size: str, rate: float) -> float | None:
+    """Return the validation loss of the first half on the seed of the choice; None if it diverged."""
+    _, loss = half_trained(MODELS[size], rate, TUNING)
+    return loss if np.isfinite(loss) else None
+
+
+def forecast(start: Tensors, schedule: mcf.Schedule) -> dict[str, list[float]]:
+    """Return which share of the updates arrives in plain bf16, by the audit of the start, step by step."""
+    low = mcf.get_format("bfloat16")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.npz"
+        np.savez(path, **start)  # type: ignore[arg-type]
+        samples = scan(open_weights(path), SAMPLES)
+    plan = Plan(HYPER, schedule, STEPS, (mcf.strategy("plain", low),), NoiseModel())
+    found = audit(samples, plan, low)
+    shares = [item.found["plain"].edq_by_step for item in found.tensors]
+    total = np.average(shares, axis=0, weights=[item.size for item in found.tensors])
+    return {"steps": [int(step) for step in found.steps], "edq": total.tolist()}
+
+
+def second_half(size: str, rate: float, seed: int) -> dict[str, Any]:
+    """Train on by both schedules under every option; return losses, what arrives, and the forecast."""
+    start, loss = half_trained(MODELS[size], rate, seed)
+    problem, found = HalfTrained(MODELS[size], start), {}
+    for label, (share, final) in SCHEDULES.items():
+        schedule = mcf.Schedule(share * rate, WARMUP, final)
+        run = mcf.simulate(
+            problem, HYPER, OPTIONS, STEPS, schedule, seed, record_every=RECORD_EVERY, progress=False
+        )
+        found[label] = {
+            "steps": run.steps.tolist(),
+            "forecast": forecast(start, schedule),
+            **{measure: {name: run.series[name][measure].tolist() for name in OPTIONS} for measure in KEPT},
+            "validation_loss": {name: run.results[name]["validation_loss"] for name in OPTIONS},
+        }
+    return {"half": loss, "blas": blas(), "schedules": found}
+
+
+KEPT = ("loss", "normalized_edq", "lost")
+
+
+def study() -> None:
+    """Choose a rate for each size, train the first half, and go on; some 100 minutes on two cores."""
+    jobs = [(size, rate) for size in reversed(MODELS) for rate in RATES]
+    losses = dict(zip(jobs, resumed(RESULT, half_loss, jobs), strict=True))
+    ends = {job: NOTHING if loss is None else loss for job, loss in losses.items()}
+    rates = {size: min(RATES, key=lambda rate, size=size: ends[size, rate]) for size in MODELS}
+    longest_first = [(size, rates[size], seed) for size in reversed(MODELS) for seed in range(SEEDS[size])]
+    runs: dict[str, list[Any]] = {}
+    for (size, *_), found in zip(longest_first, resumed(RESULT, second_half, longest_first), strict=True):
+        runs.setdefault(size, []).append(found)
+    write_result(
+        RESULT,
+        {
+            "settings": {
+                "parameters": {size: model.parameters for size, model in MODELS.items()},
+                "half": HALF,
+                "steps": STEPS,
+                "schedules": SCHEDULES,
+                "tuning_seed": TUNING,
+                "seeds": SEEDS,
+                "corpus": MODELS["30 k"].problem().corpus.settings(),
+            },
+            "versions": {**versions(), "blas": blas()},
+            "tuning": [{"size": size, "rate": rate, "loss": loss} for (size, rate), loss in losses.items()],
+            "rates": rates,
+            "runs": runs,
+        },
+    )
+
+
+# -- what came of it ----------------------------------------------------------------------------------------
+def gap(size: str, schedule: str, option: str = "plain") -> NDArray[np.float64]:
+    """Return the final validation losses of an option less the reference's, one a seed."""
+    ends = [run["schedules"][schedule]["validation_loss"] for run in read_result(RESULT)["runs"][size]]
+    return np.array([end[option] - end[REFERENCE] for end in ends])
+
+
+def exponent(schedule: str) -> tuple[float, float, float] | None:
+    """Return the exponent of size in what plain bf16 loses, with its 95 % interval.
+
+    It is the slope of the logarithm of the gap, a point a seed, by least squares, with Student's t. None
+    where a gap is not positive, so that it has no logarithm.
+    """
+    sizes = read_result(RESULT)["settings"]["parameters"]
+    gaps = {size: gap(size, schedule) for size in sizes}
+    if any((found <= 0).any() for found in gaps.values()):
+        return None
+    x = np.log([sizes[size] for size, found in gaps.items() for _ in found])
+    line: Any = linregress(x, np.log(np.concatenate(list(gaps.values()))))
+    half = float(t.ppf(0.975, len(x) - 2)) * line.stderr
+    return line.slope, line.slope - half, line.slope + half
+
+
+def table() -> str:
+    """Return what plain bf16 and Collage-plus lose at the end, by schedule and size, and the exponent."""
+    if not (RESULTS / f"{RESULT}.json").exists():
+        return "Not trained yet; `make studies` does."
+    result, rows = read_result(RESULT), []
+    for schedule in SCHEDULES:
+        found = exponent(schedule)
+        told = "not told" if found is None else f"{found[0]:+.2f} ({found[1]:+.2f} to {found[2]:+.2f})"
+        for size, count in result["settings"]["parameters"].items():
+            rows.append(
+                {
+                    "schedule": schedule,
+                    "parameters": f"{count:,}",
+                    "rate": f"{result['rates'][size]:g}",
+                    "seeds": str(len(result["runs"][size])),
+                    **{f"`{name}`": paired.shown(gap(size, schedule, name)) for name in OPTIONS[:-1]},
+                    "exponent of the size, `plain`": told,
+                }
+            )
+    return markdown_table(rows)
+
+
+def draw() -> None:
+    """Draw what two options lose step by step, and the share of updates that arrives, with the forecast."""
+    result = read_result(RESULT)
+    with subplots(2 * len(SCHEDULES), len(MODELS), width=10.5, height=9) as (figure, axes):
+        for row, schedule in enumerate(SCHEDULES):
+            for column, size in enumerate(MODELS):
+                losses, shares = axes[2 * row][column], axes[2 * row + 1][column]
+                runs = [run["schedules"][schedule] for run in result["runs"][size]]
+                steps, foreseen = runs[0]["steps"], [run["forecast"] for run in runs]
+                for name in OPTIONS[:-1]:
+                    apart = np.array([np.subtract(run["loss"][name], run["loss"][REFERENCE]) for run in runs])
+                    style = STRATEGY_STYLES[name]
+                    losses.plot(steps, apart.mean(axis=0), label=name, **style)
+                    bounds = np.array([paired.interval(at) for at in apart.T]).T
+                    losses.fill_between(steps, *bounds, color=style["color"], alpha=0.15, linewidth=0)
+                    arrived = np.mean([run["normalized_edq"][name] for run in runs], axis=0)
+                    shares.plot(steps, arrived, label=name, **style)
+                mean = np.mean([item["edq"] for item in foreseen], axis=0)
+                shares.plot(foreseen[0]["steps"], mean, "k:", label="plain, forecast by the audit")
+                losses.set_title(f"{schedule}; {result['settings']['parameters'][size]:,} parameters")
+                shares.set(ylim=(-0.05, 1.2), xlabel="step after the half")
+        for row in range(len(SCHEDULES)):
+            axes[2 * row][0].set_ylabel("training loss minus\nfp32 master's (nats)")
+            axes[2 * row + 1][0].set_ylabel("share of the update\nthat arrives (EDQ)")
+        axes[0][0].legend(fontsize=8)
+        axes[1][0].legend(fontsize=8)
+        figure.suptitle(TITLE, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        save(figure, FIGURES / RESULT)
+
+
+TITLE = "From a half-trained state, plain bf16 loses what the audit says it will"
+
+
+if __name__ == "__main__":
+    study()

@@ -15,6 +15,7 @@ from experiments import (
     long_sums,
     lost_update_phase,
     memory_quality,
+    own_rates,
     precision_curves,
     precision_law,
     released_code_audit,
@@ -27,7 +28,14 @@ from experiments import (
 def main() -> None:
     """Run all; of what takes many minutes only the drawing."""
     every_p.main(["--quick"])
-    for study in (lost_update_phase, sr_random_bits, memory_quality, precision_law, embedding_steps):
+    for study in (
+        own_rates,
+        lost_update_phase,
+        sr_random_bits,
+        memory_quality,
+        precision_law,
+        embedding_steps,
+    ):
         study.draw()
     for experiment in (
         beta2_expansion,

@@ -1,80 +1,91 @@
-"""Options of Collage, each at several learning rates: what they lose at the rate that is best for each."""
+"""The best learning rates of options on the small model, at which `experiments.collage_options` trains."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import mcfsim as mcf
-from experiments import paired
+from experiments import tuning
 from experiments.common import read_result, resumed, write_result
 from mcfsim.report.tables import markdown_table
 from mcfsim.storage.sweeps.installed import blas, versions
+from mcfsim.training.problems import LanguageModel
 
 RESULT = "best_rates"
-STEPS, SEEDS, BETA2 = 300, (0, 1, 2), 0.999
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
-STRATEGIES = ("plain", "collage-plus", "fp32-master")
-REFERENCE = "fp32-master"
+STEPS, WARMUP, BETAS = 300, 50, (0.999, 0.95)
+STRATEGIES = ("plain", "fp32-optim", "kahan", "collage-light", "collage-plus", "fp32-master")
 
 
-def train(strategy: str, rate: float, seed: int) -> float:
-    """Return the validation loss, all but the rate as in `experiments.collage_options`."""
+def settings(beta2: float, rate: float) -> dict[str, Any]:
+    """Return the optimizer, length and schedule of a training of the small model."""
+    return {
+        "optimizer": mcf.AdamW(beta1=0.9, beta2=beta2, epsilon=1e-8, weight_decay=0.1),
+        "steps": STEPS,
+        "schedule": mcf.Schedule(peak=rate, warmup=WARMUP, final=0.1),
+    }
+
+
+def train(strategy: str, beta2: float, rate: float, seed: int) -> float | None:
+    """Return the validation loss; None if the training diverged."""
+    given = settings(beta2, rate)
     run = mcf.simulate(
-        "language-model",
-        mcf.AdamW(beta1=0.9, beta2=BETA2, epsilon=1e-8, weight_decay=0.1),
-        strategy,
-        STEPS,
-        mcf.Schedule(peak=rate, warmup=50, final=0.1),
-        seed,
-        record_every=STEPS,
-        progress=False,
+        "language-model", strategies=strategy, seed=seed, record_every=STEPS, progress=False, **given
     )
-    return run.results[strategy]["validation_loss"]
+    found = run.results[strategy]
+    return None if "diverged_at" in found else found["validation_loss"]
+
+
+def _losses(jobs: list[Any]) -> list[float | None]:
+    """Return the losses of options at rates, on seeds; an option is a strategy and beta2."""
+    return resumed(RESULT, train, [(*option, rate, seed) for option, rate, seed in jobs])
 
 
 def study() -> None:
-    """Train all."""
-    jobs = [(strategy, rate, seed) for strategy in STRATEGIES for rate in RATES for seed in SEEDS]
-    losses = np.array(resumed(RESULT, train, jobs)).reshape(len(STRATEGIES), len(RATES), len(SEEDS))
+    """Choose the rates; minutes."""
+    tuned = tuning.tune([(name, beta2) for beta2 in BETAS for name in STRATEGIES], _losses)
+    rows = [
+        {"strategy": name, "beta2": beta2, "best": tuning.best_rate(found), "losses": list(found.items())}
+        for (name, beta2), found in tuned.items()  # type: ignore[misc]
+    ]
     write_result(
         RESULT,
         {
-            "settings": {"steps": STEPS, "seeds": SEEDS, "beta2": BETA2, "rates": RATES},
+            "settings": {
+                "problem": LanguageModel().settings(),
+                **{"steps": STEPS, "warmup": WARMUP, "seeds": tuning.SEEDS},
+            },
             "versions": {**versions(), "blas": blas()},
-            "losses": dict(zip(STRATEGIES, losses.tolist(), strict=True)),
+            "tuned": rows,
         },
     )
 
 
-def differences() -> dict[str, tuple[float, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """Return each option's best rate; its losses less the reference's at one rate, and each at its best."""
-    losses = {name: np.array(found) for name, found in read_result(RESULT)["losses"].items()}
-    best = {name: int(np.argmin(found.mean(axis=1))) for name, found in losses.items()}
-    against, place = losses[REFERENCE], best[REFERENCE]
-    return {
-        name: (RATES[best[name]], found[0] - against[0], found[best[name]] - against[place])
-        for name, found in losses.items()
-    }
+def best(strategy: str, beta2: float) -> float:
+    """Return the rate that was chosen for a strategy."""
+    (row,) = (
+        row for row in read_result(RESULT)["tuned"] if (row["strategy"], row["beta2"]) == (strategy, beta2)
+    )
+    return float(row["best"])
 
 
 def table() -> str:
-    """Return what each option loses at one rate, and at its own."""
-    rows = []
-    losses = read_result(RESULT)["losses"]
-    for name, (rate, same, own) in differences().items():
-        rows.append(
+    """Return the losses by which each rate was chosen."""
+    rows = read_result(RESULT)["tuned"]
+    rates = sorted({rate for row in rows for rate, _ in row["losses"]})
+    return markdown_table(
+        [
             {
-                "option": f"`{name}`",
-                **{f"loss at {r:g}": f"{np.mean(x):.4f}" for r, x in zip(RATES, losses[name], strict=True)},
-                "best rate": f"{rate:g}",
-                f"minus `{REFERENCE}`, both at {RATES[0]:g}": "" if name == REFERENCE else paired.shown(same),
-                f"minus `{REFERENCE}`, each at its best": "" if name == REFERENCE else paired.shown(own),
-                "apart": "" if name == REFERENCE else "yes" if paired.apart(own) else "no",
+                "option": f"`{row['strategy']}`",
+                "beta2": f"{row['beta2']:g}",
+                **{
+                    f"{rate:g}": ", ".join(map("{:.3f}".format, dict(row["losses"]).get(rate, [])))
+                    for rate in rates
+                },
+                "chosen": f"{row['best']:g}",
             }
-        )
-    return markdown_table(rows)
+            for row in rows
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ class Model:
         """Parameters but for the embeddings of bytes and positions, as scaling laws count them."""
         return 12 * self.layers * self.width**2 + (2 * self.layers + 1) * self.width
 
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return sum(map(math.prod, self.problem().shapes.values()))
+
 
 @dataclass(frozen=True)
 class Cell:

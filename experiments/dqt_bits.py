@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mcfsim as mcf
+from experiments import paired
 from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
 from mcfsim.formats.grids import grid
 from mcfsim.optim.adafactor import Adafactor
@@ -164,10 +165,10 @@ def summarize(runs: list[dict[str, Any]], references: list[dict[str, Any]]) -> d
     quotients = losses / [run["validation_loss"] for run in references] - 1
     found: dict[str, Any] = {
         "bytes_per_parameter": runs[0]["bytes_per_parameter"],
+        "losses": losses.tolist(),
         "validation_loss": float(losses.mean()),
         "spread": float(losses.std(ddof=1)),
-        "above_bitnet": float(quotients.mean()),
-        "above_bitnet_spread": float(quotients.std(ddof=1)),
+        "above_bitnet": quotients.tolist(),
         "loss": np.mean([run["loss"] for run in runs], axis=0).tolist(),
     }
     for name in ("changed", "at_ends", "grid_size", *(f"{name}/{TENSOR}" for name in ("changed", "at_ends"))):
@@ -176,6 +177,8 @@ def summarize(runs: list[dict[str, Any]], references: list[dict[str, Any]]) -> d
     for name in ("clipped_at_start", "ternary_validation_loss"):
         if name in runs[0]:
             found[name] = float(np.mean([run[name] for run in runs]))
+    if "ternary_validation_loss" in runs[0]:
+        found["ternary_losses"] = [run["ternary_validation_loss"] for run in runs]
     return found
 
 
@@ -240,7 +243,7 @@ def long_table() -> str:
     for name, row in read_result("dqt_long")["table"].items():
         grown = f"{row['grid_size'][-1]:.2f}" if "grid_size" in row else ""
         ternary = f"{row['ternary_validation_loss']:.3f}" if "ternary_validation_loss" in row else ""
-        against = f"{row['above_bitnet']:+.1%} +- {row['above_bitnet_spread']:.1%}"
+        against = paired.percent(row["above_bitnet"])
         rows.append(
             {
                 "strategy": name,
@@ -248,7 +251,7 @@ def long_table() -> str:
                 "grid, end / start": grown,
                 "changed, last step": f"{row['changed'][-1]:.1%}" if "changed" in row else "",
                 "validation loss": f"{row['validation_loss']:.3f} +- {row['spread']:.3f}",
-                "against `bitnet`": "" if name == BITNET else against,
+                "against `bitnet` (95 % interval)": "" if name == BITNET else against,
                 "in ternary": ternary,
             }
         )

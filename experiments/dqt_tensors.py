@@ -104,7 +104,7 @@ def table() -> str:
                 "steps": str(steps),
                 f"`{DQT}`": f"{np.mean(found[DQT]):.3f}",
                 f"`{BITNET}`": f"{np.mean(found[BITNET]):.3f}",
-                f"against `{BITNET}`": f"{above.mean():+.1%} +- {above.std(ddof=1):.1%}",
+                f"against `{BITNET}` (95 % interval)": paired.percent(above),
                 "apart": paired.answer(above),
                 "loses at least": f"{least_loss(width):.2f}" if choice == ALL else "",
             }

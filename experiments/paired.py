@@ -10,17 +10,26 @@ from scipy.special import stdtrit
 
 
 def shown(differences: ArrayLike, digits: int = 4) -> str:
-    """Return the mean of differences and their standard deviation, as tables show them."""
-    found = np.asarray(differences, float)
-    return f"{found.mean():+.{digits}f} +- {found.std(ddof=1):.{digits}f}"
+    """Return the mean of differences with its 95 % interval, as tables show them."""
+    low, high = interval(differences)
+    return f"{np.mean(differences):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def percent(quotients: ArrayLike, digits: int = 1) -> str:
+    """Return the mean of relative differences with its 95 % interval, in percent."""
+    low, high = interval(quotients)
+    return f"{np.mean(quotients):+.{digits}%} ({low:+.{digits}%} to {high:+.{digits}%})"
 
 
 def interval(differences: Sequence[float] | ArrayLike) -> tuple[float, float]:
     """Return the 95 % interval of the mean of differences, one a seed, by Student's t.
 
-    Of three seeds it reaches 2.5 standard deviations of the differences to both sides.
+    Of three seeds it reaches 2.5 standard deviations of the differences to both sides. A difference that is
+    not finite, as of a training that diverged, raises ValueError.
     """
     found = np.asarray(differences, float)
+    if found.size < 2 or not np.isfinite(found).all():
+        raise ValueError(f"an interval takes two finite differences or more, not {found.tolist()}")
     half = float(stdtrit(found.size - 1, 0.975) * found.std(ddof=1) / np.sqrt(found.size))
     mean = float(found.mean())
     return mean - half, mean + half

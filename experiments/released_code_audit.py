@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mcfsim as mcf
+from experiments import paired
 from experiments.collage_options import LATE, summarize
 from experiments.common import FIGURES, RESULTS, in_processes, read_result, write_result
 from experiments.released_code import FAULTS, NONE, RIGHT, STEADY, Faulty, chosen, end, length
@@ -101,7 +102,7 @@ def train(study: Study, about: Training, seed: int, folder: Path | None) -> mcf.
 Runs = Mapping[tuple[float, str], list[mcf.Run]]
 
 
-def rows(runs: Runs) -> dict[str, dict[str, dict[str, float]]]:
+def rows(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     """Return what trainings came to beside fp32 master weights, by beta2 and by training and strategy."""
     return {
         str(beta2): {
@@ -229,8 +230,7 @@ def _table(result: dict[str, Any]) -> str:
     found, shown = result["table"], []
 
     def gap(beta2: str, name: str) -> str:
-        row = found[beta2][name]
-        return f"{row['difference']:+.4f} +- {row['spread']:.4f}"
+        return paired.shown(found[beta2][name]["differences"])
 
     def add(fault: str, does: str, beta2: str, name: str, beside: str) -> None:
         ratio = f"{found[beta2][name]['late_v_ratio']:.3f}"
@@ -255,7 +255,7 @@ def _table(result: dict[str, Any]) -> str:
     model, seeds = result["settings"]["problem"], len(result["settings"]["seeds"])
     said = ", ".join(f"{steps} steps at beta2 = {beta2}" for beta2, steps in result["steps"].items())
     shape = ", ".join(f"{label} {model[label]}" for label in ("layers", "width", "context", "batch"))
-    about = f"Language model: {shape}; {said}; {seeds} seeds, with the spread of paired differences."
+    about = f"Language model: {shape}; {said}; {seeds} seeds, paired; 95 % intervals of the means."
     return f"{markdown_table(shown)}\n\n{about}"
 
 

@@ -168,8 +168,8 @@ def table() -> str:
         if cell["format"] == LOW
     }
     rows, names = [], [*STRATEGIES, *GRID_STRATEGIES]
-    for name in sorted(names, key=lambda name: (_bytes(name) or np.inf, names.index(name))):
-        words, size, cell = WORDS[name], _bytes(name), measured.get(name)
+    for name in sorted(names, key=lambda name: (bytes_of(name) or np.inf, names.index(name))):
+        words, size, cell = WORDS[name], bytes_of(name), measured.get(name)
         difference = None if cell is None else memory_quality.against_reference(cell)
         rows.append(
             {
@@ -177,7 +177,9 @@ def table() -> str:
                 "bytes": "" if size is None else f"{size:g}",
                 "what is lost": words.lost,
                 "when it fails": words.fails,
-                "loss, minus `fp32-master`": "" if difference is None else paired.shown(difference),
+                "loss, minus `fp32-master` (95 % interval)": ""
+                if difference is None
+                else paired.shown(difference),
                 "apart": "" if difference is None else paired.answer(difference),
                 "EDQ": "" if cell is None or cell["edq"] is None else f"{cell['edq']:.4f}",
                 "source": words.source,
@@ -186,7 +188,8 @@ def table() -> str:
     return markdown_table(rows)
 
 
-def _bytes(name: str) -> float | None:
+def bytes_of(name: str) -> float | None:
+    """Return the bytes a parameter of a strategy; None of exact numbers, or if it is for other formats."""
     try:
         return strategy(name, LOW).bytes_per_parameter
     except UnsupportedFormatError:  # of a strategy for other formats

@@ -24,6 +24,8 @@ from experiments import (
     instructions,
     lost_update_phase,
     memory_quality,
+    own_rates,
+    paired,
     posit_quire,
     precision_law,
     propositions,
@@ -38,6 +40,7 @@ from experiments import (
     torch_steps,
     train_gpt,
 )
+from experiments import claims as statements
 from experiments.common import ROOT, read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
@@ -63,7 +66,14 @@ OPTIONS = {
     "fp32-master": "`fp32-master` (D)",
 }
 #: What the README shows of longer tables.
-FEW_OPTIONS = ("plain", "collage-light", "collage-plus", "fp32-master")
+FEW_OPTIONS = (
+    "plain",
+    "stochastic-parameter",
+    "collage-light",
+    "collage-plus",
+    "split-master",
+    "fp32-master",
+)
 FEW_CONSTANTS = ("grow", "accurate_dw_plus_dw", "dw_times_dw3", "dw_div_dw3")
 FEW_FORMATS = ("float32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "float4_e2m1fn")
 
@@ -149,19 +159,18 @@ def scaled() -> str:
     return markdown_table(scaled_table(map(mcf.get_scaled_format, SCALED)))
 
 
-def options(names: Collection[str] = OPTIONS, beta2s: Collection[str] = ("0.999", "0.95")) -> str:
-    """Return what each option costs and loses, for every beta2."""
+def options() -> str:
+    """Return what each option of the small model costs and loses, for every beta2."""
     rows = []
     result = read_result("collage_options")
-    for beta2 in beta2s:
+    for beta2 in ("0.999", "0.95"):
         by_name = result["table"][beta2]
         by_name["scalars rounded"] = result["rounded_scalars"] if beta2 == "0.999" else None
         for name, label in OPTIONS.items():
-            if name not in names or by_name[name] is None:
+            if by_name[name] is None:
                 continue
             row = by_name[name]
             edq = f"{row['normalized_edq']:.4f} ({row['late_normalized_edq']:.4f})"
-            against = f"{row['difference']:+.4f} +- {row['spread']:.4f}"
             rows.append(
                 {
                     "option": label,
@@ -171,7 +180,9 @@ def options(names: Collection[str] = OPTIONS, beta2s: Collection[str] = ("0.999"
                     "normalised EDQ (late)": edq,
                     "v / exact, late": f"{row['late_v_ratio']:.4f}",
                     "validation loss": f"{row['validation_loss']:.4f}",
-                    "minus `fp32-master`": "" if name == "fp32-master" else against,
+                    "minus `fp32-master` (95 % interval)": ""
+                    if name == "fp32-master"
+                    else paired.shown(row["differences"]),
                 }
             )
     return markdown_table(rows)
@@ -328,9 +339,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "scaled": scaled,
     "few_formats": few_formats,
     "options": options,
-    "few_options": lambda: options(FEW_OPTIONS, ["0.999"]),
     "best_rates": best_rates.table,
+    "own_rates": own_rates.table,
+    "few_own_rates": lambda: own_rates.table(FEW_OPTIONS),
+    "own_rates_tuning": own_rates.tuning_table,
+    "evidence": statements.table,
     "first_moment": first_moment.table,
+    "first_moment_blame": first_moment.blame_table,
     "first_moment_middles": first_moment.middles_table,
     "memory": memory,
     "benchmarks": benchmarks,
@@ -412,6 +427,7 @@ PAGES = (
             "strategies",
             "assign",
             "analyse",
+            "evidence",
         )
     ),
 )

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import mcfsim as mcf
+from experiments import paired
 from experiments.common import RESULTS, in_processes, processor, read_result, write_result
 from mcfsim.models.audit import audit
 from mcfsim.models.plan import Plan
@@ -178,12 +179,11 @@ def summary(result: Mapping[str, Any], beta2: float, strategy: str) -> dict[str,
     }
 
 
-def paired(differences: Sequence[float]) -> str:
-    """Return a mean, and of several numbers their spread (sample standard deviation)."""
-    if not differences:
-        return ""
-    spread = f" +- {np.std(differences, ddof=1):.4f}" if len(differences) > 1 else ""
-    return f"{np.mean(differences):+.4f}{spread}"
+def against_reference(differences: Sequence[float]) -> str:
+    """Return a mean, and of several differences its 95 % interval."""
+    if len(differences) > 1:
+        return paired.shown(differences)
+    return "".join(f"{number:+.4f}" for number in differences)
 
 
 def table(name: str = NAME) -> str:
@@ -206,7 +206,9 @@ def table(name: str = NAME) -> str:
                 "lost arithmetic (late)": f"{found['lost']:.3f} ({found['late_lost']:.3f})",
                 "normalised EDQ (late)": edq,
                 "validation loss": f"{found['validation_loss']:.4f}",
-                "minus `fp32-master`": "" if strategy == REFERENCE else paired(found["differences"]),
+                "minus `fp32-master`": against_reference(found["differences"])
+                if strategy != REFERENCE
+                else "",
             }
         )
     return f"{markdown_table(rows)}\n\n{described(result)}"

@@ -9,7 +9,6 @@ from scipy.stats import ttest_1samp
 
 import mcfsim as mcf
 from experiments import (
-    best_rates,
     dqt_bits,
     dqt_tensors,
     first_moment,
@@ -19,12 +18,10 @@ from experiments import (
     precision_curves,
     rounding_points,
 )
-from experiments.common import ROOT, read_result
+from experiments.common import read_result
 
 pytestmark = pytest.mark.slow
 
-#: By so many standard deviations of three differences the 95 % interval of their mean reaches to both sides.
-OF_THREE = paired.interval([-1.0, 0.0, 1.0])[1]
 OPTIONS = read_result("collage_options")["table"]
 DQT = read_result("dqt_bits")["table"]
 AUDIT = read_result("released_code_audit")
@@ -50,30 +47,22 @@ def test_the_table_of_strategies_tells_only_weights_on_grids_from_master_weights
     assert cells["split-master"]["peak"] != cells["fp32-master"]["peak"]
 
 
-def test_which_options_are_told_from_master_weights():
-    pairs = [(name, beta2) for beta2, rows in OPTIONS.items() for name in rows]
-    rows = {(name, beta2): OPTIONS[beta2][name] for name, beta2 in pairs}
-    apart = {pair for pair, row in rows.items() if abs(row["difference"]) > OF_THREE * row["spread"]}
-    plain = {(name, beta2) for name in ("plain", "fp32-optim") for beta2 in ("0.999", "0.95")}
-    assert apart == plain | {("kahan", "0.999"), ("collage-light", "0.999")}
-
-
 @pytest.mark.parametrize("beta2", ["0.999", "0.95"])
 def test_what_the_options_show(beta2):
-    """The sentences of the README about the committed result."""
-    plain, light, plus = (OPTIONS[beta2][name] for name in ("plain", "collage-light", "collage-plus"))
-    assert plain["difference"] > 10 * plain["spread"]
-    assert abs(plus["difference"]) < 0.003
-    assert plain["late_lost"] > 0.5
-    assert plain["normalized_edq"] < 0.8
-    for row in (light, plus):
-        assert row["late_lost"] < 0.02
-        assert abs(np.array([row["normalized_edq"], row["late_normalized_edq"]]) - 1).max() < 0.002
-    assert abs(plus["late_v_ratio"] - 1) < 0.01
-    if beta2 == "0.999":  # where the second moment of light cannot decay
-        assert plus["validation_loss"] < light["validation_loss"] < plain["validation_loss"]
-        assert light["difference"] > light["spread"]
-        assert light["late_v_ratio"] > 1.05
+    """What is lost and what arrives late in the run, by the table and the figure of the small model."""
+    rows = OPTIONS[beta2]
+    for name in ("plain", "fp32-optim"):
+        assert 0.5 < rows[name]["late_lost"] < 0.6
+        assert rows[name]["late_normalized_edq"] < 0.9
+    for name in ("kahan", "collage-light", "collage-plus"):
+        assert rows[name]["late_lost"] < 0.004
+        arrived = np.array([rows[name]["normalized_edq"], rows[name]["late_normalized_edq"]])
+        assert abs(arrived - 1).max() < 0.0005
+    large = {name for name, row in rows.items() if row["late_v_ratio"] > 1.1}
+    assert large == ({"plain", "kahan", "collage-light"} if beta2 == "0.999" else set())
+    assert abs(rows["collage-plus"]["late_v_ratio"] - 1) < 0.001
+    drawn = read_result("collage_options")["series"][beta2]
+    assert min(np.array(drawn["plain"]["lost"])[:, -1]) > 0.5
 
 
 def test_a_plain_second_moment_stalls_and_an_expansion_does_not():
@@ -87,25 +76,33 @@ def test_a_plain_second_moment_stalls_and_an_expansion_does_not():
 
 
 @pytest.mark.parametrize("beta2", ["0.999", "0.95"])
-def test_the_length_of_a_first_moment_follows_one_ulp_of_beta1_and_the_loss_does_not(beta2):
-    """What is changed is that ulp alone; so the length of m is not why Collage-plus ends below."""
-    found = read_result("first_moment")["m_ratio_and_difference"]
-    above, below = (np.array(found[label][beta2]).T for label in ("double(.9)", "the next double below"))
-    assert round(100 * (above[0].mean() - 1), 2) in (0.06, 0.07)
-    assert round(100 * (1 - below[0].mean()), 2) in (0.03, 0.04)
-    assert round(above[1].mean(), 4) in (-0.0003, -0.0004)
-    told = [paired.apart(x) for x in (above[0] - below[0], above[1], above[1] - below[1])]
-    assert told == [True, True, False]
+def test_the_length_of_a_first_moment_follows_one_ulp_of_beta1(beta2):
+    """What is changed is that ulp alone; an ulp more or less beyond the middles changes little."""
+    found = {name: np.array(rows[beta2]) for name, rows in read_result("first_moment")["trainings"].items()}
+    length = {name: numbers[:, 0].mean() - 1 for name, numbers in found.items()}
+    for ulps in ("", " +1 ulp", " +2 ulp"):
+        assert 4e-4 < length[f"double(.9){ulps}"] < 8e-4
+    for ulps in (" -1 ulp", " -2 ulp"):
+        assert -5e-4 < length[f"double(.9){ulps}"] < -2e-4
+    assert paired.apart(found["double(.9)"][:, 0] - found["double(.9) -1 ulp"][:, 0])
+    assert abs(length["double(.9), m in 2 components"]) < 1e-5
+    assert -0.01 < length["double(.9), scalars rounded"] < -0.008
 
 
-def test_the_gaps_of_the_first_table_are_those_of_a_rate_far_below_the_best():
-    found = best_rates.differences()
-    rate, same, own = found["plain"]
-    assert (best_rates.RATES[0], rate, found["fp32-master"][0]) == (3e-4, 3e-3, 3e-3)
-    assert same.mean() == pytest.approx(OPTIONS["0.999"]["plain"]["difference"], abs=1e-5)
-    assert paired.apart(own)
-    assert f"`plain` ends {own.mean():.3f} above".replace("0.", ".") in (ROOT / "README.md").read_text()
-    assert not paired.apart(found["collage-plus"][2])
+def test_the_parts_of_the_length_of_an_update_add_up_to_it():
+    found = {label: np.array(parts) for label, parts in read_result("first_moment")["blame"].items()}
+    whole = found.pop(first_moment.ALL)
+    assert sum(found.values()) == pytest.approx(whole, abs=1e-8)
+
+
+def test_the_rates_of_the_study_are_within_its_grid():
+    result = read_result("own_rates")
+    for name, tuned in result["tuning"].items():
+        rates = sorted(map(float, tuned))
+        assert rates[0] < result["runs"][name]["rate"] < rates[-1]
+        both = {float(rate): np.mean(losses) for rate, losses in tuned.items() if len(losses) == 2}
+        assert result["runs"][name]["rate"] == min(both, key=both.get)
+    assert {len(row["loss"]) for row in result["runs"].values()} == {8}
 
 
 def test_decay_apart_gains_by_not_decaying(monkeypatch):
@@ -219,7 +216,7 @@ def test_it_is_the_embedding_that_costs_eight_bits_their_loss():
 
 
 def test_eight_bits_come_near_bitnet_from_a_grid_that_is_wide_enough():
-    found = {name: row["above_bitnet"] for name, row in read_result("dqt_long")["table"].items()}
+    found = {name: np.mean(row["above_bitnet"]) for name, row in read_result("dqt_long")["table"].items()}
     assert found["dqt-int8"] > 0.5
     for wide in (dqt_bits.WIDE, "max-abs scale", "wide start, max-abs scale"):
         assert found[f"dqt-int8, {wide}"] < 0.05
@@ -240,12 +237,15 @@ def test_v_is_what_the_released_code_gives():
 def test_what_faults_of_the_released_code_cost():
     found = AUDIT["table"]
     for beta2, row in found.items():
-        assert abs(row["right, collage-plus"]["difference"]) < 0.003, beta2
-    fault, rates = found["0.95"]["aliased, collage-plus"], found["0.95"]["rates of aliased, fp32-master"]
-    assert fault["difference"] < -10 * fault["spread"]
-    assert abs(rates["difference"] / fault["difference"] - 1) < 0.1
-    assert abs(found["0.999"]["rounded, fp32-master"]["difference"]) < 0.001
-    light, plain = (found["0.999"][f"right, {name}"]["difference"] for name in ("collage-light", "plain"))
+        assert abs(np.mean(row["right, collage-plus"]["differences"])) < 0.003, beta2
+    faults = ("aliased, collage-plus", "rates of aliased, fp32-master")
+    fault, rates = (np.array(found["0.95"][name]["differences"]) for name in faults)
+    assert paired.interval(fault)[1] < -0.5
+    assert abs(rates.mean() / fault.mean() - 1) < 0.1
+    assert abs(np.mean(found["0.999"]["rounded, fp32-master"]["differences"])) < 0.001
+    light, plain = (
+        np.mean(found["0.999"][f"right, {name}"]["differences"]) for name in ("collage-light", "plain")
+    )
     assert 5 * light < plain
 
 

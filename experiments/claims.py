@@ -1,0 +1,361 @@
+"""Sentences of the pages that compare options, as data: the words, the paired differences, and their sign."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import dqt_tensors, first_moment, own_rates, paired
+from experiments.common import ROOT, read_result
+from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
+from mcfsim.report.tables import markdown_table
+
+Array = np.ndarray[Any, Any]
+
+
+# -- claims -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Statement(ABC):
+    """A sentence of a page that rests on a result file.
+
+    Parameters
+    ----------
+    page : str
+        Its path in the repository.
+    says : str
+        The words, as they stand there; line breaks count as blanks.
+    experiment : str
+        The module of `experiments` that measures what it rests on.
+    """
+
+    page: str
+    says: str
+    experiment: str
+
+    def errors(self, page: str | None = None) -> list[str]:
+        """Return what is wrong with it: it is not on the page, or the results do not bear it out."""
+        text = (ROOT / self.page).read_text() if page is None else page
+        there = self.says in " ".join(text.split())
+        return [*(() if there else [f"{self.page} does not say {self.says!r}"]), *self.unfounded()]
+
+    @abstractmethod
+    def unfounded(self) -> list[str]:
+        """Return what the results do not bear out."""
+
+    @abstractmethod
+    def shown(self) -> str:
+        """Return the numbers that it rests on, as a table shows them."""
+
+
+@dataclass(frozen=True)
+class Claim(Statement):
+    """What a page says of two options, or of several pairs alike.
+
+    Parameters
+    ----------
+    sign : {-1, 0, 1}
+        Whether the first option's loss is said to be below the second's, above it, or not told apart.
+    differences : callable
+        Returns the paired differences, first less second, one a seed; several arrays for several pairs.
+    """
+
+    sign: int
+    differences: Callable[[], Sequence[Array]]
+
+    def unfounded(self) -> list[str]:
+        """Return the intervals that say otherwise."""
+        found = []
+        for gap in self.differences():
+            low, high = paired.interval(gap)
+            if (low > 0) - (high < 0) != self.sign:
+                found.append(f"{self.says!r}: the interval {low:+.5f} to {high:+.5f} says otherwise")
+        return found
+
+    def shown(self) -> str:
+        """Return each difference with its interval."""
+        return "; ".join(map(paired.shown, self.differences()))
+
+
+@dataclass(frozen=True)
+class Number(Statement):
+    """A number on a page that is a mean over seeds, and between what ends that is said to lie.
+
+    Parameters
+    ----------
+    low, high : float
+        The ends.
+    numbers : callable
+        Returns the numbers, one a seed; several arrays for several numbers that are said alike.
+    """
+
+    low: float
+    high: float
+    numbers: Callable[[], Sequence[Array]]
+
+    def unfounded(self) -> list[str]:
+        """Return the means that are not between the ends."""
+        means = [float(np.mean(x)) for x in self.numbers()]
+        return [f"{self.says!r}: {mean:.5g} is not" for mean in means if not self.low <= mean <= self.high]
+
+    def shown(self) -> str:
+        """Return each mean with its interval."""
+        return "; ".join(paired.shown(x).replace("+", "") for x in self.numbers())
+
+
+def measured(measure: str, *options: str) -> Callable[[], list[Array]]:
+    """Return what gives a measure of options at their own best rates, one a seed."""
+    return lambda: [np.array(read_result(own_rates.RESULT)["runs"][name][measure], float) for name in options]
+
+
+def own(*options: str) -> Callable[[], list[Array]]:
+    """Return what gives options' losses less the reference's, each at its own best rate."""
+    return lambda: [own_rates.difference(option) for option in options]
+
+
+def stepwise(beta2: str, *names: str) -> Callable[[], list[Array]]:
+    """Return what gives losses of the small model less the reference's, each at its own best rate."""
+    return lambda: [
+        np.array(read_result("collage_options")["table"][beta2][name]["differences"]) for name in names
+    ]
+
+
+def between(first: str, second: str) -> Callable[[], list[Array]]:
+    """Return what gives the losses of one option less another's, each at its own best rate."""
+    return lambda: [own_rates.difference(first) - own_rates.difference(second)]
+
+
+def on_grids(choice: str, *shapes: tuple[int, int]) -> Callable[[], list[Array]]:
+    """Return what gives the relative differences of 8-bit weights to BitNet's, by width and steps."""
+    return lambda: [dqt_tensors.above_bitnet(dqt_tensors.losses()[choice, *shape]) for shape in shapes]
+
+
+def one_ulp(label: str, than: str | None = None) -> Callable[[], list[Array]]:
+    """Return what gives the differences of one beta1 to fp32 master weights, or to another beta1."""
+
+    def differences() -> list[Array]:
+        found = read_result(first_moment.RESULT)["trainings"]
+        mine = {beta2: np.array(rows)[:, 2] for beta2, rows in found[label].items()}
+        if than is None:
+            return list(mine.values())
+        return [gap - np.array(found[than][beta2])[:, 2] for beta2, gap in mine.items()]
+
+    return differences
+
+
+def lengths(label: str) -> Callable[[], list[Array]]:
+    """Return what gives the length of m late in the run, relative to exact arithmetic, by beta2."""
+    return lambda: [
+        np.array(rows)[:, 0] for rows in read_result(first_moment.RESULT)["trainings"][label].values()
+    ]
+
+
+def grids(result: str, *names: str) -> Callable[[], list[Array]]:
+    """Return what gives the relative differences of weights on grids to BitNet's."""
+
+    def differences() -> list[Array]:
+        found = read_result(result)["table"]
+        return [np.array(found[name]["above_bitnet"]) for name in names]
+
+    return differences
+
+
+def in_ternary(*bits: int) -> Callable[[], list[Array]]:
+    """Return what gives losses of weights put on a ternary grid, less those of weights trained on it."""
+
+    def differences() -> list[Array]:
+        found = read_result("dqt_bits")["table"]
+        trained = np.array(found["dqt-ternary"]["losses"])
+        return [np.array(found[f"dqt-int{number}"]["ternary_losses"]) - trained for number in bits]
+
+    return differences
+
+
+README, RESULTS, DQT = "README.md", "docs/results.md", "docs/dqt.md"
+WIDE = "dqt-int8, wide start"
+CLAIMS: tuple[Statement, ...] = (
+    Claim(
+        README, "At its best rate plain bf16 ends .010 above fp32 master weights.", "own_rates", 1,
+        own("plain"),
+    ),
+    Number(
+        README, "65 % of its weights ignore their update", "own_rates", 0.645, 0.655,
+        measured("late_lost", "plain"),
+    ),
+    Number(
+        README, "82 % of what the optimizer asked for arrives", "own_rates", 0.815, 0.825,
+        measured("late_normalized_edq", "plain"),
+    ),
+    Claim(README, "`fp32-optim` ends .009 above", "own_rates", 1, own("fp32-optim")),
+    Number(
+        README, "one weight in a hundred ignores its update late", "own_rates", 0.008, 0.012,
+        measured("late_lost", "kahan", "collage-light"),
+    ),
+    Claim(
+        README, "the losses are not told apart from fp32 master weights", "own_rates", 0,
+        own("kahan", "collage-light"),
+    ),
+    Claim(
+        README, "Nor are those of `collage-plus`, and of stochastic rounding at 8 bytes", "own_rates", 0,
+        own("collage-plus", "stochastic-parameter", "stochastic"),
+    ),
+    Claim(
+        README, "no loss is told by it", "own_rates", 0,
+        lambda: [*between("kahan", "collage-plus")(), *between("collage-light", "collage-plus")()],
+    ),
+    Number(
+        README, "m is .06 % too long", "first_moment", 1.00055, 1.00067, lengths("double(.9)"),
+    ),
+    Number(
+        README, "it is .03 % too short", "first_moment", 0.9996, 0.9997, lengths("double(.9) -1 ulp"),
+    ),
+    Claim(
+        README, "the loss is not told apart ([docs", "first_moment", 0,
+        one_ulp("double(.9) -1 ulp", "double(.9)"),
+    ),
+    Claim(
+        README, "the loss is .008 higher at a rate of 3e-4", "first_moment", 1,
+        lambda: one_ulp("double(.9), scalars rounded", "double(.9)")()[:1],
+    ),
+    Claim(
+        RESULTS, "trainings on both sides of it are not told apart", "first_moment", 0,
+        one_ulp("double(.9) -1 ulp", "double(.9)"),
+    ),
+    Claim(
+        RESULTS, "it is .0001 higher than with exact ones", "first_moment", 1,
+        one_ulp("double(.9), scalars in float32", "double(.9)"),
+    ),
+    Claim(
+        RESULTS, "it is higher by .0002 at beta2 = .95", "first_moment", 1,
+        lambda: one_ulp("double(.9), m in 2 components", "double(.9)")()[1:],
+    ),
+    Claim(
+        RESULTS, "and not told apart at .999", "first_moment", 0,
+        lambda: one_ulp("double(.9), m in 2 components", "double(.9)")()[:1],
+    ),
+    Claim(
+        RESULTS, "**Rounded scalars cost .008 to .011** at this rate", "first_moment", 1,
+        one_ulp("double(.9), scalars rounded", "double(.9)"),
+    ),
+    Claim(RESULTS, "**The control holds.**", "own_rates", 0, own("split-master")),
+    Claim(RESULTS, "**`plain` ends .010 above `fp32-master`**", "own_rates", 1, own("plain")),
+    Claim(RESULTS, "`fp32-optim` .009 above", "own_rates", 1, own("fp32-optim")),
+    Claim(
+        RESULTS, "- **Not told apart from it** are `kahan`", "own_rates", 0,
+        own(
+            *("kahan", "collage-light", "collage-plus", "stochastic-parameter", "stochastic"),
+            *("remainder-8", "fp8-moments", "int8-moments"),
+        ),
+    ),
+    Claim(RESULTS, "`eco` ends .009 below.", "own_rates", -1, own("eco")),
+    Number(
+        RESULTS, "a third of its updates arrive late", "own_rates", 0.3, 0.37,
+        measured("late_normalized_edq", "eco"),
+    ),
+    Claim(
+        RESULTS, "`plain` and `fp32-optim` end .03 above", "collage_options", 1,
+        stepwise("0.95", "plain", "fp32-optim"),
+    ),
+    Claim(
+        RESULTS, "at .999 not even they are told apart", "collage_options", 0,
+        stepwise("0.999", "plain", "fp32-optim"),
+    ),
+    Claim(
+        RESULTS, "`collage-plus` ends .006 above at .95", "collage_options", 1,
+        stepwise("0.95", "collage-plus"),
+    ),
+    Claim(
+        RESULTS, "with m in two components .009 below at .999", "collage_options", -1,
+        stepwise("0.999", "collage-plus, m in 2"),
+    ),
+    Claim(
+        RESULTS, "the eight seeds of the larger model do not tell `collage-plus` apart", "own_rates", 0,
+        own("collage-plus"),
+    ),
+    Claim(
+        DQT, "above BitNet, whose grid grows", "dqt_bits", 1,
+        grids("dqt_bits", *(f"dqt-int{bits}" for bits in (6, 7, 8))),
+    ),
+    Claim(DQT, "8 bits end below BitNet.", "dqt_bits", -1, grids("dqt_bits", WIDE)),
+    Claim(
+        DQT, "weights of 4 bits and more ends below training in ternary", "dqt_bits", -1,
+        in_ternary(4, 5, 6, 7, 8),
+    ),
+    Claim(DQT, "of 3 bits three seeds do not tell it from training in ternary", "dqt_bits", 0, in_ternary(3)),
+    Claim(DQT, "8 bits end 71 % above BitNet at this width", "dqt_bits", 1, grids("dqt_long", "dqt-int8")),
+    Claim(DQT, "8 bits end 2 % above;", "dqt_bits", 1, grids("dqt_long", "dqt-int8, max-abs scale")),
+    Claim(DQT, "three seeds do not tell them from BitNet", "dqt_bits", 0, grids("dqt_long", WIDE)),
+    Claim(DQT, "they end 4 % below it", "dqt_bits", -1, grids("dqt_long", f"{WIDE}, max-abs scale")),
+    Claim(
+        DQT, "8 bits end 2 % above BitNet after 400 steps", "dqt_tensors", 1,
+        on_grids(dqt_tensors.MATRICES, (64, 400)),
+    ),
+    Claim(
+        DQT, "not told apart after 120", "dqt_tensors", 0,
+        on_grids(dqt_tensors.MATRICES, *((width, 120) for width in dqt_tensors.WIDTHS)),
+    ),
+)  # fmt: skip
+
+
+def table(page: str = README) -> str:
+    """Return what a page says with the numbers, their intervals, and the command that measures them."""
+    return markdown_table(
+        [
+            {
+                "sentence": item.says.replace("|", "\\|"),
+                "mean (95 % interval)": item.shown(),
+                "`python -m`": f"`experiments.{item.experiment}`",
+            }
+            for item in CLAIMS
+            if item.page == page
+        ]
+    )
+
+
+# -- sentences that compare ---------------------------------------------------------------------------------
+_COMPARES = re.compile(r"\b(better|worse|below|above|higher|lower|beats?|ahead|behind)\b")
+_NAMES = "|".join(sorted((re.escape(f"`{name}`") for name in (*STRATEGIES, *GRID_STRATEGIES)), key=len))
+_OPTION = re.compile(rf"{_NAMES}|master weights|master copy|BitNet|plain bf16|bits end|trainings?\b", re.I)
+#: What stands above or below something else than a loss.
+ELSEWHERE: tuple[str, ...] = (
+    "q being the quotient above",
+    "only the lower half is stored beside it",
+    "the lower half's first bit",
+    "a zero may hide lower magnitudes",
+    "One training is said to be above another where",
+    "where `lost` is below .01",
+    "and beta2 above .996?",
+    "a mean below its loss included",
+)
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """Yield the sentences of a page, without its code, tables and pictures."""
+    text = re.sub(
+        r"```.*?```|<!-- table.*?<!-- end of table -->|!\[[^\]]*\]\([^)]*\)",
+        " ",
+        page.read_text(),
+        flags=re.S,
+    )
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-#|]|\d+\.) )", text):
+        if not block.lstrip().startswith("|"):
+            yield from re.split(r"(?<=[.:;!?])\**\s+(?=[*`A-Z(\[])", " ".join(block.split()))
+
+
+def unsupported(page: Path) -> list[str]:
+    """Return the sentences of a page that compare options, and that no claim is about."""
+    name = page.relative_to(ROOT).as_posix()
+    known = [claim.says for claim in CLAIMS if claim.page == name]
+    return [
+        sentence
+        for sentence in sentences(page)
+        if _COMPARES.search(sentence)
+        and _OPTION.search(sentence)
+        and not any(says in sentence or sentence in says for says in known)
+        and not any(words in sentence for words in ELSEWHERE)
+    ]

@@ -77,10 +77,7 @@ def table() -> str:
             {
                 "option": f"`{row['strategy']}`",
                 "beta2": f"{row['beta2']:g}",
-                **{
-                    f"{rate:g}": ", ".join(map("{:.3f}".format, dict(row["losses"]).get(rate, [])))
-                    for rate in rates
-                },
+                **{f"{rate:g}": tuning.shown(dict(row["losses"]).get(rate, [])) for rate in rates},
                 "chosen": f"{row['best']:g}",
             }
             for row in rows

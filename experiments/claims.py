@@ -135,15 +135,12 @@ def on_grids(choice: str, *shapes: tuple[int, int]) -> Callable[[], list[Array]]
     return lambda: [dqt_tensors.above_bitnet(dqt_tensors.losses()[choice, *shape]) for shape in shapes]
 
 
-def one_ulp(label: str, than: str | None = None) -> Callable[[], list[Array]]:
-    """Return what gives the differences of one beta1 to fp32 master weights, or to another beta1."""
+def one_ulp(label: str, than: str) -> Callable[[], list[Array]]:
+    """Return what gives the losses of one beta1 less those of another, by beta2."""
 
     def differences() -> list[Array]:
         found = read_result(first_moment.RESULT)["trainings"]
-        mine = {beta2: np.array(rows)[:, 2] for beta2, rows in found[label].items()}
-        if than is None:
-            return list(mine.values())
-        return [gap - np.array(found[than][beta2])[:, 2] for beta2, gap in mine.items()]
+        return [np.subtract(rows, found[than][beta2])[:, 2] for beta2, rows in found[label].items()]
 
     return differences
 

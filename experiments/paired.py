@@ -11,14 +11,17 @@ from scipy.special import stdtrit
 
 def shown(differences: ArrayLike, digits: int = 4) -> str:
     """Return the mean of differences with its 95 % interval, as tables show them."""
-    low, high = interval(differences)
-    return f"{np.mean(differences):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+    return _shown(differences, f"+.{digits}f")
 
 
 def percent(quotients: ArrayLike, digits: int = 1) -> str:
     """Return the mean of relative differences with its 95 % interval, in percent."""
-    low, high = interval(quotients)
-    return f"{np.mean(quotients):+.{digits}%} ({low:+.{digits}%} to {high:+.{digits}%})"
+    return _shown(quotients, f"+.{digits}%")
+
+
+def _shown(differences: ArrayLike, form: str) -> str:
+    low, high = interval(differences)
+    return f"{np.mean(differences):{form}} ({low:{form}} to {high:{form}})"
 
 
 def interval(differences: Sequence[float] | ArrayLike) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.training.problems._transformer import Array, causal_attention, gated_silu
-from mcfsim.training.problems.language_model import VOCABULARY, Corpus, LanguageModel
+from mcfsim.training.problems.language_model import VOCABULARY, LanguageModel
 
 #: The longest period of the rotary angles, in tokens over 2 pi.
 LONGEST = 10_000.0
@@ -34,21 +34,10 @@ class Llama(LanguageModel):
 
     name = "llama"
 
-    def __init__(
-        self,
-        corpus: Corpus | None = None,
-        layers: int = 2,
-        width: int = 64,
-        heads: int = 4,
-        context: int = 64,
-        batch: int = 16,
-        activation_bits: int = 0,
-    ) -> None:
-        super().__init__(corpus, layers, width, heads, context, batch, activation_bits)
-        if width // heads % 2:
-            raise ValueError(f"width / heads = {width // heads} must be even: rotary positions turn pairs")
-
     def _shapes(self) -> dict[str, tuple[int, ...]]:
+        if self.width // self.heads % 2:
+            depth = self.width // self.heads
+            raise ValueError(f"width / heads = {depth} must be even: rotary positions turn pairs")
         width, hidden = self.width, 8 * self.width // 3
         shapes = super()._shapes()
         del shapes["positions"]

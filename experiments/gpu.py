@@ -1,8 +1,10 @@
-"""Kernels on a GPU, as a table, from what `make bench-gpu` has measured there."""
+"""Kernels on GPUs, as a table, from what `make bench-gpu` has measured there, a result file a device."""
 
 from __future__ import annotations
 
-from experiments.common import RESULTS, read_result
+from typing import Any
+
+from experiments.common import RESULTS, read_result, write_result
 from mcfsim.report.tables import markdown_table
 
 NOT_MEASURED = (
@@ -10,39 +12,53 @@ NOT_MEASURED = (
     "and what is said of bits is shown without a GPU, in two halves: that a kernel's operations give the\n"
     "emulator's bits, where NumPy carries them out, and that the compilers keep just these operations."
 )
+_FILES = "gpu_"
+
+
+def keep(result: dict[str, Any]) -> None:
+    """Write what was measured on a device into the file of that device."""
+    write_result(_FILES + _model(result).lower(), result)
 
 
 def measured() -> str:
-    """Return what a GPU took, or that none was measured."""
-    if not (RESULTS / "gpu.json").exists():
+    """Return what GPUs took, a column of milliseconds for each of them, or that none was measured."""
+    files = sorted(path.stem for path in RESULTS.glob(f"{_FILES}*.json"))
+    if not files:
         return NOT_MEASURED
-    result = read_result("gpu")
-    copy = _rate(result["copy"])
-    rows = [
-        {
-            "what": row["name"],
-            "elements": f"{row['elements']:.3g}",
-            "ms": f"{1e3 * row['seconds']:.4g}",
-            "10^9 elements / s": f"{row['elements'] / row['seconds'] / 1e9:.4g}",
-            "GB / s": f"{_rate(row) / 1e9:.4g}",
-            "of a copy": f"{_rate(row) / copy:.2f}",
-        }
-        for row in [result["copy"], *(row for rows in result["rows"].values() for row in rows)]
-    ]
+    devices = [read_result(file) for file in files]
+    found = [{row["name"]: row for row in _rows(device)} for device in devices]
+    rows = []
+    for name in {name: None for named in found for name in named}:
+        having = [named[name] for named in found if name in named]
+        line = {"what": name, "elements": f"{having[0]['elements']:.3g}"}
+        for device, named in zip(devices, found, strict=True):
+            row, on = named.get(name), _model(device)
+            line[f"ms, {on}"] = f"{1e3 * row['seconds']:.4g}" if row else ""
+            line[f"of a copy, {on}"] = f"{_rate(row) / _rate(device['copy']):.2f}" if row else ""
+        rows.append(line)
+    return "\n\n".join([markdown_table(rows), *map(_about, devices)])
+
+
+def _rows(device: dict[str, Any]) -> list[dict[str, Any]]:
+    return [device["copy"], *(row for group in device["rows"].values() for row in group)]
+
+
+def _model(device: dict[str, Any]) -> str:
+    """Return the name of a device without that of its maker and what follows: ``H100``."""
+    return str(device["device"].removeprefix("NVIDIA ").split()[0])
+
+
+def _about(device: dict[str, Any]) -> str:
     wrong = "; ".join(
-        f"{name} {share:.2%}" for name, share in result["not the exact step rounded once"].items()
+        f"{name} {share:.2%}" for name, share in device["not the exact step rounded once"].items()
     )
-    about = result["versions"]
-    return "\n".join(
-        [
-            markdown_table(rows),
-            "",
-            f"{result['device']}; torch {about['torch']}, Triton {about['triton']}, "
-            f"Python {about['python']}. Parameters that are not the exact first step rounded once: {wrong}.",
-        ]
+    about = device["versions"]
+    return (
+        f"{device['device']}: torch {about['torch']}, Triton {about['triton']}, "
+        f"Python {about['python']}. Parameters that are not the exact first step rounded once: {wrong}."
     )
 
 
-def _rate(row: dict[str, float]) -> float:
+def _rate(row: dict[str, Any]) -> float:
     """Return the bytes a second that a row's call read and wrote."""
-    return row["elements"] * row["bytes"] / row["seconds"]
+    return float(row["elements"] * row["bytes"] / row["seconds"])

@@ -21,7 +21,7 @@ from rich.table import Column, Table
 
 import mcfsim as mcf
 import mcfsim.torch
-from experiments.common import write_result
+from experiments.gpu import keep
 from mcfsim.compile import trace
 from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
@@ -201,7 +201,7 @@ def shown(rows: list[Row], copy: Row, title: str) -> Table:
 
 
 def main() -> None:
-    """Run all, and write the result file if a GPU was measured, group by group."""
+    """Run all, and write the device's result file if a GPU was measured, group by group."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--size", type=float, help="elements; by default well past the cache of a GPU")
@@ -210,7 +210,7 @@ def main() -> None:
     size = int(asked.size or (MINIATURE if device.type == "cpu" else SIZE))
     if device.type == "cuda":
         for result in measured(size, device):
-            write_result("gpu", result)
+            keep(result)
         return
     os.environ["TRITON_INTERPRET"] = "1"
     # NumPy, which interprets, warns of what is NaN.

@@ -1,5 +1,7 @@
 """Kernels, interpreted on the CPU: the bits of the emulator on NumPy, also where NaN has a GPU's code."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,6 @@ import torch
 import mcfsim as mcf
 from experiments import common
 from experiments import gpu as table
-from experiments.common import write_result
 from mcfsim.compile import launch, trace
 from mcfsim.compile.kernel import Kernel
 from mcfsim.formats import get_format
@@ -131,7 +132,7 @@ def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
 def test_the_benchmark_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     """It writes nothing."""
     monkeypatch.setattr("sys.argv", ["gpu", "--size", "2", "--device", "cpu"])
-    monkeypatch.setattr(gpu, "write_result", None)
+    monkeypatch.setattr(gpu, "keep", None)
     few = {name: mcf.STRATEGIES[name] for name in ("collage-plus", "exact")}
     monkeypatch.setattr(mcf, "STRATEGIES", few)
     kept, measured = [], gpu.measured
@@ -143,8 +144,18 @@ def test_the_benchmark_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     for module in (common, table):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     assert table.measured() == table.NOT_MEASURED
-    write_result("gpu", kept[-1])
-    shown = table.measured()
-    assert "a CPU, in miniature; torch" in shown
-    assert shown.count("| AdamW, ") == len(few)
-    assert "collage-plus " in shown.partition("Parameters that are not the exact first step")[2]
+    table.keep(kept[-1])
+    one = table.measured()
+    assert "a CPU, in miniature: torch" in one
+    assert one.count("| AdamW, ") == len(few)
+    assert "collage-plus " in one.partition("Parameters that are not the exact first step")[2]
+
+    other = copy.deepcopy(kept[-1] | {"device": "NVIDIA X1 2GB"})
+    (renamed := other["rows"]["steps"][0])["name"] = "AdamW, of X1"
+    renamed["seconds"] = 0.25
+    table.keep(other)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.measured().split("\n")]
+    heads = next(line for line in lines if line)
+    (row,) = (dict(zip(heads, line, strict=True)) for line in lines if line[:1] == ["AdamW, of X1"])
+    assert (row["ms, X1"], row["ms, a"]) == ("250", "")
+    assert len({line[0] for line in lines if line}) == sum(map(bool, lines))

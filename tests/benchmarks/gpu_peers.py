@@ -93,7 +93,7 @@ def unfused(size: int, device: torch.device) -> Callable[[], None]:
 
 
 def shares_wrong(size: int, device: torch.device) -> dict[str, float]:
-    """Return which share of parameters a first step does not round correctly, for bfloat16 optimizers to nearest.
+    """Return which share of parameters a first step does not round correctly, for those to nearest bfloat16.
 
     Each is to move a parameter p with gradient g to p (1 - lr decay) - lr g / (\\|g\\| + eps), where moments
     begin with zeros, whatever its conventions. That is computed in binary64 and rounded to the nearest

@@ -21,7 +21,6 @@ from mcfsim.models.plan import Plan
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 
 RESULT = "assignment"
 MODEL, STEPS, SEEDS = Model(layers=2, width=32, heads=4, context=64), 150, (0, 1, 2)
@@ -114,7 +113,6 @@ def main() -> None:
         {
             "settings": {"seeds": SEEDS, "steps": STEPS, "peak": SCHEDULE.peak, "budgets": BUDGETS}
             | {"problem": MODEL.problem().settings()},
-            "versions": versions(),
             "seeds": seeds,
         },
     )

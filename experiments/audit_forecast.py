@@ -24,7 +24,6 @@ from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 from mcfsim.training.schedule import clipped
 
 STEPS, RECORD_EVERY, SAMPLES = 300, 5, 1024
@@ -187,7 +186,6 @@ def main() -> None:
         "audit_forecast",
         {
             "settings": run.settings,
-            "versions": versions(),
             "stopped": STOPPED,
             **{known: compare(item, run) for known, item in found.items()},
         },

@@ -8,7 +8,6 @@ import mcfsim as mcf
 from experiments import tuning
 from experiments.common import read_result, resumed, write_result
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import blas, versions
 from mcfsim.training.problems import LanguageModel
 
 RESULT = "best_rates"
@@ -54,7 +53,6 @@ def study() -> None:
                 "problem": LanguageModel().settings(),
                 **{"steps": STEPS, "warmup": WARMUP, "seeds": tuning.SEEDS},
             },
-            "versions": {**versions(), "blas": blas()},
             "tuned": rows,
         },
     )

@@ -150,7 +150,6 @@ def main() -> None:
         RESULT,
         {
             "settings": {**settings, "seeds": SEEDS, "beta2": BETAS, "rates": rates},
-            "versions": first.versions,
             "late": LATE,
             "binary64_gap": float(max(gaps)),
             "series": {str(beta2): series_of(group) for beta2, group in runs.items()},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcfsim.storage.files import write_text
+from mcfsim.storage.sweeps.installed import DIGEST, blas, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"
@@ -21,14 +22,19 @@ WORKERS = 2
 
 
 def write_result(name: str, result: dict[str, Any]) -> None:
-    """Write a result file, numbers to six digits, unless nothing but ``versions`` would change.
+    """Write a result file, numbers to six digits, with the versions of all that computed it.
 
-    So a rerun shows what is different, and a file names the versions that first gave its numbers.
+    ``versions`` has Python, the machine, this package with a digest of its source, NumPy, mpmath, and the
+    kernel of its BLAS; a result adds its own. A file that has them all, and would change in nothing but
+    them, is left: so a rerun shows what is different, and a file names what first gave its numbers.
     """
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path, result = RESULTS / f"{name}.json", _shorten(result)
+    computed = {**versions(), "source": DIGEST, "blas": blas(), **result.get("versions", {})}
+    path, result = RESULTS / f"{name}.json", {**_shorten(result), "versions": computed}
     with suppress(FileNotFoundError, ValueError):  # none yet, or damaged
-        if _text(read_result(name), versions=None) == _text(result, versions=None):
+        before = read_result(name)
+        named = before.get("versions", {}).keys() >= computed.keys()
+        if named and _text(before, versions=None) == _text(result, versions=None):
             return
     write_text(path, _text(result))
 
@@ -71,7 +77,7 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
     """Return ``function(*job)`` for every job, in order, as JSON data, computed in processes by a sweep.
 
     What is finished stays in ``build/NAME.journal``: when the sweep is stopped, or called again, it goes on
-    from there, unless the package, the function or what it calls and reads has changed.
+    from there, unless the package, the function, what it calls and reads, or the kernel of BLAS has changed.
 
     Parameters
     ----------
@@ -87,7 +93,7 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
 
     made = [
         Job(
-            digest([("the function", function), ("the arguments", job)]),
+            digest([("the function", function), ("the arguments", job), ("the kernel of BLAS", blas())]),
             name,
             partial(_only, function, job),
             [(0, 1)],

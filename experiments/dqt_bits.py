@@ -124,7 +124,6 @@ def train(
         **{name: series[name].tolist() for name in kept},
         **run.results[strategy.name],
         "settings": run.settings,
-        "versions": run.versions,
     }
 
 
@@ -197,7 +196,6 @@ def make(name: str, given: Sequence[Run], steps: int) -> dict[str, Any]:
     kept = ("problem", "optimizer", "schedule", "low", "clip")
     return {
         "settings": {**{label: first["settings"][label] for label in kept}, "steps": steps, "seeds": SEEDS},
-        "versions": first["versions"],
         "recorded": first["steps"],
         "table": {label: summarize(group, runs[BITNET]) for label, group in runs.items()},
     }

@@ -20,7 +20,6 @@ from mcfsim.convert import round_to
 from mcfsim.optim.stored import Reach
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import blas, versions
 from mcfsim.training.problems import Llama
 from mcfsim.training.problems.language_model import VOCABULARY
 
@@ -101,7 +100,6 @@ def study() -> None:
         RESULT,
         {
             "settings": settings,
-            "versions": {**versions(), "blas": blas()},
             "tuning": [{**dict(zip(keys, job, strict=True)), "loss": tuned[job[:4]][job[4]]} for job in jobs],
             "runs": [
                 {**dict(zip(keys, run, strict=True)), "loss": x} for run, x in zip(runs, made, strict=True)

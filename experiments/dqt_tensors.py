@@ -18,7 +18,6 @@ from experiments.common import read_result, resumed, write_result
 from experiments.dqt_bits import BITNET, HYPER, LONG, RATE, REFERENCE, SEEDS
 from mcfsim.convert import round_to
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.problems.language_model import VOCABULARY
 
@@ -64,7 +63,7 @@ def study() -> None:
         for (one, choice, width, steps, seed), found in zip(jobs(), made, strict=True)
     ]
     settings = {"problem": LanguageModel().settings(), "rate": RATE, "seeds": SEEDS}
-    write_result(RESULT, {"settings": settings, "versions": versions(), "runs": rows})
+    write_result(RESULT, {"settings": settings, "runs": rows})
 
 
 def losses() -> dict[tuple[str, int, int], dict[str, list[float]]]:

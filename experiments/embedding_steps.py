@@ -17,7 +17,6 @@ from experiments.common import FIGURES, in_processes, read_result, write_result
 from experiments.learned_step import LearnedStepTable
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 from mcfsim.training.schedule import clipped
 
 RESULT = "embedding_steps"
@@ -124,7 +123,6 @@ def main() -> None:
         {
             "settings": {"seeds": SEEDS, "steps": STEPS, "peak": SCHEDULE.peak, "step_rate": STEP_RATE}
             | {"problem": MODEL.problem().settings()},
-            "versions": versions(),
             "losses": losses,
         },
     )

@@ -22,7 +22,6 @@ from mcfsim.analysis.samplers import inputs_of
 from mcfsim.optim.state import State
 from mcfsim.report.tables import markdown_table
 from mcfsim.rounding import get_rounding
-from mcfsim.storage.sweeps.installed import blas, versions
 from mcfsim.training.schedule import clipped
 
 RESULT = "first_moment"
@@ -230,7 +229,6 @@ def study() -> None:
         RESULT,
         {
             "settings": {"steps": STEPS, "seeds": SEEDS, "rate": SCHEDULE.peak},
-            "versions": {**versions(), "blas": blas()},
             "trainings": rows,
             "blame": {label: [one[label] for one in blamed] for label in blamed[0]},
         },

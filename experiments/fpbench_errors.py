@@ -21,7 +21,6 @@ from mcfsim.functions import FPBENCH
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 
 NAME = "fpbench_errors"
 FORMAT, COUNT, SEED = "float32", 4096, 0
@@ -118,7 +117,7 @@ def main() -> None:
         fmt: {name: largest_absolute(name, fmt) for name in FPBENCH if sharpest(name, fmt)}
         for fmt in ("float64", "float32")
     }
-    about = {"format": FORMAT, "count": COUNT, "seed": SEED, "versions": versions()}
+    about = {"format": FORMAT, "count": COUNT, "seed": SEED}
     write_result(NAME, {**about, "benchmarks": rows, "absolute": absolute})
 
 

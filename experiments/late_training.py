@@ -26,7 +26,6 @@ from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.plotting import STRATEGY_STYLES, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import blas, versions
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.schedule import clipped
 
@@ -128,7 +127,7 @@ def second_half(size: str, rate: float, seed: int) -> dict[str, Any]:
             **{measure: {name: run.series[name][measure].tolist() for name in OPTIONS} for measure in KEPT},
             "validation_loss": {name: run.results[name]["validation_loss"] for name in OPTIONS},
         }
-    return {"half": loss, "blas": blas(), "schedules": found}
+    return {"half": loss, "schedules": found}
 
 
 KEPT = ("loss", "normalized_edq", "lost")
@@ -156,7 +155,6 @@ def study() -> None:
                 "seeds": SEEDS,
                 "corpus": MODELS["30 k"].problem().corpus.settings(),
             },
-            "versions": {**versions(), "blas": blas()},
             "tuning": [{"size": size, "rate": rate, "loss": loss} for (size, rate), loss in losses.items()],
             "rates": rates,
             "runs": runs,

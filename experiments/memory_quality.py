@@ -20,7 +20,6 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 
 RESULT = "memory_quality"
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn")
@@ -108,7 +107,6 @@ def measure(given: Any) -> None:
                 "small": SMALL.problem().settings(),
                 "small_steps": SMALL_STEPS,
             },
-            "versions": versions(),
             "cells": cells,
             "tasks": np.fmin(known, NOTHING).tolist(),
         },

@@ -17,7 +17,6 @@ from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
 from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import blas, versions
 
 RESULT = "own_rates"
 MODEL, STEPS, WARMUP, BETA2 = Model(layers=2, width=112), 1000, 100, 0.999
@@ -58,7 +57,6 @@ def train(option: str, rate: float, seed: int) -> dict[str, Any]:
         **{name: number if math.isfinite(number) else None for name, number in found.items()},
         **({"loss": None} if "diverged_at" in results else {}),
         "bytes": results["bytes_per_parameter"],
-        "blas": run.versions["blas"],
     }
 
 
@@ -75,11 +73,9 @@ def study() -> None:
     made = resumed(RESULT, train, jobs)
     runs: dict[str, dict[str, Any]] = {}
     for (option, rate, _), found in zip(jobs, made, strict=True):
-        if found["blas"] != blas():
-            raise ValueError(f"{option} was trained by {found['blas']}, unlike this process: {blas()}")
         row = runs.setdefault(option, {"rate": rate, "bytes": found["bytes"]})
         for name, number in found.items():
-            if name not in ("blas", "bytes"):
+            if name != "bytes":
                 row.setdefault(name, []).append(number)
     write_result(
         RESULT,
@@ -95,7 +91,6 @@ def study() -> None:
                 "record_every": RECORD_EVERY,
                 "truth_sample": SAMPLE,
             },
-            "versions": {**versions(), "blas": blas()},
             "tuning": {
                 option: {f"{rate:g}": losses for rate, losses in found.items()}
                 for option, found in tuned.items()

@@ -15,7 +15,6 @@ import mcfsim as mcf
 from experiments.common import RESULTS, in_processes, read_result, write_result
 from mcfsim.codec import decode
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import versions
 from mcfsim.training.problems import Digits
 
 NAME = "posit_quire"
@@ -93,7 +92,7 @@ def trained(settings: Settings, rate: float, sums: str, seed: int) -> dict[str, 
 
 def about() -> dict[str, Any]:
     """Return what all trainings have in common."""
-    return {"problem": Digits().settings(), "steps": STEPS, "momentum": MOMENTUM, "versions": versions()}
+    return {"problem": Digits().settings(), "steps": STEPS, "momentum": MOMENTUM}
 
 
 def best(runs: dict[str, Any], settings: Settings) -> float:

@@ -15,7 +15,6 @@ from mcfsim.analysis.curves import Curve
 from mcfsim.functions import ema_in_components
 from mcfsim.report.analysis_figure import draw_curves
 from mcfsim.report.plotting import COLOURS, save, subplots
-from mcfsim.storage.sweeps.installed import versions
 
 NAME = "precision_curves"
 COUNT, TERMS = 32, 128
@@ -112,7 +111,7 @@ def main() -> None:
     bars = [(task, fmt) for task in TASKS for fmt in FORMATS]
     by_precision = dict(zip(lines, in_processes(along_precision, lines), strict=True))
     by_components = dict(zip(bars, in_processes(along_components, bars), strict=True))
-    result: dict[str, Any] = {"count": COUNT, "terms": TERMS, "versions": versions()}
+    result: dict[str, Any] = {"count": COUNT, "terms": TERMS}
     for task in TASKS:
         result[task] = {
             "by_precision": {str(k): with_slope(by_precision[task, k]) for k in (1, 2)},

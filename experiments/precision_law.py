@@ -28,7 +28,6 @@ from experiments.scaling_law import (
 )
 from mcfsim.report.plotting import COLOURS, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import blas, versions
 from mcfsim.training.problems import LanguageModel
 
 RESULT = "precision_law"
@@ -114,7 +113,6 @@ def measure() -> None:
         RESULT,
         {
             "settings": {**settings, "problem": SIZES[-1].problem().settings()},
-            "versions": {**versions(), "blas": blas()},
             "cells": [
                 {
                     "width": model.width,

@@ -277,7 +277,6 @@ def main(arguments: Sequence[str] = ()) -> None:
         study.name,
         {
             "settings": {**first.settings, "seeds": SEEDS},
-            "versions": first.versions,
             "steps": {str(beta2): steps for beta2, steps in study.steps.items()},
             "late": LATE,
             "steady": found,

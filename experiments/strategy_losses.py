@@ -13,7 +13,6 @@ from experiments.common import read_result, resumed, write_result
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 from mcfsim.report.tables import markdown_table
-from mcfsim.storage.sweeps.installed import blas, versions
 
 RESULT, LOW, REFERENCE = "strategy_losses", "bfloat16", "fp32-master"
 MODEL, STEPS, BETA2 = Model(width=32), 200, 0.999
@@ -76,7 +75,6 @@ def study() -> None:
         RESULT,
         {
             "settings": {**settings, "problem": MODEL.problem().settings()},
-            "versions": {**versions(), "blas": blas()},
             "strategies": rows,
         },
     )

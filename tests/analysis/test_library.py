@@ -120,7 +120,7 @@ def right_value(step, operands, word):
 @pytest.mark.sampled(len(CASES))
 @pytest.mark.parametrize(("name", "fmt", "mode"), CASES)
 def test_values_and_own_errors_are_those_of_the_oracle_and_of_fractions(name, fmt, mode):
-    count = 16
+    count = 8
     asked = question(*subject(name, fmt, count), fmt, mode)
     given, _ = asked.rounded_inputs(asked.inputs.block(0))
     random = RandomWords(SEED) if asked.rounding.stochastic else None

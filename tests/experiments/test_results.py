@@ -33,6 +33,7 @@ from experiments.published_bounds import PUBLISHED
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.formats import Format
 from mcfsim.storage.files import write_text
+from mcfsim.storage.sweeps.installed import DIGEST, blas, versions
 from mcfsim.training.problems import LanguageModel
 
 pytestmark = pytest.mark.slow
@@ -167,12 +168,19 @@ def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, mon
     first = {"versions": {"numpy": "2.0"}, "loss": math.nan, "table": {"plain": [0.1234567, 1]}}
     common.write_result("some", first)
     text = path.read_text()
-    assert json.loads(text)["table"] == {"plain": [0.123457, 1]}
+    written = json.loads(text)
+    assert written["table"] == {"plain": [0.123457, 1]}
+    assert written["versions"] == versions() | {"source": DIGEST, "blas": blas(), "numpy": "2.0"}
     common.write_result("some", first | {"versions": {"numpy": "2.1", "mpmath": "1.4"}})
     assert path.read_text() == text
     common.write_result("some", first | {"versions": {"numpy": "2.1"}, "loss": 2.0})
     again = json.loads(path.read_text())
-    assert (again["versions"], again["loss"]) == ({"numpy": "2.1"}, 2.0)
+    assert (again["versions"]["numpy"], again["loss"]) == ("2.1", 2.0)
+    for lacking in written["versions"]:
+        fewer = {known: x for known, x in written["versions"].items() if known != lacking}
+        path.write_text(json.dumps(written | {"versions": fewer}))
+        common.write_result("some", first)
+        assert path.read_text() == text, lacking
     path.write_text(text[:20])
     common.write_result("some", first)
     assert path.read_text() == text

@@ -97,7 +97,7 @@ ASKED = [(fmt, rounding) for fmt in [*WHOLE, *HARD, UNSIGNED] for rounding in ro
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), ASKED, ids=label)
-@pytest.mark.sampled(30, each=False)
+@pytest.mark.sampled(90, each=False)
 @pytest.mark.slow
 @pytest.mark.costly("the oracle carries out some ten thousand operations in fractions")
 def test_operations_with_scalars_are_rounded_to_binary32_and_then_to_the_format(fmt, rounding, assert_same):

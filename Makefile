@@ -8,7 +8,7 @@ export OPENBLAS_NUM_THREADS := 1
 # Compiled modules are kept, also where the environment says no: tests start some hundred interpreters.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: figures studies theorems test test-quick test-exhaustive test-lowest test-newest run-newest test-browser test-trainers test-gpu lint bench bench-gpu freeze clean
+.PHONY: figures studies theorems test test-quick test-exhaustive test-lowest test-newest run-newest test-browser test-trainers test-gpu lint docs dist bench bench-gpu freeze clean
 .DEFAULT_GOAL := figures
 
 $(VENV)/.installed: pyproject.toml
@@ -19,8 +19,8 @@ $(VENV)/.installed: pyproject.toml
 # The same with all that tests can use, installed at once.
 $(VENV)/.everything: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,browser,trainers]'
-	touch $(VENV)/.installed $(VENV)/.browser $(VENV)/.trainers $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,browser,trainers,docs]'
+	touch $(VENV)/.installed $(VENV)/.browser $(VENV)/.trainers $(VENV)/.docs $@
 
 $(VENV): $(VENV)/.installed
 
@@ -98,6 +98,18 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m tests.house.files
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+# The site, in build/site; a warning, as of a link that leads nowhere, is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
+
+# What a release is: built, and tried in empty environments of all Pythons that are here.
+dist: $(VENV)/.installed
+	.ci/dist
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'

@@ -12,6 +12,7 @@ from experiments import (
     fast_two_sum_map,
     grow_error,
     instructions,
+    late_training,
     long_sums,
     lost_update_phase,
     memory_quality,
@@ -30,6 +31,7 @@ def main() -> None:
     every_p.main(["--quick"])
     for study in (
         own_rates,
+        late_training,
         lost_update_phase,
         sr_random_bits,
         memory_quality,

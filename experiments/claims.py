@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments import dqt_tensors, first_moment, own_rates, paired
+from experiments import dqt_tensors, first_moment, late_training, own_rates, paired, strategy_losses
 from experiments.common import ROOT, read_result
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 from mcfsim.report.tables import markdown_table
@@ -173,50 +173,86 @@ def in_ternary(*bits: int) -> Callable[[], list[Array]]:
     return differences
 
 
-README, RESULTS, DQT = "README.md", "docs/results.md", "docs/dqt.md"
+def late(option: str, *schedules: str) -> Callable[[], list[Array]]:
+    """Return what gives losses after the second half, less the reference's, by schedule and size."""
+    return lambda: [
+        late_training.gap(size, schedule, option) for schedule in schedules for size in late_training.MODELS
+    ]
+
+
+def arriving(measure: str, option: str, *schedules: str) -> Callable[[], list[Array]]:
+    """Return what gives a measure of an option in the last fifth of the second half, by schedule and size."""
+    return lambda: [
+        np.mean([run[measure][option][-4:] for run in late_training.runs(size, schedule)], axis=1)
+        for schedule in schedules
+        for size in late_training.MODELS
+    ]
+
+
+def forecast_errors() -> list[Array]:
+    """Return how far forecasts of plain bf16 are off, in the mean over steps, by schedule and size."""
+    return [
+        np.array([late_training.forecast_error(run) for run in late_training.runs(size, schedule)])
+        for schedule in late_training.SCHEDULES
+        for size in late_training.MODELS
+    ]
+
+
+def all_strategies(kind: str, chosen: Callable[[str], bool]) -> list[Array]:
+    """Return losses less the reference's, of the chosen strategies, at the common rate or their own."""
+    found = strategy_losses.losses(kind)
+    reference = found.pop(strategy_losses.REFERENCE)
+    return [x - reference for name, x in found.items() if chosen(name)]
+
+
+STRATEGIES_PAGE = "docs/howto/strategies.md"
+LATE, (COSINE, SMALL) = late_training.RESULT, late_training.SCHEDULES
+FINDINGS, RESULTS, DQT = (
+    "docs/background/findings.md", "docs/background/results.md", "docs/howto/dqt.md",
+)  # fmt: skip
 WIDE = "dqt-int8, wide start"
-CLAIMS: tuple[Statement, ...] = (
+_STATED: tuple[Statement, ...] = (
     Claim(
-        README, "At its best rate plain bf16 ends .010 above fp32 master weights.", "own_rates", 1,
+        FINDINGS, "At its best rate plain bf16 ends .010 above fp32 master weights.", "own_rates", 1,
         own("plain"),
     ),
     Number(
-        README, "65 % of its weights ignore their update", "own_rates", 0.645, 0.655,
+        FINDINGS, "65 % of its weights ignore their update", "own_rates", 0.645, 0.655,
         measured("late_lost", "plain"),
     ),
     Number(
-        README, "82 % of what the optimizer asked for arrives", "own_rates", 0.815, 0.825,
+        FINDINGS, "82 % of what the optimizer asked for arrives", "own_rates", 0.815, 0.825,
         measured("late_normalized_edq", "plain"),
     ),
-    Claim(README, "`fp32-optim` ends .009 above", "own_rates", 1, own("fp32-optim")),
+    Claim(FINDINGS, "`fp32-optim` ends .009 above", "own_rates", 1, own("fp32-optim")),
     Number(
-        README, "one weight in a hundred ignores its update late", "own_rates", 0.008, 0.012,
+        FINDINGS, "one weight in a hundred ignores its update late", "own_rates", 0.008, 0.012,
         measured("late_lost", "kahan", "collage-light"),
     ),
     Claim(
-        README, "the losses are not told apart from fp32 master weights", "own_rates", 0,
+        FINDINGS, "the losses are not told apart from fp32 master weights", "own_rates", 0,
         own("kahan", "collage-light"),
     ),
     Claim(
-        README, "Nor are those of `collage-plus`, and of stochastic rounding at 8 bytes", "own_rates", 0,
+        FINDINGS, "Nor are those of `collage-plus`, and of stochastic rounding at 8 bytes", "own_rates", 0,
         own("collage-plus", "stochastic-parameter", "stochastic"),
     ),
     Claim(
-        README, "no loss is told by it", "own_rates", 0,
+        FINDINGS, "no loss is told by it", "own_rates", 0,
         lambda: [*between("kahan", "collage-plus")(), *between("collage-light", "collage-plus")()],
     ),
     Number(
-        README, "m is .06 % too long", "first_moment", 1.00055, 1.00067, lengths("double(.9)"),
+        FINDINGS, "m is .06 % too long", "first_moment", 1.00055, 1.00067, lengths("double(.9)"),
     ),
     Number(
-        README, "it is .03 % too short", "first_moment", 0.9996, 0.9997, lengths("double(.9) -1 ulp"),
+        FINDINGS, "it is .03 % too short", "first_moment", 0.9996, 0.9997, lengths("double(.9) -1 ulp"),
     ),
     Claim(
-        README, "the loss is not told apart ([docs", "first_moment", 0,
+        FINDINGS, "the loss is not told apart ([results", "first_moment", 0,
         one_ulp("double(.9) -1 ulp", "double(.9)"),
     ),
     Claim(
-        README, "the loss is .008 higher at a rate of 3e-4", "first_moment", 1,
+        FINDINGS, "the loss is .008 higher at a rate of 3e-4", "first_moment", 1,
         lambda: one_ulp("double(.9), scalars rounded", "double(.9)")()[:1],
     ),
     Claim(
@@ -274,6 +310,41 @@ CLAIMS: tuple[Statement, ...] = (
         RESULTS, "the eight seeds of the larger model do not tell `collage-plus` apart", "own_rates", 0,
         own("collage-plus"),
     ),
+    Claim(FINDINGS, "ends above fp32 master weights: by", LATE, 1, late("plain", *late_training.SCHEDULES)),
+    Number(FINDINGS, "by .009 to .015 after a cosine", LATE, 0.0085, 0.0155, late("plain", COSINE)),
+    Number(FINDINGS, "by .05 to .07 at a constant small rate", LATE, 0.049, 0.07, late("plain", SMALL)),
+    Claim(
+        RESULTS, "**Plain bf16 ends above fp32 master weights at every size and by both schedules**", LATE, 1,
+        late("plain", *late_training.SCHEDULES),
+    ),
+    Number(RESULTS, "by .009 to .015 after the cosine", LATE, 0.0085, 0.0155, late("plain", COSINE)),
+    Number(RESULTS, "by .05 to .07 at the constant small rate", LATE, 0.049, 0.07, late("plain", SMALL)),
+    Number(
+        RESULTS, "a fifth of the update arrives or less", LATE, 0, 0.205,
+        arriving("normalized_edq", "plain", SMALL),
+    ),
+    Number(
+        RESULTS, "nine weights in ten ignore theirs", LATE, 0.88, 0.95, arriving("lost", "plain", SMALL)
+    ),
+    Number(
+        RESULTS, "is off by .02 to .06 in the mean over the recorded steps", LATE, 0.015, 0.065,
+        forecast_errors,
+    ),
+    Number(
+        RESULTS, "of each recorded one .999 or more arrives", LATE, 0.999, 1.001,
+        arriving("normalized_edq", "collage-plus", *late_training.SCHEDULES),
+    ),
+    Claim(
+        STRATEGIES_PAGE, "end 1.8 to 2.1 above fp32 master weights", "strategy_losses", 1,
+        lambda: all_strategies("own", lambda name: name.startswith("dqt")),
+    ),
+    Claim(
+        STRATEGIES_PAGE, "No other strategy is told apart from `fp32-master`", "strategy_losses", 0,
+        lambda: [
+            *all_strategies("own", lambda name: not name.startswith("dqt")),
+            *all_strategies("common", lambda name: not name.startswith("dqt")),
+        ],
+    ),
     Claim(
         DQT, "above BitNet, whose grid grows", "dqt_bits", 1,
         grids("dqt_bits", *(f"dqt-int{bits}" for bits in (6, 7, 8))),
@@ -299,7 +370,18 @@ CLAIMS: tuple[Statement, ...] = (
 )  # fmt: skip
 
 
-def table(page: str = README) -> str:
+def _repeated() -> Iterator[Statement]:
+    """Yield the findings that the README repeats, in the same words, as statements of the README."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    for item in _STATED:
+        if item.page == FINDINGS and item.says in text:
+            yield replace(item, page="README.md")
+
+
+CLAIMS = (*_STATED, *_repeated())
+
+
+def table(page: str = FINDINGS) -> str:
     """Return what a page says with the numbers, their intervals, and the command that measures them."""
     return markdown_table(
         [

@@ -16,6 +16,8 @@ from mcfsim.storage.sweeps.installed import DIGEST, blas, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"
+#: The pages of the documentation.
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 RESULTS = ROOT / "experiments" / "results"
 #: Processes that share the runs; each computes on one thread.
 WORKERS = 2

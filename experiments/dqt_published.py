@@ -14,7 +14,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments import paired, side_by_side
-from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
+from experiments.common import FIGURES, read_result, resumed, write_result
 from experiments.dqt_bits import BITNET, BY_MEANS, HYPER, REFERENCE, changed
 from mcfsim.convert import round_to
 from mcfsim.optim.stored import Reach
@@ -140,8 +140,6 @@ def least_loss(width: int) -> float:
 
 def table() -> str:
     """Return what 8 bits lose against BitNet, by what lies on grids, optimizer, width and steps."""
-    if not (RESULTS / f"{RESULT}.json").exists():
-        return "Not trained yet; `make studies` does."
     rows = []
     for optimizer in HYPERS:
         for (choice, width, steps), gap in gaps(optimizer, None).items():

@@ -16,6 +16,8 @@ from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.solver import ASSUMED, facts, prove, readable
 
 RESULT = "every_p_bounds"
+#: Where the statements stand, seen from the page of this table.
+STATEMENTS = "../reference/theorems.md"
 
 
 def table() -> str:
@@ -28,7 +30,8 @@ def table() -> str:
             continue
         rows.append(
             {
-                "statement": f"[`{name}`](theorems.md#{name})" + ("" if theorem.holds else " *(false)*"),
+                "statement": f"[`{name}`](../reference/theorems.md#{name})"
+                + ("" if theorem.holds else " *(false)*"),
                 "in words": theorem.statement,
                 "found": f"**{answer['found']}**" if answer["found"] == "proved" else answer["found"],
                 "for every": f"p >= {answer['least']}",

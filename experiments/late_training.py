@@ -19,7 +19,7 @@ from scipy.stats import linregress, t
 import mcfsim as mcf
 from experiments import paired
 from experiments.cells import NOTHING, Model
-from experiments.common import FIGURES, RESULTS, read_result, resumed, write_result
+from experiments.common import FIGURES, read_result, resumed, write_result
 from mcfsim.models.audit import audit
 from mcfsim.models.plan import NoiseModel, Plan
 from mcfsim.models.samples import scan
@@ -134,7 +134,7 @@ KEPT = ("loss", "normalized_edq", "lost")
 
 
 def study() -> None:
-    """Choose a rate for each size, train the first half, and go on; some 100 minutes on two cores."""
+    """Choose a rate for each size, train the first half, and go on; some 60 minutes on two cores."""
     jobs = [(size, rate) for size in reversed(MODELS) for rate in RATES]
     losses = dict(zip(jobs, resumed(RESULT, half_loss, jobs), strict=True))
     ends = {job: NOTHING if loss is None else loss for job, loss in losses.items()}
@@ -165,8 +165,19 @@ def study() -> None:
 # -- what came of it ----------------------------------------------------------------------------------------
 def gap(size: str, schedule: str, option: str = "plain") -> NDArray[np.float64]:
     """Return the final validation losses of an option less the reference's, one a seed."""
-    ends = [run["schedules"][schedule]["validation_loss"] for run in read_result(RESULT)["runs"][size]]
+    ends = [run["validation_loss"] for run in runs(size, schedule)]
     return np.array([end[option] - end[REFERENCE] for end in ends])
+
+
+def runs(size: str, schedule: str) -> list[dict[str, Any]]:
+    """Return what second halves recorded, one a seed."""
+    return [run["schedules"][schedule] for run in read_result(RESULT)["runs"][size]]
+
+
+def forecast_error(run: dict[str, Any]) -> float:
+    """Return how far the forecast share of updates is off, in the mean over the recorded steps."""
+    foreseen = np.interp(run["steps"], run["forecast"]["steps"], run["forecast"]["edq"])
+    return float(np.abs(foreseen - run["normalized_edq"]["plain"]).mean())
 
 
 def exponent(schedule: str) -> tuple[float, float, float] | None:
@@ -187,8 +198,6 @@ def exponent(schedule: str) -> tuple[float, float, float] | None:
 
 def table() -> str:
     """Return what plain bf16 and Collage-plus lose at the end, by schedule and size, and the exponent."""
-    if not (RESULTS / f"{RESULT}.json").exists():
-        return "Not trained yet; `make studies` does."
     result, rows = read_result(RESULT), []
     for schedule in SCHEDULES:
         found = exponent(schedule)
@@ -214,15 +223,16 @@ def draw() -> None:
         for row, schedule in enumerate(SCHEDULES):
             for column, size in enumerate(MODELS):
                 losses, shares = axes[2 * row][column], axes[2 * row + 1][column]
-                runs = [run["schedules"][schedule] for run in result["runs"][size]]
-                steps, foreseen = runs[0]["steps"], [run["forecast"] for run in runs]
+                trained = runs(size, schedule)
+                steps, foreseen = trained[0]["steps"], [run["forecast"] for run in trained]
+                found = {name: np.array([run["loss"][name] for run in trained]) for name in OPTIONS}
                 for name in OPTIONS[:-1]:
-                    apart = np.array([np.subtract(run["loss"][name], run["loss"][REFERENCE]) for run in runs])
+                    apart = found[name] - found[REFERENCE]
                     style = STRATEGY_STYLES[name]
                     losses.plot(steps, apart.mean(axis=0), label=name, **style)
                     bounds = np.array([paired.interval(at) for at in apart.T]).T
                     losses.fill_between(steps, *bounds, color=style["color"], alpha=0.15, linewidth=0)
-                    arrived = np.mean([run["normalized_edq"][name] for run in runs], axis=0)
+                    arrived = np.mean([run["normalized_edq"][name] for run in trained], axis=0)
                     shares.plot(steps, arrived, label=name, **style)
                 mean = np.mean([item["edq"] for item in foreseen], axis=0)
                 shares.plot(foreseen[0]["steps"], mean, "k:", label="plain, forecast by the audit")
@@ -237,7 +247,7 @@ def draw() -> None:
         save(figure, FIGURES / RESULT)
 
 
-TITLE = "From a half-trained state, plain bf16 loses what the audit says it will"
+TITLE = "Late in training updates vanish in plain bf16, as the audit forecasts, and the loss pays for it"
 
 
 if __name__ == "__main__":

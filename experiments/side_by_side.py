@@ -32,9 +32,9 @@ def train(
     parts = []
     for one in dict.fromkeys(chosen.values()):
         tensors = {name: x for name, x in start.items() if chosen[name] == one}
-        random: dict[str, Any] = {"random": mcf.RandomWords(seed)} if one.draws else {}
+        words = mcf.RandomWords(seed) if one.draws else None
         decayed = [name for name in problem.decayed if name in tensors]
-        parts.append(mcf.Optimizer(hyper, one, tensors, decayed, steps=steps, **random))
+        parts.append(mcf.Optimizer(hyper, one, tensors, decayed, steps=steps, random=words))
 
     def weights() -> Tensors:
         found = {name: x.astype(np.float32) for part in parts for name, x in part.weights().items()}

@@ -1,16 +1,11 @@
-"""Every strategy in words, beside its bytes and what the language model lost under it."""
+"""Every strategy in words: what it loses, when that matters, and where it comes from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from experiments import memory_quality, paired
-from experiments.common import read_result
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES, strategy
-from mcfsim.report.tables import markdown_table
+from mcfsim.optim.strategies import GRID_STRATEGIES, strategy
 
 LOW = "bfloat16"
 
@@ -152,40 +147,6 @@ WORDS = {
         "[mpmath](https://mpmath.org)",
     ),
 }
-
-
-def table() -> str:
-    """Return one row a strategy, the cheapest first; numbers in bfloat16.
-
-    Raises
-    ------
-    KeyError
-        If a strategy has no words.
-    """
-    measured = {
-        cell["strategy"]: cell
-        for cell in read_result(memory_quality.RESULT)["cells"]
-        if cell["format"] == LOW
-    }
-    rows, names = [], [*STRATEGIES, *GRID_STRATEGIES]
-    for name in sorted(names, key=lambda name: (bytes_of(name) or np.inf, names.index(name))):
-        words, size, cell = WORDS[name], bytes_of(name), measured.get(name)
-        difference = None if cell is None else memory_quality.against_reference(cell)
-        rows.append(
-            {
-                "strategy": f"`{name}`",
-                "bytes": "" if size is None else f"{size:g}",
-                "what is lost": words.lost,
-                "when it fails": words.fails,
-                "loss, minus `fp32-master` (95 % interval)": ""
-                if difference is None
-                else paired.shown(difference),
-                "apart": "" if difference is None else paired.answer(difference),
-                "EDQ": "" if cell is None or cell["edq"] is None else f"{cell['edq']:.4f}",
-                "source": words.source,
-            }
-        )
-    return markdown_table(rows)
 
 
 def bytes_of(name: str) -> float | None:

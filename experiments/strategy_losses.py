@@ -10,7 +10,6 @@ import mcfsim as mcf
 from experiments import paired, strategies, tuning
 from experiments.cells import NOTHING, Cell, Model
 from experiments.common import read_result, resumed, write_result
-from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
 from mcfsim.report.tables import markdown_table
 
@@ -27,14 +26,7 @@ Array = np.ndarray[Any, Any]
 
 def names() -> list[str]:
     """Return the strategies that bfloat16 allows, but for exact numbers."""
-    found = []
-    for name in (*STRATEGIES, *GRID_STRATEGIES):
-        try:
-            if mcf.strategy(name, LOW).bytes_per_parameter is not None:
-                found.append(name)
-        except UnsupportedFormatError:  # of a strategy for other formats
-            continue
-    return found
+    return [name for name in (*STRATEGIES, *GRID_STRATEGIES) if strategies.bytes_of(name) is not None]
 
 
 def train(name: str, rate: float, seed: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from experiments import (
     own_rates,
     posit_quire,
     precision_law,
+    real_audit,
     replicas,
     scheme_equivalence,
     sr_random_bits,
@@ -47,6 +48,7 @@ STUDIES = (
     precision_law.study,
     embedding_steps.main,
     assignment.main,
+    real_audit.study,
 )
 
 

@@ -12,6 +12,8 @@ from experiments import (
     assignment,
     audit_forecast,
     best_rates,
+    commands,
+    common,
     dqt_bits,
     dqt_tensors,
     embedding_steps,
@@ -20,8 +22,10 @@ from experiments import (
     family_search,
     first_moment,
     fpbench_errors,
+    gallery,
     gpu,
     instructions,
+    late_training,
     lost_update_phase,
     memory_quality,
     own_rates,
@@ -29,19 +33,20 @@ from experiments import (
     posit_quire,
     precision_law,
     propositions,
+    real_audit,
     released_code_audit,
     replicas,
     rounding_points,
     scheme_equivalence,
     sizes,
     sr_random_bits,
-    strategies,
+    strategy_losses,
     theorems,
     torch_steps,
     train_gpt,
 )
 from experiments import claims as statements
-from experiments.common import ROOT, read_result
+from experiments.common import read_result
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.numba_source import source
 from mcfsim.compile.tracing import trace
@@ -316,13 +321,13 @@ def texts() -> str:
 def two_sum_loop() -> str:
     """Return the generated source of 2Sum in bfloat16."""
     lowered = lower(trace(mcf.two_sum, "bfloat16"), ())
-    return f"```python\n{source(lowered, 'two_sum, 6 operations.')}```"
+    return f"```py\n{source(lowered, 'two_sum, 6 operations.')}```"
 
 
 def two_sum_kernel() -> str:
     """Return the generated kernel of 2Sum on codes of bfloat16."""
     lowered = lower(trace(mcf.two_sum, "bfloat16"), (), packed=True, clean=False)
-    return f"```python\n{kernel_source(lowered, 'two_sum, 6 operations.')}```"
+    return f"```py\n{kernel_source(lowered, 'two_sum, 6 operations.')}```"
 
 
 def kernel_of(name: str, *, hardware: bool, language: str = "python") -> Callable[[], str]:
@@ -381,12 +386,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "dqt_bits": dqt_bits.bits_table,
     "dqt_long": dqt_bits.long_table,
     "dqt_tensors": dqt_tensors.table,
+    "late_training": late_training.table,
     "dqt_memory": lambda: markdown_table(memory_table([], "bfloat16", [*mcf.GRID_STRATEGIES])),
     "released_code": released_code_audit.table,
     "train_gpt": train_gpt.table,
     "train_gpt_100M": train_gpt.stops_table,
     "assignment": assignment.table,
-    "strategies": strategies.table,
+    "strategies": strategy_losses.table,
     "memory_quality": memory_quality.table,
     "embedding_steps": embedding_steps.table,
     "precision_law": precision_law.fitted,
@@ -404,33 +410,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "every_p_bounds": every_p_bounds.table,
     "every_p_facts": every_p_bounds.facts_table,
     "family_search": family_search.table,
+    "gallery": gallery.table,
+    "real_audit": real_audit.table,
+    **commands.tables(),
 }
-PAGES = (
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in (
-            "emulator",
-            "benchmarks",
-            "results",
-            "theorems",
-            "own_theorems",
-            "every_p",
-            "every_bound",
-            "compile",
-            "gpu",
-            "kernels",
-            "audit",
-            "optimizers",
-            "dqt",
-            "train",
-            "strategies",
-            "assign",
-            "analyse",
-            "evidence",
-        )
-    ),
-)
+#: Pages that have tables.
+PAGES = [page for page in common.PAGES if "<!-- table: " in page.read_text()]
 
 
 def fill(text: str) -> str:

@@ -68,7 +68,7 @@ def details() -> str:
             lines += [f"Sharpness: {theorem.sharp}."]
         if (answer := proved.get(theorem.name, {})).get("found") == "proved":
             ties = "" if answer["ties"] == "any" else f", ties {answer['ties']}"
-            lines += [f"[Proved](every_bound.md) for every p >= {answer['least']}{ties}."]
+            lines += [f"[Proved](../background/every_bound.md) for every p >= {answer['least']}{ties}."]
         rows = [_row(found[theorem.name][name]) for name in FORMATS if name in found[theorem.name]]
         if rows:
             used = [key for key in rows[0] if any(row[key] for row in rows)]

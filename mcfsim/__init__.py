@@ -36,6 +36,7 @@ from mcfsim.training.simulate import simulate
 if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
+    from mcfsim.report.plot import plot
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "metrics",
     "p3109",
     "packing",
+    "plot",
     "quantize",
     "record",
     "renormalize",
@@ -107,7 +109,7 @@ __all__ = [
 #: Names whose modules take long to import: imported at first use.
 _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
-    **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves"},
+    **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
 }
 _FOLDERS = ("analysis", "functions", "theorems")
 

@@ -105,7 +105,7 @@ def analyse(
     -----
     The exact error of each operation is known (`mcfsim.Meter`). Secant slopes pass it on to the result
     without a remainder, so that the shares of all operations add up to the error, across `maximum`, `abs` and
-    `choose` too (docs/analyse.md). Subnormal numbers are counted with their own error; infinities and NaN
+    `choose` too (analyse.md). Subnormal numbers are counted with their own error; infinities and NaN
     have no share, and the report says where they appear first.
 
     Examples

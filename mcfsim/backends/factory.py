@@ -50,7 +50,7 @@ def arithmetic(
         Options of the arithmetic. `NumpyArithmetic`: ``scalars``, ``threads``, ``random``, ``compiled``.
         `TorchArithmetic`: the first three of these, ``device`` (``"cpu"``, or a device on which PyTorch
         computes, such as ``"cuda"``), and ``kernels``, whether Triton kernels run algorithms there
-        (docs/gpu.md). `TorchNativeArithmetic`: ``device``. `ExactArithmetic`: ``precision`` in bits.
+        (gpu.md). `TorchNativeArithmetic`: ``device``. `ExactArithmetic`: ``precision`` in bits.
 
     Raises
     ------

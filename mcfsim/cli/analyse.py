@@ -140,11 +140,9 @@ def analyse(
 
             _write(html, analysis_page(report, **more))
         if png is not None:
-            from mcfsim.report.analysis_figure import report_figure
-            from mcfsim.report.plotting import save_one
+            from mcfsim.report.plot import plot
 
-            with report_figure(report) as figure:
-                save_one(figure, png)
+            plot(report, png)
             say(f"saved {png}")
     for made in curves:
         say_text(f"\n{made}")

@@ -104,7 +104,6 @@ def _end_by_signal() -> None:
 app = typer.Typer(
     help="Bit-exact emulation of low-precision training.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

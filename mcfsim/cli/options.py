@@ -182,6 +182,11 @@ Resume = Annotated[
 Output = Annotated[
     Path | None, Place.WRITTEN, Option(help="Save the run here, as .npz.", rich_help_panel=FILES)
 ]
+Picture = Annotated[
+    Path | None,
+    Place.WRITTEN,
+    Option(help="Draw its measures step by step here; a name in .svg too.", rich_help_panel=FILES),
+]
 
 
 @dataclass(frozen=True)

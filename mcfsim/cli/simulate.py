@@ -11,10 +11,11 @@ import typer
 from typer import Argument, Option
 
 from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
-from mcfsim.cli.options import FieldOptions, KindOptions, Output, Resume, RunOptions, with_settings
+from mcfsim.cli.options import FieldOptions, KindOptions, Output, Picture, Resume, RunOptions, with_settings
 from mcfsim.formats import get_format
 from mcfsim.optim.declaration import optimizers
 from mcfsim.report import terminal
+from mcfsim.report.plotting import checked_suffix
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say
 from mcfsim.training.problems.registry import PROBLEMS
 from mcfsim.training.schedule import Schedule
@@ -62,6 +63,7 @@ def simulate(
     seed: Annotated[int, Option(help="Of the start and of the batches.")] = 0,
     *,
     output: Output = None,
+    png: Picture = None,
     **settings: Any,
 ) -> None:
     """Train a problem under several storage strategies, and show what each of them loses.
@@ -69,6 +71,8 @@ def simulate(
     Exit status 1 if a strategy diverges: its loss, gradients or state become infinite or NaN.
     """
     options = RUN.make(settings)
+    if png is not None:
+        checked_suffix(png)
     with telling_how_to_go_on(options.checkpoint):
         from mcfsim.training.simulate import simulate as run_simulation
 
@@ -87,14 +91,22 @@ def simulate(
         about = f"peak rate = {schedule.peak!r}, steps = {steps}, low = {get_format(options.low)}"
         say(f"{problem}, {optimizer}: {_described(hyperparameters)}; {about}")
         good = show_run(run, terminal.SIMULATE, "loss, gradient or state")
-        if output is not None:
-            say(f"saved {output}")
+        _save(run, output, png)
     if not good:
         raise typer.Exit(1)
 
 
 def _described(hyperparameters: Any) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
+
+
+def _save(run: Run, output: Path | None, png: Path | None) -> None:
+    """Draw a run, and say what was saved."""
+    if png is not None:
+        run.plot(png)
+    for path in (output, png):
+        if path is not None:
+            say(f"saved {path}")
 
 
 def show_run(run: Run, legend: terminal.Legend, infinite: str) -> bool:
@@ -136,6 +148,7 @@ def replay(
     per_tensor: Annotated[int, Option(help="Show so many tensors of each strategy, the worst first.")] = 5,
     resume: Resume = False,
     output: Output = None,
+    png: Picture = None,
     **settings: Any,
 ) -> None:
     """Feed the recorded gradients of a training to storage strategies, and show what each of them loses.
@@ -146,6 +159,8 @@ def replay(
     Exit status 1 if a strategy diverges: its state becomes infinite or NaN.
     """
     options = RUN.make(settings)
+    if png is not None:
+        checked_suffix(png)
     with telling_how_to_go_on(options.checkpoint):
         from mcfsim.checks import whole_number
         from mcfsim.models.recording import open_recording
@@ -176,7 +191,6 @@ def replay(
         if rows := tensor_table(run, per_tensor):
             say("")
             print_rows(rows, {})
-        if output is not None:
-            say(f"saved {output}")
+        _save(run, output, png)
     if not good:
         raise typer.Exit(1)

@@ -5,7 +5,7 @@ But a format of p bits does not see all of s. The product's rounding, in any mod
 among the numbers of p + 1 bits, and so on where s lies among their quotients by numbers of p bits. Between
 two neighbouring quotients there is room for numbers of the carrier. The product of one of them with any value
 of the format, rounded by the carrier and then into the format, equals the rounded product with s
-(`docs/stand_ins.md` has the theorem).
+(`stand_ins.md` has the theorem).
 
 For sums with a scalar no such theorem is known. Their stand-ins are found by trial of all values that matter.
 """

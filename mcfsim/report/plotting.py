@@ -106,18 +106,11 @@ def subplots(rows: int = 1, columns: int = 1, *, width: float = 9.5, height: flo
     axes : array of Axes, shape (rows, columns)
     """
     import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     with mpl.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(
-            rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
-        )
-        try:
-            yield figure, axes
-        finally:
-            pyplot.close(figure)
+        figure = Figure(figsize=(width, height), layout="constrained")  # of no window, whatever the backend
+        yield figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:

@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, str]]
 
+#: What a cell of numbers begins with, or is.
+_NUMBER = re.compile(r"[-+(`*~<>]*[.\d]|(-|yes|no|inf|NaN)$")
+#: Characters of the longest cell in a column of text whose cells are made equally long.
+_PADDED = 50
 #: Most digits of a decimal that is printed as exact.
 SHOWN_DIGITS = 12
 
 
 def markdown_table(rows: Rows) -> str:
-    """Return rows as a GitHub table, the first column left-aligned and the others right-aligned.
+    """Return rows as a GitHub table: text left-aligned, numbers right-aligned, and long text not padded.
 
     Parameters
     ----------
@@ -45,21 +49,20 @@ def markdown_table(rows: Rows) -> str:
     --------
     >>> print(markdown_table([{"format": "bfloat16", "p": "8"}]))
     | format   |   p |
-    |:---------|----:|
+    | :------- | --: |
     | bfloat16 |   8 |
     """
     headings = _headings(rows)
     lines = [[text.replace("|", r"\|") for text in line] for line in (headings, *_cells(rows))]
-    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    first, *rest = (
-        " | ".join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
-    rule = "|".join([":" + "-" * (widths[0] + 1), *("-" * (width + 1) + ":" for width in widths[1:])])
-    return "\n".join([f"| {first} |", f"|{rule}|", *(f"| {line} |" for line in rest)])
+    columns = []
+    for place, (heading, *cells) in enumerate(zip(*lines, strict=True)):
+        width = max(3, *map(len, (heading, *cells)))
+        if place and all(_NUMBER.match(cell) for cell in cells if cell):
+            columns.append([text.rjust(width) for text in (heading, "-" * (width - 1) + ":", *cells)])
+        else:
+            width = width if width <= _PADDED else 0
+            columns.append([text.ljust(width) for text in (heading, ":" + "-" * max(2, width - 1), *cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
 
 
 def terminal_table(rows: Rows, *, breakable: bool = False) -> Table:

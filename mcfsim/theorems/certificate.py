@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mcfsim.formats import Format, Grid, Posit
 from mcfsim.rounding import Rounding
@@ -14,6 +16,9 @@ from mcfsim.storage.sealed import SealedRecord
 from mcfsim.theorems.counterexamples import Witness
 from mcfsim.theorems.operands import Extent
 from mcfsim.theorems.parts import Kind
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Limits that a sound certificate stays far below, so that checking it needs no more than a verification.
 _CASES, _EXPONENT, _WHOLE = 1 << 60, 1 << 14, 1 << 53
@@ -201,6 +206,11 @@ class Certificate(SealedRecord):
     def rate(self) -> float:
         """Cases per second; 0 if there is no duration."""
         return self.tried / self.seconds if self.seconds else 0.0
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw it, and write the figure to a path if one is given, see `mcfsim.plot`."""
+        figure: Figure = import_module("mcfsim").plot(self, path)  # figures are made on a higher floor
+        return figure
 
     def summary(self) -> dict[str, Any]:
         """Return the counts and the verdict."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.storage.archive import ArraySpec, Forms, read_archive, write_archive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = "mcfsim-run-2"
 
@@ -119,6 +123,11 @@ class Run:
             strategy, measure = key.split("|", 1)
             run.series.setdefault(strategy, {})[measure] = numbers
         return run
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw it, and write the figure to a path if one is given, see `mcfsim.plot`."""
+        figure: Figure = import_module("mcfsim").plot(self, path)  # figures are made on a higher floor
+        return figure
 
     def late(self, strategy: str, measure: str, share: float = 0.2) -> float:
         """Return the mean of a series over the last share of its recorded steps."""

@@ -19,11 +19,11 @@ from mcfsim.cli.application import app
 from mcfsim.report.analysis_figure import curve_figure, report_figure
 from mcfsim.report.analysis_page import analysis_page
 from tests.analysis.texts import bisection, softmax
+from tests.shared.pages import examples, page
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).parents[2] / "docs" / "analyse.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+BLOCKS = examples("analyse")
 MINE = '''def scaled(ar, x, y, k=2.0):
     """Not <b>markup</b> & such."""
     return ar.add(ar.mul(x, k), ar.exp(y))
@@ -68,7 +68,9 @@ def test_the_documentation_says_what_its_code_prints(place, tmp_path):
 @pytest.mark.costly("a whole analysis with advice")
 def test_the_command_prints_what_the_documentation_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    mine, shown = re.search(r"```py\n(.*?)```\n\n```\n\$ (.*?)```", DOCS.read_text(), re.DOTALL).groups()
+    mine, shown = re.search(
+        r"```py\n(.*?)```\n\n```\n\$ (.*?)```", page("analyse").read_text(), re.DOTALL
+    ).groups()
     (tmp_path / "mine.py").write_text(mine)
     line, _, printed = shown.partition("\n")
     status, text = command(*shlex.split(line)[1:])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import typer
 
+from experiments.common import PAGES
 from mcfsim.optim.strategies import STRATEGIES
 from tests.cli.runner import COMMANDS, call, invoke
 from tests.models.files import checkpoint, recorded
@@ -145,7 +146,7 @@ def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monke
 
 # -- documentation and help ---------------------------------------------------------------------------------
 #: Lines of blocks, and code in running text.
-WRITTEN = re.compile(r"^(?:\$ )?(mcfsim .*?)(?: +#.*)?$|`(mcfsim [^`]+)`", re.MULTILINE)
+WRITTEN = re.compile(r"^(?:\$ )?(mcfsim .*?)(?: +[#|].*)?$|`(mcfsim [^`]+)`", re.MULTILINE)
 
 
 def lines_of(page: Path) -> list[str]:
@@ -153,9 +154,6 @@ def lines_of(page: Path) -> list[str]:
     found = [" ".join((x or y).split()) for x, y in WRITTEN.findall(page.read_text("utf-8"))]
     full = [line for line in found if "..." not in line and len(line.split()) > 2]
     return [line for line in full if line.split()[1] in COMMANDS]
-
-
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 
 @pytest.mark.parametrize("page", [*filter(lines_of, PAGES)], ids=lambda page: page.name)

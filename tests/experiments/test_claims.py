@@ -12,13 +12,15 @@ from experiments import (
     dqt_bits,
     dqt_tensors,
     first_moment,
-    memory_quality,
+    late_training,
     paired,
     posit_quire,
     precision_curves,
     rounding_points,
+    strategy_losses,
 )
 from experiments.common import read_result
+from tests.shared.pages import page
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +40,40 @@ def test_an_interval_is_students(count):
     assert list(map(paired.answer, ([0.0, 0.0], [1.0, 1.1], [-1.0, 1.1]))) == ["", "yes", "no"]
 
 
+# -- late in training ----------------------------------------------------------------------------------------
+def test_the_power_of_the_size_is_said_with_its_interval():
+    text = " ".join(page("results").read_text().split())
+    for schedule, words in zip(
+        late_training.SCHEDULES, ("after the cosine", "at the constant rate"), strict=True
+    ):
+        slope, low, high = (f"{x:+.2f}".replace("0.", ".") for x in late_training.exponent(schedule))
+        assert f"{slope} ({low} to {high}) {words}" in text.replace(" of +", " +")
+    slope, _, _ = late_training.exponent("constant, 1/32")
+    assert f"by {100 * (10**slope - 1):.0f} % for ten times the parameters" in text
+
+
 # -- the strategies of the README ---------------------------------------------------------------------------
-def test_the_table_of_strategies_tells_only_weights_on_grids_from_master_weights():
-    found = read_result(memory_quality.RESULT)["cells"]
-    cells = {cell["strategy"]: cell for cell in found if cell["format"] == "bfloat16"}
-    apart = {name for name, cell in cells.items() if paired.apart(memory_quality.against_reference(cell))}
-    assert apart == set(mcf.GRID_STRATEGIES)
-    assert cells["split-master"]["peak"] != cells["fp32-master"]["peak"]
+@pytest.mark.parametrize("kind", strategy_losses.LABELS)
+def test_the_table_of_strategies_tells_only_weights_on_grids_from_master_weights(kind):
+    found = strategy_losses.losses(kind)
+    apart = {name for name, x in found.items() if paired.apart(x - found[strategy_losses.REFERENCE])}
+    assert apart == set(mcf.GRID_STRATEGIES) - {"bitnet"}
+    gaps = [np.mean(found[name] - found[strategy_losses.REFERENCE]) for name in apart]
+    assert (f"{min(gaps):.1f}", f"{max(gaps):.1f}") == ("1.8", "2.1")
+
+
+def test_strategies_stand_in_the_order_of_those_that_are_told_to_lose_less():
+    found, order = strategy_losses.losses("own"), strategy_losses.order()
+    counts = [
+        sum(
+            paired.apart(found[name] - theirs) and (found[name] - theirs).mean() > 0
+            for theirs in found.values()
+        )
+        for name in order
+    ]
+    assert sorted(order) == sorted(found)
+    assert counts == sorted(counts)
+    assert counts[0] == 0 < counts[-1]
 
 
 @pytest.mark.parametrize("beta2", ["0.999", "0.95"])

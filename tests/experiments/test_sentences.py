@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from experiments import claims
-from experiments.common import ROOT
+from experiments.common import PAGES
 
 pytestmark = pytest.mark.slow
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMPARED = [claim for claim in claims.CLAIMS if isinstance(claim, claims.Claim)]
 NUMBERS = [claim for claim in claims.CLAIMS if isinstance(claim, claims.Number)]
 

@@ -1,4 +1,4 @@
-"""The examples of docs/contributing.md: each diff applies to the package, and its example then works."""
+"""The examples of contributing.md: each diff applies to the package, and its example then works."""
 
 import os
 import re
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared.pages import page
+
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "contributing.md").read_text()
+PAGE = page("contributing").read_text()
 #: What each section adds, with the diff and what then works.
 EXAMPLES = re.findall(r"^## (.*?)$.*?^```diff\n(.*?)^```\n.*?^```python\n(.*?)^```$", PAGE, re.M | re.S)
 

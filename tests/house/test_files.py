@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from experiments import common
 from tests.house.files import CLASSES, FILES, LEAST, LONG, MOST, PACKAGE, SHORT, classes, homonyms, sizes
 
 ROOT = PACKAGE.parent
@@ -44,7 +45,7 @@ def test_the_package_has_no_others_and_all_that_may_be():
     assert all(sum(path.name == name for path in paths) > 1 for name in FILES)
 
 
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "tests" / "README.md"]
+PAGES = [*common.PAGES, ROOT / "tests" / "README.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -19,6 +19,7 @@ import mcfsim as mcf
 from mcfsim.storage.sweeps import installed
 from mcfsim.theorems import check
 from mcfsim.theorems.verification import prepare
+from tests.shared.pages import page
 
 PACKAGE = Path(mcf.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -118,7 +119,7 @@ def test_everything_has_its_floor_as_the_design_page_prints_and_there_are_few():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     floors = [{name.strip().removeprefix("mcfsim.") for name in floor.split(":")} for floor in layers]
-    table = (ROOT / "docs" / "design.md").read_text().split("| floor | what lives there |\n|---|---|\n")[1]
+    table = page("design").read_text().split("| floor | what lives there |\n|---|---|\n")[1]
     rows = table.split("\n\n")[0].splitlines()
     assert [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in rows] == floors
     there = {x.stem for x in PACKAGE.iterdir() if x.suffix == ".py" or (x / "__init__.py").is_file()}

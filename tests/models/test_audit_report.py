@@ -29,6 +29,7 @@ from tests.models.pages import BFLOAT16, HOSTILE, beyond, plan, some_audits, som
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(mcf.__file__).parent
+ROOT = Path(__file__).parents[2]
 LEFT_OUT = {"ids": "int64 holds no weights"}
 
 
@@ -183,7 +184,7 @@ def test_what_cannot_be_shown_together_is_refused(audits):
 
 
 def test_every_file_of_the_package_is_installed():
-    about = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = about["tool"]["setuptools"]["package-data"]["mcfsim"]
     files = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     names = [path.relative_to(PACKAGE).as_posix() for path in files]

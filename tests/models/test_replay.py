@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from experiments.common import ROOT
 from mcfsim.models.recording import TensorFile
 from mcfsim.training.problems import LogisticRegression
-from tests.experiments.test_readme import EXAMPLE
 from tests.models.files import SHAPES, gradients, rate, recorded, weights
 from tests.shared.kinds import STORED
+from tests.shared.pages import examples
 from tests.training.problems import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -127,7 +126,7 @@ def test_a_bar_says_how_fast_and_changes_nothing(tmp_path, capsys):
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    for code in EXAMPLE.findall((ROOT / "docs" / "replay.md").read_text()):
+    for code in examples("replay"):
         if "torch" not in code:
             exec(compile(code, "replay.md", "exec"), names)
     assert names["recorder"].count == names["run"].settings["steps"] == 20

@@ -12,7 +12,7 @@ from mcfsim.oracle import operate, round_fraction
 from mcfsim.random import RandomWords
 
 FLOAT32 = FORMATS["float32"]
-#: Of the words that grids draw, see docs/dqt.md.
+#: Of the words that grids draw, see docs/howto/dqt.md.
 OPERATION = 1 << 24
 
 

@@ -6,7 +6,6 @@ import math
 import re
 import resource
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from mcfsim.training.metrics import Tally
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, backward, dtype_of, listed, net, parameters, put, run
 from tests.shared.kinds import STORED
+from tests.shared.pages import examples
 from tests.shared.refusals import check, refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -345,7 +345,6 @@ def test_what_is_refused_writes_nothing(gradient, message, tmp_path):
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(mcf.__file__).parents[1] / "docs" / "replay.md").read_text()
-    (code,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "torch" in code)
+    (code,) = (code for code in examples("replay") if "torch" in code)
     exec(compile(code, "replay.md", "exec"), {})
     assert len(open_recording("recording").rates()) == 20

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import mcfsim.torch
-from experiments.common import ROOT
 from tests.pytorch.runs import KINDS
 from tests.pytorch.torch_own_tests import ELSEWHERE, REFUSED, STORED, TESTS, Asked
+from tests.shared.pages import page
 
-PAGE = ROOT / "docs/torch_tests.md"
+PAGE = page("torch_tests")
 #: Ours, by the optimizer of PyTorch whose inputs it is asked with.
 OURS = {"AdamW": "AdamW", "TorchAdamW": "AdamW", "SGD": "SGD", "Nesterov": "SGD", "Lion": "AdamW"}
 HEAD = """# PyTorch's own tests of optimizers

@@ -8,11 +8,10 @@ import torch
 
 import mcfsim as mcf
 import mcfsim.torch
-from experiments.common import ROOT
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.torch import SGD, AdamW, TorchAdamW
-from tests.experiments.test_readme import EXAMPLE
 from tests.pytorch.runs import RightRoots, backward, first, fused, net
+from tests.shared.pages import examples
 
 marks = pytest.mark
 # Those ignored are of the packages' own.
@@ -112,11 +111,10 @@ def test_a_trainer_goes_on_to_the_same_bits(case, request):
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
 def test_the_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    examples = EXAMPLE.findall((ROOT / "docs/train.md").read_text())
-    assert len(examples) == 8
-    names = {}
-    for code in examples:
-        exec(compile(code, "docs/train.md", "exec"), names)
+    shown, names = examples("train"), {}
+    assert len(shown) == 8
+    for code in shown:
+        exec(compile(code, "train.md", "exec"), names)
     assert type(names["fp32"]) is torch.optim.AdamW
     assert names["scheduler"].optimizer is names["fp32"]
     assert all(p.dtype == torch.float32 for p in names["run"].parameters())

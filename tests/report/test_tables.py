@@ -19,9 +19,16 @@ from tests.shared.refusals import check, refused
 
 
 def test_markdown():
-    rows = [{"name": "a|b", "p": "8"}, {"name": "c", "p": "1000"}]
-    heading, row, last = ["| name |    p |", "|:-----|-----:|"], r"| a\|b |    8 |", "| c    | 1000 |"
-    assert tables.markdown_table(rows).splitlines() == [*heading, row, last]
+    rows = [
+        {"name": "a|b", "p": "8", "share": "-0.5 (-1 to +2)", "is": "open", "so": "yes", "long": "x" * 60},
+        {"name": "c", "p": "1000", "share": "", "is": "", "so": "-", "long": "y"},
+    ]
+    assert tables.markdown_table(rows).splitlines() == [
+        "| name |    p |           share | is   |  so | long |",
+        "| :--- | ---: | --------------: | :--- | --: | :-- |",
+        rf"| a\|b |    8 | -0.5 (-1 to +2) | open | yes | {60 * 'x'} |",
+        "| c    | 1000 |                 |      |   - | y |",
+    ]
 
 
 @pytest.mark.parametrize("render", [tables.markdown_table, tables.terminal_table])

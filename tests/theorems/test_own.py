@@ -5,7 +5,6 @@ import doctest
 import itertools
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,31 +18,31 @@ from mcfsim.theorems import claim, double_word, hypothesis, relative_error, valu
 from mcfsim.theorems.claims import bounded, sum_of
 from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.judge import applicable, try_block, violating
+from tests.shared.pages import page
 from tests.theorems.trying import add, mine
 
-DOCS = Path(__file__).parents[2] / "docs"
 #: Pages of examples, and how many these have at least.
-PAGES = {"own_theorems.md": 50, "every_p.md": 18, "every_bound.md": 14}
+PAGES = {"own_theorems": 50, "every_p": 18, "every_bound": 14}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("name", PAGES)
 @pytest.mark.sampled(3, each=False)
 @pytest.mark.costly("the solver proves")
-def test_the_tutorials_show_real_output(page, tmp_path, monkeypatch, capsys):
+def test_the_tutorials_show_real_output(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    runner, text = doctest.DocTestRunner(), (DOCS / page).read_text()
+    runner, text = doctest.DocTestRunner(), page(name).read_text()
     if "theorems.solver" in text:
         pytest.importorskip("z3", reason="needs the extra mcfsim[solver]")
     for block in re.findall(r"```pycon\n(.*?)```", text, re.DOTALL):
-        examples = doctest.DocTestParser().get_doctest(block, {}, page, None, None)
+        examples = doctest.DocTestParser().get_doctest(block, {}, name, None, None)
         assert examples.examples
         examples.globs = names
         runner.run(examples, clear_globs=False)
     failed, attempted = runner.summarize()
     assert not failed, capsys.readouterr().out
-    assert attempted >= PAGES[page]
+    assert attempted >= PAGES[name]
 
 
 # -- what is wrong with a statement -------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import random
 import re
 from contextlib import suppress
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from mcfsim.theorems.logic.terms import InnerProduct
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.solver import question_of, readable
 from mcfsim.theorems.statement import Claim, Hypothesis
+from tests.shared.pages import page
 from tests.theorems import reading
 from tests.theorems.reading import altered, by_arrays, by_fractions, by_line, by_solver, trial_of
 from tests.theorems.trying import rounding_of
@@ -105,7 +105,7 @@ def test_the_solver_is_asked_what_fractions_say(name, count):
     assert min(seen.values()) > count / 20
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own_theorems.md").read_text()
+PAGE = page("own_theorems").read_text()
 SAID = {**propositions.TERMS, **propositions.PROPOSITIONS}
 TABLES = {claims: propositions.CLAIMS, hypotheses: propositions.HYPOTHESES, logic: SAID}
 

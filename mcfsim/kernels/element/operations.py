@@ -375,7 +375,7 @@ def fma_by_parts(
         x, c = -x, -c
     high, low = x * factor[0], x * factor[1]
     total, rest = two_sum(BINARY64, high, c)
-    # The sum of both small terms is exact, or too small to lead to a boundary (docs/stand_ins.md). In the
+    # The sum of both small terms is exact, or too small to lead to a boundary (stand_ins.md). In the
     # last sum the first term is the larger, or a multiple of the second one's unit in the last place.
     rest = rest + low
     y, lost = fast_two_sum(BINARY64, total, rest)

@@ -148,7 +148,7 @@ THEOREMS = (
         "recursive_sum_of_three",
         _added,
         claim=error_relative_to(Quotient.of(2, 1 + 2 * u), sum_of("a", "b", "c"), abs(A) + abs(B) + abs(C)),
-        source=f"{JR}, with 2u; 2u / (1 + 2u): proved here for every p by a solver (docs/every_bound.md)",
+        source=f"{JR}, with 2u; 2u / (1 + 2u): proved here for every p by a solver (every_bound.md)",
         families=LOST,
         worst=lambda p: 2 / (1 + Fraction(2, 2**p)),
         sharp="reached for every p, by the family",

@@ -35,7 +35,7 @@ SHARP = (
     "zero or in the five binades below half an ulp), 7 and 8 (in one binade); no published family was found"
 )
 BY_TWO_FAMILIES = "asymptotically: proved for every p by a family of even and one of odd p"
-GAP = "a gap to the best families known of even and odd p, see docs/every_p.md"
+GAP = "a gap to the best families known of even and odd p, see every_p.md"
 
 
 def _products(low: int, high: int, other: int) -> Family:

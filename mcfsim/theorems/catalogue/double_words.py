@@ -28,7 +28,7 @@ EVEN = frozenset({Mode.NEAREST_EVEN})
 JMP = "Joldes, Muller, Popescu, TOMS 44(2), 2017"
 MR = "Muller, Rideau, TOMS 48(1), 2022"
 #: For relaxed pairs in place of double words.
-BY_SOLVER = "proved here for every p >= 3 by a solver, ties to even (docs/every_bound.md)"
+BY_SOLVER = "proved here for every p >= 3 by a solver, ties to even (every_bound.md)"
 BY_FAMILY = "asymptotically: proved for every p by the family"
 
 

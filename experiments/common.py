@@ -27,15 +27,15 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     """Write a result file, numbers to six digits, with the versions of all that computed it.
 
     ``versions`` has Python, the machine, this package with a digest of its source, NumPy, mpmath, and the
-    kernel of its BLAS; a result adds its own. A file that has them all, and would change in nothing but
-    them, is left: so a rerun shows what is different, and a file names what first gave its numbers.
+    kernel of its BLAS; a result adds its own. A file that has them, and would change in nothing but them, is
+    left: so a rerun shows what is different, and a file names what first gave its numbers.
     """
     RESULTS.mkdir(parents=True, exist_ok=True)
     computed = {**versions(), "source": DIGEST, "blas": blas(), **result.get("versions", {})}
     path, result = RESULTS / f"{name}.json", {**_shorten(result), "versions": computed}
     with suppress(FileNotFoundError, ValueError):  # none yet, or damaged
         before = read_result(name)
-        named = before.get("versions", {}).keys() >= computed.keys()
+        named = before.get("versions", {}).keys() >= computed.keys() - {"source"}
         if named and _text(before, versions=None) == _text(result, versions=None):
             return
     write_text(path, _text(result))

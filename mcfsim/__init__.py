@@ -25,6 +25,7 @@ from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
+from mcfsim.rounded_array import RoundedArray, array
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.training import metrics
@@ -57,6 +58,7 @@ __all__ = [
     "Posit",
     "RandomWords",
     "Recorder",
+    "RoundedArray",
     "Rounding",
     "Run",
     "Scaled",
@@ -68,6 +70,7 @@ __all__ = [
     "adamw",
     "analyse",
     "arithmetic",
+    "array",
     "codec",
     "curve",
     "dot",

@@ -35,6 +35,8 @@ def lacks(x: Any, protocol: type) -> list[str]:
 def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     """Return an array_like as a plain array; raise where NumPy would silently change its values.
 
+    A tensor of PyTorch's of a dtype that NumPy lacks, as bfloat16, becomes one of float32, exactly.
+
     Raises
     ------
     TypeError
@@ -50,6 +52,8 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
         return np.asarray(x)
     if isinstance(x, list | tuple):
         _refuse_masked(x, label)
+    if is_tensor(x) and x.is_floating_point() and x.element_size() < 4:
+        x = x.float()
     try:
         array = np.asarray(x)
     except Exception as error:  # of ragged sequences, or of the object's own __array__

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, check_int
+from mcfsim.checks import as_array, check_int, is_real
 from mcfsim.codec import encode
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
@@ -109,7 +109,7 @@ def quantize(
 
     Parameters
     ----------
-    x : array_like of float32 or float64
+    x : array_like of a NumPy or ml_dtypes floating dtype of at most 64 bits
         Any shape, layout and byte order. A number counts as an array of one element.
     fmt : ScaledFormat or str
         The format, or a name of `SCALED`.
@@ -138,7 +138,7 @@ def quantize(
     Raises
     ------
     TypeError
-        If x is not an array of float32 or float64, or is masked, or the axis is not an int.
+        If x is no array of such a dtype, or is masked, or the axis is not an int.
     ValueError
         If a name is unknown, stochastic rounding has no words, or the rule does not apply, see `ScaleRule`.
     UnsupportedFormatError
@@ -157,10 +157,10 @@ def quantize(
     if not isinstance(rounding, Rounding):
         rounding = get_rounding(rounding, Overflow.SATURATE)
     array = as_array(x)
-    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
-        raise TypeError(
-            f"x of dtype {array.dtype} is no array of float32 or float64; convert it exactly first"
-        )
+    if not is_real(array.dtype) or array.dtype.kind in "iu":
+        raise TypeError(f"x of dtype {array.dtype} is no array of floating-point numbers of at most 64 bits")
+    if array.dtype.itemsize < 4:
+        array = array.astype(np.float32)
     check_int("axis", axis)
     dimensions = max(array.ndim, 1)
     if not -dimensions <= axis < dimensions:

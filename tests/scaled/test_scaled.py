@@ -295,7 +295,7 @@ def quantized(x=(1.0,), fmt="mxfp4", **options):
         (quantized, {"rounding": "even"}, ValueError, "unknown rounding"),
         (quantized, {"rounding": "stochastic"}, ValueError, "stochastic rounding needs"),
         (quantized, {"axis": 1}, np.exceptions.AxisError, "axis 1"),
-        (quantized, {"x": np.float16([1.0])}, TypeError, "float16 is no array of float32 or float64"),
+        (quantized, {"x": np.int32([1])}, TypeError, "int32 is no array of floating-point numbers"),
         # No positive number is no negative scale.
         *(
             (quantized, {"x": x, "fmt": "int8", "rule": "max"}, ValueError, "needs a positive number")
@@ -312,3 +312,15 @@ def quantized(x=(1.0,), fmt="mxfp4", **options):
 def test_what_makes_no_sense_is_refused(function, given, error, message):
     with pytest.raises(error, match=message):
         function(**given)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn], ids=str)
+def test_short_dtypes_and_tensors_are_widened_exactly(dtype):
+    x = np.random.default_rng(0).standard_normal(96).astype(dtype)
+    expected = quantize(x.astype(np.float32), "mxfp8_e4m3").dequantize()
+    assert np.array_equal(quantize(x, "mxfp8_e4m3").dequantize(), expected)
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    tensor = torch.from_numpy(x.view(f"u{x.itemsize}")).view(getattr(torch, np.dtype(dtype).name))
+    assert np.array_equal(quantize(tensor, "mxfp8_e4m3").dequantize(), expected)
+    with pytest.raises(ValueError, match="requires grad"):
+        quantize(torch.ones(32, requires_grad=True), "mxfp8_e4m3")

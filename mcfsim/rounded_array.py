@@ -1,0 +1,278 @@
+"""Arrays of one format with operators: each operation is that of an arithmetic, rounded once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from mcfsim.backends.factory import arithmetic
+from mcfsim.backends.numpy import NumpyArithmetic
+from mcfsim.checks import is_tensor
+from mcfsim.convert import round_to
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar
+from mcfsim.products import Accumulator, matmul
+
+#: What NumPy's functions are called as operations of an arithmetic.
+_OPERATIONS: dict[np.ufunc, str] = {
+    **{np.add: "add", np.subtract: "sub", np.multiply: "mul", np.divide: "div", np.sqrt: "sqrt"},
+    **{np.negative: "neg", np.absolute: "abs", np.fabs: "abs", np.sign: "sign"},
+    **{np.maximum: "maximum", np.minimum: "minimum"},
+    **{np.exp: "exp", np.log: "log", np.expm1: "expm1", np.log1p: "log1p"},
+    **{np.tanh: "tanh", np.sin: "sin", np.cos: "cos"},
+}
+#: Functions whose results are truth values.
+_QUESTIONS = {
+    *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
+    *(np.isnan, np.isinf, np.isfinite, np.signbit),
+}
+
+
+def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: Any) -> RoundedArray:
+    """Return numbers, rounded into a format once, as an array with operators.
+
+    ``a + b`` is ``ar.add(a, b)`` of ``ar = arithmetic(fmt, rounding, **options)``, to the bit; so are ``-``,
+    ``*``, ``/``, unary minus, ``abs``, and NumPy's functions of these names and of `sqrt`, `maximum`,
+    `minimum`, `sign`, `exp`, `log`, `expm1`, `log1p`, `tanh`, `sin` and `cos`. ``a @ b`` rounds each product,
+    and adds them from left to right. Comparisons give arrays of truth values. Python's numbers enter exactly,
+    by the scalar policy of the arithmetic, and are compared as they are. NumPy's other functions, its arrays,
+    and arrays of another format or rounding are refused: nothing is converted in silence.
+
+    Parameters
+    ----------
+    x : array_like or Tensor
+        Numbers as `round_to` takes them, of any shape; a `RoundedArray` is converted.
+    fmt : Format or str
+        The format.
+    rounding : str, optional
+        A name of `Mode`. Stochastic rounding needs ``random=``.
+    **options
+        Of `arithmetic`, as ``underflow="flush_inputs"`` or ``scalars="float32"``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As from `round_to` and `arithmetic`.
+
+    Examples
+    --------
+    >>> x = array([1.0, 256.0], "bfloat16")
+    >>> x + 1
+    RoundedArray([  2., 256.], bfloat16)
+    >>> (x / 3).as_dtype()
+    array([0.333984, 85.5], dtype=bfloat16)
+    """
+    ar = arithmetic(get_format(fmt), rounding, **options)
+    if not isinstance(ar, NumpyArithmetic):
+        raise ValueError(f"arrays are computed by backend 'numpy' or 'numba', not {options['backend']!r}")
+    if isinstance(x, RoundedArray):
+        x = x.values
+    if is_tensor(x):
+        x = round_to(x.detach().cpu(), ar.format, ar.rounding).numpy()
+    if isinstance(x, list | tuple):
+        given = np.array(x, object)
+        if any(not isinstance(number, float | int) and is_scalar(number) for number in given.flat):
+            rounded = [ar.round(number) for number in given.flat]
+            return RoundedArray(_as_values(rounded, ar).reshape(given.shape), ar)
+    return RoundedArray(_as_values(ar.round(x), ar), ar)
+
+
+class RoundedArray(NDArrayOperatorsMixin):
+    """Values of a format with operators, see `array`. An array is not written to.
+
+    Parameters
+    ----------
+    values : array
+        Values of the format, in its carrier.
+    arithmetic : NumpyArithmetic
+        What carries the operations out.
+    """
+
+    __slots__ = ("arithmetic", "values")
+
+    def __init__(self, values: NDArray[Any], arithmetic: NumpyArithmetic) -> None:
+        self.values = values.view()
+        self.values.flags.writeable = False
+        self.arithmetic = arithmetic
+
+    # -- what it is ----------------------------------------------------------------------------------------
+    @property
+    def format(self) -> Format:
+        """The format of the numbers."""
+        return self.arithmetic.format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.values.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.values.size
+
+    @property
+    def T(self) -> RoundedArray:
+        """The transpose."""
+        return self._like(self.values.T)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, key: Any) -> RoundedArray:
+        return self._like(self.values[key])
+
+    def reshape(self, *shape: Any) -> RoundedArray:
+        """Return the elements in another shape, as `numpy.reshape` does."""
+        return self._like(self.values.reshape(*shape))
+
+    def astype(self, fmt: Format | str, rounding: str = "nearest_even", **options: Any) -> RoundedArray:
+        """Return the numbers rounded into another format, see `array`."""
+        return array(self, fmt, rounding, **options)
+
+    def as_dtype(self) -> NDArray[Any]:
+        """Return an array of the format's dtype in NumPy or ml_dtypes; UnsupportedFormatError without one."""
+        from mcfsim.codec import as_dtype, encode
+
+        return as_dtype(encode(self.values, self.format), self.format)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the values in the format's carrier, float32 or float64, which holds them exactly."""
+        return np.array(self.values, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.array(self.values).__dlpack__(**options)  # a copy: what is handed on may be written to
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.values.__dlpack_device__()
+
+    def __float__(self) -> float:
+        return float(self.values)
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def __repr__(self) -> str:
+        shown = np.array2string(self.values, separator=", ", prefix="RoundedArray(")
+        return f"RoundedArray({shown}, {self.format})"
+
+    def __reduce__(self) -> Any:
+        return RoundedArray, (np.array(self.values), self.arithmetic)
+
+    def _like(self, values: ArrayLike) -> RoundedArray:
+        return RoundedArray(_as_values(values, self.arithmetic), self.arithmetic)
+
+    # -- operations ----------------------------------------------------------------------------------------
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            raise TypeError(
+                f"numpy.{ufunc.__name__} of rounded arrays takes no {', '.join(options) or method}"
+            )
+        operands = [self._operand(x) for x in inputs]
+        if ufunc is np.matmul:
+            return self._product(*operands)
+        if ufunc is np.square:
+            return self._operate("mul", [operands[0], operands[0]])
+        if ufunc is np.positive:
+            return self
+        if ufunc in _QUESTIONS:
+            return self._ask(ufunc, operands)
+        if ufunc not in _OPERATIONS:
+            known = ", ".join(sorted({known.__name__ for known in {*_OPERATIONS, *_QUESTIONS}}))
+            raise TypeError(f"numpy.{ufunc.__name__} is no operation of an arithmetic; there are {known}")
+        return self._operate(_OPERATIONS[ufunc], operands)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        if function not in _SHAPING:
+            raise TypeError(
+                f"numpy.{function.__name__} would round in an order of its own; write it with operators, "
+                "take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
+            )
+        tree = [_each(self._operand, part) for part in args]
+        return self._like(function(*tree, **kwargs))
+
+    def fma(self, factor: Any, addend: Any) -> RoundedArray:
+        """Return ``self * factor + addend``, rounded once."""
+        return self._operate("fma", [self.values, self._operand(factor), self._operand(addend)])
+
+    def _operate(self, name: str, operands: list[Any]) -> RoundedArray:
+        """Return the result of an operation; arrays without axes get one meanwhile: they are no numbers."""
+        shape = np.broadcast_shapes(*(np.shape(x) for x in operands))
+        taken = [x if isinstance(x, np.ndarray) and x.ndim else _raised(x) for x in operands]
+        return self._like(np.reshape(getattr(self.arithmetic, name)(*taken), shape))
+
+    def _product(self, a: Any, b: Any) -> RoundedArray:
+        if not all(isinstance(x, np.ndarray) for x in (a, b)):
+            raise TypeError("@ takes two arrays")
+        unit = Accumulator(self.format, self.arithmetic.rounding, block=1, products="rounded")  # type: ignore[arg-type]
+        return self._like(matmul(a, b, unit))
+
+    def _ask(self, ufunc: np.ufunc, operands: list[Any]) -> Any:
+        """Return truth values; a number is compared as it is, not rounded."""
+        exact = [x if isinstance(x, np.ndarray) else exact_or_binary64(x) for x in operands]
+        if all(isinstance(x, np.ndarray) or float(x) == x or x != x for x in exact):
+            return ufunc(*(x if isinstance(x, np.ndarray) else np.float64(float(x)) for x in exact))
+        compare = np.frompyfunc(getattr(operator, _COMPARED[ufunc.__name__]), 2, 1)
+        with np.errstate(invalid="ignore"):
+            found = compare(*(x.astype(object) if isinstance(x, np.ndarray) else x for x in exact))
+        return np.asarray(found, bool)
+
+    def _operand(self, x: Any) -> Any:
+        """Return the values of an array of the same arithmetic, or a number."""
+        if isinstance(x, RoundedArray):
+            ours, theirs = self.arithmetic, x.arithmetic
+            if (ours.format, ours.rounding) != (theirs.format, theirs.rounding):
+                raise TypeError(
+                    f"{_described(ours)} and {_described(theirs)} do not mix; convert one of them by astype"
+                )
+            return x.values
+        if isinstance(x, np.generic):
+            x = x.item()
+        if is_scalar(x):
+            return x
+        raise TypeError(
+            f"a {type(x).__name__} does not mix with {_described(self.arithmetic)}; bring it in by "
+            "mcfsim.array(x, fmt)"
+        )
+
+
+_COMPARED = {
+    **{"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le"},
+    **{"greater": "gt", "greater_equal": "ge"},
+}
+#: Functions of NumPy that only move elements.
+_SHAPING: set[Any] = {
+    *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
+    *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
+}
+
+
+def _described(ar: NumpyArithmetic) -> str:
+    return f"an array of {ar.format}, {ar.rounding.mode}"
+
+
+def _raised(x: Any) -> Any:
+    return x.reshape(1) if isinstance(x, np.ndarray) else x
+
+
+def _as_values(x: ArrayLike, ar: NumpyArithmetic) -> NDArray[Any]:
+    return np.asarray(x, ar.carrier)
+
+
+def _each(take: Callable[[Any], Any], part: Any) -> Any:
+    """Return an argument of a function that moves elements, arrays in it by their values."""
+    if isinstance(part, RoundedArray):
+        return take(part)
+    if isinstance(part, list | tuple) and any(isinstance(x, RoundedArray) for x in part):
+        return [take(x) for x in part]
+    return part

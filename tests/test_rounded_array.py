@@ -1,0 +1,211 @@
+"""Arrays with operators: each is the arithmetic's operation, to the bit; what would convert is refused."""
+
+import operator
+import pickle
+from decimal import Decimal
+from fractions import Fraction
+from importlib.util import find_spec
+
+import ml_dtypes
+import mpmath
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.kernels.real_numbers import to_fraction
+from mcfsim.rounded_array import _OPERATIONS, _QUESTIONS, RoundedArray
+from mcfsim.rounding import DETERMINISTIC
+
+FORMATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "int8", "posit8")
+BINARY = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv}
+UNARY = {"neg": operator.neg, "abs": operator.abs}
+NUMBERS = (3, -0.1, 0.0, Fraction(1, 3), Decimal("0.7"), np.float32(0.1), mpmath.mpf("0.3"))
+
+
+def values(fmt, shape=(4, 5), seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.asarray(mcf.round_to(rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape), fmt))
+    if not isinstance(mcf.get_format(fmt), mcf.Grid):
+        x.flat[:3] = np.nan, float(mcf.get_format(fmt).max), 0.0
+    return x
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.sampled(9)
+@pytest.mark.costly("it makes tables of functions")
+def test_operators_are_the_operations_of_the_arithmetic(fmt, mode, assert_same):
+    ar = mcf.arithmetic(fmt, mode)
+    x, y = values(fmt), values(fmt, (5,), 1)
+    a, b = mcf.array(x, fmt, mode), mcf.array(y, fmt, mode)
+    assert_same(a.values, x)
+    for name, sign in BINARY.items():
+        assert_same(sign(a, b).values, getattr(ar, name)(x, y))
+        for number in NUMBERS:
+            real = number.item() if isinstance(number, np.generic) else number
+            assert_same(sign(a, number).values, getattr(ar, name)(x, real))
+            assert_same(sign(number, a).values, getattr(ar, name)(real, x))
+    for name, sign in UNARY.items():
+        assert_same(sign(a).values, getattr(ar, name)(x))
+    for function, name in _OPERATIONS.items():
+        operands, given = ((a, b), (x, y)) if function.nin == 2 else ((a,), (x,))
+        if function not in (np.log, np.log1p):  # of negative numbers no more than NaN
+            assert_same(function(*operands).values, getattr(ar, name)(*given))
+    assert_same(a.fma(b, 0.1).values, ar.fma(x, y, 0.1))
+    assert_same(np.square(a).values, ar.mul(x, x))
+    assert (+a) is a
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_an_element_is_a_value_and_no_number(fmt, assert_same):
+    """A number enters by the policy of scalars, a value as it is."""
+    x = values(fmt)
+    for options in ({}, {"scalars": "rounded"}):
+        a = mcf.array(x, fmt, **options)
+        ar = mcf.arithmetic(fmt, **options)
+        assert a[1, 2].shape == ()
+        assert_same((a[1, 2] * 0.3).values, ar.mul(x[1, 2:3], 0.3)[0])
+        assert_same((a * a[1, 2]).values, ar.mul(x, x[1, 2:3]))
+    assert float(a[1, 2]) == x[1, 2]
+
+
+@pytest.mark.parametrize("fmt", ["bfloat16", "float8_e4m3fn", "int8"])
+def test_a_product_of_matrices_rounds_products_and_sums_from_left_to_right(fmt, assert_same):
+    ar, x, y = mcf.arithmetic(fmt), np.nan_to_num(values(fmt)), np.nan_to_num(values(fmt, (5, 3), 1))
+    sums = ar.mul(x[:, :1], y[:1])
+    for k in range(1, 5):
+        sums = ar.add(sums, ar.mul(x[:, k : k + 1], y[k : k + 1]))
+    assert_same((mcf.array(x, fmt) @ mcf.array(y, fmt)).values, sums)
+    with pytest.raises(TypeError, match="@ takes two arrays"):
+        mcf.array(x, fmt) @ 2
+
+
+@pytest.mark.parametrize("question", sorted(_QUESTIONS, key=lambda ufunc: ufunc.__name__))
+def test_comparisons_are_of_the_numbers_themselves(question):
+    x = values("float16", (40,))
+    a = mcf.array(x, "float16")
+    if question.nin == 1:
+        assert np.array_equal(question(a), question(x))
+        return
+    compare = {
+        **{"equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le},
+        **{"greater": operator.gt, "greater_equal": operator.ge},
+    }[question.__name__]
+    assert np.array_equal(question(a, a[::-1]), question(x, x[::-1]))
+    for number in (*NUMBERS, 0.1, Fraction(float(x[7])), 2**70, float("inf"), float("nan")):
+        real = to_fraction(number)
+        real = float(number) if real is None else real
+        expected = [compare(v, real) for v in x.tolist()]
+        assert question(a, number).tolist() == expected, number
+        assert compare(a, number).tolist() == expected
+    near = mcf.array([float(np.float32(0.1))], "float32")
+    assert (near > 0.1).all(), "a number is not rounded to be compared"
+
+
+def test_numbers_enter_rounded_once_and_leave_as_they_are():
+    given = [0.1, Fraction(1, 3), 1 + Fraction(1, 2**8) + Fraction(1, 2**40)]
+    a = mcf.array(given, "bfloat16")
+    assert a.values.tolist() == [float(mcf.round_to(x, "bfloat16")) for x in given]
+    shown = a.as_dtype()
+    assert shown.dtype == ml_dtypes.bfloat16
+    assert shown.astype(float).tolist() == a.values.tolist()
+    assert mcf.array(shown, "bfloat16").values.tolist() == a.values.tolist()
+    for taken in (np.asarray(a), np.from_dlpack(a), mcf.round_to(a, "bfloat16")):
+        assert taken.tolist() == a.values.tolist()
+        assert taken.dtype == np.float32
+    assert a.__dlpack_device__() == (1, 0)
+    np.from_dlpack(a)[:] = 7.0
+    assert a.values[0] != 7.0
+    back = pickle.loads(pickle.dumps(a * 3))
+    assert (back == a * 3).all()
+    assert back.format == a.format
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
+def test_tensors_enter():
+    import torch
+
+    x = torch.tensor([[0.1, 300.0]], dtype=torch.bfloat16, requires_grad=True)
+    a = mcf.array(x, "float8_e4m3fn")
+    assert a.values.tolist() == mcf.round_to(x.detach().float().numpy(), "float8_e4m3fn").tolist()
+    assert torch.from_dlpack(a).tolist() == a.values.tolist()
+
+
+def test_formats_arrays_and_modes_do_not_mix():
+    a = mcf.array([1.0, 2.0], "bfloat16")
+    others = (mcf.array([1.0, 2.0], "float16"), mcf.array([1.0, 2.0], "bfloat16", "up"))
+    for other in others:
+        for sign in (*BINARY.values(), operator.matmul, operator.eq, operator.lt, np.maximum):
+            for pair in ((a, other), (other, a)):
+                with pytest.raises(TypeError, match="do not mix; convert one of them by astype"):
+                    sign(*pair)
+        assert (a + other.astype("bfloat16")).values.tolist() == [2.0, 4.0]
+    for other in (
+        np.ones(2),
+        [1.0, 2.0],
+        "1",
+        None,
+        1j,
+        True,
+        np.bool_(True),
+        np.ones(2, ml_dtypes.bfloat16),
+    ):
+        for sign in BINARY.values():
+            for pair in ((a, other), (other, a)):
+                with pytest.raises(TypeError, match=r"does not mix with an array of|unsupported operand"):
+                    sign(*pair)
+
+
+def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
+    a = mcf.array([[1.0, 2.0], [3.0, 4.0]], "bfloat16")
+    for function in (np.sum, np.mean, np.prod, np.cumsum, np.linalg.norm, np.einsum):
+        with pytest.raises(TypeError, match=r"would round in an order of its own|no operation"):
+            function(a) if function is not np.einsum else function("ij->i", a)
+    for function in (np.power, np.floor_divide, np.arctan2, np.hypot):
+        with pytest.raises(TypeError, match="is no operation of an arithmetic; there are absolute, add"):
+            function(a, a)
+    for bad in (
+        lambda: np.add.reduce(a),
+        lambda: np.add(a, a, out=np.ones((2, 2))),
+        lambda: np.add(a, a, where=False),
+    ):
+        with pytest.raises(TypeError, match="of rounded arrays takes no"):
+            bad()
+    with pytest.raises(TypeError):
+        a[0, 0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        a.values[0, 0] = 1.0
+    with pytest.raises(ValueError, match="truth value"):
+        bool(a)
+    for backend in ("exact", "native"):
+        with pytest.raises(ValueError, match="computed by backend 'numpy'"):
+            mcf.array([1.0], "bfloat16", backend=backend)
+
+
+def test_elements_are_moved_without_a_rounding():
+    x = values("bfloat16", (2, 6))
+    a = mcf.array(x, "bfloat16")
+    pairs = [
+        (np.concatenate([a, a]), np.concatenate([x, x])),
+        (np.stack([a, a], axis=1), np.stack([x, x], axis=1)),
+        (np.transpose(a), x.T),
+        (a.T, x.T),
+        (a.reshape(3, 4), x.reshape(3, 4)),
+        (np.flip(a, axis=1), np.flip(x, axis=1)),
+        (a[:, ::2], x[:, ::2]),
+        (np.broadcast_to(a, (3, 2, 6)), np.broadcast_to(x, (3, 2, 6))),
+    ]
+    for moved, right in pairs:
+        assert isinstance(moved, RoundedArray)
+        assert np.array_equal(moved.values, right, equal_nan=True)
+    assert (len(a), a.ndim, a.size, a.shape) == (2, 2, 12, (2, 6))
+    with pytest.raises(TypeError, match="do not mix"):
+        np.concatenate([a, mcf.array(x, "float16")])
+
+
+def test_stochastic_rounding_draws_new_words_at_each_operation():
+    x = np.full(4000, 1.0)
+    a = mcf.array(x, "bfloat16", "stochastic", random=mcf.RandomWords(3))
+    one, two = a + 2.0**-9, a + 2.0**-9
+    assert (one != two).any()
+    assert abs(float(np.asarray(one).mean()) - 1 - 2.0**-9) < 3e-4

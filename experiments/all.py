@@ -7,6 +7,7 @@ from experiments import (
     beta2_expansion,
     collage_options,
     dqt_bits,
+    dqt_published,
     embedding_steps,
     every_p,
     fast_two_sum_map,
@@ -32,6 +33,7 @@ def main() -> None:
     for study in (
         own_rates,
         late_training,
+        dqt_published,
         lost_update_phase,
         sr_random_bits,
         memory_quality,

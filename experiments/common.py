@@ -36,13 +36,18 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     with suppress(FileNotFoundError, ValueError):  # none yet, or damaged
         before = read_result(name)
         named = before.get("versions", {}).keys() >= computed.keys() - {"source"}
-        if named and _text(before, versions=None) == _text(result, versions=None):
+        if named and _numbers(before) == _numbers(result):
             return
     write_text(path, _text(result))
 
 
-def _text(result: dict[str, Any], **instead: Any) -> str:
-    return json.dumps({**result, **instead}, indent=1) + "\n"
+def _text(result: dict[str, Any]) -> str:
+    return json.dumps(result, indent=1) + "\n"
+
+
+def _numbers(result: dict[str, Any]) -> str:
+    """Return a result as text without its versions, wherever these stand in it."""
+    return _text({name: x for name, x in result.items() if name != "versions"})
 
 
 def read_result(name: str) -> dict[str, Any]:

@@ -59,7 +59,7 @@ $(VENV)-lowest/.installed: $(VENV)/.installed
 	$(BIN)/uv pip install --quiet --python $(@D) --editable '.[test]' --constraints $(@D)/lowest
 	touch $@
 
-NEWEST_PYTHON = $(shell .ci/newest-python)
+NEWEST_PYTHON = $(shell .ci/pythons 12 | tail -n 1)
 test-newest:
 	$(if $(NEWEST_PYTHON),$(MAKE) run-newest,@echo "no Python newer than 3.11 is here, so none is tested")
 

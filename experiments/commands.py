@@ -27,7 +27,7 @@ def _options(command: Any) -> str:
         argument = not names[0].startswith("--")
         shown = f"`{names[0].upper()}`" if argument else ", ".join(f"`{name}`" for name in names)
         rows.append({"argument or option": shown, "meaning": _line(item.help), "default": _default(item)})
-    return markdown_table([dict(zip(row, map(str, row.values()), strict=True)) for row in rows])
+    return markdown_table(rows)
 
 
 def _default(item: Any) -> str:

@@ -98,9 +98,10 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
     from mcfsim.storage.sweeps.reached import digest
     from mcfsim.storage.sweeps.sweep import Job, Sweep
 
+    kernel = blas()
     made = [
         Job(
-            digest([("the function", function), ("the arguments", job), ("the kernel of BLAS", blas())]),
+            digest([("the function", function), ("the arguments", job), ("the kernel of BLAS", kernel)]),
             name,
             partial(_only, function, job),
             [(0, 1)],

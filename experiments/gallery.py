@@ -40,7 +40,8 @@ def _entry(figure: Path, words: str | None, page: Path | None) -> str:
     if words is None or page is None or not code.exists():
         raise ValueError(f"no page shows {figure.name}, or there is no {code}")
     module = ".".join(code.relative_to(ROOT).with_suffix("").parts)
-    where = page.stem if page.stem != "README" else "the start page of the repository"
-    linked = f"[{where}]({os.path.relpath(page, PAGE.parent)})" if page.stem != "README" else where
+    linked = f"[{page.stem}]({os.path.relpath(page, PAGE.parent)})"
+    if page.stem == "README":  # which is no page of the site
+        linked = "the start page of the repository"
     picture = os.path.relpath(figure, PAGE.parent)
     return f"## {words}\n\n![{words}]({picture})\n\nShown in {linked}; drawn by `python -m {module}`."

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from unittest.mock import patch
 
 from experiments.common import ROOT, read_result, write_result
 
@@ -51,8 +50,8 @@ def study() -> None:
     """Audit it by the command line, and keep what that prints."""
     path = weights()
     command = [sys.executable, "-m", "mcfsim", "audit", path.name, *WORDS.split()]
-    with patch.dict(os.environ, COLUMNS=str(WIDTH)):
-        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True)
+    wide = os.environ | {"COLUMNS": str(WIDTH)}
+    done = subprocess.run(command, cwd=path.parent, env=wide, capture_output=True, text=True, check=True)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     write_result(RESULT, {"model": ABOUT, "sha256": DIGEST, "words": WORDS, "printed": lines})
 

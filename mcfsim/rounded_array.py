@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks import is_tensor
-from mcfsim.convert import round_to
+from mcfsim.checks import as_array, is_tensor
+from mcfsim.codec import as_dtype, encode
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar
 from mcfsim.products import Accumulator, matmul
@@ -26,10 +26,17 @@ _OPERATIONS: dict[np.ufunc, str] = {
     **{np.exp: "exp", np.log: "log", np.expm1: "expm1", np.log1p: "log1p"},
     **{np.tanh: "tanh", np.sin: "sin", np.cos: "cos"},
 }
-#: Functions whose results are truth values.
-_QUESTIONS = {
-    *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
-    *(np.isnan, np.isinf, np.isfinite, np.signbit),
+#: What NumPy's comparisons are of exact numbers, and all functions whose results are truth values.
+_COMPARISONS: dict[np.ufunc, Callable[[Any, Any], Any]] = {
+    **{np.equal: operator.eq, np.not_equal: operator.ne},
+    **{np.less: operator.lt, np.less_equal: operator.le},
+    **{np.greater: operator.gt, np.greater_equal: operator.ge},
+}
+_QUESTIONS = {*_COMPARISONS, np.isnan, np.isinf, np.isfinite, np.signbit}
+#: Functions of NumPy that only move elements.
+_SHAPING: set[Any] = {
+    *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
+    *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
 }
 
 
@@ -73,7 +80,7 @@ def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: 
     if isinstance(x, RoundedArray):
         x = x.values
     if is_tensor(x):
-        x = round_to(x.detach().cpu(), ar.format, ar.rounding).numpy()
+        x = as_array(x.detach().cpu())
     if isinstance(x, list | tuple):
         given = np.array(x, object)
         if any(not isinstance(number, float | int) and is_scalar(number) for number in given.flat):
@@ -142,8 +149,6 @@ class RoundedArray(NDArrayOperatorsMixin):
 
     def as_dtype(self) -> NDArray[Any]:
         """Return an array of the format's dtype in NumPy or ml_dtypes; UnsupportedFormatError without one."""
-        from mcfsim.codec import as_dtype, encode
-
         return as_dtype(encode(self.values, self.format), self.format)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -208,7 +213,7 @@ class RoundedArray(NDArrayOperatorsMixin):
     def _operate(self, name: str, operands: list[Any]) -> RoundedArray:
         """Return the result of an operation; arrays without axes get one meanwhile: they are no numbers."""
         shape = np.broadcast_shapes(*(np.shape(x) for x in operands))
-        taken = [x if isinstance(x, np.ndarray) and x.ndim else _raised(x) for x in operands]
+        taken = [np.atleast_1d(x) if isinstance(x, np.ndarray) else x for x in operands]
         return self._like(np.reshape(getattr(self.arithmetic, name)(*taken), shape))
 
     def _product(self, a: Any, b: Any) -> RoundedArray:
@@ -222,7 +227,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         exact = [x if isinstance(x, np.ndarray) else exact_or_binary64(x) for x in operands]
         if all(isinstance(x, np.ndarray) or float(x) == x or x != x for x in exact):
             return ufunc(*(x if isinstance(x, np.ndarray) else np.float64(float(x)) for x in exact))
-        compare = np.frompyfunc(getattr(operator, _COMPARED[ufunc.__name__]), 2, 1)
+        compare = np.frompyfunc(_COMPARISONS[ufunc], 2, 1)
         with np.errstate(invalid="ignore"):
             found = compare(*(x.astype(object) if isinstance(x, np.ndarray) else x for x in exact))
         return np.asarray(found, bool)
@@ -246,23 +251,8 @@ class RoundedArray(NDArrayOperatorsMixin):
         )
 
 
-_COMPARED = {
-    **{"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le"},
-    **{"greater": "gt", "greater_equal": "ge"},
-}
-#: Functions of NumPy that only move elements.
-_SHAPING: set[Any] = {
-    *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
-    *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
-}
-
-
 def _described(ar: NumpyArithmetic) -> str:
     return f"an array of {ar.format}, {ar.rounding.mode}"
-
-
-def _raised(x: Any) -> Any:
-    return x.reshape(1) if isinstance(x, np.ndarray) else x
 
 
 def _as_values(x: ArrayLike, ar: NumpyArithmetic) -> NDArray[Any]:

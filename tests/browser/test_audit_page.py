@@ -23,7 +23,7 @@ from mcfsim.models.audit import EDGES, audit
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.audits import mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND
-from tests.browser.browser import attributes, cells, chromium, click, missing, open_page, sized, texts
+from tests.browser.browser import attributes, cells, click, open_page, sized, texts
 from tests.models.pages import HOSTILE, beyond, plan, some_audits, some_samples
 
 pytestmark = pytest.mark.slow
@@ -32,14 +32,6 @@ pytestmark = pytest.mark.slow
 MIDDLE = 2
 #: Of a histogram's bars, how many lie below half a unit.
 HALF = EDGES.tolist().index(-1)
-
-
-@pytest.fixture(scope="module")
-def driver():
-    if (lacking := missing()) is not None:
-        pytest.skip(lacking)
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

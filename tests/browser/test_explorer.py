@@ -11,21 +11,13 @@ pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
 
 from selenium.webdriver import Keys
 
-from tests.browser.browser import cells, chromium, missing, open_page, sized, texts
+from tests.browser.browser import cells, open_page, sized, texts
 
 pytestmark = pytest.mark.slow
 PAGE = ROOT / "docs" / "explorer" / "explorer.html"
 #: What the page calls a number of binary64, and a code that it returns; none is a number without a code.
 READ = "const read = (x) => fromNumber(typeof x === 'string' ? Number(x) : x);"
 SHORT = [name for name, fmt in mcf.FORMATS.items() if fmt.bits <= 8 and fmt.signed]
-
-
-@pytest.fixture(scope="module")
-def driver():
-    if (lacking := missing()) is not None:
-        pytest.skip(lacking)
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

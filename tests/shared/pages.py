@@ -132,12 +132,17 @@ def timeless(text: str) -> str:
     return "\n".join(lines)
 
 
-def differences(path: Path) -> str:
-    """Return what a page shows beside what comes, line by line; "" if it is the same."""
+def shown_and_printed(path: Path) -> tuple[str, str]:
+    """Return a page as it is, and as it is carried out in a folder of its own."""
     before = path.read_text()
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        texts = (timeless(text).splitlines() for text in (before, carried_out(before)))
-        return "\n".join(unified_diff(*texts, "shown", "printed", lineterm="", n=1))
+        return before, carried_out(before)
+
+
+def differences(path: Path) -> str:
+    """Return what a page shows beside what comes, line by line; "" if it is the same."""
+    texts = (timeless(text).splitlines() for text in shown_and_printed(path))
+    return "\n".join(unified_diff(*texts, "shown", "printed", lineterm="", n=1))
 
 
 def main(paths: list[str]) -> None:
@@ -145,9 +150,7 @@ def main(paths: list[str]) -> None:
     if paths:
         sys.exit("\n".join(filter(None, (differences(Path(path)) for path in paths))) or 0)
     for path in tried_here():
-        before = path.read_text()
-        with tempfile.TemporaryDirectory() as folder, chdir(folder):
-            after = carried_out(before)
+        before, after = shown_and_printed(path)
         if timeless(after) != timeless(before):
             write_text(path, after)
 

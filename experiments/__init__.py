@@ -2,12 +2,15 @@
 
 Sums in matrix products are rounded in the order of OpenBLAS's kernel, which it picks by the processor. One
 that every x86-64 processor with AVX2 has is chosen here, before NumPy is imported, so that results repeat to
-the last digit. Other processors have kernels of their own, and there the last digits may differ.
+the last digit. Other processors have kernels of their own, and there the last digits may differ. Threads
+would divide the sums, too: there is one.
 """
 
 import os
 import platform
 import sys
 
-if "numpy" not in sys.modules and platform.machine().lower() in ("x86_64", "amd64"):
-    os.environ["OPENBLAS_CORETYPE"] = "Haswell"
+if "numpy" not in sys.modules:
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        os.environ["OPENBLAS_CORETYPE"] = "Haswell"

@@ -38,8 +38,9 @@ theorems: $(VENV)/.installed
 	$(BIN)/python -m experiments.every_p_bounds
 	$(BIN)/python -m experiments.tables
 
+# By files, so that what the cases of one share is made once.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # One case of each test, and none of the slow ones: for the everyday loop.
 test-quick: $(VENV)/.installed

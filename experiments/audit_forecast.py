@@ -22,7 +22,7 @@ from mcfsim.models.known import RecordedUpdates
 from mcfsim.models.plan import NoiseModel, Plan, Updates
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.schedule import clipped
 
@@ -120,10 +120,10 @@ def draw(found: Audit, run: mcf.Run) -> None:
         panel.legend(
             loc=(0.08, 0.06), title="forecast (dashed), trained (solid)", fontsize=8, title_fontsize=8
         )
-        figure.suptitle(
+        message(
+            figure,
             "The audit of the initial weights says which tensors stop, and when",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / "audit_forecast")
 
 

@@ -15,7 +15,7 @@ from experiments import best_rates
 from experiments.best_rates import BETAS, STRATEGIES
 from experiments.common import FIGURES, in_processes, read_result, write_result
 from mcfsim.optim.strategies import LOW, Addition, Stored
-from mcfsim.report.plotting import STRATEGY_STYLES, save, subplots
+from mcfsim.report.plotting import STRATEGY_STYLES, message, save, subplots
 
 RESULT = "collage_options"
 SEEDS = (0, 1, 2)
@@ -120,10 +120,10 @@ def draw() -> None:
             panel.set_xlabel("step")
         handles, labels = axes[0][1].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=10)
-        figure.suptitle(
+        message(
+            figure,
             "Late in plain bf16 most weights ignore their update; Collage keeps it in 10 or 12 bytes, not 16",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / RESULT)
 
 

@@ -21,7 +21,7 @@ from mcfsim.formats.grids import grid
 from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.stored import FLOAT8_GROUPS, Reach
 from mcfsim.optim.strategies import LOW, Stored
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 
 INTEGERS = ("ternary", *(f"int{bits}" for bits in range(2, 9)))
@@ -300,10 +300,10 @@ def draw(result: Mapping[str, Any]) -> None:
         for panel, columns in ((shares, 1), (losses, 2)):
             panel.set_xticks(places, names)
             panel.legend(fontsize=8, ncols=columns, loc="upper left")
-        figure.suptitle(
-            "Without a master copy, weights of few bits freeze to nearest; rounded at random they learn",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        message(
+            figure,
+            "Without a master copy, weights of few bits learn when rounded at random, not to nearest",
+        )
         save(figure, FIGURES / "dqt_bits")
 
 

@@ -18,7 +18,7 @@ from experiments.common import FIGURES, read_result, resumed, write_result
 from experiments.dqt_bits import BITNET, BY_MEANS, HYPER, REFERENCE, changed
 from mcfsim.convert import round_to
 from mcfsim.optim.stored import Reach
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import Llama
 from mcfsim.training.problems.language_model import VOCABULARY
@@ -190,11 +190,11 @@ def draw() -> None:
         panels[0].set_ylabel(f"loss above {BITNET}'s (%), 95 % interval")
         panels[0].set_ylim(bottom=-20)  # where the bound is void
         panels[0].legend(fontsize=8)
-        figure.suptitle(TITLE, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        message(figure, TITLE)
         save(figure, FIGURES / RESULT)
 
 
-TITLE = "8 bits without a master copy: the gap to BitNet is not the layers' matrices', and falls with width"
+TITLE = "8 bits without a master copy: at small widths embedding and head on grids make the gap to BitNet"
 
 
 def _draw_gaps(panel: Any, found: dict[tuple[str, int, int], np.ndarray[Any, Any]], axis: int) -> None:

@@ -15,7 +15,7 @@ from experiments import paired
 from experiments.cells import Model
 from experiments.common import FIGURES, in_processes, read_result, write_result
 from experiments.learned_step import LearnedStepTable
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.schedule import clipped
 
@@ -102,10 +102,10 @@ def draw() -> None:
         panel.set_xticks(range(len(BITS)), [str(bits) for bits in BITS])
         panel.set_title("validation loss minus that of a float32 table (nats)")
         panel.legend(fontsize=8)
-        figure.suptitle(
-            "Rounded at random a table of four bits learns; rounded to nearest it stands still",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        message(
+            figure,
+            "A table of four bits learns when it is rounded at random, and stands still to nearest",
+        )
         save(figure, FIGURES / RESULT)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.common import FIGURES, WORKERS, read_result, write_result
 from mcfsim.formats import Format
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Certificate, Theorem
@@ -228,7 +228,7 @@ def _draw(found: dict[str, list[dict[str, Any]]], columns: int, height: float, t
             panel.set_xlabel("precision p (u = 2^-p)")
         entries = axes[0][0].get_legend_handles_labels()
         figure.legend(*entries, loc="outside lower center", ncols=len(entries[0]), fontsize=8.5)
-        figure.suptitle(title, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        message(figure, title)
         save(figure, FIGURES / name)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.theorems.claims import exact_sum
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.trial import Trial
@@ -64,6 +64,7 @@ def main() -> None:
         axes[0][0].set_yticks([0, 50, 100])
         axes[0][0].set_ylabel("% of pairs (bf16, p = 8)")
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        message(figure, "Fast2Sum of ordered operands is always exact only when sums round to nearest")
         save(figure, FIGURES / "fast_two_sum_map")
     exact = {mode: share.sum(axis=1).tolist() for mode, share in by_mode.items()}
     write_result("fast_two_sum_map", {"format": str(FORMAT), "gaps": list(GAPS), "exact": exact})

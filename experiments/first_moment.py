@@ -228,7 +228,12 @@ def study() -> None:
     write_result(
         RESULT,
         {
-            "settings": {"steps": STEPS, "seeds": SEEDS, "rate": SCHEDULE.peak},
+            "settings": {
+                "problem": mcf.get_problem("language-model").settings(),
+                "steps": STEPS,
+                "seeds": SEEDS,
+                "rate": SCHEDULE.peak,
+            },
             "trainings": rows,
             "blame": {label: [one[label] for one in blamed] for label in blamed[0]},
         },

@@ -8,7 +8,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
-from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, label_ends, message, save, subplots
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.operands import significands
 from mcfsim.theorems.trial import Trial
@@ -79,7 +79,7 @@ def main() -> None:
         panel.set_xticks(range(-12, 13, 4), [f"$2^{{{k}}}$" if k else "1" for k in range(-12, 13, 4)])
         panel.set_xlabel("|a| / |x|")
         panel.set_ylabel("relative error of x + a, in u²")
-        panel.set_title("Grow by Fast2Sum loses its compensation once |a| > |x|; by 2Sum it never does")
+        message(figure, "Grow by Fast2Sum loses its compensation once |a| > |x|; by 2Sum it never does")
         label_ends(panel, gap=0.07)
         save(figure, FIGURES / "grow_error")
     write_result("grow_error", {"format": str(FORMAT), "log2_ratio": centres, "errors_in_u2": curves})

@@ -9,7 +9,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
 from mcfsim.multiword.summation import dw_sum, kahan_sum, neumaier_sum, recursive_sum
-from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, label_ends, message, save, subplots
 
 FORMAT = mcf.get_format("bfloat16")
 ONE_OVER_U = 2**FORMAT.precision
@@ -102,6 +102,10 @@ def main() -> None:
             panel.set_xlim(2, TERMS[-1])
             label_ends(panel, gap=0.085)
         axes[0][0].set_ylabel(f"|error| / (u S)  (median and\nquartiles of {SUMS} sums)")
+        message(
+            figure,
+            "Long plain sums in bf16 stop growing; Kahan's, a double word's and randomly rounded ones do not",
+        )
         save(figure, FIGURES / "long_sums")
     write_result("long_sums", result)
 

@@ -12,7 +12,7 @@ import mcfsim as mcf
 from experiments.common import FIGURES, read_result, resumed, write_result
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import FLOAT32, LOW, STRATEGIES, Stored, Strategy
-from mcfsim.report.plotting import ARRIVING, save, subplots
+from mcfsim.report.plotting import ARRIVING, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.rounding import Mode
 
@@ -168,11 +168,11 @@ def draw() -> None:
             panel.set_xlabel("|update| / |weight|")
         bar = figure.colorbar(image, ax=axes, aspect=40, pad=0.01)
         bar.set_label("share that arrives: 1 is all", labelpad=8)
-        figure.suptitle(
+        message(
+            figure,
             "Rounding to nearest loses small updates; more random bits, or bits beside the weight, "
             "let smaller ones arrive",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / "lost_update_phase")
 
 

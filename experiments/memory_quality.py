@@ -18,7 +18,7 @@ from experiments.common import FIGURES, read_result, write_result
 from experiments.low_rank import best_rank, complete, d_optimal, embeddings, frontier, regret
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 
 RESULT = "memory_quality"
@@ -222,11 +222,11 @@ def draw() -> None:
             textcoords="offset points", fontsize=8,
         )  # fmt: skip
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8.5)
-        figure.suptitle(
+        message(
+            figure,
             f"A fifth of the cells, well chosen, tells the others to {found['mean error']:.2f} nats in the "
             f"mean; chosen at random, to {found['random'][0]:.2f}",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / RESULT)
 
 

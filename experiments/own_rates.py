@@ -15,7 +15,7 @@ import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
-from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, save, subplots
+from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, message, save, subplots
 from mcfsim.report.tables import markdown_table
 
 RESULT = "own_rates"
@@ -179,7 +179,7 @@ def draw() -> None:
         right.set_title(
             f"loss minus that of {REFERENCE}, each at its best rate:\nmean, 95 % interval, {len(SEEDS)} seeds"
         )
-        figure.suptitle(TITLE, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        message(figure, TITLE)
         save(figure, FIGURES / RESULT)
 
 

@@ -14,7 +14,7 @@ from experiments.common import FIGURES, in_processes, write_result
 from mcfsim.analysis.curves import Curve
 from mcfsim.functions import ema_in_components
 from mcfsim.report.analysis_figure import draw_curves
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 
 NAME = "precision_curves"
 COUNT, TERMS = 32, 128
@@ -139,6 +139,7 @@ def main() -> None:
             row[0].set_ylabel("median relative error")
         axes[0][1].legend(loc="lower left", fontsize=8.5)
         axes[1][1].legend(loc="lower left", fontsize=8.5)
+        message(figure, "A second component of bf16 is worth more than eight bits of precision")
         save(figure, FIGURES / NAME)
 
 

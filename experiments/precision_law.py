@@ -26,7 +26,7 @@ from experiments.scaling_law import (
     fit,
     share_band,
 )
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
 
@@ -252,11 +252,11 @@ def draw() -> None:
         right.set(xlabel="bits of the weights", ylim=(0, 1.03), title="effective share of the parameters")
         right.legend(loc="lower right")
         best = float(found.effective.share(numbers[0]))
-        figure.suptitle(
+        message(
+            figure,
             f"Weights of {numbers[0]} bits act like {100 * best:.0f} % of the parameters by the best fit, "
             f"{100 * low[0]:.0f} to {100 * high[0]:.0f} % by its {percent} region",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / RESULT)
 
 

@@ -20,7 +20,7 @@ from experiments import paired
 from experiments.collage_options import LATE, summarize
 from experiments.common import FIGURES, RESULTS, in_processes, read_result, write_result
 from experiments.released_code import FAULTS, NONE, RIGHT, STEADY, Faulty, chosen, end, length
-from mcfsim.report.plotting import COLOURS, label_ends, save, subplots
+from mcfsim.report.plotting import COLOURS, label_ends, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.schedule import RecordedRates
@@ -164,10 +164,10 @@ def draw(found: Mapping[str, Mapping[str, list[float]]], runs: Runs) -> None:
             "beta2 = 0.999: the released plain bf16 is Collage-light;\n"
             "rounded updates cost master weights next to nothing"
         )
-        figure.suptitle(
+        message(
+            figure,
             "The released Collage-plus beats fp32 master weights by longer updates, not by precision",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / "released_code_audit")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import FIGURES, read_result, resumed, write_result
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored, Strategy
-from mcfsim.report.plotting import COLOURS, save, subplots
+from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.rounding import Mode, Rounding, Rule
 
@@ -154,10 +154,10 @@ def draw() -> None:
         for panel in (left, right):
             panel.set_xlabel("random bits r")
             panel.set_xticks(list(BITS)[::3])
-        figure.suptitle(
+        message(
+            figure,
             "Truncation is biased toward zero; by every rule few random bits lose small updates",
-            fontsize=11.5, fontweight="bold", x=0.01, ha="left",
-        )  # fmt: skip
+        )
         save(figure, FIGURES / "sr_random_bits")
 
 

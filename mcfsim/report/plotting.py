@@ -113,6 +113,11 @@ def subplots(rows: int = 1, columns: int = 1, *, width: float = 9.5, height: flo
         yield figure, figure.subplots(rows, columns, squeeze=False)
 
 
+def message(figure: Figure, text: str) -> None:
+    """Write above a figure what it shows."""
+    figure.suptitle(text, fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> list[Path]:
     """Write a figure as ``path.svg`` and ``path.png``, without dates, and return both paths."""
     written = [Path(path).with_suffix(suffix) for suffix in SUFFIXES]

@@ -201,6 +201,7 @@ SMALL = np.concatenate(
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("underflow", ["gradual", "flush_inputs"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e5m2", "int8", FINE], ids=str)
 def test_the_error_of_one_operation_is_numpys_to_the_last_bit(fmt, underflow, in_python):
@@ -312,7 +313,7 @@ def performed_here(ar, x, y):
     return ar.choose(ar.sub(p, 0.5), p, y)
 
 
-@pytest.mark.costly("it compiles a loop")
+@pytest.mark.exhaustive
 def test_reports_are_the_same_by_blocks_and_threads():
     given = {"x": "normal()", "y": "normal()"}
     one = analyse(performed_here, given, count=9000, truth=0, compiled=True)

@@ -61,6 +61,7 @@ def hostile(size, seed):
 
 @needs_numba
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
 @pytest.mark.costly("loops of groups are compiled")
 def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -184,6 +185,32 @@ def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, mon
     path.write_text(text[:20])
     common.write_result("some", first)
     assert path.read_text() == text
+
+
+#: What is exact on every machine, and from before results named their versions.
+EXACT = {"theorems", "worst_constants", "family_search"}
+#: What names the machine instead: times, what PyTorch trains, and a solver's answers.
+BY_MACHINE = {"benchmarks", "compiled", "gpu_h100", "gpu_h200", "sizes", "texts", "torch_steps"}
+BY_PYTORCH = {"train_gpt", "train_gpt_100M"}
+#: What is trained on digits, and on a quadratic.
+OF_NO_TEXT = {"posit_quire", "rounding_points"}
+
+
+@pytest.mark.parametrize("path", sorted(common.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_result_names_its_versions_and_a_training_its_seeds_and_text(path):
+    result = read_result(path.stem)
+    text, named = path.read_text(), result.get("versions", {}).keys()
+    if path.stem in BY_MACHINE:
+        assert {"python", "mcfsim", "numpy", "processor", "threads"} <= named
+    elif path.stem in BY_PYTORCH:
+        assert {"python", "mcfsim", "numpy", "torch"} <= named
+    elif path.stem == "every_p_bounds":
+        assert {"processor", "solver"} <= named
+    elif path.stem not in EXACT:
+        assert versions().keys() | {"blas"} <= named
+    if any(f'"{word}"' in text for word in ("corpus", "loss", "trainings")):
+        assert '"seeds"' in text or '"seed"' in text or path.stem == "posit_quire"  # whose keys name seeds
+        assert re.search(r'"digest": "[0-9a-f]{64}"', text) or path.stem in OF_NO_TEXT
 
 
 def test_experiments_multiply_matrices_by_one_kernel_whatever_the_processor():

@@ -99,6 +99,7 @@ def test_the_ends_of_intervals_are_where_the_profile_crosses(confidence):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 @pytest.mark.parametrize("confidence", [0.68, 0.95])
 def test_the_band_of_shares_is_what_pairs_of_gamma_and_offset_in_their_region_reach(confidence):
     """By curve_fit for every pair of a grid: all in the region are in the band, and some near each end."""

@@ -44,7 +44,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.costly("three processes that train")
+@pytest.mark.exhaustive
 def test_a_study_that_is_killed_goes_on_and_writes_the_same_bytes(tmp_path):
     files = []
     for times in (0, 1):

@@ -61,6 +61,7 @@ def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
         assert_same(mine, other, a, b)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("packed", [False, True], ids=["values", "codes"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 def test_functions_of_all_codes_in_every_mode_are_read_from_tables(fmt, packed, assert_same):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mcfsim as mcf
-from experiments.common import RESULTS, in_processes, read_result, write_result
+from experiments.common import read_result, resumed, write_result
 from mcfsim.codec import decode
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import Digits
@@ -163,25 +163,14 @@ def _spread(numbers: list[float], sign: str = "") -> str:
 
 
 def main() -> None:
-    """Train what is not trained yet; each training is written as soon as it is made."""
-    common = about()
-    runs: dict[str, Any] = {}
-    if (RESULTS / f"{NAME}.json").exists():
-        result = read_result(NAME)
-        if any(result[part] != common[part] for part in ("problem", "steps", "momentum")):
-            raise ValueError(f"{RESULTS / NAME}.json is of other settings; remove it")
-        runs = result["runs"]
+    """Train once at every rate, and then each at its best one."""
+    runs = _train(ONCE)
+    write_result(NAME, {**about(), "runs": _train(jobs(runs))})
 
-    def keep(job: tuple[Any, ...], found: dict[str, float]) -> None:
-        runs[key(*job)] = found
-        write_result(NAME, {**common, "runs": runs})
 
-    def train(asked: list[tuple[Settings, float, str, int]]) -> None:
-        in_processes(trained, [job for job in asked if key(*job) not in runs], keep)
-
-    train(ONCE)
-    train(jobs(runs))
-    write_result(NAME, {**common, "runs": {key(*job): runs[key(*job)] for job in jobs(runs)}})
+def _train(asked: list[tuple[Settings, float, str, int]]) -> dict[str, Any]:
+    """Return what came of trainings, by their keys."""
+    return {key(*job): found for job, found in zip(asked, resumed(NAME, trained, asked), strict=True)}
 
 
 if __name__ == "__main__":

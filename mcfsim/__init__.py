@@ -25,7 +25,7 @@ from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
-from mcfsim.rounded_array import RoundedArray, array
+from mcfsim.arrays.rounded import RoundedArray, array
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.training import metrics

@@ -112,7 +112,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for name, seconds in [(test, told["CPU seconds"]), *told["CPU seconds shared"].items()]:
             costs[name] += seconds
             folders[folder] += seconds
-    terminalreporter.section(f"CPU seconds: {costs.total():.0f} in all")
+    slow = f"; this machine is {_slowness():.2f} times slower than the one of the limits"
+    terminalreporter.section(f"CPU seconds: {costs.total():.0f} in all{slow}")
     for folder, seconds in folders.most_common():
         terminalreporter.write_line(f"{seconds:7.1f} {cases[folder]:6d} {folder}")
     terminalreporter.write_line("")

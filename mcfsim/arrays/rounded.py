@@ -10,6 +10,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from mcfsim.arrays.folds import FOLDS
+from mcfsim.arrays.namespace import VERSION, ArrayNamespace
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import as_array, is_tensor
@@ -33,11 +35,17 @@ _COMPARISONS: dict[np.ufunc, Callable[[Any, Any], Any]] = {
     **{np.greater: operator.gt, np.greater_equal: operator.ge},
 }
 _QUESTIONS = {*_COMPARISONS, np.isnan, np.isinf, np.isfinite, np.signbit}
-#: Functions of NumPy that only move elements.
+#: What is exact in the carrier, so that it is rounded once.
+_EXACT = {np.floor, np.ceil, np.trunc, np.rint, np.copysign}
+#: Functions of NumPy that move or choose elements.
 _SHAPING: set[Any] = {
     *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
     *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
+    *(np.broadcast_arrays, np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis),
+    *(np.sort, np.max, np.min),
 }
+#: Those that tell where elements are, or whether they are.
+_LOCATING: set[Any] = {np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any}
 
 
 def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: Any) -> RoundedArray:
@@ -77,6 +85,11 @@ def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: 
     ar = arithmetic(get_format(fmt), rounding, **options)
     if not isinstance(ar, NumpyArithmetic):
         raise ValueError(f"arrays are computed by backend 'numpy' or 'numba', not {options['backend']!r}")
+    return _entered(x, ar)
+
+
+def _entered(x: Any, ar: NumpyArithmetic) -> RoundedArray:
+    """Return numbers, rounded once, as an array."""
     if isinstance(x, RoundedArray):
         x = x.values
     if is_tensor(x):
@@ -129,9 +142,35 @@ class RoundedArray(NDArrayOperatorsMixin):
         return self.values.size
 
     @property
+    def dtype(self) -> Format:
+        """The format, as the array API standard calls it."""
+        return self.arithmetic.format
+
+    @property
+    def device(self) -> str:
+        """Where it is: ``"cpu"``."""
+        return "cpu"
+
+    @property
     def T(self) -> RoundedArray:
         """The transpose."""
         return self._like(self.values.T)
+
+    @property
+    def mT(self) -> RoundedArray:
+        """The transposes of the matrices of the last two axes."""
+        return self._like(self.values.mT)
+
+    def to_device(self, device: str, /, *, stream: None = None) -> RoundedArray:
+        """Return the array; ValueError for any device but ``"cpu"``."""
+        if device != "cpu" or stream is not None:
+            raise ValueError(f"arrays are on device 'cpu', not {device!r}")
+        return self
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ArrayNamespace:
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", VERSION):
+            raise ValueError(f"the namespace is of version {VERSION}, not {api_version!r}")
+        return ArrayNamespace(self.format, self.enter)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -164,6 +203,9 @@ class RoundedArray(NDArrayOperatorsMixin):
     def __float__(self) -> float:
         return float(self.values)
 
+    def __int__(self) -> int:
+        return int(self.values)
+
     def __bool__(self) -> bool:
         return bool(self.values)
 
@@ -177,6 +219,14 @@ class RoundedArray(NDArrayOperatorsMixin):
     def _like(self, values: ArrayLike) -> RoundedArray:
         return RoundedArray(_as_values(values, self.arithmetic), self.arithmetic)
 
+    def enter(self, x: Any, fmt: Format | None = None) -> RoundedArray:
+        """Return numbers, rounded once as those of this array are, into its format or another one."""
+        ar = self.arithmetic
+        if fmt not in (None, ar.format):
+            kept = {name: getattr(ar, name) for name in ("scalars", "threads", "random", "compiled")}
+            ar = NumpyArithmetic(fmt, ar.rounding, **kept)
+        return _entered(x, ar)
+
     # -- operations ----------------------------------------------------------------------------------------
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
@@ -188,23 +238,41 @@ class RoundedArray(NDArrayOperatorsMixin):
             return self._product(*operands)
         if ufunc is np.square:
             return self._operate("mul", [operands[0], operands[0]])
+        if ufunc is np.reciprocal:
+            return self._operate("div", [1, operands[0]])
         if ufunc is np.positive:
             return self
+        if ufunc in _EXACT:
+            numbers = [x if isinstance(x, np.ndarray) else float(x) for x in operands]
+            return self.enter(ufunc(*numbers))
         if ufunc in _QUESTIONS:
             return self._ask(ufunc, operands)
         if ufunc not in _OPERATIONS:
-            known = ", ".join(sorted({known.__name__ for known in {*_OPERATIONS, *_QUESTIONS}}))
+            known = ", ".join(sorted({known.__name__ for known in {*_OPERATIONS, *_EXACT, *_QUESTIONS}}))
             raise TypeError(f"numpy.{ufunc.__name__} is no operation of an arithmetic; there are {known}")
         return self._operate(_OPERATIONS[ufunc], operands)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        if function not in _SHAPING:
+        if function in FOLDS:
+            return FOLDS[function](*args, **kwargs)
+        if function is np.where:
+            return self._chosen(*args, **kwargs)
+        if function not in _SHAPING | _LOCATING:
             raise TypeError(
                 f"numpy.{function.__name__} would round in an order of its own; write it with operators, "
                 "take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
             )
-        tree = [_each(self._operand, part) for part in args]
-        return self._like(function(*tree, **kwargs))
+        found = function(*(_each(self._operand, part) for part in args), **kwargs)
+        if function in _LOCATING:
+            return found
+        return type(found)(map(self._like, found)) if isinstance(found, list | tuple) else self._like(found)
+
+    def _chosen(self, condition: Any, *given: Any) -> RoundedArray:
+        """Return elements of one of two arrays, or numbers, which are rounded, by truth values."""
+        if isinstance(condition, RoundedArray) or len(given) != 2:
+            raise TypeError("where takes truth values, and two arrays or numbers")
+        values = [x if isinstance(x, np.ndarray) else self.enter(x).values for x in map(self._operand, given)]
+        return self._like(np.where(condition, *values))
 
     def fma(self, factor: Any, addend: Any) -> RoundedArray:
         """Return ``self * factor + addend``, rounded once."""

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.arrays.rounded import _OPERATIONS, _QUESTIONS, RoundedArray
 from mcfsim.kernels.real_numbers import to_fraction
-from mcfsim.rounded_array import _OPERATIONS, _QUESTIONS, RoundedArray
 from mcfsim.rounding import DETERMINISTIC
 
 FORMATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "int8", "posit8")
@@ -158,7 +158,7 @@ def test_formats_arrays_and_modes_do_not_mix():
 
 def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
     a = mcf.array([[1.0, 2.0], [3.0, 4.0]], "bfloat16")
-    for function in (np.sum, np.mean, np.prod, np.cumsum, np.linalg.norm, np.einsum):
+    for function in (np.var, np.std, np.median, np.cumsum, np.linalg.norm, np.einsum):
         with pytest.raises(TypeError, match=r"would round in an order of its own|no operation"):
             function(a) if function is not np.einsum else function("ij->i", a)
     for function in (np.power, np.floor_divide, np.arctan2, np.hypot):

@@ -1,0 +1,287 @@
+"""The array API standard's functions, for rounded arrays of one arithmetic and NumPy's arrays beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.formats import FORMATS, Format
+
+#: The version of the standard that names and arguments follow.
+VERSION = "2024.12"
+#: Functions of NumPy that rounded arrays answer themselves; NumPy's own arrays are taken as always.
+_NAMES = """
+abs add all any argmax argmin bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift
+bitwise_xor broadcast_to ceil clip concat copysign cos count_nonzero cumulative_prod cumulative_sum divide
+equal exp expand_dims expm1 flip floor greater greater_equal isfinite isinf isnan less less_equal log
+log1p logical_and logical_not logical_or logical_xor matmul matrix_transpose max maximum mean min minimum
+moveaxis multiply negative nonzero not_equal permute_dims positive prod reciprocal repeat reshape roll
+round sign signbit sin sqrt square squeeze stack subtract sum take take_along_axis tanh tile tril triu
+trunc unstack where bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 e inf nan newaxis pi
+"""
+_SHARED = frozenset(_NAMES.split())
+#: Functions whose results are arrays of the format, if no other dtype is asked for.
+_CREATING = frozenset(("empty", "eye", "linspace", "ones", "zeros"))
+_CREATING_LIKE = frozenset(("empty_like", "ones_like", "zeros_like"))
+
+
+@dataclass(frozen=True)
+class FormatInfo:
+    """What `finfo` tells of a format: plain numbers, and the format as ``dtype``."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: Format
+
+
+class ArrayNamespace:
+    """Functions of the array API standard, on arrays that are rounded in one way.
+
+    Its dtypes of real numbers are formats, under their names; new arrays have the format of the array whose
+    namespace it is. Arrays of different formats do not mix. Integers and truth values are NumPy's arrays, as
+    are indices. ``sum``, ``prod`` and their cumulative forms go from left to right, and round each time;
+    ``mean`` is the sum divided by the number. What would need an operation that arithmetics do not have, as
+    ``pow``, ``atan2`` or ``var``, is not there.
+
+    Parameters
+    ----------
+    fmt : Format
+        The format of new arrays.
+    enter : callable
+        ``enter(x, fmt)`` rounds numbers into an array of a format.
+    """
+
+    def __init__(self, fmt: Format, enter: Callable[..., Any]) -> None:
+        self.format, self._enter = fmt, enter
+        self.__name__ = f"mcfsim.{fmt}"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_SHARED, *_CREATING, *_CREATING_LIKE, *FORMATS})
+
+    def __repr__(self) -> str:
+        return f"<array namespace of {self.format}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.format.name:
+            return self.format
+        if name in FORMATS:
+            return FORMATS[name]
+        if name in _SHARED:
+            return getattr(np, name)
+        if name in _CREATING:
+            return lambda *given, **options: self._made(getattr(np, name), given, options)
+        if name in _CREATING_LIKE:
+            return lambda x, /, **options: self._made_like(name, x, **options)
+        raise AttributeError(f"arrays of {self.format} have no {name}: see mcfsim.ArrayNamespace", name=name)
+
+    # -- creation ------------------------------------------------------------------------------------------
+    def _made(self, function: Callable[..., Any], given: Any, options: Any) -> Any:
+        """Return what a function of NumPy makes, rounded into a format unless other dtypes are asked for."""
+        _check_device(options.pop("device", None))
+        dtype = options.pop("dtype", None)
+        if dtype is None or _is_format(dtype):
+            return self._enter(function(*given, **options, dtype=np.float64), dtype)
+        return function(*given, **options, dtype=dtype)
+
+    def _made_like(self, name: str, x: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        return getattr(self, name.removesuffix("_like"))(
+            x.shape, dtype=x.dtype if dtype is None else dtype, device=device
+        )
+
+    def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+        """Return an array: of the format, rounded once, or of integers or truth values if these are given.
+
+        Raises
+        ------
+        TypeError
+            If ``dtype`` is neither the format, nor bool, nor an integer.
+        ValueError
+            If ``copy=False`` and a copy is needed.
+        """
+        _check_device(device)
+        if dtype is None:
+            known = getattr(x, "dtype", None)
+            dtype = known if isinstance(known, Format) else _kind_of(x) or self.format
+        if not _is_format(dtype):
+            return np.asarray(x, dtype=dtype, copy=copy)
+        if getattr(x, "dtype", None) == dtype and not copy:
+            return x
+        if copy is False:
+            raise ValueError("numbers that are rounded into a format are a copy")
+        return self._enter(x, dtype)
+
+    def full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        """Return an array filled with a number, which is rounded if the dtype is the format."""
+        _check_device(device)
+        if dtype is None:
+            dtype = _kind_of(value) or self.format
+        if _is_format(dtype):
+            return np.broadcast_to(self._enter(value, dtype), shape)
+        return np.full(shape, value, dtype)
+
+    def full_like(self, x: Any, /, value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        """Return an array of the shape of another one, and of its dtype, filled with a number."""
+        return self.full(x.shape, value, dtype=x.dtype if dtype is None else dtype, device=device)
+
+    def arange(
+        self, start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
+    ) -> Any:
+        """Return evenly spaced numbers: integers, or each rounded into the format."""
+        _check_device(device)
+        if dtype is None and all(x is None or isinstance(x, int) for x in (start, stop, step)):
+            dtype = np.int64
+        begin, end = (0, start) if stop is None else (start, stop)
+        if dtype is None or _is_format(dtype):
+            return self._enter(np.arange(begin, end, step, dtype=np.float64), dtype)
+        return np.arange(begin, end, step, dtype=dtype)
+
+    def from_dlpack(self, x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+        """Return the array of another library: numbers are rounded into the format."""
+        _check_device(device)
+        return self.asarray(np.from_dlpack(x), copy=copy)
+
+    def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
+        """Return arrays of coordinates."""
+        axes = list(range(len(arrays)))
+        if indexing == "xy" and len(arrays) > 1:
+            axes[:2] = 1, 0
+        shapes = [tuple(-1 if place == axis else 1 for place in range(len(arrays))) for axis in axes]
+        return self.broadcast_arrays(*map(np.reshape, arrays, shapes))
+
+    # -- dtypes ----------------------------------------------------------------------------------------------
+    def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+        """Return an array with another dtype; numbers are rounded once, or truncated to integers."""
+        _check_device(device)
+        if _is_format(dtype):
+            return x if x.dtype == dtype and not copy else self._enter(x, dtype)
+        return np.asarray(x).astype(dtype, copy=copy)
+
+    def can_cast(self, given: Any, dtype: Any, /) -> bool:
+        """Whether a dtype, or that of an array, is converted to another one by the standard's rules."""
+        given = _dtype_of(given)
+        if not _is_format(given) and not _is_format(dtype):
+            return bool(np.can_cast(given, dtype))
+        return bool(given == dtype)
+
+    def result_type(self, *given: Any) -> Any:
+        """Return the dtype of what several arrays, dtypes and numbers give together.
+
+        Raises
+        ------
+        TypeError
+            If a format meets another one, or integers or truth values, as arrays of these do not mix.
+        """
+        dtypes = [_dtype_of(x, None) for x in given]
+        known = [dtype for dtype in dtypes if dtype is not None]
+        if not any(map(_is_format, known)):
+            taken: list[Any] = [x if dtype is None else dtype for x, dtype in zip(given, dtypes, strict=True)]
+            return np.result_type(*taken)
+        if any(dtype != known[0] for dtype in known):
+            raise TypeError(f"{' and '.join(map(str, known))} do not mix; convert by astype")
+        return known[0]
+
+    def isdtype(self, dtype: Any, kind: Any) -> bool:
+        """Whether a dtype is of a kind; the format is of ``"real floating"``, and ``"numeric"``."""
+        if isinstance(kind, tuple):
+            return any(self.isdtype(dtype, item) for item in kind)
+        if isinstance(dtype, Format) or isinstance(kind, Format):
+            return kind in ("real floating", "numeric") if isinstance(kind, str) else dtype == kind
+        return np.isdtype(dtype, kind)
+
+    def finfo(self, dtype: Any, /) -> FormatInfo:
+        """Return what is to be known of the format."""
+        fmt = _dtype_of(dtype)
+        if not isinstance(fmt, Format):
+            raise TypeError(f"finfo is of a format, not of {dtype!r}")
+        least, largest = float(fmt.smallest_normal), float(fmt.max)
+        return FormatInfo(fmt.bits, 2.0 ** (1 - fmt.precision), largest, -largest, least, fmt)
+
+    def iinfo(self, dtype: Any, /) -> np.iinfo[Any]:
+        """Return what is to be known of a dtype of integers, or that of an array."""
+        return np.iinfo(_dtype_of(dtype))
+
+    # -- order -----------------------------------------------------------------------------------------------
+    def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+        """Return the elements in order; NaN is last, and first where the order descends."""
+        return self.take_along_axis(x, self.argsort(x, axis=axis, descending=descending), axis=axis)
+
+    def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+        """Return where the elements in order are; equal ones stay in turn."""
+        if not descending:
+            return np.argsort(np.asarray(x), axis=axis, stable=True)
+        backward = np.flip(np.asarray(x), axis)
+        return x.shape[axis] - 1 - np.flip(np.argsort(backward, axis=axis, stable=True), axis)
+
+    def broadcast_arrays(self, *arrays: Any) -> list[Any]:
+        """Return arrays of one shape, each with its own dtype."""
+        shape = np.broadcast_shapes(*(x.shape for x in arrays))
+        return [np.broadcast_to(x, shape) for x in arrays]
+
+    def __array_namespace_info__(self) -> NamespaceInfo:
+        return NamespaceInfo(self.format)
+
+
+@dataclass(frozen=True)
+class NamespaceInfo:
+    """What the standard's inspection tells of a namespace."""
+
+    format: Format
+
+    def capabilities(self) -> dict[str, Any]:
+        """Return which optional features there are."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def devices(self) -> list[str]:
+        """Return the devices that arrays are on."""
+        return ["cpu"]
+
+    def default_device(self) -> str:
+        """Return the device of new arrays."""
+        return "cpu"
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
+        """Return the dtypes of new arrays, by what they hold."""
+        _check_device(device)
+        return {"real floating": self.format, "integral": np.dtype(np.int64), "indexing": np.dtype(np.int64)}
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
+        """Return dtypes by their names, of one kind or several."""
+        found = {**np.__array_namespace_info__().dtypes(device=device, kind="bool")}
+        found |= np.__array_namespace_info__().dtypes(device=device, kind="integral")
+        found |= {**FORMATS, self.format.name: self.format}
+        known = ArrayNamespace(self.format, lambda x, fmt: x)
+        return {name: dtype for name, dtype in found.items() if kind is None or known.isdtype(dtype, kind)}
+
+
+def _kind_of(x: Any) -> NDArray[Any] | Any:
+    """Return the dtype of what holds integers or truth values alone; None of other numbers."""
+    dtype = np.asarray(x).dtype if not hasattr(x, "dtype") else x.dtype
+    if isinstance(dtype, Format) or np.dtype(dtype).kind not in "biu":
+        return None
+    return dtype
+
+
+def _dtype_of(x: Any, *of_numbers: Any) -> Any:
+    """Return a dtype itself, or that of an array; of a number what is said."""
+    return x if isinstance(x, Format | np.dtype | type) else getattr(x, "dtype", *(of_numbers or (x,)))
+
+
+def _is_format(dtype: Any) -> bool:
+    """Whether a dtype is a format; TypeError of one of NumPy's that is not exact."""
+    if isinstance(dtype, Format):
+        return True
+    if np.dtype(dtype).kind not in "biu":
+        raise TypeError(f"dtype must be a format, bool or an integer, not {np.dtype(dtype)}")
+    return False
+
+
+def _check_device(device: Any) -> None:
+    if device not in (None, "cpu"):
+        raise ValueError(f"arrays are on device 'cpu', not {device!r}")

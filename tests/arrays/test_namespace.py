@@ -1,0 +1,163 @@
+"""The array API's functions of rounded arrays: sums from left to right, and nothing converted in silence."""
+
+from functools import reduce
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.arrays.namespace import _CREATING, _CREATING_LIKE, _SHARED
+
+FORMATS = ("bfloat16", "float8_e4m3fn", "float64", "int8")
+
+
+def some(fmt, shape=(3, 4), seed=0):
+    a = mcf.array(np.random.default_rng(seed).standard_normal(shape) * 3, fmt)
+    return a, a.__array_namespace__(), mcf.arithmetic(fmt)
+
+
+def along(values, axis):
+    """Return the terms of sums along axes, in turn, as columns."""
+    gone = tuple(range(values.ndim)) if axis is None else (axis % values.ndim,)
+    kept = [place for place in range(values.ndim) if place not in gone]
+    return values.transpose(*gone, *kept).reshape(-1, *(values.shape[place] for place in kept))
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_sums_and_products_are_operations_from_left_to_right(fmt, axis, assert_same):
+    a, xp, ar = some(fmt)
+    terms = [np.atleast_1d(x) for x in along(a.values, axis)]
+    for function, name in ((xp.sum, "add"), (xp.prod, "mul")):
+        expected = reduce(getattr(ar, name), terms)
+        assert_same(function(a, axis=axis).values.ravel(), expected.ravel())
+        kept = function(a, axis=axis, keepdims=True).shape
+        assert kept == np.sum(a.values, axis=axis, keepdims=True).shape
+    if fmt != "int8" or axis is not None:  # where 12 is a number of the format
+        mean = ar.div(reduce(ar.add, terms), len(terms))
+        assert_same(xp.mean(a, axis=axis).values.ravel(), mean.ravel())
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_cumulative_forms_keep_every_result(fmt, assert_same):
+    a, xp, ar = some(fmt)
+    for function, name, begin in ((xp.cumulative_sum, "add", 0.0), (xp.cumulative_prod, "mul", 1.0)):
+        found = [a.values[:, 0]]
+        for column in a.values.T[1:]:
+            found.append(getattr(ar, name)(found[-1], column))
+        assert_same(function(a, axis=1).values, np.stack(found, axis=1))
+        longer = function(a, axis=1, include_initial=True).values
+        assert_same(longer, np.stack([np.full(3, begin), *found], axis=1))
+    with pytest.raises(ValueError, match="give axis="):
+        xp.cumulative_sum(a)
+
+
+def test_sums_may_be_of_another_format():
+    a, xp, _ = some("bfloat16", (400,))
+    wide = xp.sum(a, dtype=xp.float32)
+    assert wide.format == mcf.get_format("float32")
+    assert wide.values == xp.sum(a.astype("float32")).values
+    assert xp.sum(a[:0]).values == 0
+    assert xp.prod(a[:0]).values == 1
+    with pytest.raises(TypeError, match="of a format, not of <class 'float'>"):
+        xp.sum(a, dtype=float)
+
+
+def test_every_name_is_there_and_what_arithmetics_lack_is_not():
+    a, xp, _ = some("bfloat16")
+    for name in {*_SHARED, *_CREATING, *_CREATING_LIKE, *mcf.FORMATS, *(x for x in dir(xp) if x[0] != "_")}:
+        assert getattr(xp, name) is not None or name == "newaxis"
+    for name in ("pow", "atan2", "var", "std", "linalg", "fft", "conj", "no_such_name"):
+        assert not hasattr(xp, name), name
+    with pytest.raises(ValueError, match=r"of version 2024\.12, not '2030\.12'"):
+        a.__array_namespace__(api_version="2030.12")
+    assert repr(xp) == "<array namespace of bfloat16>"
+
+
+def test_what_chooses_or_moves_keeps_values(assert_same):
+    a, xp, ar = some("bfloat16")
+    values = a.values
+    assert_same(xp.where(values > 0, a, 0.1).values, np.where(values > 0, values, ar.round(0.1)))
+    assert_same(xp.clip(a, -1, 0.3).values, ar.minimum(ar.maximum(values, -1), 0.3))
+    for name in ("max", "min", "sort", "argsort", "argmax", "count_nonzero", "tril", "matrix_transpose"):
+        assert_same(np.asarray(getattr(xp, name)(a)), getattr(np, name)(values))
+    assert_same(np.asarray(xp.sort(a, descending=True)), -np.sort(-values))
+    assert_same(np.asarray(xp.argsort(mcf.array([1, 1, 2], "int8"), descending=True)), [2, 0, 1])
+    assert [x.values.tolist() for x in xp.unstack(a)] == values.tolist()
+    for name in ("floor", "ceil", "trunc", "round"):
+        assert_same(getattr(xp, name)(a).values, getattr(np, name)(values))
+    assert_same(xp.reciprocal(a).values, ar.div(1, values))
+    assert_same(xp.copysign(a, -1.0).values, -np.abs(values))
+    crossed = [x.values for x in xp.meshgrid(a[0], a[1])]
+    for found, expected in zip(crossed, np.meshgrid(values[0], values[1]), strict=True):
+        assert_same(found, expected)
+    with pytest.raises(TypeError, match="to integers alone"):
+        xp.round(a, 2)
+    with pytest.raises(TypeError, match="truth values"):
+        xp.where(a, a, a)
+
+
+def test_arrays_are_made_of_the_format_or_of_integers(assert_same):
+    _, xp, ar = some("bfloat16")
+    assert_same(xp.linspace(0, 1, 7).values, ar.round(np.linspace(0, 1, 7)))
+    assert_same(xp.arange(0, 1, 0.3).values, ar.round(np.arange(0, 1, 0.3)))
+    assert_same(xp.full((2, 2), 0.1).values, np.full((2, 2), ar.round(0.1)))
+    for made in (xp.asarray([1, 2]), xp.arange(3), xp.full(2, 5), xp.zeros(2, dtype=xp.int8)):
+        assert isinstance(made, np.ndarray)
+        assert made.dtype.kind == "i"
+    assert xp.asarray([True]).dtype == bool
+    for made in (
+        xp.asarray([0.5]),
+        xp.ones(2),
+        xp.eye(2),
+        xp.zeros_like(xp.ones(2)),
+        xp.from_dlpack(np.ones(2)),
+    ):
+        assert made.dtype == xp.bfloat16
+    assert xp.asarray([0.1], dtype=xp.float8_e5m2).values == mcf.round_to(0.1, "float8_e5m2")
+    assert xp.astype(xp.asarray([2.7]), xp.int64).tolist() == [2]
+    with pytest.raises(TypeError, match="dtype must be a format, bool or an integer, not float64"):
+        xp.asarray([1.0], dtype=float)
+    with pytest.raises(ValueError, match="are a copy"):
+        xp.asarray([1.0], copy=False)
+    with pytest.raises(ValueError, match="on device 'cpu', not 'cuda'"):
+        xp.ones(2, device="cuda")
+
+
+def test_dtypes_are_formats_and_do_not_mix():
+    a, xp, _ = some("bfloat16")
+    info, about = xp.finfo(a), xp.__array_namespace_info__()
+    fmt = mcf.get_format("bfloat16")
+    assert (info.bits, info.eps, info.max, info.dtype) == (16, 2.0**-7, float(fmt.max), fmt)
+    assert info.smallest_normal == 2.0**-126
+    assert xp.iinfo(xp.asarray([1], dtype=xp.int8)).max == 127
+    assert xp.isdtype(fmt, "real floating")
+    assert xp.isdtype(fmt, ("bool", "numeric"))
+    assert not xp.isdtype(fmt, "integral")
+    assert xp.isdtype(xp.int8, "integral")
+    assert xp.result_type(a, fmt, 1.0) == fmt
+    assert xp.result_type(xp.int8, xp.int32) == np.int32
+    for others in ((a, xp.float16), (a, xp.int8)):
+        with pytest.raises(TypeError, match="do not mix"):
+            xp.result_type(*others)
+    assert xp.can_cast(fmt, fmt)
+    assert not xp.can_cast(fmt, xp.float32)
+    assert about.default_dtypes()["real floating"] == fmt
+    assert about.dtypes(kind="bool") == {"bool": np.dtype(bool)}
+    assert about.dtypes(kind="real floating")["bfloat16"] == fmt
+    assert about.devices() == [about.default_device()]
+    assert about.capabilities()["boolean indexing"]
+
+
+def test_code_of_the_standard_runs_on_a_format():
+    """A softmax that knows nothing of formats rounds each operation as the library's own text does."""
+
+    def softmax(x):
+        xp = x.__array_namespace__()
+        shifted = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+        return shifted / xp.sum(shifted, axis=-1, keepdims=True)
+
+    a, _, ar = some("bfloat16", (5, 8))
+    exps = ar.exp(ar.sub(a.values, a.values.max(axis=1, keepdims=True)))
+    total = reduce(ar.add, exps.T)[:, np.newaxis]
+    assert np.array_equal(softmax(a).values, ar.div(exps, total))

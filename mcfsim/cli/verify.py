@@ -241,7 +241,9 @@ def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bo
         else:
             found = examine(path, theorem, **options)
             problems, said = list(found.problems), str(found)
-        say(f"{path}: {said}")
+        first, *more = said.splitlines()
+        for line in (f"{path}: {first}", *more):
+            say(line)
         good &= not problems
     return good
 

@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _is_installed() -> bool:
-    return all(find_spec(name) is not None for name in ("numba", "platformdirs"))
+    return find_spec("numba") is not None
 
 
 def is_available() -> bool:

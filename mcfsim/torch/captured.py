@@ -41,7 +41,7 @@ def step(number, places, parameters, gradients):  # type: ignore[no-untyped-def]
     """
     optimizer = _optimizers[number]
     listed = optimizer.listed()
-    optimizer.advance([listed[place] for place in places], parameters, gradients)
+    optimizer.advance([listed[place] for place in places], parameters, gradients, in_operator=True)
 
 
 # -- captured graphs --------------------------------------------------------------------------------------

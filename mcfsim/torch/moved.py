@@ -140,8 +140,7 @@ class Writes:
     def made(self, parameters: Tensors, given: Tensors = ()) -> None:
         """Remember the versions of parameters after a step on the given tensors.
 
-        The version of a parameter that is not among these is forgotten: PyTorch's compiler may pass a copy in
-        its place, and copy it back later.
+        The version of a parameter that is not among these is forgotten.
         """
         themselves = {id(x) for x in given}
         for p in parameters:

@@ -143,8 +143,17 @@ class StoredOptimizer(SavedOptimizer):
         group = self.param_groups[place.group]["params"]
         return place.within < len(group) and group[place.within] is place.parameter
 
-    def advance(self, places: Sequence[ParameterPlace], given: Tensors, gradients: Tensors) -> None:
+    def advance(
+        self,
+        places: Sequence[ParameterPlace],
+        given: Tensors,
+        gradients: Tensors,
+        *,
+        in_operator: bool = False,
+    ) -> None:
         """Make one step of the parameters at some places, on the given tensors that stand for them.
+
+        PyTorch counts one write more when the operator of a compiled step ends, so its count is not kept then.
 
         Raises
         ------
@@ -180,7 +189,7 @@ class StoredOptimizer(SavedOptimizer):
                         self.state[p]["step"] = work.inputs.number
             # Autograd did not see these writes, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
-            self._writes.made(kept, given)
+            self._writes.made(kept, () if in_operator else given)
 
     def _works(
         self, steps: Mapping[int, Steps], places: Sequence[ParameterPlace], given: Tensors, gradients: Tensors

@@ -167,7 +167,7 @@ class Setup:
             "clip": _clip(given["clip"]),
             "optimizer": _optimizer(given["optimizer"]),
             "low": low,
-            "schedule": _schedule(given["schedule"]),
+            "schedule": _schedule(given["schedule"], whole["steps"]),
             "strategies": _strategies(given["strategies"], low),
         }
         setup = cls(**given | whole | checked)
@@ -235,11 +235,23 @@ def _optimizer(given: Any) -> Declaration:
     return cast(Declaration, given)
 
 
-def _schedule(given: Any) -> Schedule | RecordedRates:
-    schedule = Schedule() if given is None else given
-    if not isinstance(schedule, Schedule | RecordedRates):
-        raise TypeError(f"schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), not {schedule!r}")
-    return schedule
+def _schedule(given: Any, steps: int) -> Schedule | RecordedRates:
+    """Return a schedule; one of another class, or rates, as the rates of all steps, which settings keep."""
+    if given is None:
+        return Schedule()
+    if type(given) in (Schedule, RecordedRates):
+        return cast(Schedule | RecordedRates, given)
+    if isinstance(given, Schedule):
+        given = [given.rate(step, steps) for step in range(1, steps + 1)]
+    if not isinstance(given, list | tuple | np.ndarray) or np.ndim(given) != 1:
+        raise TypeError(
+            "schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), or a list of rates, one a step, "
+            f"not {given!r}"
+        )
+    rates = tuple(finite_number("a rate", rate) for rate in given)
+    if len(rates) != steps:
+        raise ValueError(f"schedule has {len(rates)} rates, and the run {steps} steps")
+    return RecordedRates(rates)
 
 
 def _strategies(given: Any, low: Format) -> tuple[Strategy, ...]:

@@ -148,7 +148,7 @@ def simulate(
     optimizer: Declaration | str = "adamw",
     strategies: Sequence[Strategy | str] | Strategy | str = DEFAULT_STRATEGIES,
     steps: int = 300,
-    schedule: Schedule | None = None,
+    schedule: Schedule | Sequence[float] | None = None,
     seed: int = 0,
     *,
     low: Format | str = "bfloat16",
@@ -181,8 +181,9 @@ def simulate(
         problem can, and then every other strategy's distance to it is recorded.
     steps : int, optional
         Length of the run.
-    schedule : Schedule, optional
-        Learning rates; by default the peak is 3e-4.
+    schedule : Schedule or sequence of float, optional
+        Learning rates, or one a step; by default the peak is 3e-4. Of a subclass of `Schedule` the run's
+        settings keep the rates of all steps.
     seed : int, optional
         Seed of the start and of the batches. The run is a function of its arguments: the same ones give the
         same bits wherever NumPy multiplies matrices by the same kernel (see `Run.versions`).

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba", reason="Numba is not installed")
-pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import mcfsim as mcf
 from mcfsim.formats import get_format

@@ -21,7 +21,7 @@ from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
 from mcfsim.scaled.quantization import LargestMagnitude
 
 needs_numba = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("numba", "platformdirs")),
+    importlib.util.find_spec("numba") is None,
     reason="Numba is not installed",
 )
 FLOAT32 = mcf.get_format("float32")

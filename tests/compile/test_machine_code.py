@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba", reason="Numba is not installed")
-pytest.importorskip("platformdirs", reason="platformdirs is not installed")
 
 import numba
 from llvmlite import binding

@@ -144,7 +144,7 @@ def trained(optimizer_of, step_of, count=4):
 
 
 BACKENDS = {
-    "eager": partial(AdamW, lr=1e-2, strategy="stochastic"),
+    "eager": partial(AdamW, lr=1e-2, strategy="fp32-master"),
     "aot_eager": partial(AdamW, lr=1e-2),
     "inductor": partial(SGD, lr=1e-1, strategy="kahan"),
 }

@@ -155,7 +155,7 @@ def test_policies_are_those_given_and_a_decay_of_zero_falls_away():
 @pytest.mark.slow
 def test_the_generated_source_needs_no_numba():
     code = (
-        "import sys; sys.modules['numba'] = sys.modules['platformdirs'] = None\n"
+        "import sys; sys.modules['numba'] = None\n"
         "from mcfsim.cli import app; app(['show', 'adamw', '--as', 'numba'], standalone_mode=False)\n"
         "assert 'matplotlib' not in sys.modules and 'llvmlite' not in sys.modules"
     )

@@ -65,7 +65,6 @@ def by_calls(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
 def by_numba(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
     """A compiled loop."""
     pytest.importorskip("numba", reason="Numba is not installed")
-    pytest.importorskip("platformdirs", reason="platformdirs is not installed")
     from mcfsim.compile.sources import called
 
     out = _empty(lowered, arrays[0].size)

@@ -118,12 +118,20 @@ def own(*data, held_out=0.0, start=0.0):
     return Made(lambda x, step: x - data, loss, np.full(data.size, start))
 
 
+class Own(Schedule):
+    """A schedule of one's own, with the fields of the usual one."""
+
+    def rate(self, step, steps):
+        return self.peak / step
+
+
 DATA = "the problem's start, loss or gradient differs, and so its data"
 OTHER_SETTINGS = [
     *(({"seed": 2}, "seed"), ({"steps": 5}, "steps"), ({"record_every": 3}, "record_every")),
     *(({"optimizer": "sgd"}, "optimizer"), ({"optimizer": AdamW(weight_decay=0.2)}, "optimizer")),
     *(({"low": "tf32"}, "low, strategies"), ({"strategies": ["plain", "kahan"]}, "strategies")),
     *(({"problem": Quadratic(3, 11.0)}, "problem"), ({"schedule": Schedule(1e-3)}, "schedule")),
+    *(({"schedule": item}, "schedule") for item in (Own(), [3e-4, 3e-4])),
     *(({"clip": None, "rounding": "up"}, "clip, rounding"), ({"scalars": "rounded"}, "scalars")),
     ({"truth_sample": 3, "precision": 500}, "precision, truth_sample"),
 ]

@@ -43,6 +43,21 @@ def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(probl
     assert elsewhere.series["plain"]["loss"][0] != run.series["plain"]["loss"][0]
 
 
+def test_a_schedule_of_ones_own_is_the_rates_of_all_steps():
+    class Falling(Schedule):
+        def rate(self, step, steps):
+            return self.peak * (steps - step + 1) / steps
+
+    rates = [Falling(0.02).rate(step, 6) for step in range(1, 7)]
+    runs = [
+        simulate("quadratic", strategies="kahan", steps=6, schedule=given, progress=False)
+        for given in (Falling(0.02), rates, np.array(rates))
+    ]
+    assert runs[0] == runs[1] == runs[2]
+    assert [*runs[0].settings["schedule"]["rates"]] == rates
+    assert runs[0] != simulate("quadratic", strategies="kahan", steps=6, progress=False)
+
+
 @pytest.mark.parametrize(
     ("rounding", "scalars"), [("nearest_even", "exact"), ("toward_zero", "rounded"), ("up", "float32")]
 )

@@ -223,8 +223,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         """Return numbers, rounded once as those of this array are, into its format or another one."""
         ar = self.arithmetic
         if fmt not in (None, ar.format):
-            kept = {name: getattr(ar, name) for name in ("scalars", "threads", "random", "compiled")}
-            ar = NumpyArithmetic(fmt, ar.rounding, **kept)
+            ar = ar.like(fmt, ar.rounding)
         return _entered(x, ar)
 
     # -- operations ----------------------------------------------------------------------------------------

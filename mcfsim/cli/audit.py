@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Exit, Option
 
 from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
 from mcfsim.cli.options import FILES, PLAN, Json, Most, Resume, Samples, WeightsFile, with_settings
@@ -134,6 +134,10 @@ def audit(
     stopped: Annotated[float, Option(help="A tensor has stopped where its EDQ stays below this.")] = 0.5,
     samples: Samples = 1024,
     most: Most = 20,
+    fail_if_stops: Annotated[
+        str | None,
+        Option(metavar="STRATEGY", help="Exit status 1 if a tensor stops under this strategy."),
+    ] = None,
     *,
     checkpoint: Annotated[
         Path | None,
@@ -179,6 +183,9 @@ def audit(
         fmt = get_format(low)
         strategies = [look_up(name, fmt) for name in strategy or ()] or forecast_in(fmt)
         plan = PLAN.make(settings).plan(strategies, threshold=threshold, stopped=stopped)
+        tried = [item.name for item in strategies]
+        if fail_if_stops not in (None, *tried):
+            raise ValueError(f"--fail-if-stops {fail_if_stops}: tried are {', '.join(tried)}")
         model = open_weights(weights)
         read = _read(model, samples, checkpoint)
         found = audited(read, plan, fmt)
@@ -192,6 +199,8 @@ def audit(
             with audit_figure(found) as figure:
                 save_one(figure, png)
             say(f"saved {png}")
+        if fail_if_stops and any(item.found[fail_if_stops].stops is not None for item in found.tensors):
+            raise Exit(1)
 
 
 def _show(model: Weights, found: Audit, most: int) -> None:

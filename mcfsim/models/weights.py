@@ -179,7 +179,8 @@ def open_tensors(path: Pathlike) -> dict[str, Tensor]:
         raise FileNotFoundError(f"{path} is not there")
     raise FileOfTensorsError(
         path,
-        f"is no {shards.SUFFIX} file, no folder of them, no index *{shards.INDEX_SUFFIX} and no .npz file",
+        f"is no {shards.SUFFIX} file, no folder of them, no index *{shards.INDEX_SUFFIX} and no .npz file; "
+        "write a state_dict by safetensors.torch.save_file",
     )
 
 

@@ -153,7 +153,7 @@ class StoredOptimizer(SavedOptimizer):
     ) -> None:
         """Make one step of the parameters at some places, on the given tensors that stand for them.
 
-        PyTorch counts one write more when the operator of a compiled step ends, so its count is not kept then.
+        PyTorch counts one write more when the operator of a compiled step ends, so the count is not kept.
 
         Raises
         ------

@@ -72,8 +72,11 @@ class ComputedGradients:
     def of(cls, given: Any) -> ComputedGradients:
         """Make a source of a problem or its name; raise TypeError for anything else."""
         problem = get_problem(given) if isinstance(given, str) else given
-        if isinstance(problem, type) or lacks(problem, Problem):
-            raise TypeError(f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}")
+        if isinstance(problem, type) or (lacking := lacks(problem, Problem)):
+            why = "" if isinstance(problem, type) else f", which lacks {', '.join(lacking)}"
+            raise TypeError(
+                f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}{why}"
+            )
         return cls(problem)
 
     @property

@@ -12,7 +12,6 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from difflib import unified_diff
 from io import StringIO
@@ -24,8 +23,8 @@ from experiments.common import PAGES
 from mcfsim.storage.files import write_text
 
 BLOCK = re.compile(r"^```(python|pycon|console|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-#: Characters of a line that the pages show.
-WIDTH = 140
+#: Characters of a line that the pages show, and the line that stands for what they leave out.
+WIDTH, CUT = 140, "..."
 
 
 def page(name: str) -> Path:
@@ -96,24 +95,25 @@ def _session(code: str, names: dict[str, Any]) -> str:
 
 
 def _console(code: str) -> str:
+    """Return what commands print in a terminal, as many lines as the page shows where it ends in ``...``."""
     shown = []
-    for line in code.splitlines():
-        if line.startswith("$ "):
-            shown += [line, *_printed(line[2:])]
+    for text in re.split(r"^(?=\$ )", code, flags=re.MULTILINE)[1:]:
+        command, *before = text.splitlines()
+        printed = _printed(command[2:])
+        cut = before[-1:] == [CUT]
+        shown += [command, *(printed[: len(before) - 1] if cut else printed), *[CUT] * cut]
     return "".join(f"{line}\n" for line in shown)
 
 
-def _printed(line: str) -> Iterator[str]:
-    """Yield the lines that a command prints, or as many as ``| head -N`` leaves."""
+def _printed(command: str) -> list[str]:
+    """Return the lines that a command prints."""
     from tests.cli.runner import call
 
-    command, _, head = line.partition(" | head -")
     program, *words = shlex.split(command)
     if program != "mcfsim":
         raise ValueError(f"only mcfsim is called on pages, not {program}")
     with patch.dict(os.environ, COLUMNS=str(WIDTH)):
-        lines = [line.rstrip() for line in call(*words).output.rstrip().splitlines()]
-    yield from lines[: int(head)] if head else lines
+        return [line.rstrip() for line in call(*words).output.rstrip().splitlines()]
 
 
 def timeless(text: str) -> str:

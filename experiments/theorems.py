@@ -53,7 +53,8 @@ def overview() -> str:
         for theorem in theorems:
             verdicts = {SHORT[name]: _verdict(found[theorem.name].get(name)) for name in FORMATS}
             name = f"[`{theorem.name}`](#{theorem.name})" + ("" if theorem.holds else " *(false)*")
-            rows.append({"statement": name, "in words": theorem.statement} | verdicts)
+            words = theorem.statement + ("" if theorem.precision == 2 else f"; p >= {theorem.precision}")
+            rows.append({"statement": name, "in words": words} | verdicts)
         lines += [f"### {title}", "", markdown_table(rows), ""]
     return "\n".join(lines).rstrip()
 
@@ -63,7 +64,8 @@ def details() -> str:
     found, proved = _by_theorem(), read_result("every_p_bounds")["answers"]
     lines = []
     for theorem in THEOREMS.values():
-        lines += [f"### {theorem.name}", "", f"{theorem.statement}. Source: {theorem.source}."]
+        status = f" {theorem.status.capitalize()}." if theorem.precision > 2 else ""
+        lines += [f"### {theorem.name}", "", f"{theorem.statement}.{status} Source: {theorem.source}."]
         if theorem.sharp:
             lines += [f"Sharpness: {theorem.sharp}."]
         if (answer := proved.get(theorem.name, {})).get("found") == "proved":
@@ -104,7 +106,9 @@ def _verdict(item: dict[str, Any] | None) -> str:
     if item is None:
         return ""
     text = SIGNS[item["verdict"]]
-    return f"{text}, {float(item['worst']['decimal']):.5g}" if item["worst"] else text
+    if item["worst"]:
+        text += f", {float(item['worst']['decimal']):.5g}"
+    return f"({text})" if item["expected"] == "open" else text
 
 
 def _by_theorem() -> dict[str, dict[str, dict[str, Any]]]:

@@ -79,7 +79,9 @@ class ArrayNamespace:
             return lambda *given, **options: self._made(getattr(np, name), given, options)
         if name in _CREATING_LIKE:
             return lambda x, /, **options: self._made_like(name, x, **options)
-        raise AttributeError(f"arrays of {self.format} have no {name}: see mcfsim.ArrayNamespace", name=name)
+        raise AttributeError(
+            f"arrays of {self.format} have no {name}: no operation of an arithmetic", name=name
+        )
 
     # -- creation ------------------------------------------------------------------------------------------
     def _made(self, function: Callable[..., Any], given: Any, options: Any) -> Any:

@@ -54,9 +54,11 @@ def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: 
     ``a + b`` is ``ar.add(a, b)`` of ``ar = arithmetic(fmt, rounding, **options)``, to the bit; so are ``-``,
     ``*``, ``/``, unary minus, ``abs``, and NumPy's functions of these names and of `sqrt`, `maximum`,
     `minimum`, `sign`, `exp`, `log`, `expm1`, `log1p`, `tanh`, `sin` and `cos`. ``a @ b`` rounds each product,
-    and adds them from left to right. Comparisons give arrays of truth values. Python's numbers enter exactly,
-    by the scalar policy of the arithmetic, and are compared as they are. NumPy's other functions, its arrays,
-    and arrays of another format or rounding are refused: nothing is converted in silence.
+    and adds them from left to right, as `sum`, `prod`, `mean` and the cumulative ones do. Comparisons give
+    arrays of truth values. Python's numbers enter exactly, by the scalar policy of the arithmetic, and are
+    compared as they are. NumPy's other functions, its arrays, and arrays of another format or rounding are
+    refused: nothing is converted in silence. ``x.__array_namespace__()`` has the functions of the array API
+    standard.
 
     Parameters
     ----------

@@ -45,6 +45,8 @@ def plot(drawn: Drawn, path: str | os.PathLike[str] | None = None) -> Figure:
         If the path has another suffix, or there is nothing to draw.
     """
     if path is not None:
+        if isinstance(path, Certificate):
+            raise TypeError("several certificates are drawn as one list: mcfsim.plot([first, second])")
         checked_suffix(path)
     with _figure(drawn) as figure:
         if path is not None:

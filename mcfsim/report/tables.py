@@ -227,7 +227,7 @@ def theorem_table(theorems: Iterable[Theorem]) -> list[dict[str, str]]:
         {
             "id": item.name,
             "statement": item.statement,
-            "is": "claimed" if item.holds else "false",
+            "is": item.status,
             "source": item.source,
         }
         for item in theorems

@@ -222,6 +222,13 @@ class Theorem:
         return written(said, {operand.name: operand.kind for operand in self.operands})
 
     @property
+    def status(self) -> str:
+        """What is said of it: that it is false, or claimed, and from which precision on."""
+        if not self.holds:
+            return "false"
+        return f"claimed for p >= {self.precision}" if self.precision > 2 else "claimed"
+
+    @property
     def components(self) -> int:
         """Number of components of a case."""
         return sum(operand.components for operand in self.operands)

@@ -117,6 +117,20 @@ def test_an_audit_prints_the_worst_first_and_what_is_enough():
     assert "normally distributed directions" in text[text.index("Recommended") :]
 
 
+def test_an_audit_fails_a_job_where_a_tensor_stops():
+    words = "--strategy plain --strategy fp32-master --json x.json"
+    for name in ("plain", "fp32-master"):
+        stops = any(
+            item["strategies"][name]["stops"] is not None
+            for item in (run("audit", words), load("x.json"))[1]["tensors"]
+        )
+        assert stops == (name == "plain")
+        assert "Supposed: " in run("audit", f"{words} --fail-if-stops {name}", status=int(stops)).stdout
+        assert load("x.json")["tensors"], "it is written all the same"
+    told = refused("audit", "--strategy plain --fail-if-stops kahan")
+    assert told == "Error: --fail-if-stops kahan: tried are plain\n"
+
+
 def test_an_audit_writes_what_the_library_finds():
     run(
         "audit",

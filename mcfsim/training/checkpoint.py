@@ -62,7 +62,7 @@ class Checkpoint:
     ) -> None:
         self.path, self.run, self.trainers = path, run, trainers
         self.recorded = setup.recorded
-        self.problem = setup.source.fingerprint(setup.seed)
+        self.problem = setup.fingerprint()
         self.measures = measures
         self._kept: _Kept
         self._saved: int | None = None
@@ -179,7 +179,7 @@ class Checkpoint:
             if differing:
                 yield f"{part} differ in {', '.join(differing)}"
         if about["problem"] != self.problem:
-            yield "the problem's start, loss or gradient differs, and so its data"
+            yield "what the problem, or an own optimizer, computes at the start differs"
 
     def _states(self) -> dict[str, NDArray[Any]]:
         """Return every array that the next step reads, by strategy and name; loading fills them in place."""

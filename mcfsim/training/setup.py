@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -192,6 +192,22 @@ class Setup:
             item.name: Optimizer(self.optimizer, item, start, self.source.decayed, policy, **options)
             for item in self.strategies
         }
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 of what the problem computes at its start, and two steps of an own optimizer."""
+        found = self.source.fingerprint(self.seed)
+        if type(self.optimizer) in optimizers().values():
+            return found
+        digest, random = hashlib.sha256(found.encode()), np.random.default_rng(0)
+        low = next((item for item in self.strategies if item.parameter.format is not None), None)
+        for optimizer in replace(self, strategies=() if low is None else (low,)).optimizers().values():
+            for step in range(1, min(2, self.steps) + 1):
+                start = optimizer.weights()
+                gradients = {name: random.standard_normal(np.shape(x)) for name, x in start.items()}
+                optimizer.step(optimizer.receive(gradients), self.rate(step))
+            for x in optimizer.represented():
+                digest.update(np.asarray(x).tobytes())
+        return digest.hexdigest()
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""

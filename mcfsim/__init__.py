@@ -3,7 +3,6 @@
 import typing
 
 from mcfsim import codec, eft, packing
-from mcfsim.arrays.rounded import RoundedArray, array
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.meter import Meter
 from mcfsim.convert import round_to
@@ -26,6 +25,7 @@ from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.products import Accumulator, dot, matmul
 from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
+from mcfsim.rounded_array import RoundedArray, array
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.training import metrics

@@ -136,7 +136,7 @@ def audit(
     most: Most = 20,
     fail_if_stops: Annotated[
         str | None,
-        Option(metavar="STRATEGY", help="Exit status 1 if a tensor stops under this strategy."),
+        Option(metavar="STRATEGY", help="Exit status 1 if a tensor stops, or leaves the range, under this strategy."),
     ] = None,
     *,
     checkpoint: Annotated[
@@ -199,8 +199,10 @@ def audit(
             with audit_figure(found) as figure:
                 save_one(figure, png)
             say(f"saved {png}")
-        if fail_if_stops and any(item.found[fail_if_stops].stops is not None for item in found.tensors):
-            raise Exit(1)
+        if fail_if_stops:
+            of = [item.found[fail_if_stops] for item in found.tensors]
+            if any(item.stops is not None or item.beyond is not None for item in of):
+                raise Exit(1)
 
 
 def _show(model: Weights, found: Audit, most: int) -> None:

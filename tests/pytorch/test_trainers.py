@@ -112,7 +112,7 @@ def test_a_trainer_goes_on_to_the_same_bits(case, request):
 def test_the_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown, names = examples("train"), {}
-    assert len(shown) == 8
+    assert len(shown) == 13
     for code in shown:
         exec(compile(code, "train.md", "exec"), names)
     assert type(names["fp32"]) is torch.optim.AdamW

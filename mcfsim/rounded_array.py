@@ -10,8 +10,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mcfsim.arrays.folds import FOLDS
-from mcfsim.arrays.namespace import VERSION, ArrayNamespace
+from mcfsim.array_namespace import VERSION, ArrayNamespace
+from mcfsim.array_reductions import REDUCTIONS
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import as_array, is_tensor
@@ -254,8 +254,8 @@ class RoundedArray(NDArrayOperatorsMixin):
         return self._operate(_OPERATIONS[ufunc], operands)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        if function in FOLDS:
-            return FOLDS[function](*args, **kwargs)
+        if function in REDUCTIONS:
+            return REDUCTIONS[function](*args, **kwargs)
         if function is np.where:
             return self._chosen(*args, **kwargs)
         if function not in _SHAPING | _LOCATING:

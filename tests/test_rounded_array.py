@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.arrays.rounded import _OPERATIONS, _QUESTIONS, RoundedArray
 from mcfsim.kernels.real_numbers import to_fraction
+from mcfsim.rounded_array import _OPERATIONS, _QUESTIONS, RoundedArray
 from mcfsim.rounding import DETERMINISTIC
 
 FORMATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float16", "int8", "posit8")

@@ -92,7 +92,7 @@ def _round(x: Any, decimals: int = 0) -> Any:
 
 
 #: What NumPy's functions are of rounded arrays.
-FOLDS: dict[Any, Callable[..., Any]] = {
+REDUCTIONS: dict[Any, Callable[..., Any]] = {
     **{np.sum: _sum, np.prod: _prod, np.mean: _mean},
     **{np.cumulative_sum: _cumulative(add, 0.0), np.cumulative_prod: _cumulative(mul, 1.0)},
     **{np.clip: _clip, np.round: _round},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.arrays.namespace import _CREATING, _CREATING_LIKE, _SHARED
+from mcfsim.array_namespace import _CREATING, _CREATING_LIKE, _SHARED
 
 FORMATS = ("bfloat16", "float8_e4m3fn", "float64", "int8")
 

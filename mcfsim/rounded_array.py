@@ -10,8 +10,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mcfsim.array_namespace import VERSION, ArrayNamespace
-from mcfsim.array_reductions import REDUCTIONS
+from mcfsim.array_namespace import REDUCTIONS, VERSION, ArrayNamespace
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import as_array, is_tensor

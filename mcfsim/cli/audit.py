@@ -136,7 +136,10 @@ def audit(
     most: Most = 20,
     fail_if_stops: Annotated[
         str | None,
-        Option(metavar="STRATEGY", help="Exit status 1 if a tensor stops, or leaves the range, under this strategy."),
+        Option(
+            metavar="STRATEGY",
+            help="Exit status 1 if a tensor stops, or leaves the range, under this strategy.",
+        ),
     ] = None,
     *,
     checkpoint: Annotated[

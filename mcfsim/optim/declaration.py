@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
@@ -233,6 +233,10 @@ def check_hyperparameters(given: Any, label: str) -> None:
     if not isinstance(given, Declaration):
         what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
         raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
+    if not is_dataclass(given):
+        raise TypeError(
+            f"{label} is a {type(given).__name__}, which must be declared with @dataclass(frozen=True)"
+        )
 
 
 def learning_rate(label: str, rate: Any) -> float:

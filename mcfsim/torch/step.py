@@ -242,7 +242,8 @@ class StoredOptimizer(SavedOptimizer):
             needed. Nothing has changed then.
         """
         if not -len(self._captured) <= which < len(self._captured):
-            raise IndexError(f"{len(self._captured)} steps of this optimizer were captured: none is {which}")
+            made = len(self._captured) or "no"
+            raise IndexError(f"{made} steps of this optimizer were captured in a CUDA graph: none is {which}")
         self._check_watches()
         self.whole.check()
         with torch.no_grad():

@@ -99,6 +99,8 @@ def test_integers_of_numpy_become_integers(kind):
 
 # -- everything else ----------------------------------------------------------------------------------------
 NO_HYPER = [mcf.AdamW, mcf.SGD, None, 0.9, {"beta1": 0.9}, mcf.adamw, mcf.Schedule()]
+#: A declaration without @dataclass.
+BARE = type("Bare", (Declaration,), dict.fromkeys(Declaration.__abstractmethods__))()
 NO_NAME = [None, 5, b"x", ("a",)]
 NO_STRATEGY = ["plain", None, mcf.Strategy, ["plain"]]
 NOT_STORED = ["bfloat16", mcf.get_format("bf16"), 2, LOW, Stored, [Stored(LOW)]]
@@ -108,6 +110,7 @@ NO_PROBLEM = [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"]
 TYPES = [
     (optimizer, "hyper", ["adamw", *NO_HYPER], r"^hyper must be hyperparameters, as mcfsim.AdamW\(\)"),
     (simulated, "optimizer", NO_HYPER, r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"),
+    (simulated, "optimizer", [BARE], "optimizer is a Bare, which must be declared with @dataclass"),
     (optimizer, "strategy", NO_STRATEGY, "^strategy must be a Strategy, as strategy"),
     (optimizer, "parameters", [[np.ones(3)], np.ones(3)], "parameters must be a mapping of names to arrays"),
     (optimizer, "parameters", [None], "parameters must be a mapping of names to arrays, not NoneType"),

@@ -64,7 +64,7 @@ def details() -> str:
     found, proved = _by_theorem(), read_result("every_p_bounds")["answers"]
     lines = []
     for theorem in THEOREMS.values():
-        status = f" {theorem.status.capitalize()}." if theorem.precision > 2 else ""
+        status = "" if theorem.status == "claimed" else f" {theorem.status.capitalize()}."
         lines += [f"### {theorem.name}", "", f"{theorem.statement}.{status} Source: {theorem.source}."]
         if theorem.sharp:
             lines += [f"Sharpness: {theorem.sharp}."]

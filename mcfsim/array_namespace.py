@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
-from numpy.typing import NDArray
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -65,19 +64,19 @@ class ArrayNamespace:
 
     def __init__(self, fmt: Format, enter: Callable[..., Any]) -> None:
         self.format, self._enter = fmt, enter
+        #: Formats by their names, which are the dtypes of real numbers.
+        self.formats = {**FORMATS, fmt.name: fmt}
         self.__name__ = f"mcfsim.{fmt}"
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_SHARED, *_CREATING, *_CREATING_LIKE, *FORMATS})
+        return sorted({*super().__dir__(), *_SHARED, *_CREATING, *_CREATING_LIKE, *self.formats})
 
     def __repr__(self) -> str:
         return f"<array namespace of {self.format}>"
 
     def __getattr__(self, name: str) -> Any:
-        if name == self.format.name:
-            return self.format
-        if name in FORMATS:
-            return FORMATS[name]
+        if name in self.formats:
+            return self.formats[name]
         if name in _SHARED:
             return getattr(np, name)
         if name in _CREATING:
@@ -232,14 +231,14 @@ class ArrayNamespace:
         return [np.broadcast_to(x, shape) for x in arrays]
 
     def __array_namespace_info__(self) -> NamespaceInfo:
-        return NamespaceInfo(self.format)
+        return NamespaceInfo(self)
 
 
 @dataclass(frozen=True)
 class NamespaceInfo:
     """What the standard's inspection tells of a namespace."""
 
-    format: Format
+    of: ArrayNamespace
 
     def capabilities(self) -> dict[str, Any]:
         """Return which optional features there are."""
@@ -256,18 +255,20 @@ class NamespaceInfo:
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
         """Return the dtypes of new arrays, by what they hold."""
         _check_device(device)
-        return {"real floating": self.format, "integral": np.dtype(np.int64), "indexing": np.dtype(np.int64)}
+        return {
+            "real floating": self.of.format,
+            "integral": np.dtype(np.int64),
+            "indexing": np.dtype(np.int64),
+        }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
         """Return dtypes by their names, of one kind or several."""
-        found = {**np.__array_namespace_info__().dtypes(device=device, kind="bool")}
-        found |= np.__array_namespace_info__().dtypes(device=device, kind="integral")
-        found |= {**FORMATS, self.format.name: self.format}
-        known = ArrayNamespace(self.format, lambda x, fmt: x)
-        return {name: dtype for name, dtype in found.items() if kind is None or known.isdtype(dtype, kind)}
+        exact = np.__array_namespace_info__().dtypes(device=device, kind=("bool", "integral"))
+        found = {**exact, **self.of.formats}
+        return {name: dtype for name, dtype in found.items() if kind is None or self.of.isdtype(dtype, kind)}
 
 
-def _kind_of(x: Any) -> NDArray[Any] | Any:
+def _kind_of(x: Any) -> Any:
     """Return the dtype of what holds integers or truth values alone; None of other numbers."""
     dtype = np.asarray(x).dtype if not hasattr(x, "dtype") else x.dtype
     if isinstance(dtype, Format) or np.dtype(dtype).kind not in "biu":

@@ -43,6 +43,8 @@ _SHAPING: set[Any] = {
     *(np.broadcast_arrays, np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis),
     *(np.sort, np.max, np.min),
 }
+#: Keywords of these by which numbers enter, or results are written elsewhere.
+_REFUSED = {"initial", "out", "where", "dtype", "casting"}
 #: Those that tell where elements are, or whether they are.
 _LOCATING: set[Any] = {np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any}
 
@@ -262,6 +264,8 @@ class RoundedArray(NDArrayOperatorsMixin):
                 f"numpy.{function.__name__} would round in an order of its own; write it with operators, "
                 "take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
             )
+        if refused := sorted(_REFUSED & kwargs.keys()):
+            raise TypeError(f"numpy.{function.__name__} of rounded arrays takes no {', '.join(refused)}")
         found = function(*(_each(self._operand, part) for part in args), **kwargs)
         if function in _LOCATING:
             return found

@@ -91,6 +91,11 @@ def test_what_chooses_or_moves_keeps_values(assert_same):
     crossed = [x.values for x in xp.meshgrid(a[0], a[1])]
     for found, expected in zip(crossed, np.meshgrid(values[0], values[1]), strict=True):
         assert_same(found, expected)
+    for options in ({"initial": 0.1}, {"out": a}, {"where": values > 0, "initial": 0.1}):
+        with pytest.raises(
+            TypeError, match="numpy.max of rounded arrays takes no " + ", ".join(sorted(options))
+        ):
+            xp.max(a, **options)
     with pytest.raises(TypeError, match="to integers alone"):
         xp.round(a, 2)
     with pytest.raises(TypeError, match="truth values"):

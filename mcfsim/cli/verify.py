@@ -242,8 +242,7 @@ def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bo
             found = examine(path, theorem, **options)
             problems, said = list(found.problems), str(found)
         first, *more = said.splitlines()
-        for line in (f"{path}: {first}", *more):
-            say(line)
+        say(f"{path}: {first}", *more)
         good &= not problems
     return good
 

@@ -43,10 +43,15 @@ def test_an_interval_is_students(count):
 # -- late in training ----------------------------------------------------------------------------------------
 def test_the_power_of_the_size_is_said_with_its_interval():
     text = " ".join(page("results").read_text().split())
-    for schedule, words in zip(
-        late_training.SCHEDULES, ("after the cosine", "at the constant rate"), strict=True
+    for schedule, words, sign in zip(
+        late_training.SCHEDULES,
+        ("after the cosine, where it shrinks", "at the constant rate: there it grows"),
+        (-1, 1),
+        strict=True,
     ):
-        slope, low, high = (f"{x:+.2f}".replace("0.", ".") for x in late_training.exponent(schedule))
+        found = late_training.exponent(schedule)
+        assert min(sign * x for x in found) > 0
+        slope, low, high = (f"{x:+.2f}".replace("0.", ".") for x in found)
         assert f"{slope} ({low} to {high}) {words}" in text.replace(" of +", " +")
     slope, _, _ = late_training.exponent("constant, 1/32")
     assert f"by {100 * (10**slope - 1):.0f} % for ten times the parameters" in text

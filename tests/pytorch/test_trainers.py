@@ -109,6 +109,7 @@ def test_a_trainer_goes_on_to_the_same_bits(case, request):
 
 # -- the guide -----------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
+@pytest.mark.costly("thirteen examples of a page, as they stand there")
 def test_the_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown, names = examples("train"), {}

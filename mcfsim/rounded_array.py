@@ -57,9 +57,9 @@ def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: 
     `minimum`, `sign`, `exp`, `log`, `expm1`, `log1p`, `tanh`, `sin` and `cos`. ``a @ b`` rounds each product,
     and adds them from left to right, as `sum`, `prod`, `mean` and the cumulative ones do. Comparisons give
     arrays of truth values. Python's numbers enter exactly, by the scalar policy of the arithmetic, and are
-    compared as they are. NumPy's other functions, its arrays, and arrays of another format or rounding are
-    refused: nothing is converted in silence. ``x.__array_namespace__()`` has the functions of the array API
-    standard.
+    compared as they are. An array never changes: ``a += b`` gives the name to a new one. NumPy's other
+    functions, its arrays, and arrays of another format or rounding are refused: nothing is converted in
+    silence. ``x.__array_namespace__()`` has the functions of the array API standard.
 
     Parameters
     ----------
@@ -230,6 +230,13 @@ class RoundedArray(NDArrayOperatorsMixin):
         return _entered(x, ar)
 
     # -- operations ----------------------------------------------------------------------------------------
+    # Arrays are immutable: ``a += b`` gives the name to a new one.
+    __iadd__ = NDArrayOperatorsMixin.__add__
+    __isub__ = NDArrayOperatorsMixin.__sub__
+    __imul__ = NDArrayOperatorsMixin.__mul__
+    __itruediv__ = NDArrayOperatorsMixin.__truediv__
+    __imatmul__ = NDArrayOperatorsMixin.__matmul__
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             raise TypeError(

@@ -182,6 +182,21 @@ def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
             mcf.array([1.0], "bfloat16", backend=backend)
 
 
+@pytest.mark.parametrize("change", [operator.iadd, operator.isub, operator.imul, operator.itruediv])
+def test_what_is_written_in_place_makes_a_new_array(change, assert_same):
+    a, b = (mcf.array(values("bfloat16", 50, seed), "bfloat16") for seed in (1, 2))
+    before, operation = a.values.copy(), getattr(operator, change.__name__.removeprefix("i"))
+    for other in (b, 3, 0.1):
+        found = change(a, other)
+        assert found is not a
+        assert_same(found.values, operation(a, other).values)
+        assert_same(a.values, before)
+    square = mcf.array(np.ones((2, 2)), "bfloat16")
+    again = square
+    square @= square
+    assert (square.values.tolist(), again.values.tolist()) == ([[2, 2], [2, 2]], [[1, 1], [1, 1]])
+
+
 def test_elements_are_moved_without_a_rounding():
     x = values("bfloat16", (2, 6))
     a = mcf.array(x, "bfloat16")

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+from mcfsim.compile import objects
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import Value
 from mcfsim.storage.files import write_text
@@ -172,7 +173,9 @@ def is_switched_off() -> bool:
 
 
 def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of a generated module after a first call, in which Numba compiles or loads it.
+    """Return a function of a generated module, from its object, or as Numba compiles or loads it in a first call.
+
+    Numba is imported only if there is no object. What Numba compiles is saved as one, if that is possible.
 
     Parameters
     ----------
@@ -190,6 +193,12 @@ def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
     RuntimeError
         If NUMBA_DISABLE_JIT switches compiling off.
     """
+    kept = object_of(text, name, arguments)
+    if kept is not None and "numba" not in sys.modules and not is_switched_off():
+        loaded = objects.load(*kept)
+        if loaded is not None:
+            loaded(*arguments)
+            return loaded
     import numba  # noqa: F401
 
     if is_switched_off():
@@ -200,7 +209,16 @@ def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
         function(*arguments)
         return function
 
-    return _with_what_is_kept(text, call)
+    function = _with_what_is_kept(text, call)
+    if kept is not None and not kept[0].exists():
+        objects.save(kept[0], function, arguments)
+    return function
+
+
+def object_of(text: str, name: str, arguments: Sequence[Any]) -> tuple[Path, tuple[objects.Kind, ...]] | None:
+    """Return the path of a function's object, and what it takes; None if no object can take that."""
+    kinds = objects.kinds_of(arguments)
+    return None if kinds is None else (objects.path_of(path_of(text), name, kinds), kinds)
 
 
 def imported(text: str) -> ModuleType:

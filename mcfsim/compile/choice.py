@@ -30,6 +30,8 @@ _DRAWN = 8.0
 _CALL = 8e3
 #: Cost of importing Numba and of loading a loop from its cache, in nanoseconds.
 _IMPORT, _LOAD = 6e8, 1e8
+#: Cost of importing LLVM alone and of loading an object.
+_IMPORT_LLVM, _LOAD_OBJECT = 4e7, 3e6
 #: Cost of compiling an operation, and one that draws random words; and of generating their source.
 _COMPILE, _COMPILE_DRAWN = 4.5e7, 1.6e8
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
@@ -88,6 +90,8 @@ class _Account:
         The cost of an element without compiling, of writing the loop, and of compiling it.
     spent : float
         The cost of all elements so far without compiling.
+    look : float
+        How much must be spent before files are looked for again.
     paid, failed : bool
         Whether compiling paid once, and whether it failed.
     """
@@ -97,6 +101,7 @@ class _Account:
     writing: float
     compiling: float
     spent: float = 0.0
+    look: float = 0.0
     paid: bool = False
     failed: bool = False
 
@@ -269,8 +274,15 @@ class Loops:
 
 def _pays(account: _Account, numbers: list[Any], spent: float) -> bool:
     """Return whether compiling or loading pays after so many nanoseconds spent."""
-    if not (account.paid or account.failed) and is_available():
-        loop, loaded = account.loop, "numba" in sys.modules
-        start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if loaded else _IMPORT)
-        account.paid = spent > start and (spent > start + account.compiling or loop.is_cached(numbers))
+    if account.paid or account.failed or spent < account.look or not is_available():
+        return account.paid
+    loop, loaded = account.loop, "numba" in sys.modules
+    writing = _WRITE * len(loop.program.steps)
+    light = writing + _LOAD_OBJECT + (0.0 if "llvmlite" in sys.modules else _IMPORT_LLVM)
+    start = writing + _LOAD + (0.0 if loaded else _IMPORT)
+    account.paid = (spent > light and not loaded and loop.is_saved(numbers)) or (
+        spent > start and (spent > start + account.compiling or loop.is_cached(numbers))
+    )
+    # To look for files at each call would cost more than small calls do.
+    account.look = min(max(2 * spent, light), start if spent < start else start + account.compiling)
     return account.paid

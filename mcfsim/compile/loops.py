@@ -17,7 +17,7 @@ from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
 from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
-from mcfsim.compile.sources import KEY, called, is_cached
+from mcfsim.compile.sources import KEY, called, is_cached, is_saved
 from mcfsim.kernels.element.forms import as_calls
 from mcfsim.kernels.element.machine import I64, recorded
 from mcfsim.kernels.element.philox import philox_element
@@ -277,6 +277,11 @@ class Loop(Lines):
         """Return whether the loop for the given real scalars was compiled before on this machine."""
         return is_cached(self.source(numbers))
 
+    def is_saved(self, numbers: Sequence[Any]) -> bool:
+        """Return whether it was, and can be loaded without Numba."""
+        lowered, text = self._lowered(self.ways(numbers))
+        return is_saved(text, *self._first_call(lowered))
+
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Run the program on vectors.
 
@@ -316,20 +321,21 @@ class Loop(Lines):
             if ways not in self._compiled:
                 lowered, text = self._lowered(ways)
                 try:
-                    self._compiled[ways] = self._called(lowered, text)
+                    self._compiled[ways] = called(text, *self._first_call(lowered))
                 except ImportError:
                     raise
                 except Exception as error:
                     raise CompilationError(f"{self.program.name} could not be compiled: {error}") from error
             return self._compiled[ways]
 
-    def _called(self, lowered: Lowered, text: str) -> Callable[..., int]:
+    def _first_call(self, lowered: Lowered) -> tuple[Any, ...]:
+        """Return the name of the compiled function, and arguments that leave it nothing to do."""
         words = [word_dtype(bits) for bits in lowered.draws.values()]
         dtypes = [*map(lowered.dtype, lowered.operands), *words]
         operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
         results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
-        return called(text, "loop", *operands, *numbers, *results)
+        return ("loop", *operands, *numbers, *results)
 
     def _emitted(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about, apart=self._apart)
@@ -353,10 +359,10 @@ class RowLoop(Loop):
         super().__init__(program, scalars, checked=True)
         self._options["trusted"] = trusted
 
-    def _called(self, lowered: Lowered, text: str) -> Callable[..., int]:
+    def _first_call(self, lowered: Lowered) -> tuple[Any, ...]:
         columns = len(lowered.operands) + len(lowered.words) + len(lowered.results)
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        return called(text, "rows", np.empty((0, columns), np.int64), np.int64(0), *numbers)
+        return "rows", np.empty((0, columns), np.int64), np.int64(0), *numbers
 
     def _emitted(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about) + rows_source(lowered)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import platform
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from mcfsim.storage.files import replacing
 
 #: The types by which Numba's calling convention takes numbers.
 _NUMBERS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double}
+#: What code may call: functions of the C library that every process of Python has.
+_CALLED = {"sqrt", "sqrtf"}
 #: An argument: the name of its dtype, and its dimensions; 0 for a number.
 Kind = tuple[str, int]
 
@@ -28,19 +33,36 @@ def kinds_of(arguments: Sequence[Any]) -> tuple[Kind, ...] | None:
 
 def path_of(source: Path, name: str, kinds: Sequence[Kind]) -> Path:
     """Return the path of the object of a function, by its module's path, its arguments, and the processor."""
+    digest = hashlib.sha256(repr((name, tuple(kinds), _host())).encode()).hexdigest()
+    return source.with_suffix(f".{digest[:20]}.object")
+
+
+@lru_cache(maxsize=1)
+def _host() -> tuple[str, ...]:
+    """Return LLVM's version and the kind of processor: hosts that share a folder need not share files."""
+    about = version("llvmlite"), platform.system(), platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return *about, platform.processor()
+    said = ("model name", "flags", "Features", "CPU part")
+    return *about, *sorted({x for x in lines if x.startswith(said)})
+
+
+def _target() -> str:
+    """Return what LLVM compiles for: its version, the system, the processor and its features."""
     import llvmlite
     from llvmlite import binding
 
     host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    said = repr((name, tuple(kinds), binding.get_default_triple(), *host, llvmlite.__version__))
-    return source.with_suffix(f".{hashlib.sha256(said.encode()).hexdigest()[:20]}.object")
+    return " ".join((llvmlite.__version__, binding.get_default_triple(), *host))
 
 
 def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
     """Save the machine code of a function that Numba compiled in this process; return whether it was.
 
     It is not if Numba loaded the function from its own cache, if it was told to compile for another processor,
-    or if the code calls what only Numba has, as its allocation of arrays.
+    or if the code calls what only Numba has, as its allocation of arrays does.
 
     Parameters
     ----------
@@ -70,22 +92,23 @@ def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
     passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(0)))
-    if any(x.is_declaration and not x.name.startswith("llvm.") for x in module.functions):
+    outside = {x.name for x in module.functions if x.is_declaration and not x.name.startswith("llvm.")}
+    if outside - _CALLED:
         return False
     code = machine.emit_object(module)
-    head = f"{entry}\n{hashlib.sha256(code).hexdigest()}\n"
+    head = f"{_target()}\n{entry}\n{hashlib.sha256(code).hexdigest()}\n"
     with replacing(path) as file:
         file.write(head.encode() + code)
     return True
 
 
 def load(path: Path, kinds: Sequence[Kind]) -> Callable[..., int] | None:
-    """Return a function from its object; None if there is none, or if its file is damaged."""
+    """Return a function from its object; None if there is none for this processor, or its file is damaged."""
     try:
-        entry, digest, code = path.read_bytes().split(b"\n", 2)
+        target, entry, digest, code = path.read_bytes().split(b"\n", 3)
     except (OSError, ValueError):
         return None
-    if hashlib.sha256(code).hexdigest().encode() != digest:
+    if hashlib.sha256(code).hexdigest().encode() != digest or target != _target().encode():
         return None
     return MachineCode(entry.decode(), code, kinds)
 

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -142,9 +143,13 @@ def folder() -> Path:
     return found if os.access(found, os.W_OK | os.X_OK) else _own_folder()
 
 
+#: What is kept of a source, so that files of versions that kept less are not taken.
+_KEPT = b"objects"
+
+
 def path_of(text: str) -> Path:
     """Return the path of a generated source; equal sources that call equal functions share a file."""
-    digest = hashlib.sha256(_called_functions() + text.encode()).hexdigest()
+    digest = hashlib.sha256(_called_functions() + _KEPT + text.encode()).hexdigest()
     return folder() / f"loop_{digest[:20]}.py"
 
 
@@ -161,7 +166,7 @@ def is_cached(text: str) -> bool:
 
 
 def _kept(path: Path) -> list[Path]:
-    """Return the files that Numba and Python keep of a source."""
+    """Return the files that Numba and Python keep of a source, but for its objects."""
     return list((path.parent / "__pycache__").glob(f"{path.stem}.*"))
 
 
@@ -199,6 +204,8 @@ def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
         if loaded is not None:
             loaded(*arguments)
             return loaded
+        if kept[0].exists():  # damaged, or of another LLVM: what Numba kept gives no object anew
+            _forget(text)
     import numba  # noqa: F401
 
     if is_switched_off():
@@ -211,8 +218,15 @@ def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
 
     function = _with_what_is_kept(text, call)
     if kept is not None and not kept[0].exists():
-        objects.save(kept[0], function, arguments)
+        with suppress(OSError):  # as on a full disk
+            objects.save(kept[0], function, arguments)
     return function
+
+
+def is_saved(text: str, name: str, *arguments: Any) -> bool:
+    """Return whether a function has an object on this machine, as `called` takes it; nothing is imported."""
+    kept = object_of(text, name, arguments)
+    return kept is not None and kept[0].exists()
 
 
 def object_of(text: str, name: str, arguments: Sequence[Any]) -> tuple[Path, tuple[objects.Kind, ...]] | None:
@@ -234,10 +248,16 @@ def _with_what_is_kept(text: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
     except Exception:
-        for path in _kept(path_of(text)):
-            path.unlink(missing_ok=True)
-        _loaded.cache_clear()
+        _forget(text)
         return make()
+
+
+def _forget(text: str) -> None:
+    """Delete what Numba and Python keep of a source, and its objects."""
+    source = path_of(text)
+    for path in (*_kept(source), *source.parent.glob(f"{source.stem}.*.object")):
+        path.unlink(missing_ok=True)
+    _loaded.cache_clear()
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """Loops compiled by a process of their own, while NumPy serves.
 
-Numba in a thread would hold the interpreter's lock that NumPy's calls need. The process ends by itself: soon after
-its last loop, or with that loop if whoever asked for it has ended.
+Numba in a thread would hold the interpreter's lock, which NumPy's calls need. The process ends by itself soon
+after its last loop; with that loop, if the process that asked for it has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.spawn import get_executable
 from queue import Empty, Queue
@@ -23,7 +22,11 @@ from mcfsim.compile.sources import called
 
 #: Seconds that the process waits for another loop.
 _PATIENCE = 5.0
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from mcfsim.compile.ahead import serve; serve()"
+_START = """import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from mcfsim.compile.ahead import serve
+serve()
+"""
 
 
 class Compiler:
@@ -55,6 +58,9 @@ class Compiler:
         return self._process is not None and self._owner == os.getpid() and self._process.poll() is None
 
     def _begin(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
         command = [get_executable(), "-c", _START, json.dumps(sys.path)]
         nothing = subprocess.DEVNULL
         self._process = subprocess.Popen(
@@ -79,12 +85,16 @@ def serve() -> None:
         asked.put(None)
 
     Thread(target=read, daemon=True).start()
-    with suppress(Empty):
+    status = 1
+    try:
         while (line := asked.get(timeout=_PATIENCE)) is not None:
             text, name, kinds = json.loads(line)
             called(text, name, *(_argument(*kind) for kind in kinds))
-    sys.stdout.flush()
-    os._exit(0)  # the reader may hold standard input
+        status = 0
+    except Empty:
+        status = 0
+    finally:
+        os._exit(status)  # at once: the reader may hold standard input
 
 
 def _argument(dtype: str, dimensions: int, read_only: bool) -> Any:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
+from mcfsim.compile.ahead import COMPILER
 from mcfsim.compile.folds import Fold, roll, trusted
 from mcfsim.compile.lines import AsBits, Epilogue
 from mcfsim.compile.loops import BoundLoop, CompilationError, Loop, RowLoop
@@ -30,11 +31,12 @@ _DRAWN = 8.0
 _CALL = 8e3
 #: Cost of importing Numba and of loading a loop from its cache, in nanoseconds.
 _IMPORT, _LOAD = 6e8, 1e8
-#: Cost of importing LLVM alone and of loading an object.
-_IMPORT_LLVM, _LOAD_OBJECT = 4e7, 3e6
 #: Cost of compiling an operation, and one that draws random words; and of generating their source.
 _COMPILE, _COMPILE_DRAWN = 4.5e7, 1.6e8
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
+
+#: Cost of importing LLVM alone and of loading an object; after how much another process begins to compile.
+_LOAD_OBJECT, _AHEAD = 4e7, 1e8
 
 #: Errors that say why an algorithm is not compiled: no straight line, or no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
@@ -92,8 +94,8 @@ class _Account:
         The cost of all elements so far without compiling.
     look : float
         How much must be spent before files are looked for again.
-    paid, failed : bool
-        Whether compiling paid once, and whether it failed.
+    begun, paid, failed : bool
+        Whether another process was asked to compile, whether compiling paid once, and whether it failed.
     """
 
     loop: Loop
@@ -101,7 +103,8 @@ class _Account:
     writing: float
     compiling: float
     spent: float = 0.0
-    look: float = 0.0
+    look: float = _LOAD_OBJECT
+    begun: bool = False
     paid: bool = False
     failed: bool = False
 
@@ -122,10 +125,11 @@ class _Account:
 class Loops:
     """The loops of programs: compiled on demand or once that pays, and run by NumPy until then if that pays.
 
-    A program is compiled unasked once its uncompiled time exceeds the estimated cost of compiling it, or of
-    loading it if it was compiled before. That time counts the elements of all calls so far, the current one
-    and those known to follow. So no work takes much more than twice the time that it would have taken had
-    its amount been known.
+    A program is compiled unasked by another process, once its uncompiled time exceeds `_AHEAD`, and its
+    object is loaded once that exceeds the cost of loading. That time counts the elements of all calls so far,
+    the current one and those known to follow. Without an object or such a process, it is compiled or loaded
+    here once that time exceeds the estimated cost. So no work takes much more than twice the time that it
+    would have taken had its amount been known.
 
     Parameters
     ----------
@@ -273,16 +277,18 @@ class Loops:
 
 
 def _pays(account: _Account, numbers: list[Any], spent: float) -> bool:
-    """Return whether compiling or loading pays after so many nanoseconds spent."""
+    """Return whether compiling or loading pays after so many nanoseconds spent; see `Loops`."""
     if account.paid or account.failed or spent < account.look or not is_available():
         return account.paid
+    account.look = 1.2 * spent  # to look for files at each call would cost more than small calls do
     loop, loaded = account.loop, "numba" in sys.modules
-    writing = _WRITE * len(loop.program.steps)
-    light = writing + _LOAD_OBJECT + (0.0 if "llvmlite" in sys.modules else _IMPORT_LLVM)
-    start = writing + _LOAD + (0.0 if loaded else _IMPORT)
-    account.paid = (spent > light and not loaded and loop.is_saved(numbers)) or (
-        spent > start and (spent > start + account.compiling or loop.is_cached(numbers))
-    )
-    # To look for files at each call would cost more than small calls do.
-    account.look = min(max(2 * spent, light), start if spent < start else start + account.compiling)
+    start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if loaded else _IMPORT)
+    waits = account.begun and COMPILER.is_running()
+    if loaded:
+        there = (waits or spent > start) and loop.is_cached(numbers)
+    else:  # the other process saves an object soon after Numba has cached the loop
+        there = loop.is_saved(numbers) or (spent > start and not waits and loop.is_cached(numbers))
+    if not (there or account.begun) and spent > _AHEAD:
+        account.begun = waits = loop.compile_ahead(numbers)
+    account.paid = there or (not waits and spent > start + account.compiling)
     return account.paid

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.loops import BoundLoop, draw_rows, word_dtype
+from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.compile.tracing import ProgramRecording, Traced
+from mcfsim.compile.words import draw_rows, word_dtype
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 

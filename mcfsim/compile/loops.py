@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -12,82 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
+from mcfsim.compile.ahead import COMPILER
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.numba_source import rows_source, source
 from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
-from mcfsim.compile.sources import KEY, called, is_cached, is_saved
+from mcfsim.compile.sources import called, is_cached, is_saved
+from mcfsim.compile.words import FIRST_CALL, draw, drawn_by_numpy, source_of_words, word_dtype
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.element.machine import I64, recorded
-from mcfsim.kernels.element.philox import philox_element
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import RandomWords, Words, counters, word_bits
+from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK, scratch
 
-# -- random words -----------------------------------------------------------------------------------------
-#: The function that draws the words of one operation per row.
-_ROWS = """
-
-@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)
-def rows(seed_low, seed_high, step, places, start, out):
-    prefer_whole_vectors()
-    for j in range(places.size):
-        loop(seed_low, seed_high, step, places[j], start, out[j])
-"""
-
-
-def word_dtype(bits: int) -> np.dtype[Any]:
-    """Return the dtype of the shortest words with at least so many bits."""
-    return np.dtype(f"u{word_bits(bits) // 8}")
-
-
-def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
-    """Return the words of a range of indices, as `RandomWords.draws` does.
-
-    The next draw for the same place in the same thread overwrites them.
-    """
-    these, wanted = counters(start, count, word_bits(bits))
-    drawn: NDArray[Any] = scratch(place, 4 * len(these), np.int32)
-    _loop()(*map(np.int64, (*words.key, words.step, words.place, these.start)), drawn)
-    return drawn.view(word_dtype(bits))[wanted]
-
-
-def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[np.int32]) -> None:
-    """Fill each row of an array with the words of one operation, from a given counter of four words."""
-    key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
-    _rows()(*map(np.int64, key), words.place + operations, np.int64(counter), drawn)
-
-
-def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
-    """Return the same words as `draw`, drawn by NumPy."""
-    drawn: Words = scratch(place, count, word_dtype(bits))
-    np.copyto(drawn, words.draws(start, count, bits))
-    return drawn
-
-
-@lru_cache(maxsize=1)
-def _loop() -> Any:
-    return called(source_of_words(), "loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
-
-
-@lru_cache(maxsize=1)
-def _rows() -> Any:
-    nothing = np.empty(0, np.int64), np.int64(0), np.empty((0, 0), np.int32)
-    return called(source_of_words(), "rows", *[np.int64(0)] * 3, *nothing)
-
-
-def source_of_words() -> str:
-    """Return the source of the loop that draws random words."""
-    line, results = recorded(philox_element, index=I64, **dict.fromkeys(KEY, I64))
-    inputs = {value.constant: value for value in line.values if value.verb == "input"}
-    key = tuple(inputs[name] for name in KEY)
-    lowered = Lowered(line, (), key, (), results, None, index=inputs["index"])
-    about = "The words of Philox4x32-10, four of a counter."
-    return source(lowered, about, interleaved=True) + _ROWS
-
-
-# -- loops ------------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
 
@@ -281,6 +218,12 @@ class Loop(Lines):
         """Return whether it was, and can be loaded without Numba."""
         lowered, text = self._lowered(self.ways(numbers))
         return is_saved(text, *self._first_call(lowered))
+
+    def compile_ahead(self, numbers: Sequence[Any]) -> bool:
+        """Have it compiled by another process, and what draws its words; return whether that was begun."""
+        lowered, text = self._lowered(self.ways(numbers))
+        words = not lowered.draws or COMPILER.ask(source_of_words(), *FIRST_CALL)
+        return words and COMPILER.ask(text, *self._first_call(lowered))
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Run the program on vectors.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.metadata import version
@@ -16,7 +17,12 @@ import numpy as np
 from mcfsim.storage.files import replacing
 
 #: The types by which Numba's calling convention takes numbers.
-_NUMBERS = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float, "float64": ctypes.c_double}
+_NUMBERS = {
+    "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64,
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}
 #: What code may call: functions of the C library that every process of Python has.
 _CALLED = {"sqrt", "sqrtf"}
 #: An argument: the name of its dtype, and its dimensions; 0 for a number.
@@ -61,8 +67,8 @@ def _target() -> str:
 def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
     """Save the machine code of a function that Numba compiled in this process; return whether it was.
 
-    It is not if Numba loaded the function from its own cache, if it was told to compile for another processor,
-    or if the code calls what only Numba has, as its allocation of arrays does.
+    It is not if Numba loaded the function from its own cache, if it was told to compile for another
+    processor, or if the code calls what only Numba has, as it does to allocate arrays.
 
     Parameters
     ----------
@@ -80,9 +86,10 @@ def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
     host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     if compiled is None or cpu_target.target_context.codegen().magic_tuple()[1] != host[0]:
         return False
-    try:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         text = function.inspect_llvm(signature)
-    except RuntimeError:  # it came from a cache
+    if told:  # it came from Numba's cache, which has no text
         return False
     entry, module = compiled.fndesc.llvm_func_name, binding.parse_assembly(text)
     for other in module.functions:

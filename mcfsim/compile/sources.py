@@ -178,9 +178,10 @@ def is_switched_off() -> bool:
 
 
 def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of a generated module, from its object, or as Numba compiles or loads it in a first call.
+    """Return a function of a generated module after a first call, in which Numba compiles or loads it.
 
-    Numba is imported only if there is no object. What Numba compiles is saved as one, if that is possible.
+    If there is an object of it, that is loaded instead, and Numba is not imported. What Numba compiles is
+    saved as an object, if that is possible.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.choice import is_available
-from mcfsim.compile.loops import draw as compiled_words
+from mcfsim.compile.words import draw as compiled_words
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-numba = pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("numba", reason="Numba is not installed")
 
 import mcfsim as mcf
 from mcfsim.codec import encode
-from mcfsim.compile import loops, objects, sources
+from mcfsim.compile import objects, sources, words
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Scalar
 from mcfsim.compile.tracing import trace
@@ -34,7 +34,7 @@ PROGRAMS = {
 def folder(tmp_path, monkeypatch):
     """Return where sources and objects lie, with nothing compiled."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept = (sources._loaded, loops._loop, loops._rows)
+    kept = (sources._loaded, words._loop, words._rows)
     for function in kept:
         function.cache_clear()
     yield tmp_path / "mcfsim" / "loops"
@@ -48,6 +48,7 @@ def loaded(text, name, *arguments):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.costly("Numba compiles")
 @pytest.mark.slow
 def test_an_object_gives_the_bits_of_numbas_call(name, folder, assert_same):
     (function, fmt, *rounding), options = PROGRAMS[name]
@@ -79,12 +80,11 @@ def test_an_object_gives_the_bits_of_numbas_call(name, folder, assert_same):
 
 @pytest.mark.slow
 def test_words_are_drawn_from_objects(folder):
-    text, nothing = loops.source_of_words(), np.empty(0, np.int32)
-    first = "loop", *[np.int64(0)] * 5, nothing
+    text, first = words.source_of_words(), words.FIRST_CALL
     sources.called(text, *first)
-    words, drawn = RandomWords(3, step=2, stream=1), np.empty(400, np.int32)
-    loaded(text, *first)(*map(np.int64, (*words.key, words.step, words.place, 25)), drawn)
-    assert np.array_equal(drawn.view(np.uint32), words.words(100, 400))
+    stream, drawn = RandomWords(3, step=2, stream=1), np.empty(400, np.int32)
+    loaded(text, *first)(*map(np.int64, (*stream.key, stream.step, stream.place, 25)), drawn)
+    assert np.array_equal(drawn.view(np.uint32), stream.words(100, 400))
 
 
 # -- in a process of its own ---------------------------------------------------------------------------------
@@ -144,6 +144,7 @@ def loop(x, out):
 """
 
 
+@pytest.mark.costly("Numba is imported, and compiles")
 @pytest.mark.slow
 def test_what_takes_more_than_machine_code_has_no_object(folder, monkeypatch):
     x, out = np.arange(3.0), np.empty(3)
@@ -157,7 +158,7 @@ def test_what_takes_more_than_machine_code_has_no_object(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_an_object_for_another_processor_is_not_loaded(folder, monkeypatch):
-    text, first = loops.source_of_words(), ("loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
+    text, first = words.source_of_words(), words.FIRST_CALL
     sources.called(text, *first)
     assert loaded(text, *first) is not None
     monkeypatch.setattr(objects, "_target", lambda: "another")

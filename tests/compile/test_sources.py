@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba", reason="Numba is not installed")
 
 import mcfsim as mcf
-from mcfsim.compile import intrinsics, loops, sources
+from mcfsim.compile import intrinsics, sources, words
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.tracing import trace
 from mcfsim.random import RandomWords
@@ -25,7 +25,7 @@ def kept(tmp_path, monkeypatch):
     """Where sources lie, and what forgets all that this process has loaded of them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    loaded = (sources._loaded, loops._loop, loops._rows)
+    loaded = (sources._loaded, words._loop, words._rows)
 
     def forget():
         for function in loaded:
@@ -43,9 +43,9 @@ def negative():
 
 def drawn():
     stream = RandomWords(3, step=2, stream=1)
-    assert np.array_equal(loops.draw(stream, 5, 9, 32, "test"), stream.words(5, 9))
+    assert np.array_equal(words.draw(stream, 5, 9, 32, "test"), stream.words(5, 9))
     rows = np.zeros((2, 8), np.int32)
-    loops.draw_rows(stream, np.arange(2), 0, rows)
+    words.draw_rows(stream, np.arange(2), 0, rows)
     assert np.array_equal(rows.view(np.uint32), [stream.of(place).words(0, 8) for place in range(2)])
 
 
@@ -57,7 +57,7 @@ def test_damaged_files_are_made_anew(use, damage, kept):
     folder, forget = kept
     use()
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert {path.suffix for path in files} == {".py", ".pyc", ".nbi", ".nbc"}
+    assert {path.suffix for path in files} == {".py", ".pyc", ".nbi", ".nbc", ".object"}
     for suffix in (".nbi", ".nbc", ".pyc", ".py"):
         for path in files:
             if path.suffix == suffix:
@@ -88,7 +88,7 @@ def test_a_cache_that_cannot_be_written_is_made_elsewhere(kept):
 def test_sources_call_what_their_names_depend_on_and_nothing_else(monkeypatch):
     for text, called in (
         (Loop(NEGATIVE).with_scalars({}).source, {"mcfsim.compile.intrinsics"}),
-        (loops.source_of_words(), {"mcfsim.compile.intrinsics"}),
+        (words.source_of_words(), {"mcfsim.compile.intrinsics"}),
         (sources._called_functions().decode(), set()),
     ):
         nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import suppress
-from multiprocessing.spawn import get_executable
 from queue import Empty, Queue
 from threading import Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mcfsim.compile.sources import called
+
+if TYPE_CHECKING:
+    import subprocess
 
 #: Seconds that the process waits for another loop.
 _PATIENCE = 5.0
@@ -58,6 +59,9 @@ class Compiler:
         return self._process is not None and self._owner == os.getpid() and self._process.poll() is None
 
     def _begin(self) -> None:
+        import subprocess
+        from multiprocessing.spawn import get_executable
+
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import platform
 import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,9 @@ def path_of(source: Path, name: str, kinds: Sequence[Kind]) -> Path:
 @lru_cache(maxsize=1)
 def _host() -> tuple[str, ...]:
     """Return LLVM's version and the kind of processor: hosts that share a folder need not share files."""
+    import platform
+    from importlib.metadata import version
+
     about = version("llvmlite"), platform.system(), platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -85,7 +85,7 @@ def test_the_process_ends_with_whoever_asks_and_at_what_it_cannot_compile(compil
 
 
 def test_where_no_process_can_be_begun_nothing_is(compiler, monkeypatch):
-    monkeypatch.setattr(ahead, "get_executable", lambda: "/nowhere/python")
+    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "/nowhere/python")
     assert not compiler.ask("text", "loop", np.int64(0))
     assert not compiler.is_running()
     loops, program = Loops("exact"), trace(two_sum, "bfloat16", lines=False)

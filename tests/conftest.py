@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
+from mcfsim.compile.ahead import COMPILER
 from mcfsim.oracle import same
 
 pytest_plugins = ["pytester", "tests.costs"]
@@ -118,6 +119,12 @@ def _sample(cases: list[pytest.Function]) -> set[pytest.Function]:
 def _width_of_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the width that a terminal, or what distributes the tests, has set for those that it starts."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_compiling_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no other process compile loops for tests: what they cost would depend on how far it is."""
+    monkeypatch.setattr(COMPILER, "ask", lambda *given: False)
 
 
 @pytest.fixture(scope="session")

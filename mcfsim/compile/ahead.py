@@ -6,6 +6,7 @@ after its last loop; with that loop, if the process that asked for it has ended.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -71,6 +72,16 @@ class Compiler:
             command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
         )
         self._owner = os.getpid()
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Let the process finish its loops alone."""
+        if self.is_running():
+            assert self._process is not None
+            assert self._process.stdin is not None
+            with suppress(OSError):
+                self._process.stdin.close()
+            self._process.returncode = 0  # without one, Popen warns that the process still runs
 
 
 #: The process of this one's; forked processes have their own.

@@ -35,8 +35,10 @@ _IMPORT, _LOAD = 6e8, 1e8
 _COMPILE, _COMPILE_DRAWN = 4.5e7, 1.6e8
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
 
-#: Cost of importing LLVM alone and of loading an object; after how much another process begins to compile.
-_LOAD_OBJECT, _AHEAD = 4e7, 1e8
+#: Cost of importing LLVM alone and of loading an object.
+_LOAD_OBJECT = 4e7
+#: Another process begins to compile after so much, and after this share of the cost of compiling.
+_AHEAD, _SHARE = 1e8, 0.25
 
 #: Errors that say why an algorithm is not compiled: no straight line, or no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
@@ -288,7 +290,7 @@ def _pays(account: _Account, numbers: list[Any], spent: float) -> bool:
         there = (waits or spent > start) and loop.is_cached(numbers)
     else:  # the other process saves an object soon after Numba has cached the loop
         there = loop.is_saved(numbers) or (spent > start and not waits and loop.is_cached(numbers))
-    if not (there or account.begun) and spent > _AHEAD:
+    if not (there or account.begun) and spent > max(_AHEAD, _SHARE * account.compiling):
         account.begun = waits = loop.compile_ahead(numbers)
     account.paid = there or (not waits and spent > start + account.compiling)
     return account.paid

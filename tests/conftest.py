@@ -28,6 +28,8 @@ def pytest_configure() -> None:
     """Let what the tests start be interrupted, also where they run in a background that ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # No other process compiles loops for tests: what they cost would depend on how far it is.
+    COMPILER.ask = lambda *given: False  # type: ignore[method-assign]
 
 
 # -- garbage ----------------------------------------------------------------------------------------------
@@ -119,12 +121,6 @@ def _sample(cases: list[pytest.Function]) -> set[pytest.Function]:
 def _width_of_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the width that a terminal, or what distributes the tests, has set for those that it starts."""
     monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(autouse=True)
-def _no_compiling_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no other process compile loops for tests: what they cost would depend on how far it is."""
-    monkeypatch.setattr(COMPILER, "ask", lambda *given: False)
 
 
 @pytest.fixture(scope="session")

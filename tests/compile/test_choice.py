@@ -11,7 +11,6 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.compile import choice, trace
-from mcfsim.compile.ahead import COMPILER
 from mcfsim.compile.choice import Loops, is_available
 from mcfsim.compile.loops import CompilationError, Loop
 from mcfsim.compile.tracing import record
@@ -44,7 +43,6 @@ PAYING = {
 def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
     # Whether a loop is there already decides when it pays.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(COMPILER, "ask", lambda *given: False)
     if name == "written":
         monkeypatch.setattr(choice, "is_available", lambda: False)
     (ask, size), loops, calls = PAYING[name], Loops("exact", checked=name == "folded"), 0
@@ -141,7 +139,6 @@ def test_if_numba_fails_numpy_does_the_work(monkeypatch):
         raise SystemError("no registers")
 
     monkeypatch.setattr("mcfsim.compile.loops.called", fail)
-    monkeypatch.setattr(COMPILER, "ask", lambda *given: False)
     loops = Loops("exact", checked=False)
     with pytest.warns(RuntimeWarning, match="two_sum could not be .*: no registers; NumPy does the work"):
         assert loops.bound_loop(lambda: PROGRAM, 10**10, None) is None

@@ -15,10 +15,13 @@ from mcfsim.compile.device_rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import RoundingKernel, for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.kernels.element.codes import has_codes
+from mcfsim.kernels.native import native_dtype
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
-from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK
+from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK, scratch
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +60,9 @@ def round_to(
         the word of its index in row-major order, of 16 bits if these suffice. An array has one word for each
         element; only the CPU takes it.
     out : array or tensor, optional
-        Where to put the result; of its dtype, shape and device. It may be `x` itself, or overlap it.
+        Where to put the result; of its dtype, shape and device. It may be `x` itself, or overlap it. Or an
+        array for codes (see `mcfsim.codec.encode`), of unsigned integers of the format's width or of its
+        dtype in NumPy or ml_dtypes: numbers are then read and codes written in one pass.
     threads : int, optional
         Threads that share the blocks of a large array, or of a CPU tensor.
     compiled : bool, optional
@@ -71,7 +76,7 @@ def round_to(
         The values. A float32 array gives float32, or float64 if float32 does not hold the format. A float64
         array gives float64. An array of a shorter float or of integers gives the format's carrier (float32
         if it holds the format). A tensor is rounded on its device and gives a tensor there, of these dtypes.
-        A number gives a float.
+        A number gives a float. With `out`, that.
 
     Notes
     -----
@@ -87,7 +92,8 @@ def round_to(
     ImportError
         If a loop must be compiled, but Numba is not installed or is switched off.
     ValueError
-        If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1.
+        If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1. Or if a NaN is
+        to become a code of a format that has none for it; `out` is then written in part.
     UnsupportedFormatError
         If float64 cannot hold the format, or an integer cannot be rounded once.
     ProcessorError
@@ -117,28 +123,40 @@ def round_to(
     array = real_array(x)
     draw = word_source(random, rounding, array.shape)
     target, kernel = _kernel_for(array.dtype, fmt, rounding)
+    encodes = out is not None and _takes_codes(out, fmt, target)
+    results = code_dtype(fmt) if encodes else target
     if out is not None:
-        _check_out(out, target, array.shape)
+        _check_out(out, out.dtype if encodes else target, array.shape)
         if out is not x and np.may_share_memory(out, array):
             array = array.copy()  # another view of this memory would be overwritten before it is read
     if array.dtype.kind in "iu":
         result = _round_integers(array, fmt, rounding, target, draw)
         if out is None:
             return result
-        np.copyto(out, result)
+        if encodes:
+            _encode(result, fmt, out.view(results))
+        else:
+            np.copyto(out, result)
         return out
 
     def drawing(start: int, block: NDArray[Any], rounded: NDArray[Any]) -> None:
         kernel(block, rounded, draw(start, block.size))
 
+    def encoding(start: int, block: NDArray[Any], codes: NDArray[Any]) -> None:
+        rounded = scratch("rounded", block.size, target)
+        kernel(block, rounded, draw(start, block.size))
+        _encode(rounded, fmt, codes)
+
     on_block: Callable[[int, NDArray[Any], NDArray[Any]], None] = (
-        drawing if rounding.stochastic else kernel.round_block
+        encoding if encodes else drawing if rounding.stochastic else kernel.round_block
     )
     block_size = BLOCK
     inside = not rounding.stochastic or isinstance(random, RandomWords)
+    inside &= has_codes(fmt) or not encodes
     if inside and (compiled or (compiled is None and array.size > BLOCK)):
         words = {0: random} if isinstance(random, RandomWords) else {}
-        loop = loops(wide=target == FLOAT64).bound_loop(
+        options = {"packed": True} if encodes else {"wide": target == FLOAT64}
+        loop = loops(**options).bound_loop(
             lambda: rounding_program(target, fmt, rounding), array.size, compiled, words=lambda program: words
         )
         if loop is not None:
@@ -149,9 +167,10 @@ def round_to(
     if rounding.stochastic:  # words want large blocks; some kernels have many intermediates
         block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4
     ordered = rounding.stochastic
-    return for_each_block(
-        on_block, [array], target, 1, out=out, threads=threads, ordered=ordered, block=block_size
-    )[0]
+    block: dict[str, Any] = {"threads": threads, "ordered": ordered, "block": block_size}
+    written = None if out is None else out.view(results)
+    (result,) = for_each_block(on_block, [array], target, 1, results=results, out=written, **block)
+    return result if out is None else out
 
 
 def _round_tensor(
@@ -230,6 +249,25 @@ def _as_number(x: Any) -> Any:
         return None
     to_fraction(x)
     return x
+
+
+def _takes_codes(out: Any, fmt: Format, target: np.dtype[Any]) -> bool:
+    """Return whether an array is for codes, and not for numbers of the carrier."""
+    if not isinstance(out, np.ndarray) or out.dtype == target:
+        return False
+    if out.dtype == code_dtype(fmt):
+        return True
+    try:
+        return bool(out.dtype == native_dtype(fmt))
+    except UnsupportedFormatError:
+        return False
+
+
+def _encode(x: NDArray[Any], fmt: Format, codes: NDArray[Any]) -> None:
+    """Write the codes of values."""
+    if not fmt.has_nan and np.isnan(x).any():
+        raise ValueError(f"{fmt} has no code for NaN")
+    codes[...] = codes_by_kind(fmt).encode(x)
 
 
 def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:

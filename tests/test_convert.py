@@ -177,7 +177,7 @@ BEYOND = [
     for x in (1.0, np.ones(2), np.ones(2, np.int8), THIRD)
     for p, emin, emax in ((54, -1022, 1023), (8, -1023, 127), (8, -126, 1024), (4, 980, 990))
 ]
-NO_PLACES = [np.empty(3, "f8"), np.empty(3, ">f4"), np.empty(3, ml_dtypes.bfloat16), np.empty(4, "f4")]
+NO_PLACES = [np.empty(3, "f8"), np.empty(3, ">f4"), np.empty(3, ml_dtypes.float8_e5m2), np.empty(4, "f4")]
 
 
 def into(out, x=None):

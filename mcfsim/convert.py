@@ -61,8 +61,8 @@ def round_to(
         element; only the CPU takes it.
     out : array or tensor, optional
         Where to put the result; of its dtype, shape and device. It may be `x` itself, or overlap it. Or an
-        array for codes (see `mcfsim.codec.encode`), of unsigned integers of the format's width or of its
-        dtype in NumPy or ml_dtypes: numbers are then read and codes written in one pass.
+        array or CPU tensor for codes (see `mcfsim.codec.encode`), of unsigned integers of the format's width
+        or of its dtype in NumPy, ml_dtypes or PyTorch: numbers are read and codes written in one pass.
     threads : int, optional
         Threads that share the blocks of a large array, or of a CPU tensor.
     compiled : bool, optional

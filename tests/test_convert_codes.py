@@ -95,3 +95,18 @@ def test_integers_numbers_without_a_code_and_other_arrays():
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         mcf.round_to(np.ones(4, np.float32), "float8_e5m2", out=out)
+
+
+def test_tensors_are_filled():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(numbers("bfloat16"))
+    for fmt, dtype in (
+        ("bfloat16", torch.bfloat16),
+        ("float16", torch.float16),
+        ("e4m3fn", torch.float8_e4m3fn),
+    ):
+        rounded = mcf.round_to(x, fmt, "toward_zero")
+        for out in (torch.empty(x.shape, dtype=dtype), torch.empty(x.shape, dtype=torch.uint8)):
+            if out.dtype.itemsize == dtype.itemsize:
+                assert mcf.round_to(x, fmt, "toward_zero", out=out) is out
+                assert torch.equal(out.view(dtype).to(torch.float32), rounded)

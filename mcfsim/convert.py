@@ -144,7 +144,7 @@ def round_to(
 
     def encoding(start: int, block: NDArray[Any], codes: NDArray[Any]) -> None:
         rounded = scratch("rounded", block.size, target)
-        kernel(block, rounded, draw(start, block.size))
+        drawing(start, block, rounded)
         _encode(rounded, fmt, codes)
 
     on_block: Callable[[int, NDArray[Any], NDArray[Any]], None] = (
@@ -166,10 +166,17 @@ def round_to(
 
     if rounding.stochastic:  # words want large blocks; some kernels have many intermediates
         block_size = LARGE_BLOCK if target == FLOAT32 and type(fmt) is Format else BLOCK // 4
-    ordered = rounding.stochastic
-    block: dict[str, Any] = {"threads": threads, "ordered": ordered, "block": block_size}
-    written = None if out is None else out.view(results)
-    (result,) = for_each_block(on_block, [array], target, 1, results=results, out=written, **block)
+    (result,) = for_each_block(
+        on_block,
+        [array],
+        target,
+        1,
+        results=results,
+        out=None if out is None else out.view(results),
+        threads=threads,
+        ordered=rounding.stochastic,
+        block=block_size,
+    )
     return result if out is None else out
 
 

@@ -63,29 +63,28 @@ class Compiler:
         import subprocess
         from multiprocessing.spawn import get_executable
 
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
+        self.leave()
         command = [get_executable(), "-c", _START, json.dumps(sys.path)]
         nothing = subprocess.DEVNULL
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
         )
         self._owner = os.getpid()
-        atexit.register(self._leave)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Let the process finish its loops alone."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
         if self.is_running():
-            assert self._process is not None
-            assert self._process.stdin is not None
-            with suppress(OSError):
-                self._process.stdin.close()
             self._process.returncode = 0  # without one, Popen warns that the process still runs
 
 
 #: The process of this one's; forked processes have their own.
 COMPILER = Compiler()
+atexit.register(COMPILER.leave)
 
 
 def serve() -> None:
@@ -102,11 +101,10 @@ def serve() -> None:
     Thread(target=read, daemon=True).start()
     status = 1
     try:
-        while (line := asked.get(timeout=_PATIENCE)) is not None:
-            text, name, kinds = json.loads(line)
-            called(text, name, *(_argument(*kind) for kind in kinds))
-        status = 0
-    except Empty:
+        with suppress(Empty):
+            while (line := asked.get(timeout=_PATIENCE)) is not None:
+                text, name, kinds = json.loads(line)
+                called(text, name, *(_argument(*kind) for kind in kinds))
         status = 0
     finally:
         os._exit(status)  # at once: the reader may hold standard input

@@ -56,13 +56,19 @@ def _host() -> tuple[str, ...]:
     return *about, *sorted({x for x in lines if x.startswith(said)})
 
 
+def _processor() -> tuple[str, str]:
+    """Return LLVM's name of the processor, and the features that it has."""
+    from llvmlite import binding
+
+    return binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+
+
 def _target() -> str:
     """Return what LLVM compiles for: its version, the system, the processor and its features."""
     import llvmlite
     from llvmlite import binding
 
-    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return " ".join((llvmlite.__version__, binding.get_default_triple(), *host))
+    return " ".join((llvmlite.__version__, binding.get_default_triple(), *_processor()))
 
 
 def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
@@ -84,8 +90,8 @@ def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
 
     signature = tuple(map(typeof, arguments))
     compiled = function.overloads.get(signature)
-    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    if compiled is None or cpu_target.target_context.codegen().magic_tuple()[1] != host[0]:
+    processor = _processor()
+    if compiled is None or cpu_target.target_context.codegen().magic_tuple()[1] != processor[0]:
         return False
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -96,7 +102,7 @@ def save(path: Path, function: Any, arguments: Sequence[Any]) -> bool:
     for other in module.functions:
         if other.name != entry and not other.is_declaration:
             other.linkage = "internal"
-    machine = _machine(*host)
+    machine = _machine(*processor)
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
     passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(0)))

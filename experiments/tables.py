@@ -48,8 +48,8 @@ from experiments import (
 )
 from experiments import claims as statements
 from experiments.common import read_result
+from mcfsim.compile.llvm_source import source
 from mcfsim.compile.lowering import lower
-from mcfsim.compile.numba_source import source
 from mcfsim.compile.tracing import trace
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import Grid, Posit, digits, format_table
@@ -322,7 +322,7 @@ def texts() -> str:
 def two_sum_loop() -> str:
     """Return the generated source of 2Sum in bfloat16."""
     lowered = lower(trace(mcf.two_sum, "bfloat16"), ())
-    return f"```py\n{source(lowered, 'two_sum, 6 operations.')}```"
+    return f"```llvm\n{source(lowered, 'two_sum, 6 operations.')}```"
 
 
 def two_sum_kernel() -> str:

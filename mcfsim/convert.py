@@ -66,8 +66,8 @@ def round_to(
     threads : int, optional
         Threads that share the blocks of a large array, or of a CPU tensor.
     compiled : bool, optional
-        Whether a loop compiled by Numba rounds arrays of floats and CPU tensors of floats, with the same
-        bits. None: if Numba is installed and compiling pays. Stochastic rounding by an array of words is
+        Whether a loop compiled by LLVM rounds arrays of floats and CPU tensors of floats, with the same
+        bits. None: if llvmlite is installed and compiling pays. Stochastic rounding by an array of words is
         never compiled.
 
     Returns
@@ -90,7 +90,7 @@ def round_to(
         or requires grad; if `out` is no array, or no tensor although `x` is one; if `threads` is no int or
         `compiled` no bool; or if a device other than the CPU is given random words as an array.
     ImportError
-        If a loop must be compiled, but Numba is not installed or is switched off.
+        If a loop must be compiled, but llvmlite is not installed.
     ValueError
         If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1. Or if a NaN is
         to become a code of a format that has none for it; `out` is then written in part.

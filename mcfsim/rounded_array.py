@@ -87,7 +87,7 @@ def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: 
     """
     ar = arithmetic(get_format(fmt), rounding, **options)
     if not isinstance(ar, NumpyArithmetic):
-        raise ValueError(f"arrays are computed by backend 'numpy' or 'numba', not {options['backend']!r}")
+        raise ValueError(f"arrays are computed by backend 'numpy' or 'llvm', not {options['backend']!r}")
     return _entered(x, ar)
 
 

@@ -18,7 +18,7 @@ from tests.oracle.operands import corners
 
 NAMES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "tf32")
 OTHERS = ("int8", "posit16", "float4_e2m1fn", "float6_e3m2fn", "float32", "float64")
-COMPILED = [False, pytest.param(True, marks=pytest.mark.skipif(not find_spec("numba"), reason="no Numba"))]
+COMPILED = [False, pytest.param(True, marks=pytest.mark.skipif(not find_spec("llvmlite"), reason="no LLVM"))]
 
 
 def numbers(fmt, dtype=np.float32, size=3000):

@@ -81,7 +81,7 @@ def test_all_draw_the_words_of_the_counter(bits):
 def makers_of_words():
     """Yield what draws: words, a first index, how many, of how many bits."""
     yield lambda words, start, count, bits: words.draws(start, count, bits)
-    if find_spec("numba") is not None:
+    if find_spec("llvmlite") is not None:
         from mcfsim.compile.words import draw, draw_rows
 
         def rows(words, start, count, bits):

@@ -18,6 +18,7 @@ from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame, ShareSums
 from mcfsim.analysis.compiled_attribution import AttributionLoop, pays
 from mcfsim.analysis.error_report import Report
+from mcfsim.analysis.numba_source import is_available
 from mcfsim.analysis.rounded_function import Output, RoundedFunction
 from mcfsim.analysis.samplers import Inputs, in_order, inputs_of, operand_names
 from mcfsim.analysis.truth import TruthCheck, of_function, of_program
@@ -134,6 +135,10 @@ def analyse(
         )
     check_threads(threads)
     check_compiled(compiled)
+    if compiled and not is_available():
+        raise ImportError(
+            "a compiled analysis needs Numba, which NUMBA_DISABLE_JIT switches off: pip install 'mcfsim[jit]'"
+        )
     whole_number("truth", truth, least=0)
     drawn = inputs_of(function, inputs, options, count, seed)
     function = in_order(function, operand_names(function, options, inputs))

@@ -15,10 +15,10 @@ from inspect import getsource, isfunction
 from typing import Any, NamedTuple
 
 from mcfsim.analysis import attribution_loop, own_errors, passed_errors, secants
+from mcfsim.analysis.numba_source import NJIT, constants_of, expression
 from mcfsim.analysis.own_errors import applies
 from mcfsim.analysis.rounded_run import is_exact
 from mcfsim.compile.lowering import lower
-from mcfsim.compile.numba_source import NJIT, constants_of, expression
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.sources import indented, module_head, statements
@@ -186,9 +186,9 @@ from numba import njit
 from mcfsim.analysis.attribution_loop import BOUND, ERROR, FACTOR, FIELDS, LANES, MARGIN
 from mcfsim.analysis.attribution_loop import OWN, SENSITIVITY, VALUE
 from mcfsim.analysis.secants import NODES, WEIGHTS
-from mcfsim.compile.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
-from mcfsim.compile.intrinsics import prefer_whole_vectors, row_float32, row_float64, select, sqrt
-from mcfsim.compile.intrinsics import u32, u64
+from mcfsim.analysis.intrinsics import bits32, bits64, f32, f64, i32, i64, number32, number64
+from mcfsim.analysis.intrinsics import prefer_whole_vectors, row_float32, row_float64, select, sqrt
+from mcfsim.analysis.intrinsics import u32, u64
 
 
 @njit

@@ -18,13 +18,12 @@ from mcfsim.analysis import attribution_source
 from mcfsim.analysis.attribution_source import MOST_NUMBERS, Branch, source
 from mcfsim.analysis.blame import SUMMED, ShareSums
 from mcfsim.analysis.bounds import ends, largest_unit
+from mcfsim.analysis.numba_source import called, is_available, is_cached
 from mcfsim.analysis.own_errors import applies
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import is_exact, run
 from mcfsim.checks import check_processor
-from mcfsim.compile.choice import is_available
 from mcfsim.compile.program import ProgramStep, Register
-from mcfsim.compile.sources import called, is_cached
 from mcfsim.kernels.real_numbers import as_float
 
 Array = NDArray[np.float64]

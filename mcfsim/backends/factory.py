@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcfsim.backends.torch import TorchArithmetic, TorchNativeArithmetic
 
 
-BACKENDS = ("numpy", "numba", "torch", "native", "exact")
+BACKENDS = ("numpy", "llvm", "torch", "native", "exact")
 
 
 def arithmetic(
@@ -41,11 +41,11 @@ def arithmetic(
         See `Overflow`.
     underflow : {"gradual", "flush_inputs", "flush_before", "flush_after"}, optional
         See `Underflow`.
-    backend : {"numpy", "numba", "torch", "native", "exact"}, optional
-        ``numpy``: the emulator. ``numba``: the same, with all algorithms on arrays compiled
-        (``compiled=True``). ``torch``: the same on PyTorch tensors of one device. ``native``: the type of
-        NumPy or ml_dtypes, or, if a ``device`` is given, of PyTorch on tensors there; nearest even only.
-        ``exact``: mpmath, not rounded to a format.
+    backend : {"numpy", "llvm", "torch", "native", "exact"}, optional
+        ``numpy``: the emulator. ``llvm``: the same, with all algorithms on arrays compiled
+        (``compiled=True``); ``numba`` means the same. ``torch``: the same on PyTorch tensors of one device.
+        ``native``: the type of NumPy or ml_dtypes, or, if a ``device`` is given, of PyTorch on tensors there;
+        nearest even only. ``exact``: mpmath, not rounded to a format.
     **options
         Options of the arithmetic. `NumpyArithmetic`: ``scalars``, ``threads``, ``random``, ``compiled``.
         `TorchArithmetic`: the first three of these, ``device`` (``"cpu"``, or a device on which PyTorch
@@ -55,7 +55,7 @@ def arithmetic(
     Raises
     ------
     ImportError
-        If the backend needs PyTorch or Numba, and it is not installed.
+        If the backend needs PyTorch or llvmlite, and it is not installed.
     ValueError
         If a name is unknown, or the backend does not support the arguments.
     ProcessorError
@@ -78,9 +78,9 @@ def arithmetic(
     fmt = get_format(fmt)
     if backend == "numpy":
         return NumpyArithmetic(fmt, policy, **options)
-    if backend == "numba":
+    if backend in ("llvm", "numba"):
         if options.pop("compiled", True) is False:
-            raise ValueError("backend 'numba' compiles; compiled=False contradicts it")
+            raise ValueError(f"backend {backend!r} compiles; compiled=False contradicts it")
         return NumpyArithmetic(fmt, policy, compiled=True, **options)
     if backend == "torch":
         from mcfsim.backends.torch import TorchArithmetic

@@ -18,6 +18,7 @@ from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.folds import FoldRun
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, ProgramStep
+from mcfsim.compile.rolling import MANY
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -31,9 +32,6 @@ from mcfsim.protocol import Arithmetic, Forwarding, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-
-#: From this many operands on, it is worth searching an algorithm for repeated parts.
-_MANY = 32
 
 
 class NumpyArithmetic(Forwarding):
@@ -56,8 +54,8 @@ class NumpyArithmetic(Forwarding):
         index 0. Threads that share the arithmetic never share a word, but their scheduling decides which
         operation of the stream each of them takes.
     compiled : bool, optional
-        Whether Numba compiles algorithms to loops, with the same bits. True: for arrays of any size. False:
-        never. None: if Numba is installed and there has been enough work on large arrays for compiling to
+        Whether LLVM compiles algorithms to loops, with the same bits. True: for arrays of any size. False:
+        never. None: if llvmlite is installed and there has been enough work on large arrays for compiling to
         pay. Operations on Python numbers alone are never compiled.
 
     Attributes
@@ -76,7 +74,7 @@ class NumpyArithmetic(Forwarding):
     UnsupportedFormatError
         If float64 does not hold the format, or an operation has no exact path.
     ImportError
-        If algorithms must be compiled, but Numba is not installed or is switched off.
+        If algorithms must be compiled, but llvmlite is not installed.
     ProcessorError
         Here and in operations, if the processor is set to treat subnormal numbers as zeros, or not to round
         to nearest.
@@ -201,11 +199,12 @@ class NumpyArithmetic(Forwarding):
             return _unflatten(shapes[0], scalars)
         shape = _broadcast(arrays.values())
         recorded = lru_cache(maxsize=1)(partial(self._recorded, function, layout, leaves, options))
-        if self.compiled is not False and len(leaves) >= _MANY:
+        whole = self.compiled or (self.compiled is None and math.prod(shape) > BLOCK)
+        if self.compiled is not False and (whole or len(leaves) >= MANY):
             folded = self._folded(recorded, arrays, shape)
             if folded is not None:
                 return folded
-        if self.compiled or (self.compiled is None and math.prod(shape) > BLOCK):
+        if whole:
             compiled = self._compiled(recorded, math.prod(shape))
             if compiled is not None:
                 bound_loop, nested = compiled
@@ -273,7 +272,7 @@ class NumpyArithmetic(Forwarding):
         arrays: dict[int, NDArray[Any]],
         shape: tuple[int, ...],
     ) -> Any:
-        """Return a function's results from compiled loops over its repeated parts, or None without such."""
+        """Return a function's results from compiled loops over its parts, or None if one loop is enough."""
         fold = loops(self.scalars, checked=True).fold(recorded, math.prod(shape), self.compiled)
         if fold is None:
             return None

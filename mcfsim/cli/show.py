@@ -120,7 +120,7 @@ def _text(recorded: RecordedText) -> None:
     say_text(recorded.source.rstrip())
 
 
-def _numba(recorded: RecordedText) -> None:
+def _llvm(recorded: RecordedText) -> None:
     from mcfsim.report.costs import generated_source
 
     say_text(generated_source(recorded).rstrip())
@@ -161,7 +161,7 @@ VIEWS: dict[str, Callable[[RecordedText], None]] = {
     "pseudocode": _pseudocode,
     "text": _text,
     "network": _network,
-    "numba": _numba,
+    "llvm": _llvm,
     "triton": _triton,
     "cost": _cost,
 }
@@ -193,7 +193,7 @@ def show(
         str,
         Option(
             "--as",
-            help="pseudocode; text, its Python; network, a drawing; numba or triton, the generated source; "
+            help="pseudocode; text, its Python; network, a drawing; llvm or triton, the generated source; "
             "cost.",
         ),
     ] = "pseudocode",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
@@ -13,11 +14,11 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.compile.ahead import COMPILER
-from mcfsim.compile.folds import Fold, roll, trusted
+from mcfsim.compile.folds import Fold, trusted
 from mcfsim.compile.lines import AsBits, Epilogue
 from mcfsim.compile.loops import BoundLoop, CompilationError, Loop, RowLoop
 from mcfsim.compile.program import Program
-from mcfsim.compile.sources import is_switched_off
+from mcfsim.compile.rolling import Rolled, is_long, roll
 from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.operation_plan import Way, plan
@@ -29,16 +30,18 @@ _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.R
 _DRAWN = 8.0
 #: Fixed cost of a call, however few elements there are.
 _CALL = 8e3
-#: Cost of importing Numba and of loading a loop from its cache, in nanoseconds.
-_IMPORT, _LOAD = 6e8, 1e8
-#: Cost of compiling an operation, and one that draws random words; and of generating their source.
-_COMPILE, _COMPILE_DRAWN = 4.5e7, 1.6e8
+#: Cost of importing LLVM, of loading an object, and of compiling: a loop, an operation by its way, and words.
+_IMPORT, _LOAD, _COMPILE = 4e7, 3e6, 2e7
+_COMPILED = {Way.NATIVE: 2e6, Way.WIDE: 5e6, Way.EXACT: 5e6, Way.STICKY: 1.5e7, Way.REFUSED: 2e6}
+_COMPILED_DRAWN = 1e7
+#: Cost of writing the calls of an operation, and of one that draws random words.
 _WRITE, _WRITE_DRAWN = 2e6, 8e6
-
-#: Cost of importing LLVM alone and of loading an object.
-_LOAD_OBJECT = 4e7
-#: Another process begins to compile after so much, and after this share of the cost of compiling.
-_AHEAD, _SHARE = 1e8, 0.25
+#: A thread begins to compile after this share of what that costs.
+_SHARE = 0.25
+#: The most operations of a loop: compiling more would take gigabytes.
+MOST = 1500
+#: How many rolled algorithms are kept.
+_MANY = 64
 
 #: Errors that say why an algorithm is not compiled: no straight line, or no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
@@ -47,16 +50,9 @@ _lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
-def _is_installed() -> bool:
-    return find_spec("numba") is not None
-
-
 def is_available() -> bool:
-    """Return whether Numba, with all that compiling needs, is installed and not switched off.
-
-    Nothing is imported.
-    """
-    return _is_installed() and not is_switched_off()
+    """Return whether LLVM is installed; nothing is imported."""
+    return find_spec("llvmlite") is not None
 
 
 def check_compiled(compiled: Any) -> None:
@@ -67,14 +63,12 @@ def check_compiled(compiled: Any) -> None:
     TypeError
         If it is something else.
     ImportError
-        If it is True, and Numba is not installed or is switched off by NUMBA_DISABLE_JIT.
+        If it is True, and llvmlite is not installed.
     """
     if compiled is not None and not isinstance(compiled, bool):
         raise TypeError(f"compiled must be True, False or None, not {compiled!r}")
     if compiled and not is_available():
-        if _is_installed() and is_switched_off():
-            raise ImportError("compiled loops need Numba's compiler, which NUMBA_DISABLE_JIT switches off")
-        raise ImportError("compiled loops need Numba: pip install 'mcfsim[jit]'")
+        raise ImportError("compiled loops need LLVM (llvmlite): pip install 'mcfsim[jit]'")
 
 
 @lru_cache(maxsize=16)
@@ -91,13 +85,17 @@ class _Account:
     ----------
     loop : Loop
     element, writing, compiling : float
-        The cost of an element without compiling, of writing the loop, and of compiling it.
+        The cost of an element without compiling, of writing its calls, and of compiling it.
     spent : float
         The cost of all elements so far without compiling.
     look : float
         How much must be spent before files are looked for again.
-    begun, paid, failed : bool
-        Whether another process was asked to compile, whether compiling paid once, and whether it failed.
+    begun : int
+        The process whose thread was asked to compile; 0 if none was.
+    paid, failed : bool
+        Whether compiling paid once, and whether it failed.
+    error : Exception, optional
+        Why a thread failed to compile.
     """
 
     loop: Loop
@@ -105,33 +103,68 @@ class _Account:
     writing: float
     compiling: float
     spent: float = 0.0
-    look: float = _LOAD_OBJECT
-    begun: bool = False
+    look: float = 0.0
+    begun: int = 0
     paid: bool = False
     failed: bool = False
+    error: Exception | None = None
 
     @classmethod
     def of(cls, loop: Loop) -> _Account:
         """Return the account of a new loop."""
-        drawn = sum(step.draw is not None for step in loop.program.steps)
-        plain = len(loop.program.steps) - drawn
         cost = 0.0 if loop.epilogue is None else loop.epilogue.cost
+        writing, compiling = 0.0, _COMPILE
         for step in loop.program.steps:
-            fmt = step.result.format
+            fmt, drawn = step.result.format, step.draw is not None
             entry = plan(fmt, step.rounding, carrier_of(fmt)).values.get(step.operation)
-            cost += _COST[Way.NATIVE if entry is None else entry.way] + (0.0 if step.draw is None else _DRAWN)
-        writing, compiling = plain * _WRITE + drawn * _WRITE_DRAWN, plain * _COMPILE + drawn * _COMPILE_DRAWN
+            way = Way.NATIVE if entry is None else entry.way
+            cost += _COST[way] + _DRAWN * drawn
+            writing += _WRITE_DRAWN if drawn else _WRITE
+            compiling += _COMPILED[way] + _COMPILED_DRAWN * drawn
         return cls(loop, cost, writing, compiling)
+
+    def compile(self, numbers: list[Any]) -> None:
+        """Compile or load the loop, in a thread."""
+        try:
+            self.loop.with_numbers(numbers)
+        except Exception as error:
+            self.error = error
+
+    def pays(self, numbers: list[Any], now: float) -> bool:
+        """Return whether the loop is ready, or is to be compiled or loaded here; see `Loops`.
+
+        `now` is what the current call costs without it, with what is sure to follow.
+
+        Raises
+        ------
+        CompilationError
+            If a thread failed to compile it.
+        """
+        if self.error is not None and not self.failed:
+            raise CompilationError(str(self.error)) from self.error
+        if self.paid or self.failed or not is_available():
+            return self.paid
+        loading = _LOAD + (0.0 if "llvmlite" in sys.modules else _IMPORT)
+        cost, spent = loading + self.compiling, self.spent + now
+        if self.begun == os.getpid():
+            self.paid = self.loop.is_ready(numbers)
+        elif now > cost:
+            self.paid = True
+        elif spent > max(loading, self.look):
+            self.look = 1.2 * spent  # to look for files at each call would cost more than small calls do
+            self.paid = self.loop.is_saved(numbers)
+            if not self.paid and spent > _SHARE * cost:
+                self.begun = os.getpid() if COMPILER.ask(partial(self.compile, numbers)) else 0
+                self.paid = not self.begun and spent > cost
+        return self.paid
 
 
 class Loops:
     """The loops of programs: compiled on demand or once that pays, and run by NumPy until then if that pays.
 
-    A program is compiled unasked by another process, once its uncompiled time exceeds `_AHEAD`, and its
-    object is loaded once that exceeds the cost of loading. That time counts the elements of all calls so far,
-    the current one and those known to follow. Without an object or such a process, it is compiled or loaded
-    here once that time exceeds the estimated cost. So no work takes much more than twice the time that it
-    would have taken had its amount been known.
+    A program is compiled or loaded unasked at once, if the current call and those known to follow cost more
+    without it; loaded, once all calls so far did; else compiled by a thread, once they cost `_SHARE` of what
+    compiling does. So no work takes much more time than it would have taken had its amount been known.
 
     Parameters
     ----------
@@ -144,6 +177,7 @@ class Loops:
     def __init__(self, scalars: Scalars, **options: bool) -> None:
         self._scalars, self._options = scalars, options
         self._accounts: dict[Any, _Account] = {}
+        self._rolled: dict[Any, Rolled | None] = {}  # the last ones
 
     def bound_loop(
         self,
@@ -187,12 +221,12 @@ class Loops:
         TypeError, ValueError, UnsupportedFormatError
             If it must be compiled and cannot be: it is no straight line, or has no exact path in binary64.
         CompilationError
-            If it must be compiled, and Numba fails.
+            If it must be compiled, and LLVM fails.
 
         Warns
         -----
         RuntimeWarning
-            If it need not be compiled, and Numba fails; NumPy then does the work.
+            If it is too long to be compiled, or need not be compiled and LLVM fails; NumPy does the work.
         """
         if compiled is False or not (is_available() or by_numpy):
             return None
@@ -219,7 +253,7 @@ class Loops:
         if compiled is False or not is_available():
             return None
         try:
-            rolled = roll(record())
+            rolled = self._rolled_up(record())
             if rolled is None:
                 return None
             bound_loops = {}
@@ -235,6 +269,18 @@ class Loops:
             if compiled:
                 raise
             return None
+
+    def _rolled_up(self, recording: ProgramRecording) -> Rolled | None:
+        """Return a recording rolled up, now or before."""
+        if not is_long(recording):
+            return None
+        key = recording.key
+        with _lock:
+            if key not in self._rolled:
+                if len(self._rolled) >= _MANY:
+                    self._rolled.pop(next(iter(self._rolled)))
+                self._rolled[key] = roll(recording)
+            return self._rolled[key]
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> _Account:
         with _lock:
@@ -261,36 +307,22 @@ class Loops:
         A refusal comes before random words are taken.
         """
         given, loop = program.reals(scalars), account.loop
-        account.spent += (account.element * elements + _CALL * len(program.steps)) * rows
-        spent = account.spent + account.element * ahead
+        now = (account.element * (elements + ahead) + _CALL * len(program.steps)) * rows
+        long = len(program.steps) > MOST
         try:
-            if compiled or _pays(account, given, spent):
+            if long and compiled:
+                raise CompilationError(f"{program.name} has more than {MOST} operations that do not repeat")
+            if compiled or (not long and account.pays(given, now)):
                 return loop.with_numbers(given)
         except CompilationError as error:
-            if compiled:
+            if compiled and not long:
                 raise
             account.paid, account.failed = False, True
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
+        finally:
+            account.spent += now - account.element * ahead * rows
         if not by_numpy:
             return None
         # Outside of the line, an epilogue costs far more than its calls.
-        pays = loop.epilogue is not None or spent > account.writing
+        pays = loop.epilogue is not None or account.spent + account.element * ahead > account.writing
         return loop.on_numpy(given) if pays else None
-
-
-def _pays(account: _Account, numbers: list[Any], spent: float) -> bool:
-    """Return whether compiling or loading pays after so many nanoseconds spent; see `Loops`."""
-    if account.paid or account.failed or spent < account.look or not is_available():
-        return account.paid
-    account.look = 1.2 * spent  # to look for files at each call would cost more than small calls do
-    loop, loaded = account.loop, "numba" in sys.modules
-    start = _LOAD + _WRITE * len(loop.program.steps) + (0.0 if loaded else _IMPORT)
-    waits = account.begun and COMPILER.is_running()
-    if loaded:
-        there = (waits or spent > start) and loop.is_cached(numbers)
-    else:  # the other process saves an object soon after Numba has cached the loop
-        there = loop.is_saved(numbers) or (spent > start and not waits and loop.is_cached(numbers))
-    if not (there or account.begun) and spent > max(_AHEAD, _SHARE * account.compiling):
-        account.begun = waits = loop.compile_ahead(numbers)
-    account.paid = there or (not waits and spent > start + account.compiling)
-    return account.paid

@@ -1,7 +1,8 @@
-"""Long algorithms rolled up: bodies of operations that repeat, and compiled loops over them."""
+"""Long algorithms as several compiled loops: over bodies of operations that repeat, and piece by piece."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,203 +13,12 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
 from mcfsim.compile.loops import BoundLoop
-from mcfsim.compile.program import Program, ProgramStep, Register
-from mcfsim.compile.tracing import ProgramRecording, Traced
+from mcfsim.compile.program import ProgramStep
+from mcfsim.compile.rolling import Numbers, RepeatedBody, Rolled
 from mcfsim.compile.words import draw_rows, word_dtype
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 
-# -- what repeats -----------------------------------------------------------------------------------------
-Numbers = NDArray[np.int64]
-
-#: The longest body, the fewest repetitions, and how many steps may stand alone.
-_LONGEST, _FEWEST, _ALONE = 64, 8, 256
-#: The fewest steps of an algorithm that is rolled up, and the least factor by which that shortens it.
-_LONG, _SHORTER = 48, 4
-#: Added to operand codes that stand for no value, to distinguish them from relative operand numbers.
-_AFAR = -(1 << 48)
-
-
-@dataclass(frozen=True)
-class RepeatedBody:
-    """A stretch of a recording in which one body repeats.
-
-    Attributes
-    ----------
-    start : int
-        The number of its first step.
-    body : Program
-        One repetition. Its inputs come from outside it, and its results are used outside it. Its draws are
-        numbered from 0, in order.
-    takes, makes : array of int, one row per repetition
-        The numbers of the body's inputs and results.
-    draws : array of int, one row per repetition
-        Which of the recorded operations draw.
-    lasting : tuple of int
-        For each result, the number of repetitions after which another one may take its memory.
-    """
-
-    start: int
-    body: Program
-    takes: Numbers
-    makes: Numbers
-    draws: Numbers
-    lasting: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Rolled:
-    """A recording divided into stretches that repeat and single steps.
-
-    Attributes
-    ----------
-    recording : ProgramRecording
-    parts : tuple of RepeatedBody or int
-        In order; a single step is given by its number.
-    operands : array of int, three per step
-        The operand codes of the steps, see `ProgramRecording`.
-    results : tuple of int
-        The numbers of the values that the algorithm returns.
-    """
-
-    recording: ProgramRecording
-    parts: tuple[RepeatedBody | int, ...]
-    operands: Numbers
-    results: tuple[int, ...]
-
-    def repeated(self) -> list[RepeatedBody]:
-        """Return the stretches that repeat."""
-        return [part for part in self.parts if isinstance(part, RepeatedBody)]
-
-
-def roll(recording: ProgramRecording) -> Rolled | None:
-    """Roll up a recording; return None if that does not shorten it much, or if a result is no value."""
-    outputs = recording.outputs()
-    if len(recording.steps) < _LONG or not outputs or not all(isinstance(x, Traced) for x in outputs):
-        return None
-    first = len(recording.inputs)
-    operands = np.array(recording.operands).reshape(-1, 3)
-    # Only `round` takes values of other formats.
-    kinds, formats = np.array(recording.steps), recording.formats()
-    rounds = np.array([kind.operation == "round" for kind in recording.kinds])[kinds] & (operands[:, 0] >= 0)
-    kinds = kinds * (formats.max() + 1) + np.where(rounds, formats[operands[:, 0]], 0)
-    stretches = _stretches(kinds, np.where(operands < 0, _AFAR + operands, operands - first))
-    if sum(period for _, period, _ in stretches) * _SHORTER > kinds.size:
-        return None
-    # The time of each step, counted in repetitions and single steps.
-    lengths = np.concatenate([np.full(count, period) for _, period, count in stretches])
-    time = np.repeat(np.arange(lengths.size), lengths)
-    until = np.full(first + kinds.size, -1)
-    taken = operands >= 0
-    until[operands[taken]] = np.broadcast_to(time[:, None], taken.shape)[taken]  # the last one stays
-    results = tuple(x.number for x in outputs)
-    until[list(results)] = lengths.size
-    parts: list[RepeatedBody | int] = []
-    for start, period, count in stretches:
-        if count == 1:
-            parts.append(start)
-        else:
-            part = _repeated(recording, operands, time, until[first:], start, period, count)
-            parts += [part] if part.makes.size else []
-    return Rolled(recording, tuple(parts), operands, results)
-
-
-# -- what repeats -------------------------------------------------------------------------------------------
-def _stretches(kinds: Numbers, operands: Numbers) -> list[tuple[int, int, int]]:
-    """Return start, period and count of all stretches in order, or one of all steps if too many are alone.
-
-    Operands are numbered from the first step's result.
-    """
-    found: list[tuple[int, int, int]] = []
-    start = alone = 0
-    while start < kinds.size:
-        period, count = _longest(kinds, operands, start)
-        alone += count == 1
-        if alone > _ALONE:
-            return [(0, kinds.size, 1)]
-        found.append((start, period, count))
-        start += period * count
-    return found
-
-
-def _longest(kinds: Numbers, operands: Numbers, start: int) -> tuple[int, int]:
-    """Return period and count of the longest stretch that begins at a step, or 1 and 1 if none does."""
-    period = count = 1
-    for length in range(1, min(_LONGEST, (kinds.size - start) // _FEWEST) + 1):
-        stop = start + _FEWEST * length
-        # A few repetitions rule out most lengths.
-        if _count(kinds[start:stop], operands[start:stop], start, length) < _FEWEST:
-            continue
-        repeats = _count(kinds[start:], operands[start:], start, length, least=period * count)
-        if repeats * length > period * count:
-            period, count = length, repeats
-    return period, count
-
-
-def _count(kinds: Numbers, operands: Numbers, start: int, length: int, *, least: int = 0) -> int:
-    """Return how often the first steps repeat; 0 if the repetitions cover no more than `least` steps."""
-    if (kinds[0] != kinds[length]) or (kinds[:length] != kinds[length : 2 * length]).any():
-        return 1
-    other = kinds[:-length] != kinds[length:]
-    count = (int(other.argmax()) if other.any() else other.size) // length + 1
-    if count * length <= least:
-        return 0
-    # Operands must match by their place within a repetition; an operand from before it has place -1.
-    rows = operands[: count * length].reshape(count, -1)
-    wired = np.maximum(rows - (start + length * np.arange(count))[:, None], -1)
-    wired = np.where(rows < _AFAR // 2, rows, wired)
-    strange = (wired != wired[0]).any(axis=1)
-    return int(strange.argmax()) if strange.any() else count
-
-
-def _repeated(
-    recording: ProgramRecording,
-    operands: Numbers,
-    time: Numbers,
-    until: Numbers,
-    start: int,
-    length: int,
-    count: int,
-) -> RepeatedBody:
-    """Return a stretch; `time` is when a step runs, and `until` is when its result is last used."""
-    first, steps = len(recording.inputs), slice(start, start + length * count)
-    rows = operands[steps].reshape(count, length, 3)
-    inputs: dict[bytes, Register] = {}
-    takes: list[Numbers] = []
-    body: list[ProgramStep] = []
-    draws: list[list[int]] = []
-    for place in range(length):
-        given: list[Any] = []
-        for position in range(len(recording.codes(start + place))):
-            number, column = int(rows[0, place, position]), rows[:, place, position]
-            key = column.tobytes()
-            if 0 <= number < first + start and key not in inputs:
-                inputs[key] = Register(f"x{len(inputs)}", recording.format(number))
-                takes.append(column)
-            given.append(body[number - first - start].result if number >= first + start else inputs.get(key))
-        body.append(recording.step(start + place, given, f"t{place + 1}", len(draws)))
-        if body[-1].draw is not None:
-            draws.append(recording.draws[steps][place::length])
-    # How many repetitions later a result is last used; a result used after the stretch stays.
-    times = time[steps].reshape(count, length)
-    lasts = np.minimum(until[steps].reshape(count, length), times[-1, -1] + 1) - times
-    wanted = [place for place in range(length) if (lasts[:, place] > 0).any()]
-    made = first + start + np.arange(count * length).reshape(count, length)
-    return RepeatedBody(
-        start=start,
-        body=Program(
-            *(recording.name, tuple(inputs.values()), recording.named, tuple(body)),
-            tuple(body[place].result for place in wanted),
-            (len(draws),) if draws else (),
-        ),
-        takes=np.stack(takes, axis=1) if takes else np.empty((count, 0), np.int64),
-        makes=made[:, wanted],
-        draws=np.array(draws, np.int64).reshape(-1, count).T,
-        lasting=tuple(min(count, int(lasts[:, place].max()) + 1) for place in wanted),
-    )
-
-
-# -- compiled loops over repetitions ----------------------------------------------------------------------
 Array = NDArray[Any]
 #: Performs a step, whose operands are blocks and real scalars, given the index of their first element.
 CarryOut = Callable[[ProgramStep, int], Any]
@@ -247,20 +57,41 @@ class Fold:
         self.itemsize = max(carrier_of(fmt).itemsize for fmt in formats)
         looked_at, copied = np.zeros(values, np.bool_), np.zeros(values, np.bool_)
         copied[list(rolled.results)] = True
-        self.place, self.rows = np.full(values, -1), 0
         for part in rolled.parts:
             if isinstance(part, RepeatedBody):
                 unseen = trusted(part, rolled)
                 for place, numbers in enumerate(part.takes.T):
                     (copied if place in unseen else looked_at)[numbers] = True
-                for numbers, lasting in zip(part.makes.T, part.lasting, strict=True):
-                    self.place[numbers] = self.rows + np.arange(numbers.size) % lasting
-                    self.rows += lasting
             else:
-                copied[[number for number in rolled.operands[part] if number >= 0]] = True
-                self.place[inputs + part] = self.rows
-                self.rows += 1
+                copied[[code for code in rolled.operands[part] if code >= 0]] = True
         self.looked_at, self.copied = looked_at[:inputs], copied[:inputs]
+        self.place, self.rows = _placed(rolled, values)
+
+
+def _placed(rolled: Rolled, values: int) -> tuple[Numbers, int]:
+    """Return the row of each value that a part makes, and the number of rows; dead values give theirs up."""
+    inputs, last = len(rolled.recording.inputs), np.zeros(values, np.int64)
+    parts = [
+        ([part.takes], list(zip(part.makes.T, part.lasting, strict=True)))
+        if isinstance(part, RepeatedBody)
+        else ([rolled.operands[part][rolled.operands[part] >= 0]], [(np.array([inputs + part]), 1)])
+        for part in rolled.parts
+    ]
+    for number, (takes, makes) in enumerate(parts):
+        for numbers in (*takes, *(made for made, _ in makes)):
+            last[numbers] = number
+    last[list(rolled.results)] = len(parts)
+    place, rows, free = np.full(values, -1), 0, list[int]()
+    ends: dict[int, list[int]] = defaultdict(list)  # rows, by the last part that reads them
+    for number, (_, makes) in enumerate(parts):
+        for numbers, lasting in makes:
+            own = [free.pop() for _ in range(min(lasting, len(free)))]
+            own += range(rows, rows + lasting - len(own))
+            rows = max(rows, *(row + 1 for row in own))
+            place[numbers] = np.array(own)[np.arange(numbers.size) % lasting]
+            ends[int(last[numbers].max())] += own
+        free += ends.pop(number, [])
+    return place, rows
 
 
 @dataclass

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -15,131 +13,173 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor
 from mcfsim.compile.choice import is_available
 from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps
+from mcfsim.compile.llvm_source import array, loops
+from mcfsim.compile.llvm_text import Function, module, number
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.numba_source import (
-    IMPORTS,
-    NJIT,
-    LoopStatements,
-    constants_of,
-    expression,
-    loops,
-)
-from mcfsim.compile.sources import Statements, imported, indented, module_head, statements
+from mcfsim.compile.objects import called, is_saved
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.verbs import run
 
+Array = NDArray[Any]
+
+
 # -- the source of two loops ------------------------------------------------------------------------------
-#: Statements that find a number's place by signs: comparisons would be branches that no one can predict.
-_FIND = """\
-code = bits32({x})
-above = i32((code & i32({mask})) - i32({least}))
-above = i32(above & ~(above >> i32(31)))
-beyond = i32(above - i32({reach}))
-above = i32(i32({reach}) + (beyond & (beyond >> i32(31))))
-bucket = u32(u32(above) >> u32({shift})) + u32(u32(code) >> u32(31)) * u32({count})
-start = starts[u64(bucket)]
-missed = u32(u32(bits32({x} - bounds_of_places[u64(start)])) >> u32(31))
-reached = u8(u32(start) + u32(1) - missed)
-"""
-
-
 def group_source(line: GroupLine, places: Places | None) -> str:
     """Return the source of a module with functions ``encode`` and ``decode``.
 
-    They take the arguments of those methods of `mcfsim.compile.group_loops.GroupLoops`.
+    They take `group_tables`, and the arguments of those methods of `GroupLoops`.
     """
+    return module("Groups of numbers that share others.", _encoding(line, places), _decoding(line))
+
+
+def group_tables(line: GroupLine, places: Places | None) -> list[Array]:
+    """Return the tables that both functions take: numbers by place, bounds of places, and buckets' starts."""
+    if places is None:
+        return [] if line.text.table is None else [line.text.table]
+    beyond = np.append(places.bounds, np.float32("nan"))  # which no number reaches
+    assert line.text.table is not None
+    return [line.text.table, beyond, places.buckets.starts]
+
+
+def _begun(
+    name: str, line: GroupLine, arguments: Sequence[tuple[str, int]], *, wide: bool = True
+) -> tuple[Function, Lowered]:
+    """Return a function that takes the tables and arrays, by names and dimensions, and its line."""
+    tables = [] if line.text.table is None else ["%table"]
+    tables += [] if line.text.places is None else ["%reached", "%starts"]
+    taken = [*((x, 1) for x in tables), *arguments]
     same = (*line.shared, line.greatest, *line.least, *line.other)
-    lowered = Lowered(line.line, (), same, (), (), None)
-    table = line.text.table
-    read = {line.x: "part[i]", line.code: "i32(own[i])" if table is None else "table[own[i]]"}.__getitem__
-
-    def over(asked: Value, put: Callable[[str], list[str]], *vectors: str) -> LoopStatements:
-        size = f"{vectors[0]}.size"
-        return loops(lowered, (asked,), read, lambda _, x: put(x), size, vectors, apart=True)
-
-    def coded(x: str) -> list[str]:
-        if places is None:
-            return [f"own[i] = u8({x})"]
-        return [*_found(x, places), f"own[i] = reached if {x} == {x} else u8(0)"]
-
-    measuring = over(line.measured, lambda x: [f"greatest = {x} if greatest < {x} else greatest"], "part")
-    sharing = statements(lowered, line.made, read, expression)
-    encoding = over(line.encoded, coded, "part", "own")
-    decoding = over(line.decoded, lambda x: [f"made[i] = {x}"], "own", "made")
-    constants = measuring.constants | sharing.constants | encoding.constants | decoding.constants
-    kept = [f"shared[g, {place}] = {name}" for place, name in enumerate(sharing.results)]
-    named = [f"{x.constant} = shared[g, {place}]" for place, x in enumerate(line.shared)]
-    wide = ["prefer_whole_vectors()"]
-    begun = [*(wide if places is None else []), *measuring.once, *encoding.once]
-    tables, finding = "", list[str]()
-    if line.text.warps is not None:
-        halving = statements(lowered, line.lesser, read, expression)
-        constants |= halving.constants
-        tables = _warps(line.text.warps, halving)
-        begun.append(f"threads = np.empty({line.text.warps.block}, f32)")
-        finding = ["least = least_of(part, threads)"]
-    if places is not None and table is not None:
-        tables = _tables(table, places)
-    writing = ["part, own = x[bounds[g]:bounds[g + 1]], codes[bounds[g]:bounds[g + 1]]", "greatest = i32(0)"]
-    writing += [*measuring.each, *finding, *sharing.body, *kept, *named, *encoding.each]
-    reading = ["own, made = codes[bounds[g]:bounds[g + 1]], out[bounds[g]:bounds[g + 1]]"]
-    reading += [*named, *decoding.each]
-    groups = "    for g in range(bounds.size - 1):\n"
-    return (
-        f"{module_head('Groups of numbers that share others.', IMPORTS)}{constants_of(constants)}{tables}\n\n"
-        f"{NJIT}def encode(x, bounds, codes, shared):\n"
-        f"{indented(begun, 1)}{groups}{indented(writing, 2)}\n\n"
-        f"{NJIT}def decode(codes, shared, bounds, out):\n"
-        f"{indented([*wide, *decoding.once], 1)}{groups}{indented(reading, 2)}"
-    )
+    function = Function(name, [y for x in taken for y in array(*x)], wide=wide)
+    return function, Lowered(line.line, (), same, (), (), None)
 
 
-def _warps(warps: Warps, halving: Statements) -> str:
-    """Return the source of functions that find the least magnitude of a group."""
-    halves, half = "", warps.width // 2
-    while half:
-        halves += (
-            f"    for k in range({half}):\n"
-            f"        least, other = x[start + k], x[start + k + {half}]\n"
-            f"{indented([*halving.body, f'x[start + k] = {halving.results[0]}'], 2)}"
-        )
-        half //= 2
-    return (
-        f"\n\n{NJIT}def halve(x, start):\n{halves}    return x[start]\n\n\n"
-        f"{NJIT}def least_of(part, threads):\n"
-        "    for i in range(part.size):\n        threads[i] = abs(part[i])\n"
-        f"    for i in range(part.size, threads.size):\n        threads[i] = f32({warps.beyond!r})\n"
-        f"    found = np.full({warps.width}, f32({warps.idle!r}), f32)\n"
-        f"    for w in range(threads.size // {warps.width}):\n"
-        f"        found[w] = halve(threads, {warps.width} * w)\n"
-        "    return halve(found, 0)\n"
-    )
+def _group(function: Function, g: str) -> tuple[str, str]:
+    """Return the start and the size of a group."""
+    start = function.load("i64", "%bounds", g)
+    end = function.load("i64", "%bounds", function.made(f"add i64 {g}, 1"))
+    return start, function.made(f"sub i64 {end}, {start}")
 
 
-def _found(x: str, places: Places) -> list[str]:
-    """Return statements that find the place of a number."""
+def _shared(function: Function, line: GroupLine, g: str) -> list[str]:
+    """Return pointers to the shared numbers of a group."""
+    row = function.made(f"mul i64 {g}, %shared.columns")
+    at = (function.made(f"add i64 {row}, {place}") for place in range(len(line.shared)))
+    return [function.at("float", "%shared", place) for place in at]
+
+
+def _encoding(line: GroupLine, places: Places | None) -> Function:
+    taken = [("%x", 1), ("%bounds", 1), ("%codes", 1), ("%shared", 2)]
+    function, lowered = _begun("encode", line, taken, wide=places is None)
+    greatest = function.variable("i32")
+    warps = line.text.warps
+    threads = "" if warps is None else function.variable("float", warps.block)
+    of_warps = "" if warps is None else function.variable("float", warps.width)
+    with function.loop(function.made("sub i64 %bounds.size, 1")) as g:
+        start, size = _group(function, g)
+        part, own = function.at("float", "%x", start), function.at("i8", "%codes", start)
+        function.store("i32", "0", greatest)
+
+        def read(value: Value, i: str) -> str:
+            return function.load("float", part, i)
+
+        def measure(_: int, x: str, i: str) -> None:
+            most = function.made(f"call i32 @llvm.smax.i32(i32 {function.load('i32', greatest)}, i32 {x})")
+            function.store("i32", most, greatest)
+
+        def put(_: int, x: str, i: str) -> None:
+            code = function.made(f"trunc i32 {x} to i8") if places is None else _found(function, x, places)
+            function.store("i8", code, own, i)
+
+        loops(function, lowered, (line.measured,), read, measure, size, {}, {}, apart=True)
+        known = {line.greatest: function.load("i32", greatest)}
+        if warps is not None:
+            known[line.least[0]] = _least(function, line, warps, part, size, threads, of_warps)
+        for x in line.line.needed(line.made):
+            function.verb(x, known, {})
+        named = {}
+        for x, made, pointer in zip(line.shared, line.made, _shared(function, line, g), strict=True):
+            named[x] = known[made]
+            function.store("float", named[x], pointer)
+        loops(function, lowered, (line.encoded,), read, put, size, named, {}, apart=True)
+    function.returns("0")
+    return function
+
+
+def _decoding(line: GroupLine) -> Function:
+    taken = [("%codes", 1), ("%shared", 2), ("%bounds", 1), ("%out", 1)]
+    function, lowered = _begun("decode", line, taken)
+    with function.loop(function.made("sub i64 %bounds.size, 1")) as g:
+        start, size = _group(function, g)
+        own, made = function.at("i8", "%codes", start), function.at("float", "%out", start)
+        pointers = _shared(function, line, g)
+        named = {x: function.load("float", y) for x, y in zip(line.shared, pointers, strict=True)}
+
+        def read(value: Value, i: str) -> str:
+            code = function.load("i8", own, i)
+            if line.text.table is None:
+                return function.made(f"zext i8 {code} to i32")
+            return function.load("float", "%table", function.made(f"zext i8 {code} to i64"))
+
+        def put(_: int, x: str, i: str) -> None:
+            function.store("float", x, made, i)
+
+        loops(function, lowered, (line.decoded,), read, put, size, named, {}, apart=True)
+    function.returns("0")
+    return function
+
+
+def _found(function: Function, x: str, places: Places) -> str:
+    """Return the place of a number, by its bucket; NaN has place 0."""
     shift, first, last, _ = places.buckets
-    count = last - first + 1
-    given = {"least": first << shift, "reach": (count << shift) - 1, "shift": shift, "count": count}
-    return _FIND.format(x=x, mask=2**31 - 1, **given).splitlines()
+    count, made = last - first + 1, function.made
+    code = made(f"bitcast float {x} to i32")
+    above = made(f"sub i32 {made(f'and i32 {code}, {2**31 - 1}')}, {first << shift}")
+    above = made(f"call i32 @llvm.smax.i32(i32 {above}, i32 0)")
+    above = made(f"call i32 @llvm.umin.i32(i32 {above}, i32 {(count << shift) - 1})")
+    negative = made(f"mul i32 {made(f'lshr i32 {code}, 31')}, {count}")
+    bucket = made(f"add i32 {made(f'lshr i32 {above}, {shift}')}, {negative}")
+    bucket = made(f"zext i32 {bucket} to i64")
+    start = function.load("i8", "%starts", bucket)
+    bound = function.load("float", "%reached", made(f"zext i8 {start} to i64"))
+    reaches = made(f"zext i1 {made(f'fcmp oge float {x}, {bound}')} to i8")
+    is_number = made(f"fcmp ord float {x}, {x}")
+    return made(f"select i1 {is_number}, i8 {made(f'add i8 {start}, {reaches}')}, i8 0")
 
 
-def _tables(table: Array, places: Places) -> str:
-    """Return statements that define a table and the arrays for finding places in it."""
-    beyond = np.append(places.bounds, np.float32("inf"))  # which no number reaches
-    arrays = {"table": table, "bounds_of_places": beyond, "starts": places.buckets.starts}
-    return "".join(
-        f"{name} = np.array([{', '.join('np.inf' if x == math.inf else repr(x) for x in array.tolist())}], "
-        f"np.{array.dtype})\n"
-        for name, array in arrays.items()
-    )
+def _least(
+    function: Function, line: GroupLine, warps: Warps, part: str, size: str, threads: str, of_warps: str
+) -> str:
+    """Return the least magnitude of a group, as its threads find it."""
+
+    def halved(x: str) -> str:
+        half = warps.width // 2
+        while half:
+            with function.loop(f"{half}") as k:
+                other = function.made(f"add i64 {k}, {half}")
+                pair = (function.load("float", x, k), function.load("float", x, other))
+                known = dict(zip((*line.least, *line.other), pair, strict=True))
+                for value in line.line.needed(line.lesser):
+                    function.verb(value, known, {})
+                function.store("float", known[line.lesser[0]], x, k)
+            half //= 2
+        return function.load("float", x)
+
+    with function.loop(f"{warps.block}") as i:
+        function.store("float", number(warps.beyond), threads, i)
+    with function.loop(size) as i:
+        x = function.load("float", part, i)
+        function.store("float", function.made(f"call float @llvm.fabs.f32(float {x})"), threads, i)
+    with function.loop(f"{warps.width}") as i:
+        function.store("float", number(warps.idle), of_warps, i)
+    with function.loop(f"{warps.block // warps.width}") as w:
+        first = function.made(f"mul i64 {w}, {warps.width}")
+        function.store("float", halved(function.at("float", threads, first)), of_warps, w)
+    return halved(of_warps)
 
 
 # -- the loops --------------------------------------------------------------------------------------------
-Array = NDArray[Any]
-
-#: Elements after which loading compiled loops pays, and after which compiling them does, on a slow machine.
-_WORTH_LOADING, _WORTH_COMPILING = 1 << 22, 1 << 25
+#: Elements after which loading compiled loops pays, and after which compiling them does.
+_WORTH_LOADING, _WORTH_COMPILING = 1 << 20, 1 << 22
 
 
 class GroupLoops:
@@ -220,18 +260,22 @@ class GroupLoops:
             return True
         if self._done < _WORTH_LOADING or not is_available():
             return False
-        return "numba" in sys.modules or self._done >= _WORTH_COMPILING
+        return self._done >= _WORTH_COMPILING or is_saved(self._source)
 
     @cached_property
-    def _loops(self) -> tuple[Callable[..., None], Callable[..., None]]:
-        """The compiled functions, after a first call on no groups, in which Numba compiles them."""
+    def _source(self) -> str:
+        return group_source(self._line, self._places)
+
+    @cached_property
+    def _loops(self) -> tuple[Callable[..., int], Callable[..., int]]:
+        """The compiled functions."""
         with self._lock:  # so that threads do not compile them twice
-            module: Any = imported(group_source(self._line, self._places))
+            tables = group_tables(self._line, self._places)
             bounds, shared = np.zeros(1, np.int64), np.empty((0, self.text.shared), np.float32)
             numbers, codes = np.empty(0, np.float32), np.empty(0, np.uint8)
-            module.encode(numbers, bounds, codes, shared)
-            module.decode(codes, shared, bounds, numbers)
-            return module.encode, module.decode
+            encode = called(self._source, "encode", *tables, numbers, bounds, codes, shared)
+            decode = called(self._source, "decode", *tables, codes, shared, bounds, numbers)
+            return partial(encode, *tables), partial(decode, *tables)
 
 
 @lru_cache(maxsize=64)

@@ -162,7 +162,7 @@ class GroupLine:
         self.least, self.other = pair[:1], pair[1:]
         self.shared = tuple(self.line.input(f"shared{place}", F32) for place in range(text.shared))
         self.measured = text.measured(self.x)
-        self.lesser = (text.lesser(*pair),) if pair else ()
+        self.lesser: tuple[Value, ...] = (text.lesser(*pair),) if pair else ()
         self.made = tuple(map(_clean, text.shares(self.greatest, *self.least)))
         self.encoded = text.encoded(self.x, *self.shared)
         self.decoded = _clean(text.decoded(self.code, *self.shared))

@@ -1,4 +1,4 @@
-"""Programs as loops over elements, compiled by Numba or run as calls of NumPy's functions."""
+"""Programs as loops over elements, compiled by LLVM or run as calls of NumPy's functions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.ahead import COMPILER
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
+from mcfsim.compile.llvm_source import rows_source, source
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.numba_source import rows_source, source
+from mcfsim.compile.objects import called, is_saved
 from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
-from mcfsim.compile.sources import called, is_cached, is_saved
-from mcfsim.compile.words import FIRST_CALL, draw, drawn_by_numpy, source_of_words, word_dtype
+from mcfsim.compile.words import draw, drawn_by_numpy, prepare_words, word_dtype
 from mcfsim.kernels.element.forms import as_calls
+from mcfsim.kernels.elementary import table_of
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK, scratch
@@ -91,9 +91,7 @@ class BoundLoop:
             take(stream, start, operands[0].size, bits, f"words{place}")
             for place, (stream, bits) in enumerate(self._streams)
         ]
-        # All read-only alike: Numba compiles anew for each kind of argument.
-        given = [_read_only(x) for x in (*operands, *words)]
-        return not self._loop(*given, *self._numbers, *numbers, *results)
+        return not self._loop(*operands, *words, *self._numbers, *numbers, *results)
 
     @property
     def random_bits(self) -> tuple[int, ...]:
@@ -109,7 +107,7 @@ class BoundLoop:
 
 
 class CompilationError(RuntimeError):
-    """Numba failed to compile a loop, or its cache could not be written."""
+    """LLVM failed to compile a loop."""
 
 
 class Loop(Lines):
@@ -163,11 +161,11 @@ class Loop(Lines):
         Raises
         ------
         ImportError
-            If Numba is not installed.
+            If llvmlite is not installed.
         UnsupportedFormatError
             If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
         CompilationError
-            If Numba fails.
+            If LLVM fails.
         """
         ways, found = self._entering(numbers)
         lowered, text = self._lowered(ways)
@@ -210,20 +208,13 @@ class Loop(Lines):
         text: str = self._lowered(self.ways(numbers))[1]
         return text
 
-    def is_cached(self, numbers: Sequence[Any]) -> bool:
-        """Return whether the loop for the given real scalars was compiled before on this machine."""
-        return is_cached(self.source(numbers))
+    def is_ready(self, numbers: Sequence[Any]) -> bool:
+        """Return whether the loop for the given real scalars is compiled and loaded."""
+        return self.ways(numbers) in self._compiled
 
     def is_saved(self, numbers: Sequence[Any]) -> bool:
-        """Return whether it was, and can be loaded without Numba."""
-        lowered, text = self._lowered(self.ways(numbers))
-        return is_saved(text, *self._first_call(lowered))
-
-    def compile_ahead(self, numbers: Sequence[Any]) -> bool:
-        """Have it compiled by another process, and what draws its words; return whether that was begun."""
-        lowered, text = self._lowered(self.ways(numbers))
-        words = not lowered.draws or COMPILER.ask(source_of_words(), *FIRST_CALL)
-        return words and COMPILER.ask(text, *self._first_call(lowered))
+        """Return whether it was compiled before on this machine."""
+        return is_saved(self.source(numbers))
 
     def __call__(self, *operands: Any, **scalars: Any) -> Any:
         """Run the program on vectors.
@@ -259,26 +250,31 @@ class Loop(Lines):
         return mapped(lambda _: next(rest), self.program.results)
 
     def _loop(self, ways: tuple[ScalarEncoding, ...]) -> Callable[..., int]:
-        """Return the compiled function after a first call on no elements, in which Numba compiles it."""
+        """Return the compiled function, with its tables; what draws its words is then compiled, too."""
         with self._lock:  # so that threads do not compile it twice
             if ways not in self._compiled:
                 lowered, text = self._lowered(ways)
+                tables = [table_of(key) for key in lowered.tables]
                 try:
-                    self._compiled[ways] = called(text, *self._first_call(lowered))
+                    loop = called(text, self._entry, *tables, *self._arguments(lowered))
+                    if lowered.draws:
+                        prepare_words()
                 except ImportError:
                     raise
                 except Exception as error:
                     raise CompilationError(f"{self.program.name} could not be compiled: {error}") from error
+                self._compiled[ways] = partial(loop, *tables) if tables else loop
             return self._compiled[ways]
 
-    def _first_call(self, lowered: Lowered) -> tuple[Any, ...]:
-        """Return the name of the compiled function, and arguments that leave it nothing to do."""
-        words = [word_dtype(bits) for bits in lowered.draws.values()]
-        dtypes = [*map(lowered.dtype, lowered.operands), *words]
-        operands = [_read_only(np.empty(0, dtype)) for dtype in dtypes]
+    #: The name of the compiled function.
+    _entry = "loop"
+
+    def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
+        """Return arguments of the compiled function, but for the tables."""
+        vectors = [*map(lowered.dtype, lowered.operands), *map(word_dtype, lowered.draws.values())]
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
         results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
-        return ("loop", *operands, *numbers, *results)
+        return *(np.empty(0, dtype) for dtype in vectors), *numbers, *results
 
     def _emitted(self, lowered: Lowered, about: str) -> str:
         return source(lowered, about, apart=self._apart)
@@ -302,19 +298,15 @@ class RowLoop(Loop):
         super().__init__(program, scalars, checked=True)
         self._options["trusted"] = trusted
 
-    def _first_call(self, lowered: Lowered) -> tuple[Any, ...]:
+    _entry = "rows"
+
+    def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
         columns = len(lowered.operands) + len(lowered.words) + len(lowered.results)
         numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        return "rows", np.empty((0, columns), np.int64), np.int64(0), *numbers
+        return np.empty((0, columns), np.int64), np.int64(0), *numbers
 
     def _emitted(self, lowered: Lowered, about: str) -> str:
-        return source(lowered, about) + rows_source(lowered)
-
-
-def _read_only(x: Array) -> Array:
-    view = x.view()
-    view.flags.writeable = False
-    return view
+        return rows_source(lowered, about)
 
 
 # -- by NumPy -----------------------------------------------------------------------------------------------

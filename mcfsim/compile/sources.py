@@ -1,6 +1,6 @@
 """Generated sources: a straight line of machine operations as statements, and modules as cached files.
 
-They are real files because Numba's own cache works for files, and files can be read and debugged.
+They are files because Numba's and Triton's own caches work for files, which can be read and debugged.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from mcfsim.compile import objects
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import Value
 from mcfsim.storage.files import write_text
@@ -123,9 +120,6 @@ def statements(
 
 
 # -- files in the cache -----------------------------------------------------------------------------------
-Made = TypeVar("Made")
-
-
 @lru_cache(maxsize=1)
 def _own_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="mcfsim-"))
@@ -143,131 +137,37 @@ def folder() -> Path:
     return found if os.access(found, os.W_OK | os.X_OK) else _own_folder()
 
 
-#: What is kept of a source, so that files of versions that kept less are not taken.
-_KEPT = b"objects"
+def path_of(text: str, depends: bytes = b"") -> Path:
+    """Return the path of a generated source, which may depend on other sources."""
+    return folder() / f"loop_{hashlib.sha256(depends + text.encode()).hexdigest()[:20]}.py"
 
 
-def path_of(text: str) -> Path:
-    """Return the path of a generated source; equal sources that call equal functions share a file."""
-    digest = hashlib.sha256(_called_functions() + _KEPT + text.encode()).hexdigest()
-    return folder() / f"loop_{digest[:20]}.py"
+def imported(text: str, path: Path | None = None) -> ModuleType:
+    """Import a generated module anew, writing its file if it does not exist.
+
+    If that fails, what Python keeps of it is deleted, and it is imported again: a crash of the machine leaves
+    files that are empty or truncated.
+    """
+    path = path_of(text) if path is None else path
+    try:
+        return _imported(text, path)
+    except Exception:
+        forget(path)
+        return _imported(text, path)
 
 
-@lru_cache(maxsize=1)
-def _called_functions() -> bytes:
-    """Return the source of the functions that generated sources call: Numba caches their code, too."""
-    return (files("mcfsim.compile") / "intrinsics.py").read_bytes()
-
-
-def is_cached(text: str) -> bool:
-    """Return whether a source was compiled before on this machine."""
-    path = path_of(text)
-    return path.exists() and any(path.suffix == ".nbi" for path in _kept(path))
-
-
-def _kept(path: Path) -> list[Path]:
-    """Return the files that Numba and Python keep of a source, but for its objects."""
+def kept(path: Path) -> list[Path]:
+    """Return the files that Python and Numba keep of a source."""
     return list((path.parent / "__pycache__").glob(f"{path.stem}.*"))
 
 
-def is_switched_off() -> bool:
-    """Return whether NUMBA_DISABLE_JIT switches compiling off, without importing Numba."""
-    if "numba" in sys.modules:
-        return bool(sys.modules["numba"].config.DISABLE_JIT)
-    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+def forget(path: Path) -> None:
+    """Delete what Python and Numba keep of a source."""
+    for found in kept(path):
+        found.unlink(missing_ok=True)
 
 
-def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of a generated module after a first call, in which Numba compiles or loads it.
-
-    If there is an object of it, that is loaded instead, and Numba is not imported. What Numba compiles is
-    saved as an object, if that is possible.
-
-    Parameters
-    ----------
-    text : str
-        The source of the module.
-    name : str
-        The name of the function.
-    *arguments
-        Arguments of the first call, which should leave it nothing to do.
-
-    Raises
-    ------
-    ImportError
-        If Numba is not installed.
-    RuntimeError
-        If NUMBA_DISABLE_JIT switches compiling off.
-    """
-    kept = object_of(text, name, arguments)
-    if kept is not None and "numba" not in sys.modules and not is_switched_off():
-        loaded = objects.load(*kept)
-        if loaded is not None:
-            loaded(*arguments)
-            return loaded
-        if kept[0].exists():  # damaged, or of another LLVM: what Numba kept gives no object anew
-            _forget(text)
-    import numba  # noqa: F401
-
-    if is_switched_off():
-        raise RuntimeError("Numba is told to compile nothing (NUMBA_DISABLE_JIT)")
-
-    def call() -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(_loaded(text), name)
-        function(*arguments)
-        return function
-
-    function = _with_what_is_kept(text, call)
-    if kept is not None and not kept[0].exists():
-        with suppress(OSError):  # as on a full disk
-            objects.save(kept[0], function, arguments)
-    return function
-
-
-def is_saved(text: str, name: str, *arguments: Any) -> bool:
-    """Return whether a function has an object on this machine, as `called` takes it; nothing is imported."""
-    kept = object_of(text, name, arguments)
-    return kept is not None and kept[0].exists()
-
-
-def object_of(text: str, name: str, arguments: Sequence[Any]) -> tuple[Path, tuple[objects.Kind, ...]] | None:
-    """Return the path of a function's object, and what it takes; None if no object can take that."""
-    kinds = objects.kinds_of(arguments)
-    return None if kinds is None else (objects.path_of(path_of(text), name, kinds), kinds)
-
-
-def imported(text: str) -> ModuleType:
-    """Import a generated module anew, writing its file if it does not exist."""
-    return _with_what_is_kept(text, lambda: _imported(text))
-
-
-def _with_what_is_kept(text: str, make: Callable[[], Made]) -> Made:
-    """Return the result of `make`; if it fails, delete the cached files of a source and try again.
-
-    A crash of the machine leaves files that are empty or truncated.
-    """
-    try:
-        return make()
-    except Exception:
-        _forget(text)
-        return make()
-
-
-def _forget(text: str) -> None:
-    """Delete what Numba and Python keep of a source, and its objects."""
-    source = path_of(text)
-    for path in (*_kept(source), *source.parent.glob(f"{source.stem}.*.object")):
-        path.unlink(missing_ok=True)
-    _loaded.cache_clear()
-
-
-@lru_cache(maxsize=256)
-def _loaded(text: str) -> ModuleType:
-    return _imported(text)
-
-
-def _imported(text: str) -> ModuleType:
-    path = path_of(text)
+def _imported(text: str, path: Path) -> ModuleType:
     if not path.exists() or path.read_bytes() != text.encode():
         write_text(path, text)
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -8,23 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.compile.llvm_source import words_source
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.numba_source import source
-from mcfsim.compile.sources import KEY, called
+from mcfsim.compile.objects import called
+from mcfsim.compile.sources import KEY
 from mcfsim.kernels.element.machine import I64, recorded
 from mcfsim.kernels.element.philox import philox_element
 from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import scratch
-
-#: The function that draws the words of one operation per row.
-_ROWS = """
-
-@njit(error_model="numpy", fastmath=False, nogil=True, boundscheck=False, cache=True)
-def rows(seed_low, seed_high, step, places, start, out):
-    prefer_whole_vectors()
-    for j in range(places.size):
-        loop(seed_low, seed_high, step, places[j], start, out[j])
-"""
 
 
 def word_dtype(bits: int) -> np.dtype[Any]:
@@ -56,26 +47,26 @@ def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place:
     return drawn
 
 
-#: The name of the loop, and arguments by which it has nothing to do.
-FIRST_CALL: tuple[Any, ...] = ("loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
+def prepare_words() -> None:
+    """Compile or load the loop that draws words."""
+    _loop()
 
 
 @lru_cache(maxsize=1)
 def _loop() -> Any:
-    return called(source_of_words(), *FIRST_CALL)
+    return called(_source(), "loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
 
 
 @lru_cache(maxsize=1)
 def _rows() -> Any:
     nothing = np.empty(0, np.int64), np.int64(0), np.empty((0, 0), np.int32)
-    return called(source_of_words(), "rows", *[np.int64(0)] * 3, *nothing)
+    return called(_source(), "rows", *[np.int64(0)] * 3, *nothing)
 
 
-def source_of_words() -> str:
+def _source() -> str:
     """Return the source of the loop that draws random words."""
     line, results = recorded(philox_element, index=I64, **dict.fromkeys(KEY, I64))
     inputs = {value.constant: value for value in line.values if value.verb == "input"}
     key = tuple(inputs[name] for name in KEY)
     lowered = Lowered(line, (), key, (), results, None, index=inputs["index"])
-    about = "The words of Philox4x32-10, four of a counter."
-    return source(lowered, about, interleaved=True) + _ROWS
+    return words_source(lowered, "The words of Philox4x32-10, four of a counter.")

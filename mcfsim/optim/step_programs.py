@@ -1,4 +1,4 @@
-"""Steps recorded as programs, stage by stage, and run as loops over blocks by Numba or NumPy."""
+"""Steps recorded as programs, stage by stage, and run as loops over blocks by LLVM or NumPy."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mcfsim.compile.llvm_source import source
 from mcfsim.compile.lowering import Lowered, lower, way_of
-from mcfsim.compile.numba_source import source
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.triton_source import kernel_source
@@ -29,7 +29,7 @@ _NONE = ("input", "constant", "bits", "number")
 
 
 def generated_source(recorded: RecordedText) -> str:
-    """Return the source of the loop that Numba compiles; Numba need not be installed.
+    """Return the source of the loop that LLVM compiles, which need not be installed.
 
     Raises
     ------

@@ -28,8 +28,8 @@ from mcfsim.theorems.operands import Block, Columns, OperandSpec
 Kind = Literal["complete", "core", "edge", "spread", "family", "sample"]
 #: Blocks of random operands are kept if they have at most this many components.
 _FEW = 4
-#: Loading Numba and the loop that draws takes as long as NumPy takes for this many words.
-_LOADING_PAYS = 1 << 26
+#: Loading LLVM and the loop that draws takes as long as NumPy takes for this many words.
+_LOADING_PAYS = 1 << 22
 _drawn_so_far = [0]
 
 
@@ -227,9 +227,9 @@ def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
 
 
 def _drawing(many: int) -> Callable[..., Words]:
-    """Return a function that draws words: a compiled loop, once Numba is loaded or loading it pays."""
+    """Return a function that draws words: a compiled loop, once LLVM is loaded or loading it pays."""
     _drawn_so_far[0] += many
-    compiled = is_available() and ("numba" in sys.modules or _drawn_so_far[0] > _LOADING_PAYS)
+    compiled = is_available() and ("llvmlite" in sys.modules or _drawn_so_far[0] > _LOADING_PAYS)
     return compiled_words if compiled else _words
 
 

@@ -115,7 +115,7 @@ def interpreted(text):
     body = [
         x
         for x in body
-        if not (isinstance(x, ast.ImportFrom) and x.module in ("numba", "mcfsim.compile.intrinsics"))
+        if not (isinstance(x, ast.ImportFrom) and x.module in ("numba", "mcfsim.analysis.intrinsics"))
     ]
     names = {
         "njit": lambda *given, **options: given[0] if given else (lambda function: function),

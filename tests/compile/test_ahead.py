@@ -1,112 +1,148 @@
-"""Loops compiled by another process: taken over in the same bits, and what becomes of that process."""
+"""Loops compiled by a thread: taken over in the same bits, and what becomes of the thread."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
-from mcfsim.compile import ahead, choice, sources, trace, words
+from mcfsim.compile import ahead, choice, trace
 from mcfsim.compile.choice import Loops
+from mcfsim.compile.loops import Loop
 from mcfsim.eft import two_sum
+from mcfsim.random import RandomWords
 from tests.shared.texts import values
 
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Return a process of its own for a test, with nothing compiled."""
+    """Return a thread of its own for a test, with nothing compiled and nothing that pays at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(choice, "_COMPILE", 1e9)
     made = ahead.Compiler()
-    for module in (choice, sys.modules["mcfsim.compile.loops"]):
-        monkeypatch.setattr(module, "COMPILER", made)
+    monkeypatch.setattr(choice, "COMPILER", made)
     yield made
-    if made.is_running():
-        made._process.kill()
-    if made._process is not None:
-        made._process.stdin.close()
-        made._process.wait()
-
-
-def waited(condition):
-    """Wait until a condition holds, a minute at most; return whether it does."""
-    for _ in range(600):
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
+    made.wait()
 
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-@pytest.mark.costly("another process imports Numba and compiles")
 @pytest.mark.slow
-def test_a_loop_is_taken_over_from_the_process_that_compiles_it(rounding, compiler, assert_same):
+def test_a_loop_is_taken_over_from_the_thread_that_compiles_it(rounding, compiler, monkeypatch, assert_same):
+    held, compiled = threading.Event(), Loop.with_numbers
+
+    def waits(self, numbers):
+        if threading.current_thread() is not threading.main_thread():
+            assert held.wait(60)
+        return compiled(self, numbers)
+
+    monkeypatch.setattr(Loop, "with_numbers", waits)
     loops, program = Loops("exact"), trace(two_sum, "bfloat16", rounding, lines=False)
-    ask = {"words": lambda _: dict.fromkeys(program.drawn)}
-    assert loops.bound_loop(lambda: program, 10**9, None, **ask) is None
-    assert compiler.is_running()
+    ask = {"words": lambda _: {0: RandomWords(1)} if program.drawn else {}}
+    for _ in range(100):  # NumPy serves
+        assert loops.bound_loop(lambda: program, 10**6, None, **ask) is None
     (account,) = loops._accounts.values()
-    assert account.begun
-    assert loops.bound_loop(lambda: program, 10**10, None, **ask) is None  # it compiles nothing itself
-    assert waited(lambda: account.loop.is_saved([]))
-    if program.drawn:
-        assert sources.is_saved(words.source_of_words(), *words.FIRST_CALL)
-        return
-    bound = loops.bound_loop(lambda: program, 10**10, None)
+    assert account.begun == os.getpid()
+    held.set()
+    compiler.wait()
+    bound = loops.bound_loop(lambda: program, 1, None, **ask)
     operands = [values("bfloat16", 500, seed) for seed in (1, 2)]
     found, expected = ([np.empty(500, np.float32) for _ in range(2)] for _ in range(2))
     assert bound(operands, found)
-    account.loop.on_numpy([])(operands, expected)
+    numpys = account.loop.on_numpy([])
+    (numpys.drawing(ask["words"](None)) if program.drawn else numpys)(operands, expected)
     for mine, other in zip(found, expected, strict=True):
         assert_same(mine, other)
 
 
-@pytest.mark.costly("another process imports Numba")
-@pytest.mark.slow
-def test_the_process_ends_with_whoever_asks_and_at_what_it_cannot_compile(compiler):
-    text, first = words.source_of_words(), words.FIRST_CALL
-    assert not compiler.is_running()
-    assert compiler.ask(text, *first)
-    begun = compiler._process
-    begun.stdin.close()
-    assert begun.wait(60) == 0
-    assert sources.is_saved(text, *first)  # what it was asked for it finishes
-    assert compiler.ask("nonsense +", *first)
-    assert compiler._process is not begun
-    assert waited(lambda: not compiler.is_running())
-    assert compiler._process.returncode == 1
-    compiler._owner = -1
-    compiler.ask(text, *first)
-    assert compiler.is_running()
+def test_what_a_thread_cannot_compile_is_said_once_and_numpy_does_the_work(compiler, monkeypatch):
+    def fail(*given):
+        raise SystemError("no registers")
 
-
-def test_where_no_process_can_be_begun_nothing_is(compiler, monkeypatch):
-    monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "/nowhere/python")
-    assert not compiler.ask("text", "loop", np.int64(0))
-    assert not compiler.is_running()
+    monkeypatch.setattr("mcfsim.compile.loops.called", fail)
     loops, program = Loops("exact"), trace(two_sum, "bfloat16", lines=False)
-    assert loops.bound_loop(lambda: program, 4 * 10**7, None) is None
-    (account,) = loops._accounts.values()
-    assert not account.begun
+    for _ in range(20):
+        assert loops.bound_loop(lambda: program, 10**7, None) is None
+        if next(iter(loops._accounts.values())).begun:
+            break
+    compiler.wait()
+    with pytest.warns(RuntimeWarning, match="two_sum could not be .*: no registers; NumPy does the work"):
+        assert loops.bound_loop(lambda: program, 10**7, None) is None
+    assert loops.bound_loop(lambda: program, 10**10, None) is None
+
+
+def test_tasks_are_done_in_order_by_a_thread_that_ends_with_the_last_one(compiler):
+    done, held = [], threading.Event()
+    assert compiler.ask(lambda: done.append(held.wait(60)))
+    for number in range(50):
+        assert compiler.ask(lambda number=number: done.append(number))
+    assert not done
+    held.set()
+    compiler.wait()
+    assert done == [True, *range(50)]
+    assert compiler._owner is None
+    assert compiler.ask(lambda: done.append("again"))
+    compiler.wait()
+    assert done[-1] == "again"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_has_a_thread_of_its_own(compiler):
+    held, done = threading.Event(), []
+    compiler.ask(lambda: held.wait(60))
+    compiler.ask(lambda: done.append("not the child's"))
+    child = os.fork()
+    if not child:
+        compiler.ask(lambda: done.append("own"))
+        compiler.wait()
+        os._exit(done != ["own"])
+    held.set()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+_ENDS = """
+import threading, time
+from mcfsim.compile.ahead import COMPILER
+begun = threading.Event()
+def under_way():
+    begun.set()
+    time.sleep(.3)
+    print("done", flush=True)
+COMPILER.ask(under_way)
+for _ in range(100):
+    COMPILER.ask(lambda: time.sleep(1))
+begun.wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_waits_for_the_task_under_way_alone():
+    start = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=False)
+    assert (said.stdout, said.stderr, said.returncode) == ("done\n", "", 0)
+    assert time.monotonic() - start < 50
 
 
 _WORKS = """
 import sys, time, numpy as np, mcfsim as mcf
-x = np.random.default_rng(3).standard_normal(2**20).astype("f4")
+x = np.random.default_rng(3).standard_normal(2**18).astype("f4")
 expected = mcf.round_to(x, "float8_e5m2", compiled=False)
 end = time.monotonic() + 60
 while "llvmlite" not in sys.modules and time.monotonic() < end:
     assert np.array_equal(mcf.round_to(x, "float8_e5m2"), expected)
-assert np.array_equal(mcf.round_to(x, "float8_e5m2"), expected)
+for _ in range(50):
+    assert np.array_equal(mcf.round_to(x, "float8_e5m2"), expected)
 print("llvmlite" in sys.modules, "numba" in sys.modules)
 """
 
 
-@pytest.mark.costly("a process works until another one has compiled its loop")
 @pytest.mark.slow
 def test_long_work_takes_a_compiled_loop_and_imports_no_numba(compiler):
     said = subprocess.run([sys.executable, "-c", _WORKS], capture_output=True, text=True, check=False)

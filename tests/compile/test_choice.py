@@ -20,7 +20,7 @@ from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK
 from tests.shared.texts import alike, values
 
-needs_numba = pytest.mark.skipif(not is_available(), reason="Numba is not installed")
+needs_llvm = pytest.mark.skipif(not is_available(), reason="LLVM is not installed")
 ASKED = [partial(mcf.arithmetic, "bfloat16"), partial(mcf.round_to, [1.0], "bfloat16")]
 PROGRAM = trace(mcf.two_sum, "bfloat16", lines=False)
 LONG = record(recursive_sum, "bfloat16", operands=(tuple(f"x{i}" for i in range(2000)),))
@@ -37,12 +37,13 @@ PAYING = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("compiled", marks=needs_numba), "written", pytest.param("folded", marks=needs_numba)],
+    [pytest.param("compiled", marks=needs_llvm), "written", pytest.param("folded", marks=needs_llvm)],
 )
 @pytest.mark.slow
 def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
     # Whether a loop is there already decides when it pays.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(choice, "_COMPILE", 3e8)
     if name == "written":
         monkeypatch.setattr(choice, "is_available", lambda: False)
     (ask, size), loops, calls = PAYING[name], Loops("exact", checked=name == "folded"), 0
@@ -63,7 +64,7 @@ def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
         assert loops.bound_loop(lambda: PROGRAM, 10**10, None) is None
 
 
-@needs_numba
+@needs_llvm
 @pytest.mark.parametrize("steps", [1, 10**6])
 def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, monkeypatch):
     monkeypatch.setattr("mcfsim.optim.step_programs.loops", lru_cache(Loops))
@@ -111,9 +112,9 @@ def test_no_value_is_refused_and_what_is_no_line_left_to_an_operation_at_a_time(
     assert numpy_alone() == 1
 
 
-# -- without Numba, or where it fails ------------------------------------------------------------------------
+# -- without LLVM, or where it fails -------------------------------------------------------------------------
 @pytest.mark.parametrize("call", ASKED)
-def test_compiled_is_true_false_or_none_and_without_numba_not_true(call, monkeypatch):
+def test_compiled_is_true_false_or_none_and_without_llvm_not_true(call, monkeypatch):
     for compiled in (1, 0, "yes"):
         with pytest.raises(TypeError, match="True, False or None"):
             call(compiled=compiled)
@@ -123,18 +124,18 @@ def test_compiled_is_true_false_or_none_and_without_numba_not_true(call, monkeyp
 
 
 @pytest.mark.slow
-def test_importing_imports_neither_numba_nor_torch():
+def test_importing_imports_neither_compilers_nor_torch():
     code = """
 import sys, mcfsim.cli
 mcfsim.arithmetic("bfloat16").add([1.0], [2.0])
-print({"numba", "torch"} & sys.modules.keys())
+print({"numba", "llvmlite", "torch"} & sys.modules.keys())
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "set()"
 
 
-@needs_numba
-def test_if_numba_fails_numpy_does_the_work(monkeypatch):
+@needs_llvm
+def test_if_llvm_fails_numpy_does_the_work(monkeypatch):
     def fail(*given):
         raise SystemError("no registers")
 

@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
 from mcfsim.formats import get_format
@@ -69,7 +69,7 @@ def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
 
 
 @pytest.mark.slow
-@pytest.mark.costly("Numba or Triton compiles")
+@pytest.mark.costly("LLVM or Triton compiles")
 def test_partial_functions_options_and_nested_tuples(assert_same):
     x = tuple(values("bfloat16", (2, 500)))
 
@@ -111,7 +111,7 @@ RULES = [Rounding("stochastic", random_bits=bits, rule=rule) for bits in (1, 16,
 @pytest.mark.parametrize("rounding", RULES, ids=lambda x: f"{x.rule}-{x.random_bits}")
 @pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
-@pytest.mark.costly("Numba or Triton compiles")
+@pytest.mark.costly("LLVM or Triton compiles")
 def test_random_words_are_those_of_numpy(rounding, assert_same):
     """Word for word, also those of operations that nothing needs, and in the calls that follow."""
 

@@ -9,11 +9,11 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
 from mcfsim.compile import folds
-from mcfsim.compile.folds import RepeatedBody, roll
+from mcfsim.compile.rolling import RepeatedBody, roll
 from mcfsim.compile.tracing import record
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import carrier_of
@@ -257,7 +257,7 @@ class Drawing:
 def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
     found = 0
     for seed in range(40):
-        rng, inputs = random.Random(f"{mode} {seed}"), 20
+        rng, inputs = random.Random(f"{mode} {seed}"), 32
         text = nearly_periodic(rng, inputs)
         rolled = roll(record(text, "bfloat16", mode, operands=(names(inputs),)))
         if rolled is None:
@@ -291,7 +291,7 @@ def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same
 
 def test_what_does_not_repeat_is_not_rolled_up_and_a_sum_is_to_one_addition():
     rng = random.Random(0)
-    steps = [(rng.choice(BINARY), False, [rng.randrange(40 + n) for _ in range(2)]) for n in range(500)]
+    steps = [(rng.choice(BINARY), False, [rng.randrange(40 + n) for _ in range(2)]) for n in range(200)]
     assert roll(record(partial(straight, steps), "bfloat16", operands=(names(40),))) is None
     (part,) = roll(record(recursive_sum, "bfloat16", operands=(names(1000),))).parts
     assert len(part.body.steps) == 1

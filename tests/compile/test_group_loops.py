@@ -20,9 +20,9 @@ from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
 from mcfsim.scaled.quantization import LargestMagnitude
 
-needs_numba = pytest.mark.skipif(
-    importlib.util.find_spec("numba") is None,
-    reason="Numba is not installed",
+needs_llvm = pytest.mark.skipif(
+    importlib.util.find_spec("llvmlite") is None,
+    reason="LLVM is not installed",
 )
 FLOAT32 = mcf.get_format("float32")
 
@@ -59,7 +59,7 @@ def hostile(size, seed):
     return x
 
 
-@needs_numba
+@needs_llvm
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(3, each=False)
 @pytest.mark.slow

@@ -8,13 +8,12 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="Numba is not installed")
+pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
-import numba
 from llvmlite import binding
 
 import mcfsim as mcf
-from mcfsim.compile import intrinsics, sources, trace
+from mcfsim.compile import objects, trace
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Register
 from mcfsim.formats import get_format
@@ -32,7 +31,6 @@ FUSED = {"x86_64": r"\s(?:vfn?m(?:add|sub)\w*)\s", "aarch64": r"\s(?:fml[as]\w*|
 ROOT = r"(?<![.\w])_?sqrtf?(?!\w)"
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(PROCESSOR not in PACKED, reason=f"the instructions of {PROCESSOR} are not known here"),
 ]
 
@@ -44,9 +42,10 @@ def inspected(code):
     return {name: [line for line in lines if re.search(text, line)] for name, text in found.items()}
 
 
-def code_of(function):
-    """Return the machine code of what a function was compiled to, for all types that it was called with."""
-    return "\n".join(function.inspect_asm().values())
+def code_of(source):
+    """Return the machine code of a source."""
+    machine = objects._machine()
+    return machine.emit_assembly(objects.compiled(source, machine))
 
 
 def step():
@@ -72,16 +71,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.sampled(20, each=False)
-@pytest.mark.costly("Numba or Triton compiles")
-def test_loops_take_whole_vectors_and_fuse_nothing(name, packed, monkeypatch, tmp_path):
-    # Numba does not show the code of a loop that it read from its cache.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    sources._loaded.cache_clear()
-    bound_loop = Loop(PROGRAMS[name](), packed=packed).with_scalars({})
-    operands, results = ([np.ones(64, x) for x in part] for part in (bound_loop.operands, bound_loop.results))
-    assert bound_loop(operands, results)
-    found = inspected(code_of(bound_loop._loop))
+def test_loops_take_whole_vectors_and_fuse_nothing(name, packed):
+    program = PROGRAMS[name]()
+    found = inspected(code_of(Loop(program, packed=packed).source(program.reals())))
     assert found["packed"]
     assert not found["fused"]
     assert not found["root"]
@@ -91,24 +83,17 @@ def test_loops_take_whole_vectors_and_fuse_nothing(name, packed, monkeypatch, tm
 def test_a_fused_multiply_add_and_one_number_at_a_time_are_noticed():
     if PROCESSOR == "x86_64" and not binding.get_host_cpu_features().get("fma"):
         pytest.skip("this processor has no fused multiply-add")
-
-    def product_and_sum(a, b, out):
-        for i in range(out.size):
-            out[i] = a[i] * b[i] + out[i]
-
-    def chain(a, b, out):
-        last = np.float32(1.0)
-        for i in range(out.size):
-            last = np.float32(a[i] / (last + b[i]))
-            out[i] = last
-
-    plain, contracted = numba.njit(product_and_sum), numba.njit(fastmath={"contract"})(product_and_sum)
-    singly = numba.njit(error_model="numpy")(chain)
-    for function in (plain, contracted, singly):
-        function(*np.ones((3, 64), np.float32))
-    assert not inspected(code_of(plain))["fused"]
-    assert inspected(code_of(plain))["packed"]
+    program = trace(lambda ar, a, b, c: ar.add(ar.mul(a, b), c), "float32")
+    source = Loop(program).source([])
+    assert "fmul float" in source
+    contracted = source.replace("fmul float", "fmul contract float").replace(
+        "fadd float", "fadd contract float"
+    )
+    singly = re.sub(r"ptr %out0, i64 %i\d+", "ptr %x0, i64 12", source)  # read by what follows
+    assert not inspected(code_of(source))["fused"]
+    assert inspected(code_of(source))["packed"]
     assert inspected(code_of(contracted))["fused"]
+    assert singly != source
     assert not inspected(code_of(singly))["packed"]
 
 
@@ -133,11 +118,9 @@ def test_instructions_of_either_processor_are_told_apart(monkeypatch, processor,
         assert found == {kind} - {None}
 
 
-@pytest.mark.skipif(binding.llvm_version_info[0] != intrinsics._KNOWN, reason="another LLVM")
+@pytest.mark.skipif(binding.llvm_version_info[0] not in objects._KNOWN, reason="another LLVM")
 def test_loops_over_many_vectors_are_vectors_too():
     """As a step has whose parameter and moments have three components each."""
     operands = tuple(Register(f"x{place}", get_format("float32")) for place in range(10))
     loop = Loop(trace(lambda ar, *x: tuple(ar.add(y, x[0]) for y in x), "float32", operands=operands))
-    loop.with_numbers([])
-    (function,) = loop._compiled.values()
-    assert inspected(code_of(function))["packed"]
+    assert inspected(code_of(loop.source([])))["packed"]

@@ -10,7 +10,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.codec import all_values, encode
-from mcfsim.compile.numba_source import source
+from mcfsim.compile.llvm_source import source
 from mcfsim.kernels import elementary
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.elementary import FUNCTIONS, function_table, odd_value
@@ -221,12 +221,12 @@ def function_text(ar, a, b):
     return ar.exp(ar.sub(a, m)), ar.choose(ar.sub(a, b), ar.sin(a), ar.log(ar.abs(b))), ar.minimum(a, 0.3)
 
 
-@pytest.mark.costly("Numba compiles a loop with four tables")
+@pytest.mark.costly("LLVM compiles a loop with four tables")
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "e4m3fn"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "to_odd"])
 def test_loops_and_tensors_have_the_same_bits(fmt, mode):
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     a, b = (np.resize(sampled(fmt, 300, seed), 1500) for seed in (1, 2))
     right = function_text(mcf.arithmetic(fmt, mode, compiled=False), a, b)
     compiled = mcf.arithmetic(fmt, mode, compiled=True).evaluate(function_text, a, b)

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::mcfsim.Vanis
 SHAPES = {"gain": (313,), "matrix": (19, 23), "scalar": (), "none": (0,)}
 DECAYED = {"matrix", "none"}
 MODES = ("nearest_even", "up", "stochastic")
-COMPILER = importlib.util.find_spec("numba") is not None
-needs_numba = pytest.mark.skipif(not COMPILER, reason="Numba is not installed")
+COMPILER = importlib.util.find_spec("llvmlite") is not None
+needs_llvm = pytest.mark.skipif(not COMPILER, reason="LLVM is not installed")
 
 
 def kept_in(m, v):
@@ -192,7 +192,7 @@ COMPILED = [
 COMPILED[1:] = [pytest.param(case, marks=pytest.mark.exhaustive) for case in COMPILED[1:]]
 
 
-@needs_numba
+@needs_llvm
 @pytest.mark.parametrize("case", COMPILED, ids=named)
 @pytest.mark.costly("it compiles a loop")
 def test_all_ways_have_the_same_bits_compiled(case, small_blocks, assert_same, tmp_path):
@@ -217,7 +217,7 @@ def test_a_gradient_need_not_be_contiguous(steps, monkeypatch, assert_same):
         assert_same(updates[-1], updates[0])
 
 
-@needs_numba
+@needs_llvm
 @pytest.mark.costly("it compiles the stages of a step")
 def test_small_steps_in_stages_are_compiled_if_that_is_asked_for(monkeypatch):
     called, call = [], BoundLoop.__call__

@@ -140,7 +140,7 @@ def test_programs_that_draw():
 def ready(way, request):
     """Return the ways that are asked together with one, or skip what is not installed."""
     if way == "loops" and not is_available():
-        pytest.skip("Numba is not installed")
+        pytest.skip("LLVM is not installed")
     if way in ("tensors", "kernels"):
         pytest.importorskip("torch")
     if way == "kernels":

@@ -268,7 +268,7 @@ def start(dtype):
 @contextmanager
 def made_by(way):
     if way == "numba":
-        pytest.importorskip("numba")
+        pytest.importorskip("llvmlite")
     with pytest.MonkeyPatch.context() as patch:
         for module, name, x in WAYS[way]:
             patch.setattr(module, name, x)
@@ -370,7 +370,7 @@ COMPILED += ("torchadamw fp32", "nesterov remainder-8", "adamw split-master")
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", COMPILED)
 @pytest.mark.sampled(7, each=False)
-@pytest.mark.costly("Numba compiles a step")
+@pytest.mark.costly("LLVM compiles a step")
 def test_compiled_loops_have_the_bits_of_the_simulated_optimizer(pair, one_thread):
     torch.set_num_threads(2)
     compare(*both(*pair.split()), "numba")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mcfsim.compile.llvm_source import source
 from mcfsim.compile.loops import calls
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.numba_source import source
 from mcfsim.compile.words import draw, drawn_by_numpy
 from mcfsim.kernels.element.verbs import DTYPES, run
 from mcfsim.kernels.elementary import table_of
@@ -63,16 +63,21 @@ def by_calls(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
     return [a.astype(lowered.dtype(x)) for x, a in zip(lowered.results, out, strict=True)]
 
 
-def by_numba(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
+def by_llvm(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
     """A compiled loop."""
-    pytest.importorskip("numba", reason="Numba is not installed")
-    from mcfsim.compile.sources import called
+    pytest.importorskip("llvmlite", reason="LLVM is not installed")
+    from mcfsim.compile.objects import called
 
     out = _empty(lowered, arrays[0].size)
-    rest = [*arrays, *_words(lowered, arrays[0].size, draw), *_numbers(lowered), *out]
+    tables = [table_of(key) for key in lowered.tables]
+    rest = [
+        *tables,
+        *map(np.ascontiguousarray, arrays),
+        *_words(lowered, arrays[0].size, draw),
+        *_numbers(lowered),
+        *out,
+    ]
     loop = called(source(lowered, "A line.", **options), "loop", *rest)
-    for a in out:
-        a[:] = 77
     assert loop(*rest) == 0
     return out
 
@@ -163,7 +168,7 @@ def _arrays(lowered: Lowered, tensors: Sequence[Any]) -> list[Any]:
 MACHINES: dict[str, Callable[..., list[Any]]] = {
     "verbs": by_verbs,
     "calls": by_calls,
-    "Numba": by_numba,
+    "LLVM": by_llvm,
     "PyTorch": by_torch,
     "Triton": by_triton,
     "PTX": by_ptx,
@@ -172,7 +177,7 @@ MACHINES: dict[str, Callable[..., list[Any]]] = {
 }
 EMITTERS = MACHINES | {
     "calls in parts": partial(by_calls, at_once=25),
-    "Numba, cut": partial(by_numba, apart=True),
+    "LLVM, cut": partial(by_llvm, apart=True),
     "Triton, table": by_triton_table,
     "Triton, table, on a GPU": partial(by_triton_table, device="cuda"),
 }

@@ -5,21 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import carray
 from numba.core import types
 from numba.extending import intrinsic, register_jitable
 
 f32, f64, i32, i64 = np.float32, np.float64, np.int32, np.int64
-u8, u16, u32, u64 = np.uint8, np.uint16, np.uint32, np.uint64
+u32, u64 = np.uint32, np.uint64
 sqrt = np.sqrt
-
-#: The LLVM version known to have the option below: a version without it would end the process.
-_KNOWN = 22
-if binding.llvm_version_info[0] == _KNOWN:
-    # A loop over ten vectors and ten results needs 145 tests that they do not overlap. Beyond 128 tests, its
-    # default, LLVM does not vectorize the loop, which is then ten times slower.
-    binding.set_option("mcfsim", "--vectorize-memory-check-threshold=1000")
 
 
 def _cast(result: Any, operand: Any, made: Any) -> Any:
@@ -71,7 +64,6 @@ def _row(element: Any) -> Any:
 
 
 row_float32, row_float64 = _row(types.float32), _row(types.float64)
-row_uint16, row_uint32, row_int32 = _row(types.uint16), _row(types.uint32), _row(types.int32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -1,0 +1,249 @@
+"""Source of LLVM's loops for lines of machine operations (verbs): one loop, or several if a line is long."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mcfsim.compile.llvm_text import REGISTERS, Function, element, module
+from mcfsim.compile.loop_parts import AT_ONCE, LoopPart, parts, whole
+from mcfsim.compile.lowering import Lowered
+from mcfsim.kernels.element.machine import TRUTH, Value
+from mcfsim.random import word_bits
+
+#: The most bytes of values kept between the loops of a long line, and the fewest elements of each.
+_KEPT_BYTES, _FEWEST = 1 << 18, 64
+#: The types of values kept in memory: truth values as bytes, because LLVM packs no single bits well.
+_KEPT = {kind: "i8" if kind is TRUTH else name for kind, name in REGISTERS.items()}
+_SIZES = {"i8": 1, "i32": 4, "float": 4, "i64": 8, "double": 8}
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a loop: types and names in order; and names of tables by key, of numbers by value."""
+
+    vectors: list[str]
+    own: list[str]
+    tables: dict[str, str]
+    known: dict[Value, str]
+
+
+def _arguments(lowered: Lowered, results: Sequence[str]) -> _Arguments:
+    """Return tables, operands, words, numbers and results as arguments, in this order."""
+    tables = {key: f"%table{place}" for place, key in enumerate(lowered.tables)}
+    vectors = [*(f"%x{k}" for k in range(len(lowered.operands)))]
+    vectors += [f"%word{k}" for k in range(len(lowered.draws))]
+    known = {x: f"%s{k}" for k, x in enumerate(lowered.numbers)}
+    own = [y for x in (*tables.values(), *vectors) for y in array(x)]
+    own += [f"{REGISTERS[x.type]} {name}" for x, name in known.items()]
+    own += [y for x in results for y in array(x)]
+    return _Arguments(vectors, own, tables, known)
+
+
+def array(name: str, dimensions: int = 1) -> list[str]:
+    """Return the arguments of a contiguous array: its memory and its shape."""
+    shape = ["size"] if dimensions == 1 else ["rows", "columns"]
+    return [f"ptr {name}", *(f"i64 {name}.{x}" for x in shape)]
+
+
+def source(lowered: Lowered, about: str, *, apart: bool = False) -> str:
+    """Return the source of a module with a function ``loop(*tables, *operands, *words, *numbers, *results)``.
+
+    The function returns 1 if some element is strange (no value of its format), and 0 otherwise.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        The operations on each element.
+    about : str
+        What the module is, for its reader.
+    apart : bool, optional
+        Whether results share no memory with operands: a long line then becomes several loops
+        (`mcfsim.compile.loop_parts`).
+    """
+    return module(about, _loop(lowered, apart=apart))
+
+
+def _loop(
+    lowered: Lowered, *, interleaved: bool = False, apart: bool = False, private: bool = False
+) -> Function:
+    """Return the function; if `interleaved`, the results of an element follow one another in one array.
+
+    It then takes the number of the first element before that array.
+    """
+    outputs = [f"%out{number}" for number in range(len(lowered.results))]
+    arguments = _arguments(lowered, ["%out"] if interleaved else outputs)
+    own = arguments.own
+    if interleaved:
+        own = [*own[:-2], "i64 %start", *own[-2:]]
+    function = Function("loop", own, private=private)
+    found = function.variable("i32")
+    function.store("i32", "0", found)
+    size = f"{outputs[0]}.size"
+    if interleaved:
+        size = function.made(f"udiv i64 %out.size, {len(outputs)}")
+    vectors = dict(zip((*lowered.operands, *lowered.words), arguments.vectors, strict=False))
+    bits = dict(zip(lowered.words, lowered.draws.values(), strict=False))
+
+    def read(value: Value, i: str) -> str:
+        if value is lowered.index:
+            return function.made(f"add i64 %start, {i}")
+        kind, own = REGISTERS[value.type], element(lowered.dtype(value))
+        if value in bits:
+            own = f"i{word_bits(bits[value])}"
+        x = function.load(own, vectors[value], i)
+        return x if own == kind else function.made(f"zext {own} {x} to {kind}")
+
+    def put(number: int, made: str, i: str) -> None:
+        if number == len(outputs):
+            other = function.made(f"zext i1 {made} to i32")
+            both = function.made(f"or i32 {function.load('i32', found)}, {other}")
+            function.store("i32", both, found)
+            return
+        result = lowered.results[number]
+        kind, own = REGISTERS[result.type], element(lowered.dtype(result))
+        made = made if own == kind else function.made(f"trunc {kind} {made} to {own}")
+        pointer = outputs[number]
+        if interleaved:
+            i = function.made(f"add i64 {function.made(f'mul i64 {i}, {len(outputs)}')}, {number}")
+            pointer = "%out"
+        function.store(own, made, pointer, i)
+
+    loops(function, lowered, lowered.asked, read, put, size, arguments.known, arguments.tables, apart=apart)
+    function.returns(function.load("i32", found))
+    return function
+
+
+def loops(
+    function: Function,
+    lowered: Lowered,
+    asked: Sequence[Value],
+    read: Callable[[Value, str], str],
+    put: Callable[[int, str, str], None],
+    size: str,
+    known: Mapping[Value, str],
+    tables: Mapping[str, str],
+    *,
+    apart: bool,
+) -> None:
+    """Append the loops that compute values for each element to a function: one, or several in sequence.
+
+    Parameters
+    ----------
+    function : Function
+    lowered : Lowered
+        The line.
+    asked : sequence of Value
+        The values to compute.
+    read : callable
+        Appends what reads an input of an element, given its number, and returns its name.
+    put : callable
+        Appends what uses a computed value, given its place among those asked for, its name and the number of
+        the element.
+    size : str
+        The number of elements.
+    known : mapping of Value to str
+        The inputs that are the same for all elements, by name.
+    tables : mapping of str to str
+        The pointers to tables, by key.
+    apart : bool
+        As for `source`.
+    """
+    split = parts(lowered, asked) if apart else [whole(lowered, asked)]
+
+    def compute(part: LoopPart, i: str, there: dict[Value, str]) -> None:
+        there |= {x: read(x, i) for x in part.values if x.verb == "input" and x not in there}
+        notes = sorted((start, note) for start, note in lowered.notes.items())
+        for x in part.values:
+            begun = [note for start, note in notes if start <= x.number]
+            notes = notes[len(begun) :]
+            for note in begun[-1:]:
+                function.do(f"; {note}")
+            function.verb(x, there, tables)
+        for number in part.results:
+            put(number, there[asked[number]], i)
+
+    if len(split) == 1:
+        with function.loop(size) as i:
+            compute(split[0], i, dict(known))
+        return
+    rows, at_once = _rows(function, split)
+    blocks = function.made(f"sdiv i64 {function.made(f'add i64 {size}, {at_once - 1}')}, {at_once}")
+    with function.loop(blocks) as block:
+        base = function.made(f"mul i64 {block}, {at_once}")
+        left = function.made(f"sub i64 {size}, {base}")
+        count = function.made(f"call i64 @llvm.smin.i64(i64 {left}, i64 {at_once})")
+        for part in split:
+            with function.loop(count) as i:
+                there = dict(known)
+                for x in part.taken:
+                    kept = function.load(_KEPT[x.type], rows[x], i)
+                    there[x] = function.made(f"trunc i8 {kept} to i1") if x.type is TRUTH else kept
+                compute(part, function.made(f"add nuw nsw i64 {base}, {i}"), there)
+                for x in part.kept:
+                    own = there[x]
+                    own = function.made(f"zext i1 {own} to i8") if x.type is TRUTH else own
+                    function.store(_KEPT[x.type], own, rows[x], i)
+
+
+def _rows(function: Function, split: Sequence[LoopPart]) -> tuple[dict[Value, str], int]:
+    """Return memory for the values kept between loops, by turns, and how many elements it holds of each."""
+    last = {x: number for number, part in enumerate(split) for x in part.taken}
+    slots, free, made = dict[Value, int](), defaultdict[str, list[int]](list), Counter[str]()
+    for number, part in enumerate(split):
+        for x in part.kept:
+            kind = _KEPT[x.type]
+            slots[x] = free[kind].pop() if free[kind] else made[kind]
+            made[kind] = max(made[kind], slots[x] + 1)
+        for x in part.taken:
+            if last[x] == number:
+                free[_KEPT[x.type]].append(slots[x])
+    each = sum(_SIZES[kind] * count for kind, count in made.items())
+    at_once = max(_FEWEST, min(AT_ONCE, _KEPT_BYTES // each // _FEWEST * _FEWEST))
+    memory = {kind: [function.variable(kind, at_once) for _ in range(count)] for kind, count in made.items()}
+    return {x: memory[_KEPT[x.type]][slot] for x, slot in slots.items()}, at_once
+
+
+def rows_source(lowered: Lowered, about: str) -> str:
+    """Return the source of a module with a function ``rows(*tables, addresses, size, *numbers)``.
+
+    It does what ``loop`` does for each row of a table. A row has the addresses of operands, words and
+    results, which are vectors of one size. The function returns 1 if some element is strange, else 0.
+    """
+    results = [f"%out{number}" for number in range(len(lowered.results))]
+    arguments = _arguments(lowered, results)
+    vectors = [*arguments.vectors, *results]
+    shared = [x for x in arguments.own if x.split()[1].removesuffix(".size") not in vectors]
+    tables = 2 * len(arguments.tables)
+    function = Function("rows", [*shared[:tables], *array("%addresses", 2), "i64 %size", *shared[tables:]])
+    found = function.variable("i32")
+    function.store("i32", "0", found)
+    with function.loop("%addresses.rows") as j:
+        row = function.made(f"mul i64 {j}, %addresses.columns")
+        places = [function.made(f"add i64 {row}, {place}") for place in range(len(vectors))]
+        pointers = [function.load("ptr", "%addresses", place) for place in places]
+        there = dict(zip(vectors, pointers, strict=True))
+        there |= {f"{x}.size": "%size" for x in vectors}
+        given = [f"{kind} {there.get(x, x)}" for kind, x in map(str.split, arguments.own)]
+        strange = function.made(f"call i32 @loop({', '.join(given)})")
+        function.store("i32", function.made(f"or i32 {function.load('i32', found)}, {strange}"), found)
+    function.returns(function.load("i32", found))
+    return module(about, _loop(lowered, private=True), function)
+
+
+def words_source(lowered: Lowered, about: str) -> str:
+    """Return the source of a module with functions ``loop(*key, start, out)`` and ``rows``.
+
+    ``loop`` fills an array with the results of the elements from a number on, which follow one another.
+    ``rows(*key, places, start, out)`` does so for each row, with the last part of the key from `places`.
+    """
+    loop = _loop(lowered, interleaved=True)
+    key = [f"i64 %s{k}" for k in range(len(lowered.numbers))]
+    function = Function("rows", [*key[:-1], *array("%places"), "i64 %start", *array("%out", 2)])
+    with function.loop("%places.size") as j:
+        place = function.load("i64", "%places", j)
+        row = function.at("i32", "%out", function.made(f"mul i64 {j}, %out.columns"))
+        given = [*key[:-1], f"i64 {place}", "i64 %start", f"ptr {row}", "i64 %out.columns"]
+        function.made(f"call i32 @loop({', '.join(given)})")
+    function.returns("0")
+    return module(about, loop, function)

@@ -1,0 +1,186 @@
+"""Functions in the language of LLVM: arguments, variables, loops, and verbs (machine operations)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Type, Value
+
+#: LLVM's types of registers, and of elements in memory by their dtypes.
+REGISTERS: Mapping[Type, str] = {F32: "float", F64: "double", I32: "i32", I64: "i64", TRUTH: "i1"}
+_MEMORY = {"float32": "float", "float64": "double", "bool": "i8"}
+#: What verbs on numbers and on integers are in LLVM.
+_ON_FLOATS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
+_ON_INTEGERS = {
+    **{x: x for x in ("add", "sub", "mul", "and", "or", "xor", "shl")},
+    **{"sar": "ashr", "shr": "lshr"},
+}
+_CASTS = {
+    **{"bits": "bitcast", "number": "bitcast", "widen": "fpext", "narrow": "fptrunc"},
+    **{"extend": "sext", "cut": "trunc", "count": "zext"},
+}
+_DECLARED = """
+declare float @llvm.fabs.f32(float)
+declare double @llvm.fabs.f64(double)
+declare i32 @llvm.abs.i32(i32, i1)
+declare i64 @llvm.abs.i64(i64, i1)
+declare float @llvm.sqrt.f32(float)
+declare double @llvm.sqrt.f64(double)
+declare i64 @llvm.smin.i64(i64, i64)
+declare i32 @llvm.smax.i32(i32, i32)
+declare i32 @llvm.umin.i32(i32, i32)
+"""
+
+
+def module(about: str, *functions: Function) -> str:
+    """Return functions as the text of a module; `about` says what they are."""
+    return f"; {about}\n{_DECLARED}\n" + "\n".join(map(str, functions))
+
+
+def element(dtype: np.dtype) -> str:
+    """Return LLVM's type of an element of an array."""
+    return _MEMORY.get(dtype.name, f"i{8 * dtype.itemsize}")
+
+
+def constant(value: Value) -> str:
+    """Return a constant as LLVM writes it."""
+    if not value.type.is_float:
+        return str(value.constant)
+    assert isinstance(value.constant, int | float)
+    return number(value.constant)
+
+
+def number(x: float) -> str:
+    """Return a number of binary32 or binary64 as LLVM writes it, by the bits of binary64."""
+    return "0x" + struct.pack(">d", x).hex().upper()
+
+
+class Function:
+    """A function in the making, which returns an integer of 32 bits.
+
+    Parameters
+    ----------
+    name : str
+    arguments : sequence of str
+        Their types, each followed by its name.
+    private : bool, optional
+        Whether only functions of its module call it.
+    wide : bool, optional
+        Whether to prefer the widest vectors: on some machines LLVM's default is half as wide.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, private: bool = False, wide: bool = True
+    ) -> None:
+        kept = "internal " if private else ""
+        preferring = ' "prefer-vector-width"="512"' if wide else ""
+        self._head = f"define {kept}i32 @{name}({', '.join(arguments)}) nounwind{preferring} {{"
+        self._variables: list[str] = []
+        self._body: list[str] = []
+        self._named = 0
+        self._block = "entry"
+
+    def __str__(self) -> str:
+        body = "".join(line if line.endswith(":\n") else f"  {line}" for line in self._body)
+        return f"{self._head}\nentry:\n{''.join(f'  {x}' for x in self._variables)}{body}}}\n"
+
+    # -- statements ---------------------------------------------------------------------------------------
+    def do(self, text: str) -> None:
+        """Append an instruction without a result, or a note."""
+        self._body.append(f"{text}\n")
+
+    def made(self, text: str) -> str:
+        """Append an instruction; return the name of its result."""
+        name = self._name("v")
+        self.do(f"{name} = {text}")
+        return name
+
+    def variable(self, kind: str, count: int = 1) -> str:
+        """Return a pointer to memory of the function for elements of a type."""
+        name = self._name("m")
+        self._variables.append(f"{name} = alloca {kind}, i64 {count}, align 64\n")
+        return name
+
+    def load(self, kind: str, pointer: str, place: str = "") -> str:
+        """Return what is in memory, at a place after a pointer if one is given."""
+        return self.made(f"load {kind}, ptr {self.at(kind, pointer, place)}")
+
+    def store(self, kind: str, x: str, pointer: str, place: str = "") -> None:
+        """Write to memory, at a place after a pointer if one is given."""
+        self.do(f"store {kind} {x}, ptr {self.at(kind, pointer, place)}")
+
+    def at(self, kind: str, pointer: str, place: str) -> str:
+        """Return a pointer to the element at a place after a pointer."""
+        return self.made(f"getelementptr {kind}, ptr {pointer}, i64 {place}") if place else pointer
+
+    @contextmanager
+    def loop(self, count: str) -> Iterator[str]:
+        """Return a context in which statements are done so many times; it gives the number of each time."""
+        i, following, more = self._name("i"), self._name("i"), self._name("i")
+        each, after = (self._name(part)[1:] for part in ("each", "after"))
+        some = self.made(f"icmp sgt i64 {count}, 0")
+        before = self._block
+        self.do(f"br i1 {some}, label %{each}, label %{after}")
+        self._begin(each)
+        phi = len(self._body)
+        yield i
+        self._body.insert(phi, f"{i} = phi i64 [0, %{before}], [{following}, %{self._block}]\n")
+        self.do(f"{following} = add nuw nsw i64 {i}, 1")
+        self.do(f"{more} = icmp slt i64 {following}, {count}")
+        self.do(f"br i1 {more}, label %{each}, label %{after}")
+        self._begin(after)
+
+    def returns(self, x: str) -> None:
+        """Append the return of a result."""
+        self.do(f"ret i32 {x}")
+
+    def verb(self, value: Value, known: dict[Value, str], tables: Mapping[str, str]) -> None:
+        """Append a verb unless its value is known; `known` has the names of values, inputs included."""
+        if value.verb == "constant":
+            known[value] = constant(value)
+        elif value not in known:
+            given = [known[x] if x in known else constant(x) for x in value.operands]
+            known[value] = self._verb(value, given, tables)
+
+    def _verb(self, value: Value, given: list[str], tables: Mapping[str, str]) -> str:
+        verb, kind = value.verb, REGISTERS[value.type]
+        own = REGISTERS[value.operands[0].type]
+        is_float = value.operands[0].type.is_float
+        if verb in _CASTS:
+            return self.made(f"{_CASTS[verb]} {own} {given[0]} to {kind}")
+        if verb == "select":
+            return self.made(f"select i1 {given[0]}, {kind} {given[1]}, {kind} {given[2]}")
+        if verb in ("lt", "le", "eq"):
+            how = f"fcmp o{verb}" if is_float else f"icmp {verb if verb == 'eq' else f's{verb}'}"
+            return self.made(f"{how} {own} {', '.join(given)}")
+        if verb == "look_up":
+            return self._look_up(given[0], tables[str(value.constant)])
+        if verb == "not":
+            return self.made(f"xor {kind} {given[0]}, {'true' if value.type is TRUTH else -1}")
+        if verb in ("abs", "sqrt") and is_float:
+            called = "fabs" if verb == "abs" else "sqrt"
+            return self.made(f"call {kind} @llvm.{called}.f{value.type.bits}({kind} {given[0]})")
+        if verb == "abs":
+            return self.made(f"call {kind} @llvm.abs.{kind}({kind} {given[0]}, i1 false)")
+        if verb == "neg" and not is_float:
+            return self.made(f"sub {kind} 0, {given[0]}")
+        return self.made(f"{(_ON_FLOATS if is_float else _ON_INTEGERS)[verb]} {kind} {', '.join(given)}")
+
+    def _look_up(self, place: str, table: str) -> str:
+        """Return the number at a place of a table; a place outside of it is a place in it."""
+        last = self.made(f"sub i64 {table}.size, 1")
+        last = self.made(f"trunc i64 {last} to i32")
+        inside = self.made(f"call i32 @llvm.umin.i32(i32 {place}, i32 {last})")
+        return self.load("double", table, self.made(f"zext i32 {inside} to i64"))
+
+    def _begin(self, block: str) -> None:
+        self._body.append(f"{block}:\n")
+        self._block = block
+
+    def _name(self, kind: str) -> str:
+        self._named += 1
+        return f"%{kind}{self._named}"

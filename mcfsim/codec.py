@@ -9,11 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.checks import as_array, as_codes, is_tensor, real_array, refuse
+from mcfsim.compile.choice import loops
+from mcfsim.compile.loops import BoundLoop
+from mcfsim.compile.program import Program
+from mcfsim.compile.tracing import trace
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.blocks import for_each_block
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
+from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.native import native_dtype
 from mcfsim.storage.buffers import BLOCK
 
@@ -57,8 +62,11 @@ def encode(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     given = real_numbers(x)
     source = carrier if np.can_cast(given.dtype, carrier) else FLOAT64
     codes = codes_by_kind(fmt)
+    loop = _loop(fmt, given.size, "results") if source == carrier else None
 
     def on_block(start: int, block: Block, out: Block) -> None:
+        if loop is not None and loop([block], [out]):
+            return
         wrong = round_to(block, fmt) != block
         if wrong.any():
             nan = np.isnan(block)
@@ -103,12 +111,29 @@ def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
     if fmt in (FORMATS["float32"], FORMATS["float64"]):  # the codes are the carrier's own
         return given.astype(code_dtype(fmt)).view(carrier)
 
+    loop = _loop(fmt, given.size, "operands")
+
     def on_block(start: int, block: Block, out: Block) -> None:
+        if loop is not None and loop([block], [out]):
+            return
         _check_assigned(given, start, block, fmt)
         out[...] = values_of(block, fmt)
 
     source = np.dtype(np.uint64) if fmt.bits > _TABLE_BITS else code_dtype(fmt)
     return for_each_block(on_block, [given], source, 1, results=carrier, ordered=True)[0]
+
+
+def _loop(fmt: Format, elements: int, packed: str) -> BoundLoop | None:
+    """Return a loop from values to codes (its results) or from codes to values, if one pays."""
+    if not has_codes(fmt) or elements <= BLOCK:
+        return None
+    return loops(checked=True, packed=packed).bound_loop(lambda: _as_it_is(fmt), elements, None)
+
+
+@lru_cache(maxsize=64)
+def _as_it_is(fmt: Format) -> Program:
+    """Return the program that returns its operand."""
+    return trace(lambda ar, x: x, fmt, operands=("x",), lines=False)
 
 
 def values_of(codes: Block, fmt: Format) -> Block:

@@ -11,45 +11,59 @@ from collections.abc import Callable
 class Compiler:
     """A thread that does tasks in order; it begins with a task and ends with the last one.
 
-    When the program ends, it waits for the task that is under way, and leaves the others.
+    When the program ends, it waits for the task that is under way, and leaves the others; and so does a
+    process that forks, because the new process has no such thread, and would find LLVM's lock taken.
     """
 
     def __init__(self) -> None:
         self._tasks: deque[Callable[[], object]] = deque()
-        self._lock = threading.Lock()
-        self._owner: tuple[int, threading.Thread] | None = None
+        self._lock, self._busy = threading.Lock(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._renew)
 
     def ask(self, task: Callable[[], object]) -> bool:
         """Have a task done soon, which must raise nothing; return whether there is a thread for it."""
         with self._lock:
-            if self._owner is not None and self._owner[0] != os.getpid():
-                self._owner = None  # a forked process has no threads
-                self._tasks.clear()
             self._tasks.append(task)
-            if self._owner is None:
+            if self._thread is None:
                 thread = threading.Thread(target=self._work, name="mcfsim compiles")
                 try:
                     thread.start()
                 except RuntimeError:  # as where the program ends, or has too many threads
                     self._tasks.clear()
                     return False
-                self._owner = os.getpid(), thread
+                self._thread = thread
             return True
 
     def wait(self) -> None:
         """Wait until all tasks are done."""
-        owner = self._owner
-        if owner is not None and owner[0] == os.getpid():
-            owner[1].join()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                if not self._tasks or not threading.main_thread().is_alive():
-                    self._owner = None
-                    return
-                task = self._tasks.popleft()
-            task()
+            with self._busy:
+                with self._lock:
+                    if not self._tasks or not threading.main_thread().is_alive():
+                        self._thread = None
+                        return
+                    task = self._tasks.popleft()
+                task()
+
+    def _hold(self) -> None:
+        self._busy.acquire()
+        self._lock.acquire()
+
+    def _release(self) -> None:
+        self._lock.release()
+        self._busy.release()
+
+    def _renew(self) -> None:
+        self._tasks.clear()
+        self._thread = None
+        self._release()
 
 
 COMPILER = Compiler()

@@ -28,6 +28,8 @@ from mcfsim.random import RandomWords
 #: Rough cost of an operation without compiling, in nanoseconds per element, by its planned way.
 _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
 _DRAWN = 8.0
+#: The same of numbers that only become codes, or codes that become numbers.
+_CODED = 4.0
 #: Fixed cost of a call, however few elements there are.
 _CALL = 8e3
 #: Cost of importing LLVM, of loading an object, and of compiling: a loop, an operation by its way, and words.
@@ -72,7 +74,7 @@ def check_compiled(compiled: Any) -> None:
 
 
 @lru_cache(maxsize=16)
-def loops(scalars: Scalars = "exact", **options: bool) -> Loops:
+def loops(scalars: Scalars = "exact", **options: Any) -> Loops:
     """Return the collection of loops of one kind that are compiled so far; see `Loop`."""
     return Loops(scalars, **options)
 
@@ -113,6 +115,7 @@ class _Account:
     def of(cls, loop: Loop) -> _Account:
         """Return the account of a new loop."""
         cost = 0.0 if loop.epilogue is None else loop.epilogue.cost
+        cost += _CODED if loop.program.steps == () else 0.0
         writing, compiling = 0.0, _COMPILE
         for step in loop.program.steps:
             fmt, drawn = step.result.format, step.draw is not None
@@ -170,11 +173,11 @@ class Loops:
     ----------
     scalars : {"exact", "rounded", "float32"}
         How real scalars enter.
-    **options : bool
+    **options
         See `Loop`.
     """
 
-    def __init__(self, scalars: Scalars, **options: bool) -> None:
+    def __init__(self, scalars: Scalars, **options: Any) -> None:
         self._scalars, self._options = scalars, options
         self._accounts: dict[Any, _Account] = {}
         self._rolled: dict[Any, Rolled | None] = {}  # the last ones

@@ -77,6 +77,8 @@ def _loop(
     if interleaved:
         own = [*own[:-2], "i64 %start", *own[-2:]]
     function = Function("loop", own, private=private)
+    for x, name in zip(lowered.operands, arguments.vectors, strict=False):
+        function.do(f"; {name} is {x.constant}")
     found = function.variable("i32")
     function.store("i32", "0", found)
     size = f"{outputs[0]}.size"
@@ -91,18 +93,17 @@ def _loop(
         kind, own = REGISTERS[value.type], element(lowered.dtype(value))
         if value in bits:
             own = f"i{word_bits(bits[value])}"
-        x = function.load(own, vectors[value], i)
-        return x if own == kind else function.made(f"zext {own} {x} to {kind}")
+        return function.converted(function.load(own, vectors[value], i), own, kind)
 
     def put(number: int, made: str, i: str) -> None:
         if number == len(outputs):
-            other = function.made(f"zext i1 {made} to i32")
+            other = function.converted(made, "i1", "i32")
             both = function.made(f"or i32 {function.load('i32', found)}, {other}")
             function.store("i32", both, found)
             return
         result = lowered.results[number]
         kind, own = REGISTERS[result.type], element(lowered.dtype(result))
-        made = made if own == kind else function.made(f"trunc {kind} {made} to {own}")
+        made = function.converted(made, kind, own)
         pointer = outputs[number]
         if interleaved:
             i = function.made(f"add i64 {function.made(f'mul i64 {i}, {len(outputs)}')}, {number}")
@@ -178,11 +179,10 @@ def loops(
                 there = dict(known)
                 for x in part.taken:
                     kept = function.load(_KEPT[x.type], rows[x], i)
-                    there[x] = function.made(f"trunc i8 {kept} to i1") if x.type is TRUTH else kept
+                    there[x] = function.converted(kept, _KEPT[x.type], REGISTERS[x.type])
                 compute(part, function.made(f"add nuw nsw i64 {base}, {i}"), there)
                 for x in part.kept:
-                    own = there[x]
-                    own = function.made(f"zext i1 {own} to i8") if x.type is TRUTH else own
+                    own = function.converted(there[x], REGISTERS[x.type], _KEPT[x.type])
                     function.store(_KEPT[x.type], own, rows[x], i)
 
 

@@ -117,6 +117,13 @@ class Function:
         """Return a pointer to the element at a place after a pointer."""
         return self.made(f"getelementptr {kind}, ptr {pointer}, i64 {place}") if place else pointer
 
+    def converted(self, x: str, own: str, kind: str) -> str:
+        """Return an integer, or a truth value, in another type: cut, or filled up with zeros."""
+        if own == kind:
+            return x
+        how = "zext" if int(own[1:]) < int(kind[1:]) else "trunc"
+        return self.made(f"{how} {own} {x} to {kind}")
+
     @contextmanager
     def loop(self, count: str) -> Iterator[str]:
         """Return a context in which statements are done so many times; it gives the number of each time."""

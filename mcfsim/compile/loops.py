@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.llvm_source import rows_source, source
-from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.lowering import Lowered, Packed
 from mcfsim.compile.objects import called, is_saved
 from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
@@ -122,9 +122,9 @@ class Loop(Lines):
         Whether the loop checks its operands, and tells whether all are values of their formats.
     wide : bool, optional
         Whether all results are of float64.
-    packed : bool, optional
+    packed : bool or {"operands", "results"}, optional
         Whether operands and results are codes, as in `mcfsim.codec`, of floating-point formats with codes of
-        at most 16 bits and a code for NaN.
+        at most 16 bits and a code for NaN; or which of both are.
     epilogue : Epilogue, optional
         Processes the results.
     joined : AsBits, optional
@@ -140,7 +140,7 @@ class Loop(Lines):
         *,
         checked: bool = False,
         wide: bool = False,
-        packed: bool = False,
+        packed: Packed = False,
         epilogue: Epilogue | None = None,
         joined: AsBits | None = None,
         apart: bool = False,

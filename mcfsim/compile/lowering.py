@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from keyword import iskeyword
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from mcfsim.random import word_bits
 from mcfsim.rounding import Mode, Overflow, Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
+#: Whether operands and results are codes.
+Packed = bool | Literal["operands", "results"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def lower(
     *,
     checked: bool = False,
     wide: bool = False,
-    packed: bool = False,
+    packed: Packed = False,
     trusted: frozenset[int] = frozenset(),
     onto: tuple[Value, ...] = (),
     clean: bool = True,
@@ -146,9 +148,9 @@ def lower(
         Whether to tell where an operand is no value of its format.
     wide : bool, optional
         Whether all results are binary64 numbers.
-    packed : bool, optional
+    packed : bool or str, optional
         Whether operands and results are codes, in formats that have short ones
-        (`mcfsim.kernels.element.codes.has_codes`).
+        (`mcfsim.kernels.element.codes.has_codes`); or which of both are.
     trusted : set of int, optional
         The places of inputs that are known to be values of their formats, NaN with a clean code.
     onto : tuple of Value, optional
@@ -171,7 +173,7 @@ def lower(
     lying: dict[Value, np.dtype[Any]] = {}
     taken, given = [], []
     for place, x in enumerate(program.inputs):
-        coded = packed and has_codes(x.format)
+        coded = packed in (True, "operands") and has_codes(x.format)
         kind = I32 if coded else type_of(x.format)
         operand = onto[place] if onto else line.input(called(x, place), kind)
         if coded:
@@ -224,7 +226,7 @@ def lower(
         if not isinstance(x, Register):
             raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
         result = known[x].widen() if wide else known[x]
-        if packed and has_codes(x.format):
+        if packed in (True, "results") and has_codes(x.format):
             result = encode_element(result, x.format)
             lying[result] = code_dtype(x.format)
         results.append(result)

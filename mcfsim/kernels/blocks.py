@@ -86,7 +86,7 @@ def for_each_block(
         [*operands, *given],
         flags=["external_loop", "buffered", "ranged", "zerosize_ok", "delay_bufalloc"],
         op_flags=[["readonly", "contig", "aligned"]] * len(operands)
-        + [["writeonly", "allocate", "no_subtype"]] * outputs,
+        + [["writeonly", "allocate", "no_subtype", "contig", "aligned"]] * outputs,
         op_dtypes=[dtype] * len(operands) + [results or dtype] * outputs,
         casting="unsafe",  # the callers make sure that every element fits
         order="C" if ordered else "K",

@@ -40,7 +40,7 @@ MEANT = {
     "layers": "1 2 1000000000000",
     "theorems": "sterbenz two_sum fast_two_sum neg_exact lost_iff",
     "text": "two_sum dw_times_dw2 expansion.grow adamw sgd",
-    "view": "pseudocode text network numba cost",
+    "view": "pseudocode text network llvm cost",
     "value": "0.999 -0 1e-40",
 }
 #: These ask for work without an end, or for others' machines: what is tried of them takes a moment.

@@ -86,7 +86,7 @@ def test_tasks_are_done_in_order_by_a_thread_that_ends_with_the_last_one(compile
     held.set()
     compiler.wait()
     assert done == [True, *range(50)]
-    assert compiler._owner is None
+    assert compiler._thread is None
     assert compiler.ask(lambda: done.append("again"))
     compiler.wait()
     assert done[-1] == "again"
@@ -94,16 +94,23 @@ def test_tasks_are_done_in_order_by_a_thread_that_ends_with_the_last_one(compile
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_has_a_thread_of_its_own(compiler):
-    held, done = threading.Event(), []
-    compiler.ask(lambda: held.wait(60))
+def test_a_forked_process_has_a_thread_of_its_own_and_begins_after_a_task(compiler):
+    begun, done = threading.Event(), []
+
+    def task():
+        begun.set()
+        time.sleep(0.2)
+        done.append("under way")
+
+    compiler.ask(task)
     compiler.ask(lambda: done.append("not the child's"))
+    begun.wait(60)
     child = os.fork()
     if not child:
-        compiler.ask(lambda: done.append("own"))
+        own = list(done)
+        compiler.ask(lambda: own.append("own"))
         compiler.wait()
-        os._exit(done != ["own"])
-    held.set()
+        os._exit(own[0] != "under way" or own[-1] != "own")
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
-from mcfsim.compile import folds
+from mcfsim.compile import folds, rolling
 from mcfsim.compile.rolling import RepeatedBody, roll
 from mcfsim.compile.tracing import record
 from mcfsim.formats import get_format
@@ -297,3 +297,78 @@ def test_what_does_not_repeat_is_not_rolled_up_and_a_sum_is_to_one_addition():
     assert len(part.body.steps) == 1
     assert part.takes.tolist() == [[0, 1], *([999 + n, n + 1] for n in range(1, 999))]
     assert part.lasting == (2,)
+
+
+# -- what does not repeat ------------------------------------------------------------------------------------
+def wandering(seed, count, size):
+    """Return a text of steps on operands at random, which repeats nothing: each takes the last result."""
+    rng = random.Random(seed)
+    steps = [(rng.choice(BINARY), rng.randrange(size + n)) for n in range(count)]
+
+    def text(ar, x):
+        values, last = list(x), x[0]
+        for operation, other in steps:
+            last = getattr(ar, operation)(last, values[other])
+            values.append(last)
+        return last, values[size + count // 2]
+
+    return text
+
+
+PIECES = [
+    *(("bfloat16", mode) for mode in ("nearest_even", "up", "stochastic")),
+    *(("tf32", "toward_zero"), ("posit16", "nearest_even"), ("int8", "nearest_away")),
+]
+
+
+@pytest.mark.parametrize(("fmt", "mode"), PIECES)
+@pytest.mark.parametrize("count", [5, 40])
+@pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
+def test_a_long_text_that_repeats_nothing_is_several_loops_with_the_bits_of_numpy(
+    fmt, mode, count, assert_same
+):
+    text, x = wandering(f"{fmt} {mode}", 300, count), terms(fmt, count, (1100,), 1, strange=1e-3)
+    rolled = roll(record(text, fmt, mode, operands=(names(count),)))
+    sizes = [len(part.body.steps) for part in rolled.repeated()]
+    assert len(sizes) > 5
+    assert max(sizes) <= rolling._PIECE
+    compiled, plain = arithmetics(fmt, mode)
+    alike(assert_same, compiled.evaluate(text, x), plain.evaluate(text, x))
+    assert compiled.random == plain.random
+
+
+def test_rows_of_values_that_are_used_up_are_given_to_others():
+    rng = random.Random(1)
+    steps = [(rng.choice(BINARY), rng.randrange(8)) for _ in range(2000)]
+
+    def chain(ar, x):
+        last = x[0]
+        for operation, other in steps:
+            last = getattr(ar, operation)(last, x[other])
+        return last
+
+    rolled = roll(record(chain, "bfloat16", operands=(names(8),)))
+    place, rows = folds._placed(rolled, 8 + len(rolled.recording.steps))
+    made = sum(part.makes.size for part in rolled.repeated())
+    assert len(rolled.parts) > 50
+    assert made > 50
+    assert rows < 10
+    # No part writes to a row that it reads, or that a later part still reads.
+    last = {int(x): n for n, part in enumerate(rolled.parts) for x in part.takes.ravel()}
+    last |= dict.fromkeys(rolled.results, len(rolled.parts))
+    held = {}
+    for n, part in enumerate(rolled.parts):
+        for x in part.makes.ravel().tolist():
+            other = held.get(place[x])
+            assert other is None or last.get(other, -1) < n
+            held[place[x]] = x
+
+
+def test_a_part_that_is_too_long_to_compile_is_numpys_and_the_reason_is_given(monkeypatch, assert_same):
+    monkeypatch.setattr("mcfsim.compile.choice.MOST", 20)
+    text, x = wandering("long", 30, 5), terms("bfloat16", 5, (300,), 1)
+    compiled, plain = arithmetics("bfloat16")
+    with pytest.warns(RuntimeWarning, match="text has more than 20 operations .* NumPy does the work"):
+        found = compiled.evaluate(text, x)
+    alike(assert_same, found, plain.evaluate(text, x))

@@ -151,7 +151,7 @@ def test_the_source_of_a_loop_has_no_branches_but_its_own():
 def test_a_source_tells_which_operation_each_statement_is_for_and_is_the_same_every_time():
     shown = Loop(trace(mcf.fast_two_sum, "bfloat16")).source([])
     assert shown == Loop(trace(mcf.fast_two_sum, "bfloat16")).source([])
-    notes = [line.strip() for line in shown.splitlines() if line.startswith("  ; ")]
+    notes = [line.strip() for line in shown.splitlines() if line.startswith("  ; t")]
     assert [note.split("  ")[0] for note in notes] == [
         *("; t1 = add(a, b)", "; t2 = sub(t1, a)", "; t3 = sub(b, t2)")
     ]

@@ -150,7 +150,7 @@ class Judgement(NamedTuple):
 def judged(check, extremes=(-np.inf, np.inf)):
     """Return some cases of all parts of a domain, tried block by block, and what a line says of them.
 
-    The first and the last ones of a part are among them. NumPy carries out the line: no Numba is needed.
+    The first and the last ones of a part are among them. NumPy carries out the line: no LLVM is needed.
     """
     rng, columns = np.random.default_rng(5), []
     for part in check.domain().parts:
@@ -303,7 +303,7 @@ def test_what_does_not_speak_of_single_cases_is_not_recorded():
 
 def test_paths_of_stochastic_rounding_are_not_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_LEAST_RECORDED", 0)
-    monkeypatch.setattr(choice, "_pays", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(choice._Account, "pays", lambda *_: pytest.fail("asked"))
     check = prepare("two_sum_sr_exact", "float8_e4m3fn", "stochastic")
     predicates = compiled.Predicates(check.theorem, check.format, check.rounding)
     assert compiled.recordable(predicates)  # as of one path
@@ -340,14 +340,14 @@ def test_every_way_finds_the_same(name, monkeypatch, tmp_path):
     ]
     terms = any(operand.kind == "sequence" for operand in check.theorem.operands)
     found, recordable = {}, compiled.recordable
-    for way in ("integers", "calls", *(["numba"] if is_available() else [])):
+    for way in ("integers", "calls", *(["llvm"] if is_available() else [])):
         asked = []
 
         def pays(account, numbers, spent, *, asked=asked, way=way):
             asked.append(spent)
-            return way == "numba"
+            return way == "llvm"
 
-        monkeypatch.setattr(choice, "_pays", pays)
+        monkeypatch.setattr(choice._Account, "pays", pays)
         monkeypatch.setattr(compiled, "recordable", recordable if way != "integers" else lambda _: None)
         found[way] = [{**check(*unit), "seconds": 0} for unit in ranges]
         assert asked or (terms and way == "integers")  # so few that no loop of the algorithm is asked for

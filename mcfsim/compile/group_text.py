@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.kernels.element.floats import NAN
-from mcfsim.kernels.element.machine import F32, I32, Line, Value
+from mcfsim.kernels.element.machine import F32, F64, I32, Line, Value
 
 # -- places in a table ------------------------------------------------------------------------------------
 Array = NDArray[Any]
@@ -92,8 +92,18 @@ class Warps(NamedTuple):
 class GroupText(ABC):
     """An algorithm that stores groups of binary32 numbers: a code byte each, some binary32 numbers per group.
 
-    Equal objects do the same. Every NaN has a clean code.
+    Equal objects do the same. Every NaN has a clean code, or is that of an element that is no code.
+
+    Attributes
+    ----------
+    coded : bool
+        Whether numbers are stored as codes; else as binary32 numbers.
+    numbers : int
+        How many numbers of binary64, the same for all groups, the last arguments of its methods are.
     """
+
+    coded: ClassVar[bool] = True
+    numbers: int = 0
 
     @property
     @abstractmethod
@@ -124,7 +134,7 @@ class GroupText(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
+    def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
         """Return a group's shared numbers, given its greatest measure, and its least magnitude if needed."""
 
     @abstractmethod
@@ -147,8 +157,8 @@ class GroupLine:
         A number, its code or the table's entry for that code, and the greatest measure of a group.
     least, other : tuple of Value
         The least magnitude, if needed, and another magnitude that a thread receives.
-    shared : tuple of Value
-        The shared numbers of a group.
+    shared, numbers : tuple of Value
+        The shared numbers of a group, and those that are the same for all groups.
     measured, lesser, made, encoded, decoded
         The results.
     """
@@ -156,16 +166,18 @@ class GroupLine:
     def __init__(self, text: GroupText) -> None:
         self.text, self.line = text, Line()
         self.x = self.line.input("x", F32)
-        self.code = self.line.input("code", I32 if text.table is None else F32)
+        self.code = self.line.input("code", I32 if text.table is None and text.coded else F32)
         self.greatest = self.line.input("greatest", I32)
         pair = tuple(self.line.input(x, F32) for x in ("least", "other") if text.warps is not None)
         self.least, self.other = pair[:1], pair[1:]
         self.shared = tuple(self.line.input(f"shared{place}", F32) for place in range(text.shared))
+        self.numbers = tuple(self.line.input(f"number{place}", F64) for place in range(text.numbers))
         self.measured = text.measured(self.x)
         self.lesser: tuple[Value, ...] = (text.lesser(*pair),) if pair else ()
-        self.made = tuple(map(_clean, text.shares(self.greatest, *self.least)))
-        self.encoded = text.encoded(self.x, *self.shared)
-        self.decoded = _clean(text.decoded(self.code, *self.shared))
+        self.made = tuple(map(_clean, text.shares(self.greatest, *self.least, *self.numbers)))
+        self.encoded = text.encoded(self.x, *self.shared, *self.numbers)
+        decoded = text.decoded(self.code, *self.shared, *self.numbers)
+        self.decoded = _clean(decoded) if text.coded else decoded
 
 
 def _clean(x: Value) -> Value:

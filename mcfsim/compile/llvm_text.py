@@ -36,9 +36,18 @@ declare i32 @llvm.umin.i32(i32, i32)
 """
 
 
+#: Marks a loop that is not to be unrolled.
+_ROLLED = "!rolled"
+
+
 def module(about: str, *functions: Function) -> str:
     """Return functions as the text of a module; `about` says what they are."""
-    return f"; {about}\n{_DECLARED}\n" + "\n".join(map(str, functions))
+    text, *rest = "\n".join(map(str, functions)).split(_ROLLED)
+    for place, after in enumerate(rest, 1):
+        text += f"!llvm.loop !{place}{after}"
+    nodes = [f"!{place} = distinct !{{!{place}, !0}}\n" for place in range(1, len(rest) + 1)]
+    kept = ['!0 = !{!"llvm.loop.unroll.disable"}\n', *nodes] if nodes else []
+    return f"; {about}\n{_DECLARED}\n{text}{''.join(kept)}"
 
 
 def element(dtype: np.dtype) -> str:
@@ -126,7 +135,10 @@ class Function:
 
     @contextmanager
     def loop(self, count: str) -> Iterator[str]:
-        """Return a context in which statements are done so many times; it gives the number of each time."""
+        """Return a context in which statements are done so many times; it gives the number of each time.
+
+        A loop whose count is a constant stays one: unrolled, as LLVM begins, it would not be vectorized.
+        """
         i, following, more = self._name("i"), self._name("i"), self._name("i")
         each, after = (self._name(part)[1:] for part in ("each", "after"))
         some = self.made(f"icmp sgt i64 {count}, 0")
@@ -138,7 +150,8 @@ class Function:
         self._body.insert(phi, f"{i} = phi i64 [0, %{before}], [{following}, %{self._block}]\n")
         self.do(f"{following} = add nuw nsw i64 {i}, 1")
         self.do(f"{more} = icmp slt i64 {following}, {count}")
-        self.do(f"br i1 {more}, label %{each}, label %{after}")
+        kept = "" if count.startswith("%") else f", {_ROLLED}"
+        self.do(f"br i1 {more}, label %{each}, label %{after}{kept}")
         self._begin(after)
 
     def returns(self, x: str) -> None:

@@ -23,6 +23,7 @@ from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, get_rounding
+from mcfsim.scaled.blocks import decoded, encoded
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.rules import POWERS, Floats, factors, quotient, scales
 
@@ -83,6 +84,10 @@ class Scaled:
         The dtype is `ScaledFormat.carrier`. A NaN scale makes every number of its block NaN, and a scale of
         zero makes it zero. Zeros keep the sign of their element.
         """
+        if self.axis == self.elements.ndim - 1:
+            found = decoded(self.elements, self.scale, self.format, self.tensor_scale)
+            if found is not None:
+                return found
         result = np.empty(self.shape, self.format.carrier)
         tensor_scale = 1.0 if self.tensor_scale is None else self.tensor_scale
 
@@ -166,6 +171,8 @@ def quantize(
     if not -dimensions <= axis < dimensions:
         raise np.exceptions.AxisError(axis, dimensions)
     axis %= dimensions
+    if axis == array.ndim - 1 and (found := encoded(array, fmt, rounding)) is not None:
+        return Scaled(fmt, *found, axis)
     views = in_blocks(array, fmt.block, axis)
     scale, tensor_scale = scales(views, fmt)
     elements = np.empty(array.shape, carrier_of(fmt.element))

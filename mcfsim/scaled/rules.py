@@ -124,17 +124,22 @@ def scales(parts: Sequence[Array], fmt: ScaledFormat) -> tuple[Array, float | No
     if fmt.rule in POWERS:
         on_block = _powers(fmt)
     else:
-        divisor = float(fmt.element.max)
-        if fmt.tensor_scale is not None:
-            overall = np.fmax.reduce(largest, axis=None, initial=0.0)  # of blocks without NaN
-            to_tensor_scale = _quotients(divisor * float(fmt.scale.max), fmt.tensor_scale)
-            (found,) = for_each_block(to_tensor_scale, [np.array([overall])], FLOAT64, 1)
-            tensor_scale = float(found[0])
-            divisor *= tensor_scale
+        divisor, tensor_scale = divisors(largest, fmt)
         on_block = _quotients(divisor, fmt.scale)
     result = np.empty(largest.shape, carrier_of(fmt.scale))
     for_each_block(on_block, [largest], FLOAT64, 1, out=result)
     return result, tensor_scale
+
+
+def divisors(largest: Array, fmt: ScaledFormat) -> tuple[float, float | None]:
+    """Return what largest magnitudes of blocks are divided by, and the tensor scale if the format has one."""
+    divisor = float(fmt.element.max)
+    if fmt.tensor_scale is None:
+        return divisor, None
+    overall = np.fmax.reduce(largest, axis=None, initial=0.0)  # of blocks without NaN
+    to_tensor_scale = _quotients(divisor * float(fmt.scale.max), fmt.tensor_scale)
+    ((found,),) = for_each_block(to_tensor_scale, [np.array([overall])], FLOAT64, 1)
+    return divisor * float(found), float(found)
 
 
 def _joined(found: Sequence[Array], fmt: ScaledFormat) -> Array:
@@ -151,21 +156,30 @@ def _largest(part: Array, fmt: ScaledFormat) -> Array:
     return np.where(np.isfinite(amax), largest, amax.dtype.type("nan"))
 
 
-def _powers(fmt: ScaledFormat) -> OnBlock:
-    """Return a function that turns a block of largest magnitudes into powers of two."""
-    top, top_exponent = math.frexp(float(fmt.element.max))
-    # The significand alone, here in [1/2, 1), decides whether the exponent is one larger.
-    carried = {
+def carried(fmt: ScaledFormat) -> float:
+    """Return from which significand on, in [1/2, 1), a power of two is one larger; 1 if it never is."""
+    top, _ = math.frexp(float(fmt.element.max))
+    return {
         ScaleRule.FLOOR: 1.0,
         ScaleRule.ROUND_UP: math.nextafter(top, 1.0),
         ScaleRule.EVEN: 1 - 2.0 ** -(fmt.top_precision + 1),
     }[fmt.rule]
+
+
+def exponents(fmt: ScaledFormat) -> tuple[int, int, int]:
+    """Return the largest element's exponent, as frexp has it, and the least and the largest of a scale."""
     lowest = math.frexp(float(fmt.scale.smallest_subnormal))[1] - 1
     highest = math.frexp(float(fmt.scale.max))[1] - 1
+    return math.frexp(float(fmt.element.max))[1], lowest, highest
+
+
+def _powers(fmt: ScaledFormat) -> OnBlock:
+    """Return a function that turns a block of largest magnitudes into powers of two."""
+    least, (top_exponent, lowest, highest) = carried(fmt), exponents(fmt)
 
     def on_block(start: int, amax: Floats, out: Floats) -> None:
         significand, exponent = np.frexp(amax)
-        exponent = exponent - top_exponent + (significand >= carried)
+        exponent = exponent - top_exponent + (significand >= least)
         exponent = np.where(amax > 0, np.clip(exponent, lowest, highest), lowest)
         np.copyto(out, np.where(np.isnan(amax), np.nan, np.ldexp(1.0, exponent)))
 

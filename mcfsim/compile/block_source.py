@@ -1,0 +1,137 @@
+"""Source of LLVM's loops over blocks of one size, whose numbers share others: some blocks at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mcfsim.compile.group_text import GroupLine
+from mcfsim.compile.llvm_source import array, loops
+from mcfsim.compile.llvm_text import REGISTERS, Function, module
+from mcfsim.compile.lowering import Lowered
+from mcfsim.kernels.element.machine import Value
+
+#: Elements at a time: so few that they stay in the L1 cache between loops.
+_AT_ONCE = 2048
+
+
+def block_source(line: GroupLine, block: int) -> str:
+    """Return the source of a module with functions ``encode``, ``decode`` and ``measure``.
+
+    They take the arguments of those methods of `mcfsim.compile.group_loops.BlockLoops`.
+    """
+    about = f"Blocks of {block} numbers that share others."
+    return module(about, _encoding(line, block), _decoding(line, block), _measuring(line, block))
+
+
+def _function(name: str, line: GroupLine, *arrays: tuple[str, int]) -> Function:
+    numbers = [f"double %number{place}" for place in range(len(line.numbers))]
+    return Function(name, [*(y for x in arrays for y in array(*x)), *numbers])
+
+
+def _lowered(line: GroupLine) -> tuple[Lowered, dict[Value, str]]:
+    """Return the line, and the names of the numbers that are the same for all blocks."""
+    same = (*line.shared, line.greatest, *line.numbers)
+    named = {x: f"%number{place}" for place, x in enumerate(line.numbers)}
+    return Lowered(line.line, (), same, (), (), None), named
+
+
+@contextmanager
+def _some(function: Function, blocks: str, block: int) -> Iterator[tuple[str, str]]:
+    """Return a context for some blocks at a time, which gives the number of the first, and how many."""
+    some = max(1, _AT_ONCE // block)
+    times = function.made(f"udiv i64 {function.made(f'add i64 {blocks}, {some - 1}')}, {some}")
+    with function.loop(times) as time:
+        first = function.made(f"mul i64 {time}, {some}")
+        left = function.made(f"sub i64 {blocks}, {first}")
+        yield first, function.made(f"call i64 @llvm.smin.i64(i64 {left}, i64 {some})")
+
+
+def _measured(function: Function, line: GroupLine, block: int, first: str, count: str, found: str) -> None:
+    """Append what writes the greatest measure of each of some blocks."""
+    lowered, known = _lowered(line)
+    greatest = function.variable("i32")
+    with function.loop(count) as k:
+        start = function.made(f"mul i64 {function.made(f'add i64 {first}, {k}')}, {block}")
+        part = function.at("float", "%x", start)
+        function.store("i32", "0", greatest)
+
+        def read(_: Value, i: str) -> str:
+            return function.load("float", part, i)
+
+        def put(_: int, x: str, i: str) -> None:
+            most = function.made(f"call i32 @llvm.smax.i32(i32 {function.load('i32', greatest)}, i32 {x})")
+            function.store("i32", most, greatest)
+
+        loops(function, lowered, (line.measured,), read, put, f"{block}", known, {}, apart=False)
+        function.store("i32", function.load("i32", greatest), found, k)
+
+
+def _each(
+    function: Function,
+    line: GroupLine,
+    block: int,
+    blocks: str,
+    asked: Value,
+    vectors: tuple[str, str],
+    before: Callable[[str, str], None] | None = None,
+) -> None:
+    """Append what computes a value for each element from another and from what its block shares."""
+    lowered, known = _lowered(line)
+    taken, made = vectors
+    with _some(function, blocks, block) as (first, count):
+        if before is not None:
+            before(first, count)
+        with function.loop(count) as k:
+            g = function.made(f"add i64 {first}, {k}")
+            row = function.made(f"mul i64 {g}, {len(line.shared)}")
+            at = [function.made(f"add i64 {row}, {place}") for place in range(len(line.shared))]
+            own = {x: function.load("float", "%shared", y) for x, y in zip(line.shared, at, strict=True)}
+            start = function.made(f"mul i64 {g}, {block}")
+            kind = REGISTERS[asked.type]
+            part, out = function.at("float", taken, start), function.at(kind, made, start)
+
+            def read(_: Value, i: str) -> str:
+                return function.load("float", part, i)
+
+            def put(_: int, x: str, i: str) -> None:
+                function.store(kind, x, out, i)
+
+            loops(function, lowered, (asked,), read, put, f"{block}", known | own, {}, apart=False)
+    function.returns("0")
+
+
+def _encoding(line: GroupLine, block: int) -> Function:
+    function = _function("encode", line, ("%x", 1), ("%elements", 1), ("%shared", 2))
+    found = function.variable("i32", max(1, _AT_ONCE // block))
+
+    def share(first: str, count: str) -> None:
+        _measured(function, line, block, first, count, found)
+        lowered, known = _lowered(line)
+
+        def read(_: Value, k: str) -> str:
+            return function.load("i32", found, k)
+
+        def put(number: int, x: str, k: str) -> None:
+            g = function.made(f"add i64 {first}, {k}")
+            place = function.made(f"add i64 {function.made(f'mul i64 {g}, {len(line.shared)}')}, {number}")
+            function.store("float", x, "%shared", place)
+
+        loops(function, lowered, line.made, read, put, count, known, {}, apart=False)
+
+    _each(function, line, block, "%shared.rows", line.encoded, ("%x", "%elements"), share)
+    return function
+
+
+def _decoding(line: GroupLine, block: int) -> Function:
+    function = _function("decode", line, ("%elements", 1), ("%shared", 2), ("%out", 1))
+    _each(function, line, block, "%shared.rows", line.decoded, ("%elements", "%out"))
+    return function
+
+
+def _measuring(line: GroupLine, block: int) -> Function:
+    function = _function("measure", line, ("%x", 1), ("%found", 1))
+    with _some(function, "%found.size", block) as (first, count):
+        _measured(function, line, block, first, count, function.at("i32", "%found", first))
+    function.returns("0")
+    return function

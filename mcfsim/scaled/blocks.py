@@ -1,0 +1,169 @@
+"""Blocks of a scaled format in compiled loops: their scales, their elements, and what these stand for."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.compile.group_loops import BlockLoops, block_loops
+from mcfsim.compile.group_text import GroupText
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
+from mcfsim.kernels.element.floats import INFINITY, NAN
+from mcfsim.kernels.element.machine import F32, Value, greatest, least
+from mcfsim.kernels.element.operations import change_element
+from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.scaled.formats import ScaledFormat, ScaleRule
+from mcfsim.scaled.rules import POWERS, carried, divisors, exponents
+
+Array = NDArray[Any]
+_SATURATING = Rounding(overflow=Overflow.SATURATE)
+_NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+#: Infinity's bits in binary32.
+_INFINITE = 0xFF << 23
+
+
+@dataclass(frozen=True)
+class BlockText(GroupText):
+    """The algorithm of a scaled format of binary32 numbers in blocks of a fixed size.
+
+    Two further numbers are the same for all blocks: by what a largest magnitude is divided, and the tensor
+    scale. For formats without a tensor scale these are the largest element and 1.
+
+    Notes
+    -----
+    Where scales are no powers of two, quotients are computed in binary64 and rounded once more. Let x be a
+    number of 24 bits, s a divisor, and t a tie between elements, so that ``t s`` has at most 45 bits. Either
+    ``x / s`` is t itself, or ``x - t s`` is a multiple of the last bit of x or of ``t s``, and no less than
+    2^-45 of x. So binary64, which has 53 bits, rounds no other quotient onto a tie.
+    """
+
+    format: ScaledFormat
+    rounding: Rounding
+
+    coded: ClassVar[bool] = False
+    numbers: int = 2
+
+    @property
+    def shared(self) -> int:
+        """The scale alone."""
+        return 1
+
+    @classmethod
+    def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:
+        """Return the algorithm of a format and a rounding of its elements, or None if there is none."""
+        scaled = fmt.rule in POWERS or fmt.rule is ScaleRule.ABSMAX
+        powers = fmt.rule in POWERS
+        near = rounding.mode in _NEAREST or (powers and not rounding.stochastic)
+        scales = [fmt.scale] if fmt.tensor_scale is None else [fmt.scale, fmt.tensor_scale]
+        tie = fmt.element.precision + 1 + sum(x.precision for x in scales)
+        short = carrier_of(fmt.element) == FLOAT32 and (powers or tie <= 45)
+        held = holds(FLOAT32, fmt.scale) or powers
+        return (
+            cls(fmt, rounding) if scaled and near and short and held and isinstance(fmt.block, int) else None
+        )
+
+    def measured(self, x: Value) -> Value:
+        """Return the bits of the magnitude; those of NaN exceed infinity's."""
+        return abs(x).bits()
+
+    def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
+        """Return the scale, or NaN if a number of the block is not finite."""
+        largest, (divisor, _) = greatest.as_number(), others
+        scale = self._power(largest) if self.format.rule in POWERS else self._quotient(largest, divisor)
+        return ((largest < INFINITY).select(scale, NAN),)
+
+    def _power(self, largest: Value) -> Value:
+        bits = largest.widen().bits()
+        exponent = bits.shr(52).cut() - 1022  # as frexp has it
+        over = (bits & (2**52 - 1)) >= _fraction(carried(self.format))
+        exponent = exponent + over.count() if carried(self.format) < 1 else exponent
+        top, lowest, highest = exponents(self.format)
+        exponent = least(greatest(exponent - top, lowest), highest)
+        return ((exponent + 1023).extend() << 52).as_number().narrow()
+
+    def _quotient(self, largest: Value, divisor: Value) -> Value:
+        target = self.format.scale
+        by = divisor.equals(0.0).select(0.0, largest.widen() / divisor)
+        if not target.zero:
+            smallest = float(target.smallest_normal)
+            by = (by < smallest).select(smallest, by)
+        return change_element("round", by, target, _SATURATING, carrier=F32)
+
+    def encoded(self, x: Value, *shared: Value) -> Value:
+        """Return the element: the rounded quotient; where the scale is NaN, NaN or if there is none 0."""
+        (scale, _, tensor_scale), element = shared, self.format.element
+        if self.format.rule not in POWERS:
+            by = scale.widen()
+            by = by if self.format.tensor_scale is None else by * tensor_scale
+            quotient = by.equals(0.0).select(x.widen() * 0.0, x.widen() / by)
+        else:
+            inverse = (-scale.widen().bits() + (2046 << 52)).as_number()
+            # To nearest, what binary32 has not is nothing beside the smallest element.
+            _, *ends = exponents(self.format)
+            near = self.rounding.mode in _NEAREST and max(map(abs, ends)) <= 127
+            quotient = x * inverse.narrow() if near else x.widen() * inverse
+        found = change_element("round", quotient, element, self.rounding, carrier=F32)
+        nothing: Any = 0.0
+        if element.has_nan:  # that of the number itself, if it is one
+            nothing = x.equals(x).select(NAN, (x.bits() | x.like(NAN).bits()).as_number())
+        return scale.equals(scale).select(found, nothing)
+
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the element times the scales."""
+        scale, _, tensor_scale = shared
+        x = code.widen()
+        return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
+
+
+def _loops(x: Array, fmt: ScaledFormat, rounding: Rounding) -> BlockLoops | None:
+    """Return loops over an array whose blocks lie along its last axis, if there are some and they pay."""
+    text, block = BlockText.of(fmt, rounding), fmt.block
+    if text is None or not isinstance(block, int) or not x.ndim or x.shape[-1] % block:
+        return None
+    if x.dtype != FLOAT32 or not (x.flags.c_contiguous and x.flags.aligned):
+        return None
+    loops = block_loops(text, block)
+    return loops if loops.pays(x.size) else None
+
+
+def decoded(elements: Array, scale: Array, fmt: ScaledFormat, tensor_scale: float | None) -> Array | None:
+    """Return the numbers of elements whose blocks lie along the last axis; None as for `encoded`."""
+    loops = _loops(elements, fmt, _SATURATING)
+    if loops is None or fmt.carrier != FLOAT64:
+        return None
+    out = np.empty(elements.shape, np.float64)
+    rows = np.ascontiguousarray(scale, np.float32).reshape(-1, 1)
+    loops.decode(
+        elements.reshape(-1), rows, out.reshape(-1), 0.0, 1.0 if tensor_scale is None else tensor_scale
+    )
+    return out
+
+
+def encoded(x: Array, fmt: ScaledFormat, rounding: Rounding) -> tuple[Array, Array, float | None] | None:
+    """Return elements, scales and the tensor scale of an array whose blocks lie along its last axis.
+
+    The result is None if there is no compiled loop for them, or none that pays.
+    """
+    loops, block = _loops(x, fmt, rounding), fmt.block
+    if loops is None or not isinstance(block, int):
+        return None
+    blocks, vector = x.size // block, x.reshape(-1)
+    divisor, tensor_scale = float(fmt.element.max), None
+    if fmt.tensor_scale is not None:
+        found = np.empty(blocks, np.int32)
+        loops.measure(vector, found, 1.0, 1.0)
+        divisor, tensor_scale = divisors(found[found < _INFINITE].view(np.float32), fmt)
+    elements, scale = np.empty(x.shape, np.float32), np.empty((blocks, 1), np.float32)
+    by = (divisor, 1.0 if tensor_scale is None else tensor_scale)
+    loops.encode(vector, elements.reshape(-1), scale, *by)
+    shape = (*x.shape[:-1], x.shape[-1] // block)
+    return elements, scale.astype(carrier_of(fmt.scale), copy=False).reshape(shape), tensor_scale
+
+
+def _fraction(x: float) -> int:
+    """Return the bits of a number's fraction in binary64."""
+    return int(struct.unpack("<q", struct.pack("<d", x))[0]) & (2**52 - 1)

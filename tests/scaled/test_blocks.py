@@ -1,0 +1,116 @@
+"""Blocks of scaled formats in compiled loops: the bits of NumPy, for every format, rule and rounding."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="LLVM is not installed")
+
+import mcfsim as mcf
+from mcfsim.compile import group_loops
+from mcfsim.kernels.carriers import holds
+from mcfsim.rounding import DETERMINISTIC
+from mcfsim.scaled import blocks, quantize
+from mcfsim.scaled.formats import SCALED, ScaledFormat, ScaleRule
+
+FORMATS = {name: fmt for name, fmt in SCALED.items() if isinstance(fmt.block, int)}
+FORMATS["rows of 7 in e5m2"] = ScaledFormat(
+    "mine", element="float8_e5m2", block=7, scale="float32", rule="absmax"
+)
+FORMATS["pairs by e4m3"] = ScaledFormat(
+    "pairs", element="float6_e2m3fn", block=2, scale="float8_e4m3fn", rule="absmax"
+)
+POWERS = ("floor", "round_up", "even")
+
+
+def hostile(shape, seed, block):
+    """Return numbers of all sizes, and zeros, infinities and NaN of both signs, some blocks without them."""
+    rng = np.random.default_rng(seed)
+    size, part = int(np.prod(shape)), 4 * block
+    wide = rng.standard_normal(size) * 2.0 ** rng.integers(-140, 120, size)
+    near = rng.standard_normal(size) * 2.0 ** rng.integers(-8, 8, size)
+    kinds = np.resize(np.repeat(rng.integers(0, 4, size // part + 1), part), size)
+    with np.errstate(over="ignore"):
+        x = np.select([kinds == 0, kinds == 1], [wide, near], np.ldexp(rng.integers(-9, 10, size), -1))
+        x = x.astype(np.float32)
+    x[kinds == 3] *= rng.random() < 0.5
+    payload = np.uint32(0xFFC12345).view(np.float32)
+    special = np.array([0.0, -0.0, np.nan, payload, np.inf, -np.inf, 1e-45, 3.4e38], np.float32)
+    x[rng.integers(0, size, size // 200)] = rng.choice(special, size // 200)
+    return x.reshape(shape)
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Return a function that quantises by NumPy and by a loop, and says whether there was one."""
+    monkeypatch.setattr(group_loops, "_WORTH_LOADING", 0)
+    monkeypatch.setattr(group_loops, "_WORTH_COMPILING", 0)
+
+    def quantised(x, *given, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "_loops", lambda *_: None)
+            expected = quantize(x, *given, **options)
+            numbers = expected.dequantize()
+        used, loops = [], blocks._loops
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "_loops", lambda *given: used.append(loops(*given)) or used[-1])
+            found = quantize(x, *given, **options)
+            pairs = [(found.dequantize(), numbers), (found.elements, expected.elements)]
+        assert found.tensor_scale == expected.tensor_scale
+        for own, other in (*pairs, (found.scale, expected.scale)):
+            assert (own.dtype, own.shape) == (other.dtype, other.shape)
+            codes = [np.ascontiguousarray(x).view(np.uint8) for x in (own, other)]
+            places = np.flatnonzero(codes[0] != codes[1])
+            assert not places.size, (places[:5], own.ravel()[:5], other.ravel()[:5])
+        return bool(used) and used[0] is not None
+
+    return quantised
+
+
+@pytest.mark.parametrize("rule", [None, *(rule for rule in ScaleRule if rule not in ("max", "absmean"))])
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.sampled(12, each=False)
+@pytest.mark.slow
+def test_loops_have_the_bits_of_numpy(name, rule, both):
+    fmt = FORMATS[name]
+    if rule is not None and (fmt.tensor_scale is None or rule == "absmax"):
+        fmt = fmt.with_rule(rule)
+    powers, short = fmt.rule in POWERS, holds(np.dtype(np.float32), fmt.scale)
+    for place, (mode, overflow) in enumerate(product(DETERMINISTIC, ("ieee", "saturate"))):
+        rounding = mcf.Rounding(mode, overflow=overflow)
+        compiled = both(hostile((3, 40 * fmt.block), place, fmt.block), fmt, rounding=rounding)
+        assert compiled == (powers or (short and mode in ("nearest_even", "nearest_away"))), mode
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+def test_every_bit_pattern_of_a_binade_and_ties(name, both):
+    """Elements at and beside each tie, at each of the scales that a significand of the largest gives."""
+    fmt = FORMATS[name]
+    rng, rows = np.random.default_rng(1), []
+    for _ in range(300):
+        top = np.float32(1 + rng.integers(0, 2**23) / 2**23)
+        ties = top * np.float32(rng.integers(0, 25, fmt.block) / 24)
+        rows.append(np.nextafter(ties, np.float32(rng.choice([-9, 0, 9]))) * np.sign(rng.standard_normal()))
+        rows[-1][0] = top
+    assert both(np.array(rows, np.float32).reshape(10, -1), fmt)
+    assert both(np.zeros((2, 4 * fmt.block), np.float32), fmt)
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (32,), (2, 3, 64)])
+def test_shapes(shape, both):
+    assert both(np.ones(shape, np.float32), "mxfp8_e5m2")
+
+
+def test_what_no_loop_takes_is_numpys(both):
+    x = hostile((4, 64), 1, 32)
+    assert not both(x, "mxfp4", axis=0)
+    assert not both(x[:, :50], "mxfp4")
+    assert not both(x.astype(np.float64), "mxfp4")
+    assert not both(x.T, "mxfp4", axis=0)
+    assert not both(x, "nvfp4", rounding="up")
+    assert not both(x, "mxfp4", rounding="stochastic", random=mcf.RandomWords(1))
+    assert not both(np.abs(np.nan_to_num(x)) + 1, "int4", rule="absmean")
+    assert both(x[:, ::2].copy(), "mxfp4")

@@ -134,3 +134,9 @@ def _shorten(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_shorten(item) for item in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def versions_of(about: dict[str, Any]) -> str:
+    """Return the versions of what a benchmark was run with, as far as it was there."""
+    names = ("Numba", "llvmlite", "NumPy", "ml_dtypes", "gfloat", "pychop", "torch", "Python")
+    return ", ".join(f"{name} {about[name.lower()]}" for name in names if name.lower() in about)

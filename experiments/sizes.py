@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.common import read_result
+from experiments.common import read_result, versions_of
 from mcfsim.report.tables import markdown_table
 
 
@@ -43,7 +43,6 @@ def beside() -> str:
             markdown_table(rows),
             "",
             f"Out of files, from the disk and back to it: {files}. {about['processor']}; "
-            f"Numba {about['numba']}, "
-            f"torch {about['torch']}, NumPy {about['numpy']}, Python {about['python']}.",
+            f"{versions_of(about)}.",
         ]
     )

@@ -47,7 +47,7 @@ from experiments import (
     train_gpt,
 )
 from experiments import claims as statements
-from experiments.common import read_result
+from experiments.common import read_result, versions_of
 from mcfsim.compile.llvm_source import source
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.tracing import trace
@@ -211,7 +211,7 @@ def benchmarks() -> str:
             _beside([pair for pair in result["pairs"] if pair["peer"] not in own]),
             "",
             f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; "
-            f"{_versions(about)}. One AdamW step: {steps} ns a parameter.",
+            f"{versions_of(about)}. One AdamW step: {steps} ns a parameter.",
         ]
     )
 
@@ -281,12 +281,6 @@ def _beside(pairs: list[dict[str, Any]]) -> str:
     )
 
 
-def _versions(about: dict[str, Any]) -> str:
-    """Return the versions of what a benchmark was run with, as far as it was there."""
-    names = ("Numba", "llvmlite", "NumPy", "ml_dtypes", "gfloat", "pychop", "torch", "Python")
-    return ", ".join(f"{name} {about[name.lower()]}" for name in names if name.lower() in about)
-
-
 def compiled() -> str:
     """Return the benchmark of compiled loops."""
     result = read_result("compiled")
@@ -299,7 +293,7 @@ def compiled() -> str:
             _beside(result["pairs"]),
             "",
             f"{about['processor']}, one thread, medians; 2^{result['size'].bit_length() - 1} elements, "
-            f"2^{result['parameters'].bit_length() - 1} parameters; {_versions(about)}. The first call, "
+            f"2^{result['parameters'].bit_length() - 1} parameters; {versions_of(about)}. The first call, "
             f"compiled and from the cache: {first}.",
         ]
     )

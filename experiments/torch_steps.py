@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.common import read_result
+from experiments.common import read_result, versions_of
 from mcfsim.report.tables import markdown_table
 
 _WHOSE = {"torch": "`torch.optim.AdamW`", "optimi": "`optimi.AdamW`", "mcfsim": "`mcfsim.torch`"}
@@ -34,7 +34,6 @@ def table() -> str:
             markdown_table(list(rows.values())),
             "",
             f"{result['parameters']:.3g} parameters in tensors of a million, medians of one run. "
-            f"{about['processor']}; torch {about['torch']}, Numba {about['numba']}, "
-            f"Python {about['python']}.",
+            f"{about['processor']}; {versions_of(about)}.",
         ]
     )

@@ -24,7 +24,7 @@ from tests.benchmarks.timing import SIZE, Array, Pair
 
 #: What is timed in a fresh process: the first call, compiled or loaded.
 _FIRST = """
-import time, numpy as np, numba, mcfsim as mcf
+import time, numpy as np, mcfsim as mcf
 from mcfsim.compile import trace
 x = np.ones(1 << 15, np.float32)
 start = time.perf_counter()
@@ -100,7 +100,7 @@ def main() -> None:
         rows += timing.measured(group, size, table)
     first = first_calls()
     Console().print(table, first, f"{time.perf_counter() - start:.0f} s in all")
-    versions = timing.about("ml_dtypes", "numba", "llvmlite", "gfloat", "pychop", "torch")
+    versions = timing.about("ml_dtypes", "llvmlite", "gfloat", "pychop", "torch")
     found = {"versions": versions, "size": SIZE, "parameters": steps.PARAMETERS}
     write_result("compiled", found | {"pairs": rows, "first": first})
 

@@ -78,11 +78,11 @@ def in_files(
 def peers(x: Array, parameters: int, threads: int) -> Iterator[tuple[str, Call]]:
     """Our step, compiled and on NumPy, PyTorch's, and a copy of the bytes that ours reads and writes."""
     options: dict[str, Any] = {"packed": True, "threads": threads}
-    ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without Numba": {"steps": 10**6}}
+    ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without LLVM": {"steps": 10**6}}
     for name, carried in ways.items():
         made, received = optimizer(STRATEGY, x, parameters, **carried, **options)
         step = partial(made.advance, received, 1e-3)
-        yield f"ours, {name}", step if "compiled" in carried else partial(_without_numba, step)
+        yield f"ours, {name}", step if "compiled" in carried else partial(_without_llvm, step)
         del made, received, step
     if installed("torch"):
         import torch
@@ -95,7 +95,7 @@ def peers(x: Array, parameters: int, threads: int) -> Iterator[tuple[str, Call]]
     yield "copy of the same bytes", _copy(parameters, threads)
 
 
-def _without_numba(call: Call) -> None:
+def _without_llvm(call: Call) -> None:
     with patch("mcfsim.compile.choice.is_available", lambda: False):
         call()
 
@@ -129,7 +129,7 @@ def main() -> None:
     memory = Table(*headings, title="in memory")
     files = Table("parameters", "s", "copy, s", "ratio", "own memory, MB", title="in files")
     beside = Table("step", "threads", "ns a parameter", title=f"{int(asked.compared):.3g} parameters")
-    result: dict[str, Any] = {"versions": about("numba", "llvmlite", "torch"), "strategy": STRATEGY}
+    result: dict[str, Any] = {"versions": about("llvmlite", "torch"), "strategy": STRATEGY}
     sizes, mapped = ([int(x) for x in given] for given in (asked.sizes, asked.mapped))
     result["memory"] = list(in_memory(sizes, asked.threads, memory))
     result["files"] = list(in_files(mapped, max(asked.threads), asked.folder, int(asked.limit), files))

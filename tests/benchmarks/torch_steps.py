@@ -81,7 +81,7 @@ def main() -> None:
             table.add_row(whose, name, str(stored), str(threads), f"{ns:.2f}", f"{least:.2f}", looked)
     Console().print(table)
     if given.write:
-        versions = about("torch", "numba")
+        versions = about("torch", "llvmlite")
         write_result("torch_steps", {"versions": versions, "parameters": count, "steps": rows})
 
 

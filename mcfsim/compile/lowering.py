@@ -148,16 +148,14 @@ def lower(
         Whether to tell where an operand is no value of its format.
     wide : bool, optional
         Whether all results are binary64 numbers.
-    packed : bool or str, optional
-        Whether operands and results are codes, in formats that have short ones
-        (`mcfsim.kernels.element.codes.has_codes`); or which of both are.
+    packed : bool or {"operands", "results"}, optional
+        Whether these are codes, in formats with short ones (`mcfsim.kernels.element.codes.has_codes`).
     trusted : set of int, optional
         The places of inputs that are known to be values of their formats, NaN with a clean code.
     onto : tuple of Value, optional
         The operands, if a line makes them; the program is then appended to that line.
     clean : bool, optional
-        Whether the machine's NaN has a clean code (`mcfsim.kernels.element.floats.round_float`): processors
-        make one, and NVIDIA's GPUs set all bits.
+        Whether the machine's NaN has a clean code: processors make one, NVIDIA's GPUs set all bits.
     narrows : bool, optional
         Whether it pays to switch to binary32, see `mcfsim.kernels.element.machine.Line`.
 

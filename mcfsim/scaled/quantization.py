@@ -23,7 +23,7 @@ from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, get_rounding
-from mcfsim.scaled.blocks import decoded, encoded
+from mcfsim.scaled.block_quantization import decoded, encoded
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.rules import POWERS, Floats, factors, quotient, scales
 

@@ -13,7 +13,7 @@ import mcfsim as mcf
 from mcfsim.compile import group_loops
 from mcfsim.kernels.carriers import holds
 from mcfsim.rounding import DETERMINISTIC
-from mcfsim.scaled import blocks, quantize
+from mcfsim.scaled import block_quantization, quantize
 from mcfsim.scaled.formats import SCALED, ScaledFormat, ScaleRule
 
 FORMATS = {name: fmt for name, fmt in SCALED.items() if isinstance(fmt.block, int)}
@@ -51,12 +51,12 @@ def both(monkeypatch):
 
     def quantised(x, *given, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "_loops", lambda *_: None)
+            patch.setattr(block_quantization, "_loops", lambda *_: None)
             expected = quantize(x, *given, **options)
             numbers = expected.dequantize()
-        used, loops = [], blocks._loops
+        used, loops = [], block_quantization._loops
         with monkeypatch.context() as patch:
-            patch.setattr(blocks, "_loops", lambda *given: used.append(loops(*given)) or used[-1])
+            patch.setattr(block_quantization, "_loops", lambda *given: used.append(loops(*given)) or used[-1])
             found = quantize(x, *given, **options)
             pairs = [(found.dequantize(), numbers), (found.elements, expected.elements)]
         assert found.tensor_scale == expected.tensor_scale

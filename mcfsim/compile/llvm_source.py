@@ -6,9 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from mcfsim.compile.llvm_text import REGISTERS, Function, element, module
+from mcfsim.compile.llvm_text import HALF, REGISTERS, Function, element, module
 from mcfsim.compile.loop_parts import AT_ONCE, LoopPart, parts, whole
 from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.objects import has_half
 from mcfsim.kernels.element.machine import TRUTH, Value
 from mcfsim.random import word_bits
 
@@ -151,6 +152,8 @@ def loops(
         As for `source`.
     """
     split = parts(lowered, asked) if apart else [whole(lowered, asked)]
+    if len(split) == 1 and has_half():
+        split = [split[0]._replace(values=list(lowered.line.needed(tuple(asked), hardware=HALF)))]
 
     def compute(part: LoopPart, i: str, there: dict[Value, str]) -> None:
         there |= {x: read(x, i) for x in part.values if x.verb == "input" and x not in there}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,8 @@ _CASTS = {
     **{"bits": "bitcast", "number": "bitcast", "widen": "fpext", "narrow": "fptrunc"},
     **{"extend": "sext", "cut": "trunc", "count": "zext"},
 }
+#: Verbs of `mcfsim.kernels.element.gpu_verbs` that processors have, too, if they have binary16.
+HALF = ("round_float16", "encode_float16", "decode_float16")
 _DECLARED = """
 declare float @llvm.fabs.f32(float)
 declare double @llvm.fabs.f64(double)
@@ -42,7 +45,8 @@ _ROLLED = "!rolled"
 
 def module(about: str, *functions: Function) -> str:
     """Return functions as the text of a module; `about` says what they are."""
-    text, *rest = "\n".join(map(str, functions)).split(_ROLLED)
+    entries = [_entry(x) for x in functions if not x.private]
+    text, *rest = "\n".join(map(str, (*functions, *entries))).split(_ROLLED)
     for place, after in enumerate(rest, 1):
         text += f"!llvm.loop !{place}{after}"
     nodes = [f"!{place} = distinct !{{!{place}, !0}}\n" for place in range(1, len(rest) + 1)]
@@ -68,6 +72,76 @@ def number(x: float) -> str:
     return "0x" + struct.pack(">d", x).hex().upper()
 
 
+# -- calls from Python ------------------------------------------------------------------------------------
+#: Where NumPy's arrays have what (its C API's `PyArrayObject_fields`), after what every object begins with.
+_HEAD = object.__basicsize__
+_DATA, _DIMENSIONS, _SHAPE, _DTYPE, _FLAGS = (_HEAD + place for place in (0, 8, 16, 40, 48))
+#: The flags of an array that is contiguous and aligned.
+_GOOD_FLAGS = 0x101
+#: What an entry returns if an array is of another kind.
+OTHER_KIND = 2
+
+
+class Taken(NamedTuple):
+    """An argument as an entry takes it: its name, its type, and an array's number of dimensions; else 0."""
+
+    name: str
+    kind: str
+    dimensions: int
+
+
+def taken(arguments: Sequence[str]) -> list[Taken]:
+    """Return the arguments of a function, each array with its shape as one."""
+    found: list[Taken] = []
+    for kind, name in map(str.split, arguments):
+        if kind == "i64" and found and name.startswith(f"{found[-1].name}."):
+            found[-1] = found[-1]._replace(dimensions=found[-1].dimensions + 1)
+        else:
+            found.append(Taken(name, kind, 0))
+    return found
+
+
+def _entry(function: Function) -> Function:
+    """Return a function that calls another with arguments as bytes: addresses of NumPy's arrays, and numbers.
+
+    The addresses of the arrays' dtypes follow. It returns `OTHER_KIND` if an array is not of its dtype and
+    dimensions, contiguous and aligned.
+    """
+    entry = Function(f"{function.name}.call", ["ptr %given"], wide=False)
+    sizes = {"ptr": 8, "i64": 8, "double": 8, "i32": 4, "float": 4}
+    arguments = taken(function.arguments)
+    place, dtypes = 0, sum(sizes[x.kind] for x in arguments)
+
+    def read(kind: str, pointer: str, offset: int) -> str:
+        at = entry.made(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+        return entry.made(f"load {kind}, ptr {at}, align 1")
+
+    passed, good = list[str](), "true"
+    for x in arguments:
+        own = read(x.kind, "%given", place)
+        place += sizes[x.kind]
+        if x.kind == "ptr":
+            flags = entry.made(f"and i32 {read('i32', own, _FLAGS)}, {_GOOD_FLAGS}")
+            for check in (
+                f"ptr {read('ptr', own, _DTYPE)}, {read('ptr', '%given', dtypes)}",
+                f"i32 {read('i32', own, _DIMENSIONS)}, {x.dimensions}",
+                f"i32 {flags}, {_GOOD_FLAGS}",
+            ):
+                good = entry.made(f"and i1 {good}, {entry.made(f'icmp eq {check}')}")
+            dtypes += 8
+            passed.append(f"ptr {read('ptr', own, _DATA)}")
+            shape = read("ptr", own, _SHAPE)
+            passed += [f"i64 {read('i64', shape, 8 * n)}" for n in range(x.dimensions)]
+        else:
+            passed.append(f"{x.kind} {own}")
+    entry.do(f"br i1 {good}, label %fits, label %other")
+    entry.do("other:")
+    entry.returns(f"{OTHER_KIND}")
+    entry.do("fits:")
+    entry.returns(entry.made(f"call i32 @{function.name}({', '.join(passed)})"))
+    return entry
+
+
 class Function:
     """A function in the making, which returns an integer of 32 bits.
 
@@ -86,6 +160,7 @@ class Function:
         self, name: str, arguments: Sequence[str], *, private: bool = False, wide: bool = True
     ) -> None:
         kept = "internal " if private else ""
+        self.name, self.arguments, self.private = name, arguments, private
         preferring = ' "prefer-vector-width"="512"' if wide else ""
         self._head = f"define {kept}i32 @{name}({', '.join(arguments)}) nounwind{preferring} {{"
         self._variables: list[str] = []
@@ -160,11 +235,12 @@ class Function:
 
     def verb(self, value: Value, known: dict[Value, str], tables: Mapping[str, str]) -> None:
         """Append a verb unless its value is known; `known` has the names of values, inputs included."""
+        own = value.line.values[value.number]  # which a verb of some processors may stand for
         if value.verb == "constant":
-            known[value] = constant(value)
-        elif value not in known:
+            known[own] = constant(value)
+        elif own not in known:
             given = [known[x] if x in known else constant(x) for x in value.operands]
-            known[value] = self._verb(value, given, tables)
+            known[own] = self._verb(value, given, tables)
 
     def _verb(self, value: Value, given: list[str], tables: Mapping[str, str]) -> str:
         verb, kind = value.verb, REGISTERS[value.type]
@@ -177,6 +253,8 @@ class Function:
         if verb in ("lt", "le", "eq"):
             how = f"fcmp o{verb}" if is_float else f"icmp {verb if verb == 'eq' else f's{verb}'}"
             return self.made(f"{how} {own} {', '.join(given)}")
+        if verb in HALF:
+            return self._half(verb, given[0])
         if verb == "look_up":
             return self._look_up(given[0], tables[str(value.constant)])
         if verb == "not":
@@ -189,6 +267,24 @@ class Function:
         if verb == "neg" and not is_float:
             return self.made(f"sub {kind} 0, {given[0]}")
         return self.made(f"{(_ON_FLOATS if is_float else _ON_INTEGERS)[verb]} {kind} {', '.join(given)}")
+
+    def _half(self, verb: str, x: str) -> str:
+        """Return a verb by the processor's conversions from and to binary16; NaN as the text has it."""
+        if verb == "decode_float16":
+            half = self.made(f"bitcast i16 {self.made(f'trunc i32 {x} to i16')} to half")
+        else:
+            half = self.made(f"fptrunc float {x} to half")
+        if verb == "encode_float16":
+            code = self.made(f"zext i16 {self.made(f'bitcast half {half} to i16')} to i32")
+            return self.made(f"select i1 {self.made(f'fcmp ord float {x}, {x}')}, i32 {code}, i32 {0x7E00}")
+        number = self.made(f"fpext half {half} to float")
+        code, kept = (x, 0x400000) if verb == "round_float16" else (number, 0x7FC00000)
+        code = self.made(f"bitcast float {code} to i32")
+        if verb == "decode_float16":
+            code = self.made(f"and i32 {code}, {-(2**31)}")
+        nan = self.made(f"bitcast i32 {self.made(f'or i32 {code}, {kept}')} to float")
+        is_number = self.made(f"fcmp ord float {number}, {number}")
+        return self.made(f"select i1 {is_number}, float {number}, float {nan}")
 
     def _look_up(self, place: str, table: str) -> str:
         """Return the number at a place of a table; a place outside of it is a place in it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -131,6 +131,8 @@ class Loop(Lines):
         The operand that is stored as bits, if there is one, in a program on codes. NumPy does not run it.
     apart : bool, optional
         Whether results share no memory with operands: a long algorithm is then faster.
+    trusted : collection of int, optional
+        The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
     """
 
     def __init__(
@@ -144,8 +146,10 @@ class Loop(Lines):
         epilogue: Epilogue | None = None,
         joined: AsBits | None = None,
         apart: bool = False,
+        trusted: Collection[int] = (),
     ) -> None:
-        super().__init__(program, scalars, epilogue, joined, checked=checked, wide=wide, packed=packed)
+        options = {"checked": checked, "wide": wide, "packed": packed, "trusted": trusted}
+        super().__init__(program, scalars, epilogue, joined, **options)
         self._apart = apart
         self._lock = Lock()
         self._compiled: dict[tuple[ScalarEncoding, ...], Callable[..., int]] = {}
@@ -288,15 +292,14 @@ class RowLoop(Loop):
     program : Program
     scalars : {"exact", "rounded", "float32"}, optional
         How real scalars enter.
-    trusted : set of int, optional
+    trusted : collection of int, optional
         The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
     """
 
     def __init__(
-        self, program: Program, scalars: Scalars = "exact", *, trusted: frozenset[int] = frozenset()
+        self, program: Program, scalars: Scalars = "exact", *, trusted: Collection[int] = ()
     ) -> None:
-        super().__init__(program, scalars, checked=True)
-        self._options["trusted"] = trusted
+        super().__init__(program, scalars, checked=True, trusted=trusted)
 
     _entry = "rows"
 

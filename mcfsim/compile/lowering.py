@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from keyword import iskeyword
@@ -132,7 +132,7 @@ def lower(
     checked: bool = False,
     wide: bool = False,
     packed: Packed = False,
-    trusted: frozenset[int] = frozenset(),
+    trusted: Collection[int] = (),
     onto: tuple[Value, ...] = (),
     clean: bool = True,
     narrows: bool = True,
@@ -150,7 +150,7 @@ def lower(
         Whether all results are binary64 numbers.
     packed : bool or {"operands", "results"}, optional
         Whether these are codes, in formats with short ones (`mcfsim.kernels.element.codes.has_codes`).
-    trusted : set of int, optional
+    trusted : collection of int, optional
         The places of inputs that are known to be values of their formats, NaN with a clean code.
     onto : tuple of Value, optional
         The operands, if a line makes them; the program is then appended to that line.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -12,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.compile.llvm_text import OTHER_KIND
 from mcfsim.compile.sources import folder
 from mcfsim.storage.files import replacing
 
 # -- files ------------------------------------------------------------------------------------------------
 #: How sources are compiled, so that files of versions that compiled otherwise are not taken.
-_HOW = b"O3, whole vectors, 1"
+_HOW = b"O3, whole vectors, 2"
 
 
 def path_of(text: str) -> Path:
@@ -39,6 +41,14 @@ def _host() -> tuple[str, ...]:
         return *about, platform.processor()
     said = ("model name", "flags", "Features", "CPU part")
     return *about, *sorted({x for x in lines if x.startswith(said)})
+
+
+@lru_cache(maxsize=1)
+def has_half() -> bool:
+    """Return whether the processor converts to binary16 and back, as far as can be told without LLVM."""
+    *_, machine = _host()[:3]
+    flags = next((x for x in _host() if x.startswith("flags")), "")
+    return machine in ("aarch64", "arm64") or "f16c" in flags.split()
 
 
 def is_saved(text: str) -> bool:
@@ -111,7 +121,7 @@ def compiled(text: str, machine: Any = None) -> Any:
     module = binding.parse_assembly(text)
     module.verify()
     tuning = binding.create_pipeline_tuning_options(speed_level=3)
-    tuning.loop_vectorization = tuning.loop_interleaving = tuning.slp_vectorization = True
+    tuning.loop_vectorization = tuning.loop_interleaving = True
     passes = binding.create_pass_builder(machine, tuning)
     passes.getModulePassManager().run(module, passes)
     return module
@@ -132,12 +142,8 @@ def _engine(text: str) -> Any:
 
 
 # -- calls ------------------------------------------------------------------------------------------------
-_NUMBERS = {
-    "int32": ctypes.c_int32,
-    "int64": ctypes.c_int64,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-}
+#: How numbers are packed, by their dtypes.
+_NUMBERS = {"int32": "i", "int64": "q", "float32": "f", "float64": "d"}
 
 
 def called(text: str, name: str, *arguments: Any) -> MachineCode:
@@ -157,7 +163,7 @@ def called(text: str, name: str, *arguments: Any) -> MachineCode:
     ImportError
         If llvmlite is not installed.
     RuntimeError
-        If LLVM refuses the source.
+        If LLVM refuses the source, or NumPy's arrays are not laid out as this version of NumPy has them.
     """
     return MachineCode(_engine(text), name, [(x.dtype, x.ndim) for x in arguments])
 
@@ -171,18 +177,17 @@ class MachineCode:
         Holds the code.
     name : str
     kinds : sequence of (dtype, int)
-        What its arguments are: C-contiguous arrays by dtype and dimensions; numbers have none.
+        What its arguments are: C-contiguous, aligned arrays by dtype and dimensions; numbers have none.
     """
 
     def __init__(self, engine: Any, name: str, kinds: Sequence[tuple[np.dtype[Any], int]]) -> None:
         self._engine, self._kinds = engine, tuple(kinds)
-        types: list[Any] = []
-        for dtype, dimensions in kinds:
-            types += (
-                [ctypes.c_void_p] + [ctypes.c_int64] * dimensions if dimensions else [_NUMBERS[dtype.name]]
-            )
-        address = engine.get_function_address(name)
-        self._call: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(address)
+        self._are_arrays = [dimensions > 0 for _, dimensions in kinds]
+        self._dtypes = [id(np.dtype(dtype.name)) for dtype, dimensions in kinds if dimensions]
+        packed = "".join("Q" if dimensions else _NUMBERS[dtype.name] for dtype, dimensions in kinds)
+        self._pack = struct.Struct(f"={packed}{len(self._dtypes)}Q").pack
+        address = engine.get_function_address(f"{name}.call")
+        self._call: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(address)
 
     def __call__(self, *arguments: Any) -> int:
         """Call it; the interpreter's lock is free meanwhile.
@@ -192,13 +197,23 @@ class MachineCode:
         TypeError
             If an argument is of another kind.
         """
-        given: list[Any] = []
-        for (dtype, dimensions), x in zip(self._kinds, arguments, strict=True):
+        pairs = zip(self._are_arrays, arguments, strict=True)
+        given = [id(x) if is_array else x for is_array, x in pairs]
+        found = self._call(self._pack(*given, *self._dtypes))
+        return self._again(arguments) if found == OTHER_KIND else found
+
+    def _again(self, arguments: Sequence[Any]) -> int:
+        """Call it with arrays whose dtypes are equal to the usual ones, but other objects."""
+        given = list(arguments)
+        for place, ((dtype, dimensions), x) in enumerate(zip(self._kinds, arguments, strict=True)):
             if not dimensions:
-                given.append(dtype.type(x).item())
                 continue
-            if x.dtype != dtype or x.ndim != dimensions or not x.flags.c_contiguous:
+            good = isinstance(x, np.ndarray) and x.dtype == dtype and x.ndim == dimensions
+            if not (good and x.flags.c_contiguous and x.flags.aligned):
                 raise TypeError(f"takes a contiguous array of {dtype} in {dimensions} dimensions")
-            given.append(x.__array_interface__["data"][0])
-            given += x.shape
-        return self._call(*given)
+            given[place] = x.view(np.dtype(dtype.name))
+        return self._call(self._pack(*map(self._packed, self._are_arrays, given), *self._dtypes))
+
+    @staticmethod
+    def _packed(is_array: bool, x: Any) -> Any:
+        return id(x) if is_array else x

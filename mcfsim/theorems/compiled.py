@@ -28,7 +28,7 @@ from mcfsim.kernels.element.machine import F64, TRUTH, Value
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import scratch
 from mcfsim.theorems.identity import Identity, check_same, identity_of
-from mcfsim.theorems.judge import LEAST_COMPILED, may_leave, recorded_algorithm, structured
+from mcfsim.theorems.judge import ALL, LEAST_COMPILED, may_leave, recorded_algorithm, structured
 from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNonoverlapping, Within
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import Block
@@ -115,7 +115,7 @@ class Judge:
             _seen[predicates] += size
             program = recordable(predicates) if _seen[predicates] + ahead > _LEAST_RECORDED else None
             if program is not None:
-                self._bound_loop = loops(self._ar.scalars).bound_loop(
+                self._bound_loop = loops(self._ar.scalars, trusted=ALL).bound_loop(
                     lambda: program, size, None, ahead=ahead, by_numpy=True, epilogue=predicates
                 )
         bound_loop = self._bound_loop

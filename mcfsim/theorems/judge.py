@@ -148,6 +148,8 @@ def _number(x: Value) -> Any:
 # -- the judgement ----------------------------------------------------------------------------------------
 #: With fewer cases, it is not worth asking whether compiling pays.
 LEAST_COMPILED = 1 << 12
+#: The places of all operands, which come from tables of values: a loop need not look at their NaNs.
+ALL = range(1 << 10)
 
 
 def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
@@ -194,7 +196,7 @@ def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block,
     size = blocks[0].size
     if type(ar) is not BlockArithmetic or size < LEAST_COMPILED or not identity_of(theorem).digest:
         return None
-    bound_loop = loops(ar.scalars).bound_loop(
+    bound_loop = loops(ar.scalars, trusted=ALL).bound_loop(
         lambda: recorded_algorithm(theorem, ar.format, ar.rounding), size, None
     )
     if bound_loop is None or [block.dtype for block in blocks] != list(bound_loop.operands):

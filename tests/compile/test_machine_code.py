@@ -23,8 +23,8 @@ MACHINE = platform.machine().lower()
 PROCESSOR = {"amd64": "x86_64", "arm64": "aarch64"}.get(MACHINE, MACHINE)
 #: By processor: what adds, subtracts, multiplies or divides several numbers at once; what fuses.
 PACKED = {
-    "x86_64": r"\s(?:v?(?:add|sub|mul|div)p[sd]|v?p(?:add|sub)[dq])\s",
-    "aarch64": r"\s(?:fadd|fsub|fmul|fdiv|add|sub)(?:\.(?:4s|2d)\s|\s+v\d+\.(?:4s|2d))",
+    "x86_64": r"\s(?:v?(?:add|sub|mul|div)p[sd]|v?p(?:add|sub)[dq]|vcvtps2ph\s.*%[yz]mm.*)\s",
+    "aarch64": r"\s(?:fadd|fsub|fmul|fdiv|add|sub|fcvtn)(?:\.(?:4s|4h|2d)\s|\s+v\d+\.(?:4s|4h|2d))",
 }
 FUSED = {"x86_64": r"\s(?:vfn?m(?:add|sub)\w*)\s", "aarch64": r"\s(?:fml[as]\w*|fn?m(?:add|sub))(?:\.\w+)?\s"}
 #: The function as a symbol; instructions are called otherwise.

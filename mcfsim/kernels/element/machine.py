@@ -15,7 +15,7 @@ unspecified, and so is a shift by a count that is negative or not below the size
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -267,16 +267,22 @@ class Line:
         """Return a value as computed by the verb noted for it, or None if there is none."""
         return self._noted.get(value.number)
 
-    def needed(self, results: tuple[Value, ...], *, hardware: bool = False) -> Iterator[Value]:
+    def needed(
+        self, results: tuple[Value, ...], *, hardware: bool | Collection[str] = False
+    ) -> Iterator[Value]:
         """Return an iterator over the values that results need, in order.
 
         Parameters
         ----------
         results : tuple of Value
-        hardware : bool, optional
-            Whether to use the noted verb for values that have one (`mcfsim.kernels.element.gpu_verbs`).
+        hardware : bool or collection of str, optional
+            Whether to use the noted verb for values that have one (`mcfsim.kernels.element.gpu_verbs`), or
+            which of these verbs to use.
         """
-        made = [self._noted.get(x.number, x) for x in self.values] if hardware else self.values
+        made = self.values
+        if hardware:
+            noted = {k: x for k, x in self._noted.items() if hardware is True or x.verb in hardware}
+            made = [noted.get(x.number, x) for x in made]
         wanted = {result.number for result in results}
         for value in reversed(made):
             if value.number in wanted:

@@ -121,8 +121,8 @@ freeze: $(VENV)/.everything
 	$(BIN)/python -m tests.freeze $(or $(FILE),$(error say where: make freeze FILE=before.txt))
 
 bench: $(VENV)/.bench
+	$(BIN)/python -m tests.benchmarks.calls
 	$(BIN)/python -m tests.benchmarks
-	$(BIN)/python -m tests.benchmarks.compiled
 	$(BIN)/python -m tests.benchmarks.texts
 
 # The same; on a CPU it runs through in miniature, and shows no speed.

@@ -281,22 +281,17 @@ def _beside(pairs: list[dict[str, Any]]) -> str:
     )
 
 
-def compiled() -> str:
-    """Return the benchmark of compiled loops."""
-    result = read_result("compiled")
-    about = result["versions"]
-    first = "; ".join(
-        f"{name} {row['compiled']:.1f} s, {row['loaded']:.2f} s" for name, row in result["first"].items()
-    )
-    return "\n".join(
-        [
-            _beside(result["pairs"]),
-            "",
-            f"{about['processor']}, one thread, medians; 2^{result['size'].bit_length() - 1} elements, "
-            f"2^{result['parameters'].bit_length() - 1} parameters; {versions_of(about)}. The first call, "
-            f"compiled and from the cache: {first}.",
-        ]
-    )
+def calls() -> str:
+    """Return the benchmark of what users call."""
+    result = read_result("calls")
+    about, sizes = result["versions"], [result[x].bit_length() - 1 for x in ("size", "parameters")]
+    said = f"{about['processor']}, one thread but where two are said, medians; 2^{sizes[0]} elements,"
+    return f"{_beside(result['calls'])}\n\n{said} 2^{sizes[1]} parameters; {versions_of(about)}."
+
+
+def limits() -> str:
+    """Return the benchmark of loops into memory that is there."""
+    return _beside(read_result("calls")["limits"])
 
 
 def texts() -> str:
@@ -353,7 +348,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "threads": threads,
     "passes": passes,
     "sweeps": sweeps,
-    "compiled": compiled,
+    "calls": calls,
+    "limits": limits,
     "texts": texts,
     "two_sum_loop": two_sum_loop,
     "gpu": gpu.measured,

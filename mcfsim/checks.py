@@ -32,6 +32,11 @@ def lacks(x: Any, protocol: type) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_") and not hasattr(x, name)]
 
 
+def is_masked(x: Any) -> bool:
+    """Return whether x is a masked array; NumPy's module of these is not imported for that."""
+    return type(x) is not np.ndarray and "numpy.ma" in sys.modules and isinstance(x, np.ma.MaskedArray)
+
+
 def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     """Return an array_like as a plain array; raise where NumPy would silently change its values.
 
@@ -46,7 +51,7 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
         If it cannot be converted to an array; or if it is a sequence of floats and integers, which NumPy
         converts to binary64, and binary64 does not hold one of the integers.
     """
-    if isinstance(x, np.ma.MaskedArray):
+    if is_masked(x):
         raise TypeError(f"{label} is a masked array; fill it or compress it first")
     if isinstance(x, np.ndarray):
         return np.asarray(x)
@@ -182,7 +187,7 @@ def refuse(array: NDArray[Any], place: int, what: str) -> NoReturn:
 
 def _refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
     for item in x:
-        if isinstance(item, np.ma.MaskedArray):
+        if is_masked(item):
             raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
         if isinstance(item, list | tuple):
             _refuse_masked(item, label)

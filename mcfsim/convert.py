@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import as_array, check_processor, check_threads, is_real, is_tensor, real_array
+from mcfsim.checks import as_array, check_processor, check_threads, is_masked, is_real, is_tensor, real_array
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.device_rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
@@ -278,7 +278,7 @@ def _encode(x: NDArray[Any], fmt: Format, codes: NDArray[Any]) -> None:
 
 
 def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+    if not isinstance(out, np.ndarray) or is_masked(out):
         raise TypeError(f"out must be an array without a mask, not {type(out).__name__}")
     if out.dtype != target or out.shape != shape:
         raise ValueError(f"out must be {target} of shape {shape}, not {out.dtype} of shape {out.shape}")

@@ -147,13 +147,12 @@ class _Account:
             raise CompilationError(str(self.error)) from self.error
         if self.paid or self.failed or not is_available():
             return self.paid
-        loading = _LOAD + (0.0 if "llvmlite" in sys.modules else _IMPORT)
-        cost, spent = loading + self.compiling, self.spent + now
+        cost, spent = self.compiling + (0.0 if "llvmlite" in sys.modules else _IMPORT), self.spent + now
         if self.begun == os.getpid():
             self.paid = self.loop.is_ready(numbers)
         elif now > cost:
             self.paid = True
-        elif spent > max(loading, self.look):
+        elif spent > max(_LOAD, self.look):
             self.look = 1.2 * spent  # to look for files at each call would cost more than small calls do
             self.paid = self.loop.is_saved(numbers)
             if not self.paid and spent > _SHARE * cost:

@@ -75,9 +75,9 @@ def number(x: float) -> str:
 # -- calls from Python ------------------------------------------------------------------------------------
 #: Where NumPy's arrays have what (its C API's `PyArrayObject_fields`), after what every object begins with.
 _HEAD = object.__basicsize__
-_DATA, _DIMENSIONS, _SHAPE, _DTYPE, _FLAGS = (_HEAD + place for place in (0, 8, 16, 40, 48))
+DATA, DIMENSIONS, SHAPE, DTYPE, FLAGS = (_HEAD + place for place in (0, 8, 16, 40, 48))
 #: The flags of an array that is contiguous and aligned.
-_GOOD_FLAGS = 0x101
+GOOD_FLAGS = 0x101
 #: What an entry returns if an array is of another kind.
 OTHER_KIND = 2
 
@@ -121,16 +121,16 @@ def _entry(function: Function) -> Function:
         own = read(x.kind, "%given", place)
         place += sizes[x.kind]
         if x.kind == "ptr":
-            flags = entry.made(f"and i32 {read('i32', own, _FLAGS)}, {_GOOD_FLAGS}")
+            flags = entry.made(f"and i32 {read('i32', own, FLAGS)}, {GOOD_FLAGS}")
             for check in (
-                f"ptr {read('ptr', own, _DTYPE)}, {read('ptr', '%given', dtypes)}",
-                f"i32 {read('i32', own, _DIMENSIONS)}, {x.dimensions}",
-                f"i32 {flags}, {_GOOD_FLAGS}",
+                f"ptr {read('ptr', own, DTYPE)}, {read('ptr', '%given', dtypes)}",
+                f"i32 {read('i32', own, DIMENSIONS)}, {x.dimensions}",
+                f"i32 {flags}, {GOOD_FLAGS}",
             ):
                 good = entry.made(f"and i1 {good}, {entry.made(f'icmp eq {check}')}")
             dtypes += 8
-            passed.append(f"ptr {read('ptr', own, _DATA)}")
-            shape = read("ptr", own, _SHAPE)
+            passed.append(f"ptr {read('ptr', own, DATA)}")
+            shape = read("ptr", own, SHAPE)
             passed += [f"i64 {read('i64', shape, 8 * n)}" for n in range(x.dimensions)]
         else:
             passed.append(f"{x.kind} {own}")

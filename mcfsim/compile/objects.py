@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mcfsim.compile import llvm_text
+from mcfsim.compile.elf import Loaded, UnknownObjectError
 from mcfsim.compile.llvm_text import OTHER_KIND
 from mcfsim.compile.sources import folder
 from mcfsim.storage.files import replacing
@@ -32,9 +36,11 @@ def path_of(text: str) -> Path:
 def _host() -> tuple[str, ...]:
     """Return LLVM's version and the kind of processor: hosts that share a folder need not share files."""
     import platform
-    from importlib.metadata import version
 
-    about = version("llvmlite"), platform.system(), platform.machine()
+    found = find_spec("llvmlite")  # to ask for its version takes ten times as long
+    folder = None if found is None or found.origin is None else Path(found.origin).parents[1]
+    installed = "" if folder is None else "".join(sorted(x.name for x in folder.glob("llvmlite-*")))
+    about = installed, platform.system(), platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -57,18 +63,17 @@ def is_saved(text: str) -> bool:
 
 
 def _kept(path: Path) -> bytes | None:
-    """Return the object in a file; None if there is none for this processor, or the file is damaged."""
+    """Return the object in a file; None if there is none, or the file is damaged."""
     try:
-        target, digest, code = path.read_bytes().split(b"\n", 2)
+        digest, code = path.read_bytes().split(b"\n", 1)
     except (OSError, ValueError):
         return None
-    good = hashlib.sha256(code).hexdigest().encode() == digest and target == _target().encode()
-    return code if good else None
+    return code if hashlib.sha256(code).hexdigest().encode() == digest else None
 
 
 def _keep(path: Path, code: bytes) -> None:
     with suppress(OSError), replacing(path) as file:  # as on a full disk
-        file.write(f"{_target()}\n{hashlib.sha256(code).hexdigest()}\n".encode() + code)
+        file.write(f"{hashlib.sha256(code).hexdigest()}\n".encode() + code)
 
 
 # -- LLVM -------------------------------------------------------------------------------------------------
@@ -91,13 +96,22 @@ def _llvm() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _target() -> str:
-    """Return what LLVM compiles for: its version, the system, the processor and its features."""
-    import llvmlite
+def _check_arrays() -> None:
+    """Raise an error unless NumPy's arrays have what loops read where they read it."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
 
-    binding = _llvm()
-    about = llvmlite.__version__, binding.get_default_triple(), binding.get_host_cpu_name()
-    return " ".join((*about, binding.get_host_cpu_features().flatten()))
+    def at(offset: int, kind: Any) -> Any:
+        return kind.from_address(id(x) + offset).value
+
+    known = sys.implementation.name == "cpython" and (
+        at(llvm_text.DATA, ctypes.c_void_p) == x.ctypes.data
+        and at(llvm_text.DIMENSIONS, ctypes.c_int) == x.ndim
+        and (ctypes.c_int64 * 2).from_address(at(llvm_text.SHAPE, ctypes.c_void_p))[:] == [2, 3]
+        and at(llvm_text.DTYPE, ctypes.c_void_p) == id(x.dtype)
+        and at(llvm_text.FLAGS, ctypes.c_int) & llvm_text.GOOD_FLAGS == llvm_text.GOOD_FLAGS
+    )
+    if not known:
+        raise RuntimeError(f"arrays of NumPy {np.__version__} lie otherwise than loops know")
 
 
 def _machine() -> Any:
@@ -127,11 +141,15 @@ def compiled(text: str, machine: Any = None) -> Any:
     return module
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=512)  # a module's functions share it
 def _engine(text: str) -> Any:
     """Return what holds the machine code of a source, loaded from its file or compiled."""
-    binding, machine, path = _llvm(), _machine(), path_of(text)
+    path = path_of(text)
     code = _kept(path)
+    if code is not None:
+        with suppress(UnknownObjectError, OSError):
+            return Loaded(code)
+    binding, machine = _llvm(), _machine()
     if code is None:
         code = machine.emit_object(compiled(text, machine))
         _keep(path, code)
@@ -165,6 +183,7 @@ def called(text: str, name: str, *arguments: Any) -> MachineCode:
     RuntimeError
         If LLVM refuses the source, or NumPy's arrays are not laid out as this version of NumPy has them.
     """
+    _check_arrays()
     return MachineCode(_engine(text), name, [(x.dtype, x.ndim) for x in arguments])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
 from mcfsim.codec import encode
-from mcfsim.compile import objects, words
+from mcfsim.compile import llvm_source, objects, words
+from mcfsim.compile.device_rounding import rounding_program
 from mcfsim.compile.loops import CompilationError, Loop
 from mcfsim.compile.program import Scalar
 from mcfsim.compile.tracing import trace
@@ -105,7 +107,7 @@ def test_threads_compile_a_loop_once(fresh, monkeypatch):
 # -- files ---------------------------------------------------------------------------------------------------
 _ROUNDS = """
 import sys, numpy as np, mcfsim as mcf
-from mcfsim.compile import objects
+from mcfsim.compile import elf, objects
 made, compiled = [], objects.compiled
 objects.compiled = lambda *given: made.append(given) or compiled(*given)
 x = np.random.default_rng(3).standard_normal(1000)
@@ -115,6 +117,7 @@ for rounding in ("nearest_even", "stochastic"):
     assert np.array_equal(found, expected)
 print(len(made))
 assert "numba" not in sys.modules
+assert made or ("llvmlite" in sys.modules) == (not elf.is_known())
 """
 
 
@@ -137,12 +140,10 @@ def test_a_process_that_finds_objects_compiles_nothing_and_mends_damaged_ones(fr
 
 
 @pytest.mark.slow
-def test_an_object_for_another_processor_is_not_loaded(fresh, monkeypatch):
+def test_an_object_for_another_processor_is_not_found(fresh, monkeypatch):
     Loop(NEGATIVE).with_scalars({})
-    text, (path,) = Loop(NEGATIVE).source([]), fresh[0].glob("*.object")
-    assert objects._kept(path) is not None
-    monkeypatch.setattr(objects, "_target", lambda: "another")
-    assert objects._kept(path) is None
+    text = Loop(NEGATIVE).source([])
+    assert objects.is_saved(text)
     monkeypatch.setattr(objects, "_host", lambda: ("another",))
     assert not objects.is_saved(text)
 
@@ -166,6 +167,58 @@ def test_arguments_of_another_kind_are_refused(fresh):
             function(x, out)
     with pytest.raises(ValueError, match="shorter"):
         function(out)
+
+
+def test_arrays_of_another_dtype_object_are_taken(fresh):
+    """As an array has that was pickled: its dtype is equal to the usual one, but is another object."""
+    bound, out = Loop(NEGATIVE).with_scalars({}), np.empty(8, np.float32)
+    x = np.arange(8, dtype=pickle.loads(pickle.dumps(np.dtype(np.float32))))
+    assert x.dtype is not out.dtype
+    assert bound([x], [out])
+    assert np.array_equal(out, -x)
+
+
+def test_arrays_that_lie_otherwise_are_not_read(fresh, monkeypatch):
+    monkeypatch.setattr(objects.llvm_text, "DTYPE", objects.llvm_text.DATA)
+    objects._check_arrays.cache_clear()
+    with pytest.raises(RuntimeError, match="lie otherwise than loops know"):
+        objects._check_arrays()
+
+
+# -- binary16 -----------------------------------------------------------------------------------------------
+def rounding_to_float16(packed, monkeypatch, *, half):
+    monkeypatch.setattr(llvm_source, "has_half", lambda: half)
+    program = rounding_program(np.dtype(np.float32), mcf.get_format("float16"), mcf.Rounding())
+    bound = Loop(program, packed=packed).with_scalars({})
+    assert ("to half" in bound.source) == half
+    return bound
+
+
+@pytest.mark.skipif(not objects.has_half(), reason="this processor has no binary16")
+@pytest.mark.parametrize("packed", [False, "results"])
+@pytest.mark.parametrize("every", [257, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_the_processors_rounding_to_binary16_is_that_of_the_text(packed, every, fresh, monkeypatch):
+    """Of all numbers of binary32, NaN included."""
+    own, text = (rounding_to_float16(packed, monkeypatch, half=half) for half in (True, False))
+    size = 1 << 22
+    found, expected = (np.empty(size, own.results[0]) for _ in range(2))
+    codes = np.dtype(f"u{found.itemsize}")
+    for start in range(0, (1 << 32) // every, size):
+        x = ((np.arange(start, start + size, dtype=np.uint64) * every) & 0xFFFFFFFF).astype(np.uint32)
+        own([x.view(np.float32)], [found])
+        text([x.view(np.float32)], [expected])
+        assert np.array_equal(found.view(codes), expected.view(codes))
+
+
+def test_the_processors_numbers_of_binary16_codes_are_those_of_the_text(fresh, monkeypatch):
+    codes, found = np.arange(1 << 16, dtype=np.uint16), []
+    for half in (objects.has_half(), False):
+        monkeypatch.setattr(llvm_source, "has_half", lambda half=half: half)
+        found.append(np.empty(codes.size, np.float32))
+        Loop(trace(lambda ar, x: x, "float16", lines=False), packed="operands").with_scalars({})(
+            [codes], found[-1:]
+        )
+    assert np.array_equal(*(x.view(np.uint32) for x in found))
 
 
 def test_a_source_that_llvm_refuses_says_why(fresh, monkeypatch):

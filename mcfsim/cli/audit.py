@@ -66,7 +66,6 @@ def assign(
     """
     from mcfsim.models import assigning
     from mcfsim.models.audit import audit
-    from mcfsim.models.samples import scan
     from mcfsim.models.weights import open_weights
     from mcfsim.report.assignments import as_csv, as_json
 
@@ -74,7 +73,7 @@ def assign(
     lows = [get_format(name) for name in dict.fromkeys(low or ["bfloat16"])]
     plan = PLAN.make(settings).plan(assigning.candidates_of(lows, strategy or (), by))
     model = open_weights(weights)
-    read = scan(model, samples)
+    read = _read(model, samples, None)
     found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
     _show_assignment(model, found, most)
     if output is not None:

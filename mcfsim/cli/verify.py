@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -249,17 +250,22 @@ def _examine(paths: list[Path], name: str | None, options: dict[str, Any]) -> bo
 
 def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     """Prove, print and save results of families for every precision; return whether they are as expected."""
+    from mcfsim.storage.sweeps.progress import one_by_one
     from mcfsim.theorems.catalogue import named
     from mcfsim.theorems.every_p import EveryCertificate, covering
     from mcfsim.theorems.every_p.family_proof import with_families
 
-    good = True
+    asked = []
     for theorem in map(named, _statements(names)) if names else with_families():
         modes: list[str | None] = []
         for name in roundings:
             modes += sorted(theorem.modes) if name == "every" else [name]
-        for mode in dict.fromkeys(modes or [None]):
-            for proof in covering(theorem, mode):
+        asked += [(theorem, mode) for mode in dict.fromkeys(modes or [None])]
+    good = True
+    told = "no more is proved; give names to prove those alone."
+    with telling_how_to_go_on(None, told):
+        for proofs in one_by_one(starmap(covering, asked), len(asked), "proving"):
+            for proof in proofs:
                 say_text(f"{proof}\n")
                 certificate = EveryCertificate.of(proof)
                 if output is not None:
@@ -276,15 +282,17 @@ def _refuse(what: str, useless: dict[str, Any]) -> None:
 
 def _bound(names: list[str], options: dict[str, Any]) -> bool:
     """Print the solver's answers; return whether it proves exactly the statements that hold."""
+    from mcfsim.storage.sweeps.progress import one_by_one
     from mcfsim.theorems import THEOREMS
     from mcfsim.theorems.solver import ASSUMED, Found, check_readable, prove_all
 
     check_readable(names)
     good = True
-    for answer in prove_all(names, **options):
-        say(str(answer))
-        good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
-        good &= answer.found is not Found.VACUOUS
+    with telling_how_to_go_on(None, "no more is proved; give names to prove those alone."):
+        for answer in one_by_one(prove_all(names, **options), len(names), "proving"):
+            say(str(answer))
+            good &= (answer.found is Found.PROVED) == THEOREMS[answer.statement].holds
+            good &= answer.found is not Found.VACUOUS
     say(f"Assumed: {ASSUMED}. What is not proved need not be false.")
     return good
 

@@ -1,5 +1,6 @@
 """Sweeps give the same results in order, wherever they run, however often resumed, and name what fails."""
 
+import io
 import json
 import sys
 import threading
@@ -9,7 +10,7 @@ from functools import partial
 import pytest
 
 from mcfsim.storage.sweeps.journal import Journal
-from mcfsim.storage.sweeps.progress import Bar
+from mcfsim.storage.sweeps.progress import Bar, one_by_one
 from mcfsim.storage.sweeps.sweep import Job, Sweep
 from tests.shared.refusals import check, refusals, refused
 from tests.sweeps import jobs
@@ -227,3 +228,35 @@ def run(*given):
 )
 def test_what_makes_no_sense_is_refused(rows):
     check(rows)
+
+
+# -- answers in turn -----------------------------------------------------------------------------------------
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_answers_are_given_in_turn_beneath_a_bar_that_a_terminal_shows(terminal, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", shown := (Terminal if terminal else io.StringIO)())
+    found = []
+    for answer in one_by_one(iter([(), "two", 3]), 3, "proving"):
+        found.append((answer, shown.getvalue().count("proving")))
+    assert [answer for answer, _ in found] == [(), "two", 3]
+    times = [count for _, count in found]
+    assert times == sorted(times)
+    assert (times[0] > 0) == terminal
+    assert ("1/3" in shown.getvalue()) == terminal
+
+
+def test_what_an_answer_raises_is_raised(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+
+    def answers():
+        yield 1
+        raise KeyboardInterrupt
+
+    given = one_by_one(answers(), 2, "proving")
+    assert next(given) == 1
+    with pytest.raises(KeyboardInterrupt):
+        next(given)

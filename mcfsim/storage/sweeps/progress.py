@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import TypeVar
+
 from rich.console import Console
 from rich.filesize import pick_unit_and_suffix
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -17,7 +22,7 @@ _PERIOD = 600.0
 class Bar(Progress):
     """A progress bar on stderr: current job, operands done, operands per second, time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, transient: bool = False) -> None:
         super().__init__(
             TextColumn(
                 "{task.description}",
@@ -31,6 +36,7 @@ class Bar(Progress):
             console=Console(stderr=True),
             speed_estimate_period=_PERIOD,
             expand=True,
+            transient=transient,
         )
         self._one = self.add_task("", total=0)
 
@@ -49,6 +55,25 @@ class Bar(Progress):
     def count(self, operands: int) -> None:
         """Count operands as done."""
         self.advance(self._one, operands)
+
+
+Made = TypeVar("Made")
+
+
+def one_by_one(answers: Iterator[Made], expected: int, label: str) -> Iterator[Made]:
+    """Give answers in turn; on a terminal, a bar on stderr shows how many there are, while one is sought."""
+    bar = Bar(transient=True) if sys.stderr.isatty() else None
+    if bar is not None:
+        bar.expect(expected)
+        bar.label(label)
+    while True:
+        with nullcontext() if bar is None else bar:
+            found = next(answers, None)
+        if found is None:
+            return
+        if bar is not None:
+            bar.count(1)
+        yield found
 
 
 class _Done(ProgressColumn):

@@ -61,7 +61,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("bits", [16, 32])
-@pytest.mark.costly("imports Numba and PyTorch, and compiles loops")
+@pytest.mark.costly("imports PyTorch, and compiles loops")
 @pytest.mark.slow
 def test_all_draw_the_words_of_the_counter(bits):
     """NumPy, loops and rows of them, and PyTorch's operations, by the definition."""

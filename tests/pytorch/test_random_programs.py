@@ -72,7 +72,7 @@ def on_tensors(made, arrays, *, kernels):
 WAYS = {
     "calls": lambda made, arrays: by_loop(made, arrays, compiled=False),
     "loops": lambda made, arrays: by_loop(made, arrays, compiled=True),
-    "Numba": lambda made, arrays: by_arithmetic(made, arrays, compiled=True),
+    "LLVM": lambda made, arrays: by_arithmetic(made, arrays, compiled=True),
     "tensors": lambda made, arrays: on_tensors(made, arrays, kernels=False),
     "kernels": lambda made, arrays: on_tensors(made, arrays, kernels=True),
 }
@@ -145,7 +145,7 @@ def ready(way, request):
         pytest.importorskip("torch")
     if way == "kernels":
         request.getfixturevalue("interpreted")
-    return ["Numba", "loops"] if way == "loops" else [way]
+    return ["LLVM", "loops"] if way == "loops" else [way]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def pytest_configure() -> None:
     """Let what the tests start be interrupted, also where they run in a background that ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # No other process compiles loops for tests: what they cost would depend on how far it is.
+    # No thread compiles loops for tests: what they cost would depend on how far it is.
     COMPILER.ask = lambda *given: False  # type: ignore[method-assign]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mcfsim.compile.group_source import greatest_measure
 from mcfsim.compile.group_text import GroupLine
 from mcfsim.compile.llvm_source import array, loops
 from mcfsim.compile.llvm_text import REGISTERS, Function, module
@@ -50,21 +51,15 @@ def _some(function: Function, blocks: str, block: int) -> Iterator[tuple[str, st
 def _measured(function: Function, line: GroupLine, block: int, first: str, count: str, found: str) -> None:
     """Append what writes the greatest measure of each of some blocks."""
     lowered, known = _lowered(line)
-    greatest = function.variable("i32")
     with function.loop(count) as k:
         start = function.made(f"mul i64 {function.made(f'add i64 {first}, {k}')}, {block}")
         part = function.at("float", "%x", start)
-        function.store("i32", "0", greatest)
 
         def read(_: Value, i: str) -> str:
             return function.load("float", part, i)
 
-        def put(_: int, x: str, i: str) -> None:
-            most = function.made(f"call i32 @llvm.smax.i32(i32 {function.load('i32', greatest)}, i32 {x})")
-            function.store("i32", most, greatest)
-
-        loops(function, lowered, (line.measured,), read, put, f"{block}", known, {}, apart=False)
-        function.store("i32", function.load("i32", greatest), found, k)
+        greatest = greatest_measure(function, line, lowered, read, f"{block}", known)
+        function.store("i32", greatest, found, k)
 
 
 def _each(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,31 +60,44 @@ def _shared(function: Function, line: GroupLine, g: str) -> list[str]:
     return [function.at("float", "%shared", place) for place in at]
 
 
+def greatest_measure(
+    function: Function,
+    line: GroupLine,
+    lowered: Lowered,
+    read: Callable[[Value, str], str],
+    size: str,
+    known: Mapping[Value, str],
+) -> str:
+    """Append a loop over the numbers of a group; return the greatest of their measures. Else as `loops`."""
+    greatest = function.variable("i32")
+    function.store("i32", "0", greatest)
+
+    def put(_: int, x: str, i: str) -> None:
+        most = function.made(f"call i32 @llvm.smax.i32(i32 {function.load('i32', greatest)}, i32 {x})")
+        function.store("i32", most, greatest)
+
+    loops(function, lowered, (line.measured,), read, put, size, known, {}, apart=False)
+    return function.load("i32", greatest)
+
+
 def _encoding(line: GroupLine, places: Places | None) -> Function:
     taken = [("%x", 1), ("%bounds", 1), ("%codes", 1), ("%shared", 2)]
     function, lowered = _begun("encode", line, taken, wide=places is None)
-    greatest = function.variable("i32")
     warps = line.text.warps
     threads = "" if warps is None else function.variable("float", warps.block)
     of_warps = "" if warps is None else function.variable("float", warps.width)
     with function.loop(function.made("sub i64 %bounds.size, 1")) as g:
         start, size = _group(function, g)
         part, own = function.at("float", "%x", start), function.at("i8", "%codes", start)
-        function.store("i32", "0", greatest)
 
-        def read(value: Value, i: str) -> str:
+        def read(_: Value, i: str) -> str:
             return function.load("float", part, i)
-
-        def measure(_: int, x: str, i: str) -> None:
-            most = function.made(f"call i32 @llvm.smax.i32(i32 {function.load('i32', greatest)}, i32 {x})")
-            function.store("i32", most, greatest)
 
         def put(_: int, x: str, i: str) -> None:
             code = function.made(f"trunc i32 {x} to i8") if places is None else _found(function, x, places)
             function.store("i8", code, own, i)
 
-        loops(function, lowered, (line.measured,), read, measure, size, {}, {}, apart=True)
-        known = {line.greatest: function.load("i32", greatest)}
+        known = {line.greatest: greatest_measure(function, line, lowered, read, size, {})}
         if warps is not None:
             known[line.least[0]] = _least(function, line, warps, part, size, threads, of_warps)
         for x in line.line.needed(line.made):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -63,8 +64,10 @@ def is_saved(text: str) -> bool:
 
 
 def _kept(path: Path) -> bytes | None:
-    """Return the object in a file; None if there is none, or the file is damaged."""
+    """Return the object in a file; None if there is none, or the file is damaged or another user's."""
     try:
+        if hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid():
+            return None
         digest, code = path.read_bytes().split(b"\n", 1)
     except (OSError, ValueError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -146,6 +147,15 @@ def test_an_object_for_another_processor_is_not_found(fresh, monkeypatch):
     assert objects.is_saved(text)
     monkeypatch.setattr(objects, "_host", lambda: ("another",))
     assert not objects.is_saved(text)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no such owners")
+def test_an_object_of_another_user_is_not_run(fresh, monkeypatch):
+    Loop(NEGATIVE).with_scalars({})
+    (path,) = fresh[0].glob("*.object")
+    assert objects._kept(path) is not None
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert objects._kept(path) is None
 
 
 def test_a_loop_that_cannot_be_saved_is_compiled_all_the_same(fresh, monkeypatch):

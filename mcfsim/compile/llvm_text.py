@@ -76,8 +76,8 @@ def number(x: float) -> str:
 #: Where NumPy's arrays have what (its C API's `PyArrayObject_fields`), after what every object begins with.
 _HEAD = object.__basicsize__
 DATA, DIMENSIONS, SHAPE, DTYPE, FLAGS = (_HEAD + place for place in (0, 8, 16, 40, 48))
-#: The flags of an array that is contiguous and aligned.
-GOOD_FLAGS = 0x101
+#: The flags of an array that is contiguous and aligned, and of one that may be written, too.
+GOOD_FLAGS, WRITEABLE = 0x101, 0x501
 #: What an entry returns if an array is of another kind.
 OTHER_KIND = 2
 
@@ -105,7 +105,7 @@ def _entry(function: Function) -> Function:
     """Return a function that calls another with arguments as bytes: addresses of NumPy's arrays, and numbers.
 
     The addresses of the arrays' dtypes follow. It returns `OTHER_KIND` if an array is not of its dtype and
-    dimensions, contiguous and aligned.
+    dimensions, contiguous and aligned, or is a result (by its name) and read-only.
     """
     entry = Function(f"{function.name}.call", ["ptr %given"], wide=False)
     sizes = {"ptr": 8, "i64": 8, "double": 8, "i32": 4, "float": 4}
@@ -121,11 +121,12 @@ def _entry(function: Function) -> Function:
         own = read(x.kind, "%given", place)
         place += sizes[x.kind]
         if x.kind == "ptr":
-            flags = entry.made(f"and i32 {read('i32', own, FLAGS)}, {GOOD_FLAGS}")
+            wanted = WRITEABLE if x.name.startswith("%out") else GOOD_FLAGS
+            flags = entry.made(f"and i32 {read('i32', own, FLAGS)}, {wanted}")
             for check in (
                 f"ptr {read('ptr', own, DTYPE)}, {read('ptr', '%given', dtypes)}",
                 f"i32 {read('i32', own, DIMENSIONS)}, {x.dimensions}",
-                f"i32 {flags}, {GOOD_FLAGS}",
+                f"i32 {flags}, {wanted}",
             ):
                 good = entry.made(f"and i1 {good}, {entry.made(f'icmp eq {check}')}")
             dtypes += 8

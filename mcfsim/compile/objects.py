@@ -234,8 +234,8 @@ class MachineCode:
             if not (good and x.flags.c_contiguous and x.flags.aligned):
                 raise TypeError(f"takes a contiguous array of {dtype} in {dimensions} dimensions")
             given[place] = x.view(np.dtype(dtype.name))
-        return self._call(self._pack(*map(self._packed, self._are_arrays, given), *self._dtypes))
-
-    @staticmethod
-    def _packed(is_array: bool, x: Any) -> Any:
-        return id(x) if is_array else x
+        pairs = zip(self._are_arrays, given, strict=True)
+        found = self._call(self._pack(*(id(x) if is_array else x for is_array, x in pairs), *self._dtypes))
+        if found == OTHER_KIND:
+            raise TypeError("a result is a read-only array")
+        return found

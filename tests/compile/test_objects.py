@@ -177,6 +177,10 @@ def test_arguments_of_another_kind_are_refused(fresh):
             function(x, out)
     with pytest.raises(ValueError, match="shorter"):
         function(out)
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="a result is a read-only array"):
+        function(np.ones(4, np.float32), out)
+    assert function(out, np.ones(4, np.float32)) == 0
 
 
 def test_arrays_of_another_dtype_object_are_taken(fresh):

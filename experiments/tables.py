@@ -204,26 +204,15 @@ def benchmarks() -> str:
     """Return the benchmark of the emulator beside other libraries."""
     result = read_result("benchmarks")
     about = result["versions"]
-    own = ("nearest_even", "one thread", "the algorithm alone")
     steps = ", ".join(f"{row['strategy']} {row['ns_per_parameter']:.0f}" for row in result["adamw"])
     return "\n".join(
         [
-            _beside([pair for pair in result["pairs"] if pair["peer"] not in own]),
+            _beside([pair for pair in result["pairs"] if pair["peer"] != "the algorithm alone"]),
             "",
             f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; "
             f"{versions_of(about)}. One AdamW step: {steps} ns a parameter.",
         ]
     )
-
-
-def modes() -> str:
-    """Return the benchmark of the other modes beside nearest even."""
-    return _beside([pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "nearest_even"])
-
-
-def threads() -> str:
-    """Return the benchmark of two threads beside one."""
-    return _beside([pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "one thread"])
 
 
 def sweeps() -> str:
@@ -344,8 +333,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "first_moment_middles": first_moment.middles_table,
     "memory": memory,
     "benchmarks": benchmarks,
-    "modes": modes,
-    "threads": threads,
     "passes": passes,
     "sweeps": sweeps,
     "calls": calls,

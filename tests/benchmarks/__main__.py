@@ -1,4 +1,4 @@
-"""Benchmarks of the emulator on NumPy beside its peers in one run, on one thread but where two are said.
+"""Benchmarks of the emulator on NumPy beside its peers in one run, on one thread.
 
 They measure and test nothing.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, product
 from typing import Any
@@ -21,7 +20,7 @@ from rich.table import Table
 import mcfsim as mcf
 from experiments.common import write_result
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.rounding import DETERMINISTIC, Mode
+from mcfsim.rounding import Mode
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Selection
@@ -34,36 +33,13 @@ NUMPY: dict[str, Any] = {"compiled": False}
 ADAMW = 1 << 20
 
 
-def modes(x: Array, out: Array) -> Iterator[Pair]:
-    """Every other mode, beside nearest even."""
-    for name in ("bfloat16", "float16", "float8_e4m3fn"):
-        rounded = partial(mcf.round_to, x, name, out=out, **NUMPY)
-        ways = {str(mode): partial(rounded, rounding=mode) for mode in DETERMINISTIC}
-        nearest = ways.pop("nearest_even")
-        drawn = partial(rounded, rounding="stochastic", random=mcf.RandomWords(1))
-        for way, ours in {**ways, "stochastic, words drawn": drawn}.items():
-            yield Pair(f"round to {name}, {way}", ours, "nearest_even", nearest)
-
-
 def sums(x: Array) -> Iterator[Pair]:
     """2Sum in emulated bf16, beside the same text on ml_dtypes arrays."""
     operands = timing.addends(x, "bfloat16")
     native = mcf.arithmetic("bfloat16", backend="native")
     theirs = partial(mcf.two_sum, native, *(x.astype(ml_dtypes.bfloat16) for x in operands))
-    ars = [mcf.arithmetic("bfloat16", threads=count, **NUMPY) for count in (1, 2)]
-    one, two = (partial(mcf.two_sum, ar, *operands) for ar in ars)
-    yield Pair("two_sum in bfloat16", one, "same text, ml_dtypes", theirs)
-    yield Pair("two_sum in bfloat16, two threads", two, "one thread", one)
-
-
-def copies(x: Array, out: Array) -> Iterator[Pair]:
-    """What memory allows: a copy."""
-
-    def copy_halves() -> None:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(np.copyto, np.split(out, 2), np.split(x, 2)))
-
-    yield Pair("copy float32, two threads", copy_halves, "one thread", partial(np.copyto, out, x))
+    ours = partial(mcf.two_sum, mcf.arithmetic("bfloat16", **NUMPY), *operands)
+    yield Pair("two_sum in bfloat16", ours, "same text, ml_dtypes", theirs)
 
 
 def statements() -> Iterator[Pair]:
@@ -127,9 +103,8 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of the peers
     x = timing.drawn()
     out = np.empty_like(x)
-    of_roundings = [roundings.casts(x, out, **NUMPY), roundings.emulators(x, out, **NUMPY), modes(x, out)]
-    on_two = [roundings.threads(x, out, **NUMPY), copies(x, out)]
-    pairs = [*chain(*of_roundings, sums(x), *on_two, statements())]
+    of_roundings = [roundings.casts(x, out, **NUMPY), roundings.emulators(x, out, **NUMPY)]
+    pairs = [*chain(*of_roundings, sums(x), statements())]
     table = timing.pair_table("medians")
     rows = timing.measured(track(pairs), SIZE, table)
     rates = Table("strategy", "ns/parameter", "Mparameter/s", title="one AdamW step, one thread")

@@ -50,7 +50,7 @@ def calls(x: Array) -> Iterator[Pair]:
     for name in ("mxfp8_e4m3", "mxfp4", "nvfp4"):
         scaled = mcf.quantize(x, name)
         yield Pair(f'quantize(x, "{name}")', partial(mcf.quantize, x, name), COPY, copy)
-        yield Pair(f'quantize(x, "{name}").dequantize()', scaled.dequantize, COPY, copy)
+        yield Pair(f'scaled.dequantize(), of "{name}"', scaled.dequantize, COPY, copy)
     a, b = timing.addends(x, "bfloat16")
     theirs = [y.astype(ml_dtypes.bfloat16) for y in (a, b)]
     native = partial(mcf.two_sum, mcf.arithmetic("bfloat16", backend="native"), *theirs)

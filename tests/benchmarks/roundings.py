@@ -1,4 +1,4 @@
-"""Rounding float32 to a format, beside other libraries, and on two threads beside one."""
+"""Rounding float32 to a format, beside other libraries."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ def casts(x: Array, out: Array, **options: Any) -> Iterator[Pair]:
         operation, rounded = f"round float32 to {name}", partial(mcf.round_to, x, name, out=out)
         ours, peer = partial(rounded, **options), "NumPy cast" if dtype is np.float16 else "ml_dtypes cast"
         yield Pair(operation, ours, peer, partial(x.astype, dtype))
-        if options["compiled"]:
-            yield Pair(operation, ours, "not compiled", partial(rounded, compiled=False))
 
 
 def emulators(x: Array, out: Array, **options: Any) -> Iterator[Pair]:
@@ -51,10 +49,3 @@ def _calls(x: Array, name: str) -> dict[str, Call]:
         chop = pychop.Chop(**dict(zip(("exp_bits", "sig_bits"), bits[name], strict=True)))
         found["pychop"] = partial(chop, x)
     return found
-
-
-def threads(x: Array, out: Array, **options: Any) -> Iterator[Pair]:
-    """On two threads beside one."""
-    for name in ("bfloat16", "float8_e4m3fn"):
-        one, two = (partial(mcf.round_to, x, name, out=out, threads=count, **options) for count in (1, 2))
-        yield Pair(f"round float32 to {name}, two threads", two, "one thread", one)

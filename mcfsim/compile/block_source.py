@@ -32,9 +32,8 @@ def _function(name: str, line: GroupLine, *arrays: tuple[str, int]) -> Function:
 
 def _lowered(line: GroupLine) -> tuple[Lowered, dict[Value, str]]:
     """Return the line, and the names of the numbers that are the same for all blocks."""
-    same = (*line.shared, line.greatest, *line.numbers)
     named = {x: f"%number{place}" for place, x in enumerate(line.numbers)}
-    return Lowered(line.line, (), same, (), (), None), named
+    return Lowered(line.line, (), (), (), (), None), named
 
 
 @contextmanager

@@ -148,10 +148,10 @@ class _Account:
         if self.paid or self.failed or not is_available():
             return self.paid
         cost, spent = self.compiling + (0.0 if "llvmlite" in sys.modules else _IMPORT), self.spent + now
-        if self.begun == os.getpid():
-            self.paid = self.loop.is_ready(numbers)
-        elif now > cost:
+        if now > cost:  # also while the thread compiles: it is waited for
             self.paid = True
+        elif self.begun == os.getpid():
+            self.paid = self.loop.is_ready(numbers)
         elif spent > max(_LOAD, self.look):
             self.look = 1.2 * spent  # to look for files at each call would cost more than small calls do
             self.paid = self.loop.is_saved(numbers)

@@ -41,9 +41,8 @@ def _begun(
     tables = [] if line.text.table is None else ["%table"]
     tables += [] if line.text.places is None else ["%reached", "%starts"]
     taken = [*((x, 1) for x in tables), *arguments]
-    same = (*line.shared, line.greatest, *line.least, *line.other)
     function = Function(name, [y for x in taken for y in array(*x)], wide=wide)
-    return function, Lowered(line.line, (), same, (), (), None)
+    return function, Lowered(line.line, (), (), (), (), None)
 
 
 def _group(function: Function, g: str) -> tuple[str, str]:

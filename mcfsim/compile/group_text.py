@@ -125,9 +125,12 @@ class GroupText(ABC):
         """How the least magnitude is found, if it is needed."""
         return None
 
-    @abstractmethod
     def measured(self, x: Value) -> Value:
-        """Return a nonnegative integer of 32 bits for a number; a group's measure is the greatest of them."""
+        """Return a nonnegative integer of 32 bits for a number; a group's measure is the greatest of them.
+
+        By default the bits of its magnitude; those of NaN exceed infinity's.
+        """
+        return abs(x).bits()
 
     def lesser(self, own: Value, other: Value) -> Value:
         """Return the lesser magnitude as a thread finds it, from its own and the one it receives."""

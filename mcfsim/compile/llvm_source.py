@@ -10,6 +10,7 @@ from mcfsim.compile.llvm_text import HALF, REGISTERS, Function, element, module
 from mcfsim.compile.loop_parts import AT_ONCE, LoopPart, parts, whole
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.objects import has_half
+from mcfsim.compile.sources import noted
 from mcfsim.kernels.element.machine import TRUTH, Value
 from mcfsim.random import word_bits
 
@@ -157,11 +158,8 @@ def loops(
 
     def compute(part: LoopPart, i: str, there: dict[Value, str]) -> None:
         there |= {x: read(x, i) for x in part.values if x.verb == "input" and x not in there}
-        notes = sorted((start, note) for start, note in lowered.notes.items())
-        for x in part.values:
-            begun = [note for start, note in notes if start <= x.number]
-            notes = notes[len(begun) :]
-            for note in begun[-1:]:
+        for x, note in noted(lowered, part.values):
+            if note:
                 function.do(f"; {note}")
             function.verb(x, there, tables)
         for number in part.results:

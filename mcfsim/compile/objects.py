@@ -219,10 +219,12 @@ class MachineCode:
         TypeError
             If an argument is of another kind.
         """
-        pairs = zip(self._are_arrays, arguments, strict=True)
-        given = [id(x) if is_array else x for is_array, x in pairs]
-        found = self._call(self._pack(*given, *self._dtypes))
+        found = self._run(arguments)
         return self._again(arguments) if found == OTHER_KIND else found
+
+    def _run(self, arguments: Sequence[Any]) -> int:
+        pairs = zip(self._are_arrays, arguments, strict=True)
+        return self._call(self._pack(*[id(x) if is_array else x for is_array, x in pairs], *self._dtypes))
 
     def _again(self, arguments: Sequence[Any]) -> int:
         """Call it with arrays whose dtypes are equal to the usual ones, but other objects."""
@@ -234,8 +236,7 @@ class MachineCode:
             if not (good and x.flags.c_contiguous and x.flags.aligned):
                 raise TypeError(f"takes a contiguous array of {dtype} in {dimensions} dimensions")
             given[place] = x.view(np.dtype(dtype.name))
-        pairs = zip(self._are_arrays, given, strict=True)
-        found = self._call(self._pack(*(id(x) if is_array else x for is_array, x in pairs), *self._dtypes))
+        found = self._run(given)
         if found == OTHER_KIND:
             raise TypeError("a result is a read-only array")
         return found

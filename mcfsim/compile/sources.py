@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +69,19 @@ def indented(body: Iterable[str], depth: int = 1) -> str:
     return "".join(f"{'    ' * depth}{statement}\n" for statement in body)
 
 
+def noted(lowered: Lowered, values: Iterable[Value]) -> Iterator[tuple[Value, str]]:
+    """Yield values in order, each with the note of the operation that begins with it; empty if none does."""
+    notes, last = sorted(lowered.notes.items(), reverse=True), ""
+    for value in values:
+        if value.verb in ("input", "constant"):
+            yield value, ""
+            continue
+        while notes and notes[-1][0] <= value.number:
+            last = notes.pop()[1]
+        yield value, last
+        last = ""
+
+
 def statements(
     lowered: Lowered,
     results: Sequence[Value],
@@ -76,7 +89,6 @@ def statements(
     expression: Callable[[Value, list[str]], str],
     *,
     hardware: bool = False,
-    values: Iterable[Value] | None = None,
 ) -> Statements:
     """Return a line as statements, one per verb (machine operation).
 
@@ -92,8 +104,6 @@ def statements(
         Returns a verb as an expression, given a value and the names of its operands.
     hardware : bool, optional
         Whether to use the verbs of `mcfsim.kernels.element.gpu_verbs` where they were noted.
-    values : iterable of Value, optional
-        The values to write, in order; by default all that the results need.
     """
     constants: dict[str, Value] = {}
     numbers = set(lowered.numbers)
@@ -107,12 +117,9 @@ def statements(
         return f"r{value.number}"
 
     body: list[str] = []
-    notes = sorted(lowered.notes.items())
-    for value in lowered.line.needed(tuple(results), hardware=hardware) if values is None else values:
+    for value, note in noted(lowered, lowered.line.needed(tuple(results), hardware=hardware)):
+        body += [f"# {note}"] if note else []
         if value.verb not in ("input", "constant"):
-            begun = [note for start, note in notes if start <= value.number]
-            body += [f"# {note}" for note in begun[-1:]]
-            notes = notes[len(begun) :]
             body.append(f"{name(value)} = {expression(value, [name(x) for x in value.operands])}")
         elif value.verb == "input" and value not in numbers:
             body.append(f"{name(value)} = {read(value)}")

@@ -66,10 +66,6 @@ class BlockText(GroupText):
             cls(fmt, rounding) if scaled and near and short and held and isinstance(fmt.block, int) else None
         )
 
-    def measured(self, x: Value) -> Value:
-        """Return the bits of the magnitude; those of NaN exceed infinity's."""
-        return abs(x).bits()
-
     def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
         """Return the scale, or NaN if a number of the block is not finite."""
         largest, (divisor, _) = greatest.as_number(), others
@@ -99,7 +95,7 @@ class BlockText(GroupText):
         if self.format.rule not in POWERS:
             by = scale.widen()
             by = by if self.format.tensor_scale is None else by * tensor_scale
-            quotient = by.equals(0.0).select(x.widen() * 0.0, x.widen() / by)
+            quotient = quotient_element(x, by)
         else:
             inverse = (-scale.widen().bits() + (2046 << 52)).as_number()
             # To nearest, what binary32 has not is nothing beside the smallest element.
@@ -162,6 +158,11 @@ def encoded(x: Array, fmt: ScaledFormat, rounding: Rounding) -> tuple[Array, Arr
     loops.encode(vector, elements.reshape(-1), scale, *by)
     shape = (*x.shape[:-1], x.shape[-1] // block)
     return elements, scale.astype(carrier_of(fmt.scale), copy=False).reshape(shape), tensor_scale
+
+
+def quotient_element(x: Value, by: Value) -> Value:
+    """Return a number of binary32 over one of binary64, in binary64; by zero, a zero of its sign."""
+    return by.equals(0.0).select(x.widen() * 0.0, x.widen() / by)
 
 
 def _fraction(x: float) -> int:

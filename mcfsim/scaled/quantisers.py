@@ -151,10 +151,6 @@ class DynamicMap(Quantiser):
             too_low, enough = np.where(upper, too_low, middle), np.where(upper, middle, enough)
         return _at(enough)
 
-    def measured(self, x: Value) -> Value:
-        """Return the bits of the magnitude; those of NaN are the greatest."""
-        return abs(x).bits()
-
     def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
         """Return the largest magnitude, at least 1e-12."""
         largest, bottom = greatest.as_number(), float(np.float32(1e-12))

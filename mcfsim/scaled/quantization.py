@@ -23,7 +23,7 @@ from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, get_rounding
-from mcfsim.scaled.block_quantization import decoded, encoded
+from mcfsim.scaled.block_quantization import decoded, encoded, quotient_element
 from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.rules import POWERS, Floats, factors, quotient, scales
 
@@ -271,10 +271,6 @@ class LargestMagnitude(GroupText):
         served = has_codes(element) and element.bits <= 8 and element.zero
         return cls(element, fmt) if plain and served and isinstance(kept.block, int) else None
 
-    def measured(self, x: Value) -> Value:
-        """Return the bits of the magnitude; those of NaN exceed infinity's."""
-        return abs(x).bits()
-
     def shares(self, greatest: Value, *least: Value) -> tuple[Value, ...]:
         """Return the scale, or NaN if a number of the group is not finite."""
         largest = greatest.as_number()
@@ -285,8 +281,7 @@ class LargestMagnitude(GroupText):
     def encoded(self, x: Value, *shared: Value) -> Value:
         """Return the code of the quotient, or of zero if the scale is zero."""
         (scale,) = shared
-        quotient = x.widen() / scale.widen()
-        quotient = scale.equals(0.0).select(x.widen() * 0.0, quotient)
+        quotient = quotient_element(x, scale.widen())
         element = change_element("round", quotient, self.element, _SATURATING, carrier=F32)
         return encode_element(element, self.element)
 

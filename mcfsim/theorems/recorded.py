@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial, reduce
-from operator import and_, ge, le, or_
+from operator import and_, or_
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,16 +14,12 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from mcfsim.checks import Opaque
 from mcfsim.formats import Format
-from mcfsim.kernels.element.floats import with_sign
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value, greatest, least
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
 from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.theorems.recorded_functions import VERBS
 from mcfsim.theorems.sealed_blocks import Elementwise
 
 _TYPES: Mapping[np.dtype[Any], Type] = {dtype: kind for kind, dtype in DTYPES.items()}
-#: A binary64 number of at least this magnitude is an integer; so is its rounded sum with one of its sign.
-_WHOLE = 2.0**52
-#: The exponents of binary64's normal numbers.
-_LEAST, _MOST = -1022, 1023
 
 
 class PredicateRecorder:
@@ -127,7 +123,7 @@ class Recorded(NDArrayOperatorsMixin, Opaque):
         return RecordedExact.of(self)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        verb = _VERBS.get(ufunc)
+        verb = VERBS.get(ufunc)
         if verb is None or method != "__call__" or options.keys() - {"dtype"}:
             return NotImplemented
         given = (np.dtype(options["dtype"]),) * len(inputs) if options else map(_dtype_of, inputs)
@@ -186,117 +182,10 @@ def _cast(value: Value, kind: Type) -> Value:
     raise TypeError(f"{value.type} is not made {kind} without loss")
 
 
-# -- functions of NumPy's -----------------------------------------------------------------------------------
-def _same(_: PredicateRecorder, a: Value, b: Value) -> Value:
-    return (a & b) | (~a & ~b) if a.type is TRUTH else a.equals(b)
-
-
-def _extreme(
-    leads: Callable[[Value, Value], Any],
-    of_integers: Callable[[Value, Value], Value],
-    recorder: PredicateRecorder,
-    a: Value,
-    b: Value,
-) -> Value:
-    """Return the greater or the lesser number; note doubt where both are zeros of different signs.
-
-    Which one NumPy takes then depends on the processor.
-    """
-    if a.type.is_integer:
-        return of_integers(a, b)
-    if a.type.is_float and not any(x.verb == "constant" and x.constant != 0 for x in (a, b)):
-        recorder.doubt(a.equals(0) & b.equals(0) & ~a.bits().equals(b.bits()))
-    chosen: Value = (leads(a, b) | ~a.equals(a)).select(a, b)
-    return chosen
-
-
-def _signbit(recorder: PredicateRecorder, x: Value) -> Value:
-    recorder.doubt(~x.equals(x))  # a NaN may have either sign
-    return x.bits() < 0
-
-
-def _sign(_: PredicateRecorder, x: Value) -> Value:
-    zero_or_nan = x.equals(0).select(x.like(0.0), x)
-    found: Value = (x > 0).select(x.like(1.0), (x < 0).select(x.like(-1.0), zero_or_nan))
-    return found
-
-
-def _rint(_: PredicateRecorder, x: Value) -> Value:
-    """Round to an integer, ties to even: add and subtract a large number of the same sign."""
-    if x.type is not F64:
-        raise TypeError("integers are those of binary64")
-    large = (x < 0).select(x.like(-_WHOLE), x.like(_WHOLE))
-    near = with_sign(x + large - large, x.bits())  # a zero has lost its sign
-    found: Value = (abs(x) < _WHOLE).select(near, x)
-    return found
-
-
-def _floor(recorder: PredicateRecorder, x: Value) -> Value:
-    near = _rint(recorder, x)
-    found: Value = (near > x).select(near - 1, near)
-    return found
-
-
-def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
-    """Return ``x * 2**by``; note doubt where the power of two is no normal number and x is not zero."""
-    if x.type is not F64:
-        raise TypeError("powers of two are those of binary64")
-    by = by.extend()
-    recorder.doubt(((by < _LEAST) | (by > _MOST)) & ~x.equals(0))
-    power = ((least(greatest(by, _LEAST), _MOST) - (_LEAST - 1)) << 52).as_number()
-    return x * power
-
-
-def _frexp(recorder: PredicateRecorder, x: Value) -> tuple[Value, Value]:
-    """Return a significand of magnitude in [1/2, 1) and the exponent; doubt subnormal binary64 numbers."""
-    wide = x.widen()
-    size = abs(wide)
-    recorder.doubt(((size < 2.0**_LEAST) & ~size.equals(0)) | ~(size < np.inf))
-    code = wide.bits()
-    field = (code.shr(52) & 0x7FF).cut()
-    there = ~wide.equals(0)
-    half = ((code & ~(0x7FF << 52)) | ((-_LEAST) << 52)).as_number()
-    significand = there.select(half, wide)
-    exponent: Value = there.select(field - (-_LEAST), field.like(0))
-    return (significand.narrow() if x.type is F32 else significand), exponent
-
-
-_VERBS: Mapping[Any, Callable[..., Any]] = {
-    np.add: lambda _, a, b: a + b,
-    np.subtract: lambda _, a, b: a - b,
-    np.multiply: lambda _, a, b: a * b,
-    np.divide: lambda _, a, b: a / b,
-    np.negative: lambda _, a: -a if a.type.is_float else a.like(0) - a,
-    np.absolute: lambda _, a: abs(a) if a.type.is_float else greatest(a, a.like(0) - a),
-    np.less: lambda _, a, b: a < b,
-    np.less_equal: lambda _, a, b: a <= b,
-    np.greater: lambda _, a, b: a > b,
-    np.greater_equal: lambda _, a, b: a >= b,
-    np.equal: _same,
-    np.not_equal: lambda _, a, b: ~_same(_, a, b),
-    np.bitwise_and: lambda _, a, b: a & b,
-    np.bitwise_or: lambda _, a, b: a | b,
-    np.invert: lambda _, a: ~a,
-    np.logical_and: lambda _, a, b: a & b,
-    np.logical_or: lambda _, a, b: a | b,
-    np.logical_not: lambda _, a: ~a,
-    np.isfinite: lambda _, a: abs(a) < np.inf,
-    np.isnan: lambda _, a: ~a.equals(a),
-    np.signbit: _signbit,
-    np.maximum: partial(_extreme, ge, greatest),
-    np.minimum: partial(_extreme, le, least),
-    np.sign: _sign,
-    np.rint: _rint,
-    np.floor: _floor,
-    np.ldexp: _ldexp,
-    np.frexp: _frexp,
-}
-
-
 # -- exact numbers of a line ------------------------------------------------------------------------------
 Real = int | float | Fraction
-#: Precision of binary64, and the least and largest exponents of its numbers.
-_BITS, _LEAST_EXACT, _MOST_EXACT = 53, -1074, 1023
+#: Precision of binary64, and the least and largest exponents of its numbers, and the least of normal ones.
+_BITS, _LEAST_EXACT, _MOST_EXACT, _LEAST_NORMAL = 53, -1074, 1023, -1022
 
 
 class RecordedExact(Elementwise):
@@ -339,6 +228,12 @@ class RecordedExact(Elementwise):
         x.recorder.doubt(~(abs(value) < np.inf))
         return cls(x.recorder, value, fmt.emin - fmt.precision + 1, fmt.emax + 1, fmt.precision)
 
+    @classmethod
+    def rest(cls, x: Recorded, fmt: Format, there: Recorded) -> RecordedExact:
+        """Return differences of a format's numbers in binary64; note doubt where they are not exact."""
+        x.recorder.doubt(~there.value)
+        return cls(x.recorder, x.value, fmt.emin - fmt.precision + 1, fmt.emax + 3, _BITS)
+
     def __neg__(self) -> RecordedExact:
         return RecordedExact(self.recorder, -self.value, self.unit, self.top, self.bits)
 
@@ -350,11 +245,10 @@ class RecordedExact(Elementwise):
         a, b = self.value, x.value
         total = a + b
         unit, top = min(self.unit, x.unit), max(self.top, x.top) + 1
-        if top - unit > _BITS:
-            # The rounded sum minus the larger operand is exact. If it is the smaller operand, the sum is
-            # exact, too (Dekker).
-            self.recorder.doubt(~((total - a).equals(b) & (total - b).equals(a)))
-        return RecordedExact(self.recorder, total, unit, top, _BITS)
+        found = RecordedExact(self.recorder, total, unit, top, _BITS)
+        if top - unit <= _BITS:
+            return found
+        return RecordedNear(found, partial(found._sum_of, a, b))
 
     def __radd__(self, other: Real) -> RecordedExact:
         return self + other
@@ -366,7 +260,17 @@ class RecordedExact(Elementwise):
         return -self + other
 
     def __mul__(self, other: RecordedExact | Real) -> RecordedExact:
-        other = self._operand(other)
+        if other is self and 2 * self.unit >= _LEAST_NORMAL and 2 * self.top <= _MOST_EXACT:
+            square = RecordedExact(self.recorder, self.value * self.value, 2 * self.unit, 2 * self.top, _BITS)
+            return RecordedNear(square, self._squared, square=True)
+        return self.exact()._product(self._operand(other))
+
+    def _squared(self) -> RecordedExact:
+        root = self.exact()
+        return root._product(root)
+
+    def _product(self, other: RecordedExact) -> RecordedExact:
+        """Return the product; note doubt where it may be rounded."""
         unit, top = self.unit + other.unit, self.top + other.top
         spare = _BITS - self.bits - other.bits
         if spare < 0:
@@ -398,15 +302,26 @@ class RecordedExact(Elementwise):
 
     def ratio(self, other: RecordedExact) -> Any:
         """Return the quotient in binary64, rounded once; 0 where both are zero."""
-        if self.unit - other.top <= -1022 or self.top - other.unit > _MOST_EXACT:
+        if self.unit - other.top <= _LEAST_NORMAL or self.top - other.unit > _MOST_EXACT:
             raise TypeError("a quotient might leave the range of binary64")
         neither = self.value.equals(0.0) & other.value.equals(0.0)
         quotient = neither.select(self.value.like(0.0), self.value / other.value)
         return Recorded(self.recorder, quotient)
 
+    def exact(self) -> RecordedExact:
+        """Return the same numbers without a rounding error."""
+        return self
+
+    def _sum_of(self, a: Value, b: Value) -> RecordedExact:
+        """Return this sum of two numbers; note doubt where it is rounded."""
+        # The rounded sum minus the larger operand is exact. If it is the smaller operand, the sum is exact,
+        # too (Dekker).
+        self.recorder.doubt(~((self.value - a).equals(b) & (self.value - b).equals(a)))
+        return self
+
     def _operand(self, other: RecordedExact | Real) -> RecordedExact:
         if isinstance(other, RecordedExact):
-            return other
+            return other.exact()
         if not isinstance(other, int | float | Fraction) or isinstance(other, bool):
             raise TypeError(f"exact numbers do not go with {type(other).__name__}")
         number = Fraction(other)
@@ -418,3 +333,58 @@ class RecordedExact(Elementwise):
         unit = zeros - (d.bit_length() - 1)
         value = self.recorder.line.constant(float(number), F64)
         return RecordedExact(self.recorder, value, unit, unit + bits, bits)
+
+
+class RecordedNear(RecordedExact):
+    """Recorded numbers that binary64 rounds, with a relative error below ``2**-50``.
+
+    A quotient takes them as they are. For all else they are exact, or there is doubt.
+
+    Parameters
+    ----------
+    near : RecordedExact
+        The numbers as they are rounded.
+    exact : callable
+        Returns the same numbers without a rounding error, after it has noted doubt.
+    square : bool, optional
+        Whether they are sums of squares, which do not cancel when they are added.
+    """
+
+    __slots__ = ("_exact", "square")
+
+    def __init__(
+        self, near: RecordedExact, exact: Callable[[], RecordedExact], *, square: bool = False
+    ) -> None:
+        super().__init__(near.recorder, near.value, near.unit, near.top, near.bits)
+        self._exact, self.square = exact, square
+
+    def exact(self) -> RecordedExact:
+        """Return the same numbers without a rounding error."""
+        return self._exact()
+
+    def __add__(self, other: RecordedExact | Real) -> RecordedExact:
+        if not (self.square and isinstance(other, RecordedNear) and other.square):
+            return self.exact() + other
+        unit, top = min(self.unit, other.unit), max(self.top, other.top) + 1
+        near = RecordedExact(self.recorder, self.value + other.value, unit, top, _BITS)
+        return RecordedNear(near, lambda: self.exact() + other.exact(), square=True)
+
+    def __abs__(self) -> RecordedExact:
+        return RecordedNear(super().__abs__(), lambda: abs(self.exact()), square=self.square)
+
+    def __neg__(self) -> RecordedExact:
+        return RecordedNear(super().__neg__(), lambda: -self.exact())
+
+    def __le__(self, other: Any) -> Any:
+        return self.exact() <= other
+
+    def __eq__(self, other: Any) -> Any:
+        return self.exact() == other
+
+    def numbers(self) -> Any:
+        """Return the numbers in binary64, without a rounding error."""
+        return self.exact().numbers()
+
+    def is_zero(self) -> Any:
+        """Return where the number is zero."""
+        return self.exact().is_zero()

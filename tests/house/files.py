@@ -24,7 +24,7 @@ LEAST, MOST = 35, 400
 #: branches, which would be torn apart.
 SHORT = {"__init__.py", "__main__.py", "disabled.py"}
 LONG = {
-    *("numpy.py", "recorded.py", "floats.py", "forms.py"),
+    *("numpy.py", "floats.py", "forms.py"),
 }
 
 

@@ -25,7 +25,8 @@ from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
 from mcfsim.theorems.operands import Selection
-from mcfsim.theorems.recorded import _VERBS, PredicateRecorder, Recorded, RecordedExact
+from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
+from mcfsim.theorems.recorded_functions import VERBS
 from mcfsim.theorems.trial import total
 from mcfsim.theorems.verification import plan, prepare
 from tests.theorems.trying import add, mine
@@ -81,7 +82,7 @@ def compared(function, arrays):
     return int((~doubt).sum()), int(doubt.sum())
 
 
-@pytest.mark.parametrize("function", sorted(_VERBS, key=str), ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", sorted(VERBS, key=str), ids=lambda function: function.__name__)
 def test_a_recorded_function_is_that_of_numpy(function):
     recorded_for = {}
     for dtypes in itertools.product(DTYPES.values(), repeat=function.nin):
@@ -240,12 +241,47 @@ def test_exact_numbers_are_exact_or_in_doubt(bits):
         (lambda a, b, c: a * b, 2 * bits > 53),
         (lambda a, b, c: (a + b) * 3, True),
     ):
-        made = make(x, y, z)
+        made = make(x, y, z).exact()
         numbers, doubt = run(line, (made.value, recorder.doubts()), **dict(zip("xyz", blocks, strict=True)))
         right = [Fraction(v) == make(*case) for v, *case in zip(numbers, *exact, strict=True)]
         assert np.all(doubt | right)
         assert not doubt.all()
         assert doubt.any() == long
+
+
+@pytest.mark.parametrize("bits", [20, 27, 53])
+@pytest.mark.sampled(3, each=False)
+@pytest.mark.costly("rationals of many cases")
+def test_quotients_of_squares_and_of_sums_are_near_without_doubt(bits):
+    """A sum of two exact numbers is rounded once, and squares do not cancel; other sums are in doubt."""
+
+    def square(number):
+        return number * number
+
+    rng, line = np.random.default_rng(bits), Line()
+    recorder = PredicateRecorder(line)
+    x, y, z = (RecordedExact(recorder, line.input(name, F64), 0, 60, bits) for name in "xyz")
+    blocks = [edges(rng, 3000, bits) * factor for factor in (128, 1, 1)]
+    exact = [list(map(Fraction, block)) for block in blocks]
+    for error, reference, certain in (
+        (lambda a, b, c: a * a + b * b, lambda a, b, c: c * c + a * a, True),
+        (lambda a, b, c: a + b, lambda a, b, c: b - c, True),
+        (lambda a, b, c: square(a - b) + c * c, lambda a, b, c: square(b + c), True),
+        (lambda a, b, c: a, lambda a, b, c: a - b + c, False),
+        (lambda a, b, c: a * a - b * b, lambda a, b, c: a, False),
+        (lambda a, b, c: -(a + b), lambda a, b, c: abs(b - c), True),
+    ):
+        quotient = error(*(pair := (x, y, z))).ratio(reference(*pair)).value
+        given = dict(zip("xyz", blocks, strict=True))
+        found, doubt = run(line, (quotient, recorder.doubts()), **given)
+        assert not (certain and doubt.any())
+        assert certain or bits == 20 or doubt.any()
+        for case in np.flatnonzero(~doubt).tolist():
+            numbers = [column[case] for column in exact]
+            over, under = error(*numbers), reference(*numbers)
+            if under:
+                assert abs(Fraction(found[case]) * under - over) <= abs(over) * Fraction(1, 2**47)
+            assert over or under or found[case] == 0
 
 
 def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():

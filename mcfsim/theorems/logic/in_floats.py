@@ -65,7 +65,8 @@ def _computed(x: Term, t: Trial) -> Any:
         case Word():
             return exact_of(block_of(x, t), t.format.precision)
         case Sum(terms):
-            return total([exact(term, t) for term in terms])
+            rest = None if t.numbers is Exact else _rest_of_two(x, t)
+            return total([exact(term, t) for term in terms]) if rest is None else rest
         case Negative(term):
             return -exact(term, t)
         case Magnitude(term):
@@ -91,6 +92,19 @@ def _computed(x: Term, t: Trial) -> Any:
                 raise TypeError(f"{text!r} must be an exact number of every case, not {type(found).__name__}")
             return found
     raise UnreadableError(f"{type(x).__name__} cannot be read as an exact number of arrays")
+
+
+def _rest_of_two(x: Sum, t: Trial) -> Any:
+    """Return the sum of two operands minus that of two results, of a recorded program; None for others.
+
+    Operands may lie so far apart that binary64 does not hold their sum, but it holds what is left of it.
+    """
+    given, made = sides(addends(x, t))
+    if (len(given), len(made)) != (2, 2) or any(block.format is None for block in (*given, *made)):
+        return None
+    rest, held, sure = of_trials.rest_of_sum(given[0], given[1], made[0])
+    numbers: Any = t.numbers
+    return numbers.rest(rest, t.format, held & sure) - exact_of(made[1], t.format.precision)
 
 
 # -- floats -----------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class Processes(Workers):
     lost = (BrokenProcessPool,)
 
     def __init__(self, count: int) -> None:
-        self.room = 2 * count
+        self.room = 8 * count  # so many that they go on while this process does something else
         self._count = count
         self._start()
 

@@ -1,108 +1,256 @@
-"""Pairs of exponents that stand for all pairs, if each operand may be scaled by its own power of two.
+"""Pairs of exponents that stand for all pairs, if operands may be scaled by powers of two.
 
-A cell holds all operands of given exponents. For a homogeneous algorithm, two cells are equivalent if every
-number in it, operands included, is far from overflow and underflow in both cells, or lies at exactly the same
-place near one of them, or surely becomes zero, or infinity, in both. See `mcfsim.theorems.homogeneity`.
+A cell holds all pairs of operands of given exponents. For a homogeneous algorithm, two cells are equivalent
+if their operands may be scaled into each other, and every number in the algorithm is free of overflow and
+underflow in both cells, or lies at exactly the same place near one of them, or surely becomes zero, or
+infinity, in both (`mcfsim.theorems.homogeneity`). The same holds for what hypotheses and claim ask of a
+number: whether it is a value of the format, or below a constant (`mcfsim.theorems.reach`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Overflow
-from mcfsim.theorems.homogeneity import Quantity, Scales
-from mcfsim.theorems.operands import Columns, finite_values
-from mcfsim.theorems.parts import Part, Pieces
+from mcfsim.rounding import Mode, Overflow, Underflow
+from mcfsim.theorems.homogeneity import Quantity, Scales, floor_log2
+from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.parts import Kind, Part, Pieces
 
 Places = NDArray[np.int64]
 
-#: Classes of quantities whose place does not matter.
-_INSIDE, _VANISHED, _INFINITE = -3, -2, -1
-#: A claim looks no further below a number than the last bit of its error: p bits and this many more.
-_BELOW = 3
-#: A claim looks at most this many binades above a number.
-_ABOVE = 1
+#: Numbers of cells in which a place does not matter: nothing happens there, or a comparison surely holds or
+#: surely fails.
+INSIDE, HOLDS, FAILS = -1, -2, -3
+#: The same for numbers that surely become zero, or infinity, and for subnormal operands. Cells that are like
+#: no others have numbers from the last one down.
+_VANISHED, _INFINITE, _SUBNORMAL, _ALONE = -4, -5, -6, -7
+#: A claim that cannot be read is taken to look no further below a number than the last bit of its error: p
+#: bits and this many more; and at most this many binades above a number.
+_BELOW, _ABOVE = 3, 1
 
 
-def core(fmt: Format, scales: Scales, positive: tuple[bool, bool]) -> Pieces:
-    """Return the cells of two operands that stand for all operands.
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Cells of two operands.
+
+    Attributes
+    ----------
+    format : Format
+    common : bool
+        Whether both operands are scaled by one power of two, or each by its own.
+    exponents : array of int64, shape (2, n)
+        The exponents of both operands; ``emin - 1`` stands for subnormal numbers and zero.
+    """
+
+    format: Format
+    common: bool
+    exponents: Places
+
+    @cached_property
+    def _ends(self) -> tuple[Places, Places]:
+        """The least and the largest exponents, of each operand or of both together."""
+        fmt, high = self.format, self.exponents
+        low = np.where(high < fmt.emin, fmt.emin - fmt.precision + 1, high)
+        return (low.min(axis=0)[None], high.max(axis=0)[None]) if self.common else (low, high)
+
+    def span(self, degrees: tuple[Fraction, ...]) -> tuple[Places, Places]:
+        """Return the least and the largest power of two that a number of these degrees scales with."""
+        low, high = self._ends
+        powers = np.array([int(degree) for degree in degrees])[:, None]
+        return (
+            (powers * np.where(powers > 0, low, high)).sum(axis=0),
+            (powers * np.where(powers > 0, high, low)).sum(axis=0),
+        )
+
+    def moved(self) -> list[Places]:
+        """Return what cells have in common if their operands may be scaled into each other."""
+        below = self.exponents < self.format.emin
+        if not self.common:
+            return [np.where(each, _SUBNORMAL, INSIDE) for each in below]
+        first, second = self.exponents
+        return [alone(second - first, below.any(axis=0))]
+
+
+#: What tells cells apart: a function that returns a number for each.
+Place = Callable[[Cells], Places]
+
+
+def packed(smallest: Places, largest: Places) -> Places:
+    """Return a number for each cell; two share it only if both of these are the same."""
+    found: Places = (smallest << 32) + (largest & 0xFFFFFFFF) + (1 << 62)
+    return found
+
+
+def alone(places: Places, there: Any) -> Places:
+    """Return the places, with one of its own for each cell that is there."""
+    found: Places = np.where(there, _ALONE - np.arange(places.size), places)
+    return found
+
+
+def rounded(x: Quantity, cells: Cells, *, last: bool = True) -> Places:
+    """Return where a number is rounded, and in which cells that is the same, but for its scale.
+
+    Parameters
+    ----------
+    x : Quantity
+    cells : Cells
+    last : bool, optional
+        Whether nothing rests on its bounds: no other number and no question. If not, cells are like no others
+        where it is rounded out of them.
+    """
+    smallest, largest = cells.span(x.degrees)
+    fmt, rounding = x.format, x.rounding
+    result = packed(smallest, largest)
+    inside = (smallest >= x.safe_from) & (largest <= x.safe_to)
+    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+    # A tie away from zero does not vanish, so it takes one binade more.
+    half = Fraction(2) ** (fmt.emin - fmt.precision - (rounding.mode is Mode.NEAREST_AWAY))
+    vanished = largest <= floor_log2(half / x.before)
+    vanished &= nearest or rounding.mode is Mode.TOWARD_ZERO
+    infinite = smallest > fmt.emax - x.low
+    if not last and x.near is None:
+        # Its bound is a power of two: at the last bit or above, it holds for what is rounded up, too.
+        below = fmt.emin - (fmt.precision if rounding.underflow is Underflow.GRADUAL else 1)
+        result = alone(result, (largest + x.top <= below) | infinite)
+    elif not last:  # what underflows is not near what it should be
+        result, vanished = alone(result, ~inside), vanished & False
+    infinite &= nearest and rounding.overflow is Overflow.IEEE and fmt.has_infinity
+    for where, place in ((infinite, _INFINITE), (vanished, _VANISHED), (inside, INSIDE)):
+        result[where] = place
+    return result
+
+
+def _apart(x: Quantity, cells: Cells) -> Places:
+    """Return where a number is, unless it is far from over- and underflow for a claim that cannot be read."""
+    smallest, largest = cells.span(x.degrees)
+    result = packed(smallest, largest)
+    far = smallest + x.low >= cells.format.emin + cells.format.precision + _BELOW
+    result[far & (largest + x.top <= cells.format.emax - _ABOVE)] = INSIDE
+    return result
+
+
+def core(
+    fmt: Format,
+    scales: Scales,
+    positive: tuple[bool, bool],
+    asked: Sequence[Place] | None,
+    gaps: tuple[int, int] | None = None,
+) -> tuple[Pieces, ...]:
+    """Return the cells of two operands that stand for all: far from the ends of the range, and near them.
 
     Parameters
     ----------
     fmt : Format
     scales : Scales
-        How the numbers in the algorithm scale, for two operands that are scaled independently.
+        How the numbers in the algorithm scale, for two operands.
     positive : tuple of bool
         For each operand, whether its positive values stand for all.
+    asked : sequence of callable, optional
+        What hypotheses and claim ask of numbers; None if they cannot be read.
+    gaps : tuple of int, optional
+        The least and the largest exponent of the second operand relative to the first one's, beyond which
+        they do not interact unless one is zero.
     """
     values = finite_values(fmt)
     # Subnormal numbers and zero form one class, with an exponent below all others.
     exponents = np.maximum(np.frexp(values.astype(np.float64))[1] - 1, fmt.emin - 1)
     exponents[np.abs(values) < 2.0**fmt.emin] = fmt.emin - 1
-    classes = np.unique(exponents)
-    tables = [
-        {e: values[(exponents == e) & ~(only & np.signbit(values))] for e in classes.tolist()}
-        for only in positive
-    ]
-    chosen = representatives(classes, fmt, scales)
-    pieces = []
-    for e in classes.tolist():
-        others = chosen[chosen[:, 0] == e, 1]
-        if others.size:
-            column: Columns = (np.concatenate([tables[1][other] for other in others.tolist()]),)
-            pieces.append(Part("core", "", ((tables[0][e],), column)))
-    text = (
-        f"all significands of {len(chosen)} pairs of exponents, which stand for all {classes.size**2}: the "
-        "same numbers are near overflow or underflow there, and equally near"
-    )
-    return Pieces("core", text, (), tuple(pieces))
+    classes = np.unique(exponents.astype(np.int64))
+    sides = [~(only & np.signbit(values)) for only in positive]
+
+    def part(kind: Kind, chosen: Places, text: str, *more: Part) -> Pieces:
+        tables = [
+            {e: values[side & (exponents == e)] for e in np.unique(column).tolist()}
+            for side, column in zip(sides, chosen.T, strict=True)
+        ]
+        pieces = []
+        for e, first in tables[0].items():
+            others = np.concatenate([tables[1][x] for x in chosen[chosen[:, 0] == e, 1].tolist()])
+            pieces.append(Part(kind, "", ((first,), (others,))))
+        said = f"all significands of {len(chosen)} pairs of exponents, {text}"
+        return Pieces(kind, said, (), (*pieces, *more))
+
+    chosen, near = representatives(classes, fmt, scales, asked, gaps)
+    far = part("core", chosen[~near], "for all pairs far from the ends of the range")
+    zeros: list[Part] = []
+    equally = "for all pairs near the ends: the same numbers are near an end there, and equally near"
+    if gaps is not None:
+        every, none = ([values[side & kind] for side in sides] for kind in (True, values == 0))
+        pairs = (none[0], every[1]), (every[0], none[1])
+        zeros = [Part("edge", "", ((x,), (y,))) for x, y in pairs]
+        equally += "; zero with every number"
+    found = far, part("edge", chosen[near], equally, *zeros)
+    return tuple(pieces for pieces in found if pieces.size)
 
 
-def representatives(classes: Places, fmt: Format, scales: Scales) -> Places:
-    """Return pairs of classes, one per row and sorted, such that every pair is equivalent to one of them.
+def representatives(
+    classes: Places,
+    fmt: Format,
+    scales: Scales,
+    asked: Sequence[Place] | None = None,
+    gaps: tuple[int, int] | None = None,
+) -> tuple[Places, NDArray[np.bool_]]:
+    """Return pairs of classes, one per row and sorted, and whether they are near an end of the range.
+
+    Every pair is equivalent to one of them.
 
     Parameters
     ----------
     classes : array of int64
         Exponents of operands, sorted. The first is one less than `emin` and stands for subnormal numbers.
+    fmt, scales, asked, gaps
+        As for `core`.
     """
-    least = np.where(classes < fmt.emin, fmt.emin - fmt.precision + 1, classes)
+    pairs, cell, near = grouped(classes, fmt, scales, asked, gaps)
+    first = np.unique(cell, return_index=True)[1]
+    first = first[np.lexsort(pairs[::-1, first])]
+    return pairs[:, first].T, near[first]
+
+
+def grouped(
+    classes: Places,
+    fmt: Format,
+    scales: Scales,
+    asked: Sequence[Place] | None = None,
+    gaps: tuple[int, int] | None = None,
+) -> tuple[Places, Places, NDArray[np.bool_]]:
+    """Return all pairs of classes, shape (2, n), a number for each, and which are near the ends of the range.
+
+    Equivalent pairs have the same number. The first of each number has all significands, if any has: some
+    formats lack numbers of the last class.
+    """
     # Pairs near the middle come first, so that they are chosen.
     order = np.argsort(np.abs(classes - (fmt.emin + fmt.emax) // 2), kind="stable")
-    low = np.stack([x.ravel() for x in np.meshgrid(least[order], least[order], indexing="ij")])
-    high = np.stack([x.ravel() for x in np.meshgrid(classes[order], classes[order], indexing="ij")])
-    found = [_places(quantity, low, high, operand=True) for quantity in map(scales.operand, (0, 1))]
-    # Quantities of the same place are looked at once, however they came about.
-    alike = {(x.degrees, x.low, x.top, x.format, x.rounding): x for x in scales.quantities}
-    found += [_places(quantity, low, high) for quantity in alike.values()]
-    cell = np.zeros(low.shape[1], np.int64)
-    for places in found:  # cells share a number only if all their places so far agree
+    pairs = np.stack([x.ravel() for x in np.meshgrid(classes[order], classes[order], indexing="ij")])
+    if fmt.max < (2 - Fraction(2) ** (1 - fmt.precision)) * Fraction(2) ** fmt.emax:
+        pairs = pairs[:, np.argsort((pairs == fmt.emax).any(axis=0), kind="stable")]
+    if gaps is not None:
+        pairs = pairs[:, (pairs[1] - pairs[0] >= gaps[0]) & (pairs[1] - pairs[0] <= gaps[1])]
+    cells = Cells(fmt, scales.common, pairs)
+    cell = np.zeros(pairs.shape[1], np.int64)
+    all_places = [place(cells) for place in _all(scales, asked)]
+    for places in (*cells.moved(), *all_places):
+        # Cells share a number only if all their places so far agree.
         different, number = np.unique(places, return_inverse=True)
         cell = np.unique(cell * different.size + number, return_inverse=True)[1]
-    first = np.unique(cell, return_index=True)[1]
-    rows = high[:, np.sort(first)].T
-    result: Places = rows[np.lexsort(rows.T[::-1])]
-    return result
+    ends = [(pairs < fmt.emin).any(axis=0), *((x < FAILS) | (x >= 0) for x in all_places)]
+    return pairs, cell, np.logical_or.reduce(ends)
 
 
-def _places(x: Quantity, low: Places, high: Places, *, operand: bool = False) -> Places:
-    """Return a number for each cell; two cells share it only if the quantity has the same place in both."""
-    degrees = np.array([int(degree) for degree in x.degrees])[:, None]
-    # The smallest and the largest exponent; the sign of each degree decides which operand exponent counts.
-    smallest: Places = (degrees * np.where(degrees > 0, low, high)).sum(axis=0) + x.low
-    largest = (degrees * np.where(degrees > 0, high, low)).sum(axis=0) + x.top
-    fmt, rounding = x.format, x.rounding
-    result: Places = (smallest << 32) + (largest & 0xFFFFFFFF) + (1 << 62)
-    inside = (smallest >= fmt.emin + fmt.precision + _BELOW) & (largest <= fmt.emax - _ABOVE)
-    result[inside] = _INSIDE
-    if operand:
-        return result
-    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-    if nearest or rounding.mode is Mode.TOWARD_ZERO:
-        # Below half the smallest subnormal number, by as many more binades as a claim may look at.
-        result[largest < fmt.emin - fmt.precision - _ABOVE] = _VANISHED
-    if nearest and rounding.overflow is Overflow.IEEE and fmt.has_infinity:
-        result[smallest > fmt.emax + 1 + _ABOVE] = _INFINITE
-    return result
+def _all(scales: Scales, asked: Sequence[Place] | None) -> Iterable[Place]:
+    """Yield what tells cells apart: each number of the algorithm, and what is asked of them."""
+    for x in scales.quantities:
+        yield partial(rounded, x, last=x is scales.quantities[-1] and not asked)
+    if asked is not None:
+        yield from asked
+        return
+    for x in (scales.operand(0), scales.operand(1), *scales.quantities):
+        yield partial(_apart, x)

@@ -12,6 +12,7 @@ from mcfsim.theorems.cells import core
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.operands import Selection, finite_values, significands, sparse
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
+from mcfsim.theorems.reach import asked
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import signs_hold
 
@@ -53,32 +54,34 @@ def core_of_values(
         How the algorithm scales.
     """
     positive = positive_stands(theorem, fmt, rounding, scales)
-    each = theorem.scaling is Scaling.EACH
-    sign = (SIGN_OF_EACH,) if positive[1] else (SIGN,) if positive[0] else ()
+    each, pairs = theorem.scaling is Scaling.EACH, len(theorem.operands) == 2
+    reductions = [SIGN_OF_EACH] if positive[1] else [SIGN] if positive[0] else []
+    reductions.append(EACH if each else COMMON)
     middle = (fmt.emin + fmt.emax) // 2
-    if each:
-        parts: tuple[Part, ...] = (core(fmt, scales, positive),)
-        reductions = (*sign, EACH)
+    gaps = None if each else _window(theorem, fmt, scales)
+    if gaps is not None:
+        reductions.append(GAP.format(*gaps))
+    if pairs:
+        parts: tuple[Part, ...] = core(fmt, scales, positive, asked(theorem, scales), gaps)
     else:
-        low, high = _window(theorem, fmt, scales)
+        assert gaps is not None
+        low, high = gaps
         first = significands(fmt, [middle], signs=not positive[0])
         near = significands(
             fmt, range(max(middle + low, fmt.emin), min(middle + high, fmt.emax) + 1), signs=True
         )
         others = [(np.append(near, near.dtype.type(0)),)] * (len(theorem.operands) - 1)
         inside = Part("core", f"exponent {middle} of a, gaps {low} to {high}", ((first,), *others))
-        parts = (inside, *_edges(theorem, fmt, rounding, scales, (low, high), positive[0]))
-        reductions = (*sign, COMMON, GAP.format(low, high))
+        parts = (inside, *_edges(theorem, fmt, rounding, gaps, positive[0]))
     exponents = (anywhere(fmt),) * len(theorem.operands)
     text = f"random operands of all exponents, seed {selection.seed}"
     count = selection.samples // 16
     rest = Sample("sample", text, (), theorem.operands, fmt, exponents, count, selection.seed)
-    pairs = len(theorem.operands) == 2
     parts = (*parts, *(_spread(fmt, middle) if pairs else ()), rest)
-    # With three operands, two may interact far from the first one. If sums of normal numbers are flushed, so
-    # are some sums of larger numbers, which are left out.
+    # Of three operands, two may interact far from the first one. If sums of normal numbers are flushed, so
+    # are some of operands that lie too far apart to be tried.
     covers = each or (pairs and rounding.underflow is Underflow.GRADUAL)
-    return Domain(fmt, parts, reductions, covers=covers)
+    return Domain(fmt, parts, tuple(reductions), covers=covers)
 
 
 def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
@@ -96,22 +99,16 @@ def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
 
 
 def _edges(
-    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales, gaps: tuple[int, int], positive: bool
+    theorem: Theorem, fmt: Format, rounding: Rounding, gaps: tuple[int, int], positive: bool
 ) -> list[Part]:
-    """Return the operands next to overflow and underflow, for common scaling."""
+    """Return the operands next to overflow and underflow, of three or more that scale together."""
     values, others, (low, high) = finite_values(fmt), len(theorem.operands) - 1, gaps
-    magnitude = np.abs(values)
-    # From one exponent up, underflow rounds nothing; up to another one, nothing overflows.
-    quantities = scales.quantities if others == 1 else []
-    least = max([fmt.emin, *(x.safe_from for x in quantities)]) + 1
-    most = min([fmt.emax - 2 * (others > 1), *(x.safe_to for x in quantities)]) + 1
-    reach = max(high, -low) if others > 1 else 0
+    magnitude, reach = np.abs(values), max(high, -low)
     parts = []
     for i in range(others + 1):
-        below, above = max(reach, high if i else -low), max(reach, -low if i else high)
         for name, edge, beside in (
-            ("overflow", magnitude >= 2.0**most, magnitude >= 2.0 ** (most - below)),
-            ("underflow", magnitude < 2.0**least, magnitude < 2.0 ** (least + above)),
+            ("overflow", magnitude >= 2.0 ** (fmt.emax - 1), magnitude >= 2.0 ** (fmt.emax - 1 - reach)),
+            ("underflow", magnitude < 2.0 ** (fmt.emin + 1), magnitude < 2.0 ** (fmt.emin + 1 + reach)),
         ):
             tables = [(values[beside | (magnitude == 0)],)] * (others + 1)
             tables[i] = (values[edge],)

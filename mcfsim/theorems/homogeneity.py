@@ -3,7 +3,8 @@
 An algorithm is homogeneous if it only adds numbers that scale alike. If operand i is then multiplied by
 ``2**k[i]``, each number in it is multiplied by ``2**(d . k)``, as long as nothing overflows or underflows;
 each number has its own vector d of degrees. Bounds on the size of each number tell where it could overflow
-or underflow. If all operands are multiplied by one power, there is only one degree.
+or underflow. Of a number that is nearly a sum of multiples of operands, as the errors in 2Sum are nearly
+zero, it is known of which. If all operands are multiplied by one power, there is only one degree.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from fractions import Fraction
 from typing import Any
 
 from mcfsim.checks import Opaque
+from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.protocol import Forwarding
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Rounding, Underflow
 from mcfsim.theorems.operands import OperandSpec
 
 #: The exponent of a last bit that may lie anywhere.
-_ANYWHERE = -(1 << 20)
+_ANYWHERE = -(1 << 15)
 
 
 class NotHomogeneousError(ValueError):
@@ -37,26 +39,47 @@ class Quantity(Opaque):
         The degree in each operand, or the one degree in all.
     signs : tuple of bool
         For each operand, whether negating it negates the number.
-    low, top, unit : int
-        Its magnitude is zero, or from ``2**low`` to ``2**top``; it is a multiple of ``2**unit``. If several
-        operands have one degree in all, low and unit are relative to the smallest, top to the largest.
-    exact : int
-        The value of `unit` before rounding.
+    low, unit : int
+        Its magnitude is zero or at least ``2**low``; it is a multiple of ``2**unit``.
+    most : Fraction
+        Its magnitude is no larger. If several operands have one degree in all, low and unit are relative to
+        the smallest, most to the largest.
+    exact, before : int and Fraction
+        The values of `unit` and `most` before rounding.
     format, rounding : Format, Rounding
         The format to which it was rounded, and how.
-    zero : bool
-        Whether it is the constant 0, which scales as anything does.
+    near : tuple of Fraction, optional
+        Multiples of the operands; the number is no farther from their sum than `off`, relative to the
+        largest operand.
+    constant : Fraction, optional
+        The number, if it is the same for all operands; 0 scales as anything does.
+    nonzero : bool, optional
+        Whether it is not zero unless it underflows; operands are not.
     """
 
     degrees: tuple[Fraction, ...]
     signs: tuple[bool, ...]
     low: int
-    top: int
+    most: Fraction
     unit: int
     format: Format
     rounding: Rounding
     exact: int = _ANYWHERE
-    zero: bool = False
+    before: Fraction = Fraction(0)
+    near: tuple[Fraction, ...] | None = None
+    off: Fraction = Fraction(0)
+    constant: Fraction | None = None
+    nonzero: bool = False
+
+    @property
+    def zero(self) -> bool:
+        """Whether it is the constant 0."""
+        return self.constant == 0
+
+    @property
+    def top(self) -> int:
+        """The least integer such that it is at most ``2**top`` in magnitude."""
+        return -floor_log2(1 / self.most)
 
     @property
     def odd(self) -> bool:
@@ -66,13 +89,15 @@ class Quantity(Opaque):
     @property
     def safe_from(self) -> int:
         """The least exponent at which it does not underflow, or is exact if it does."""
-        quantum = self.format.emin - self.format.precision + 1
-        return min(quantum - self.exact, self.format.emin - self.low)
+        fmt, normal = self.format, self.format.emin - self.low
+        if self.rounding.underflow is not Underflow.GRADUAL:
+            return normal
+        return min(fmt.emin - fmt.precision + 1 - self.exact, normal)
 
     @property
     def safe_to(self) -> int:
         """The largest exponent at which it does not overflow."""
-        return self.format.emax - self.top
+        return floor_log2(Fraction(self.format.max) / self.before)
 
 
 @dataclass
@@ -88,6 +113,8 @@ class Scales(Forwarding):
         Whether all are multiplied by one power of two.
     quantities : list of Quantity
         All computed numbers, without the operands.
+    results : tuple of Quantity
+        The results of the algorithm.
     odd : bool
         Whether, so far, negating all operands always negates a number or leaves it as it is.
     odd_in_each : bool
@@ -99,6 +126,7 @@ class Scales(Forwarding):
     operands: int
     common: bool
     quantities: list[Quantity] = field(default_factory=list)
+    results: tuple[Quantity, ...] = ()
     odd: bool = True
     odd_in_each: bool = True
     _root: Scales | None = None
@@ -112,8 +140,13 @@ class Scales(Forwarding):
         """Return operand number `index`, a normal number."""
         among = range(1 if self.common else self.operands)
         degrees = tuple(Fraction(degree * (self.common or i == index)) for i in among)
-        signs = tuple(i == index for i in range(self.operands))
-        return Quantity(degrees, signs, 0, 1, 1 - self.format.precision, self.format, self.rounding)
+        one = tuple(i == index for i in range(self.operands))
+        unit = 1 - (self._root or self).format.precision
+        most = 2 - Fraction(2) ** unit
+        near = tuple(map(Fraction, one)) if degree == 1 else None
+        return Quantity(
+            degrees, one, 0, most, unit, self.format, self.rounding, unit, most, near, nonzero=True
+        )
 
     def add(self, a: Any, b: Any) -> Quantity:
         """Return ``a + b``."""
@@ -121,23 +154,24 @@ class Scales(Forwarding):
 
     def sub(self, a: Any, b: Any) -> Quantity:
         """Return ``a - b``."""
-        return self._sum("sub", self._taken(a), self._taken(b))
+        return self._sum("sub", self._taken(a), negated(self._taken(b)))
 
     def mul(self, a: Any, b: Any) -> Quantity:
         """Return ``a * b``."""
-        return self._rounded(self._product(self._taken(a), self._taken(b)))
+        return self._rounded(self.product(self._taken(a), self._taken(b)))
 
     def fma(self, a: Any, b: Any, c: Any) -> Quantity:
         """Return ``a * b + c``."""
-        return self._sum("fma", self._product(self._taken(a), self._taken(b)), self._taken(c))
+        return self._sum("fma", self.product(self._taken(a), self._taken(b)), self._taken(c))
 
     def div(self, a: Any, b: Any) -> Quantity:
         """Return ``a / b``."""
         y = self._taken(b)
-        inverse = replace(
-            y, degrees=tuple(-degree for degree in y.degrees), low=-y.top, top=-y.low, zero=False
-        )
-        return self._rounded(replace(self._product(self._taken(a), inverse), unit=_ANYWHERE))
+        if y.constant:
+            return self._rounded(self.product(self._taken(a), self.number(1 / y.constant)))
+        degrees, most = tuple(-degree for degree in y.degrees), 1 / Fraction(2) ** y.low
+        inverse = replace(_apart(y, degrees=degrees, low=-y.top, most=most), constant=None)
+        return self._rounded(replace(self.product(self._taken(a), inverse), unit=_ANYWHERE))
 
     def sqrt(self, a: Any) -> Quantity:
         """Return the square root."""
@@ -147,21 +181,22 @@ class Scales(Forwarding):
         if any(degree.denominator > 1 for degree in degrees):
             raise NotHomogeneousError(f"sqrt takes the root of {_described(x)}, by an odd power of two")
         signs = (False,) * self.operands
-        return self._rounded(
-            replace(x, degrees=degrees, signs=signs, low=x.low // 2, top=-(-x.top // 2), unit=_ANYWHERE)
-        )
+        most = Fraction(2) ** -(-x.top // 2)
+        known = {"degrees": degrees, "signs": signs, "low": x.low // 2, "most": most, "unit": _ANYWHERE}
+        return self._rounded(_apart(x, **known))
 
     def neg(self, a: Any) -> Quantity:
         """Return ``-a``."""
-        return self._rounded(self._taken(a))
+        return self._rounded(negated(self._taken(a)), exact=isinstance(a, Quantity))
 
     def abs(self, a: Any) -> Quantity:
         """Return ``|a|``."""
-        return self._rounded(replace(self._taken(a), signs=(False,) * self.operands))
+        x = _apart(self._taken(a), signs=(False,) * self.operands)
+        return self._rounded(x, exact=isinstance(a, Quantity))
 
     def sign(self, a: Any) -> Quantity:
         """Return the sign of ``a``, which has degree 0."""
-        return self._rounded(replace(self._taken(1), signs=self._taken(a).signs))
+        return self._rounded(_apart(self._taken(1), signs=self._taken(a).signs))
 
     def round(self, x: Any) -> Quantity:
         """Return x rounded into the format."""
@@ -176,53 +211,101 @@ class Scales(Forwarding):
         return function(self, *operands, **options)
 
     def _taken(self, x: Any) -> Quantity:
-        """Return a quantity as it is, or a constant as a quantity."""
-        if isinstance(x, Quantity):
-            return x
-        value = abs(Fraction(x))
-        nothing = tuple(0 * d for d in self.operand(0).degrees), (False,) * self.operands
-        if not value:
-            return Quantity(*nothing, 0, 0, 0, self.format, self.rounding, zero=True)
-        n, d = value.numerator, value.denominator
-        low = n.bit_length() - d.bit_length()
-        low -= value < Fraction(2) ** low
-        unit = (n & -n).bit_length() - d.bit_length() if d & (d - 1) == 0 else _ANYWHERE
-        return Quantity(*nothing, low, low + 1, unit, self.format, self.rounding)
+        return x if isinstance(x, Quantity) else self.number(x)
 
-    def _product(self, x: Quantity, y: Quantity) -> Quantity:
+    def number(self, x: Any) -> Quantity:
+        """Return a constant as a quantity."""
+        number = Fraction(x)
+        value, nothing = abs(number), tuple(0 * d for d in self.operand(0).degrees)
+        n, d = value.numerator, value.denominator
+        low = floor_log2(value) if value else 0
+        unit = (n & -n).bit_length() - d.bit_length() if d & (d - 1) == 0 else _ANYWHERE
+        signs = (False,) * self.operands
+        most = value or Fraction(1)
+        found = Quantity(nothing, signs, low, most, unit, self.format, self.rounding, constant=number)
+        return replace(found, nonzero=number != 0)
+
+    def product(self, x: Quantity, y: Quantity) -> Quantity:
+        """Return the exact product."""
+        factor, other = (x, y) if x.constant is not None else (y, x)
+        near, off, c = None, Fraction(0), factor.constant
+        if c is not None and other.near is not None:
+            near, off = tuple(c * part for part in other.near), abs(c) * other.off
+        zero = x.zero or y.zero
         return replace(
             x,
             degrees=tuple(p + q for p, q in zip(x.degrees, y.degrees, strict=True)),
             signs=tuple(p != q for p, q in zip(x.signs, y.signs, strict=True)),
             low=x.low + y.low,
-            top=x.top + y.top,
+            most=x.most * y.most,
             unit=max(x.unit + y.unit, _ANYWHERE),
-            zero=x.zero or y.zero,
+            near=near,
+            off=off,
+            constant=Fraction(0) if zero else None,
+            nonzero=x.nonzero and y.nonzero,
         )
 
-    def _sum(self, operation: str, x: Quantity, y: Quantity) -> Quantity:
+    def sum(self, operation: str, x: Quantity, y: Quantity) -> Quantity:
+        """Return the exact sum; refuse numbers that scale differently."""
         if x.zero or y.zero:
-            return self._rounded(y if x.zero else x)
+            return y if x.zero else x
         if x.degrees != y.degrees:
             raise NotHomogeneousError(
                 f"{operation} combines {_described(x)} with {_described(y)}, which scales differently"
             )
         self._asymmetric(x.odd != y.odd, x.signs != y.signs)
-        unit = min(x.unit, y.unit)
-        return self._rounded(replace(x, low=unit, top=max(x.top, y.top) + 1, unit=unit))
+        unit, most, near, off = min(x.unit, y.unit), x.most + y.most, None, x.off + y.off
+        if x.near is not None and y.near is not None:
+            near = tuple(p + q for p, q in zip(x.near, y.near, strict=True))
+            most = min(most, self._most(near, off))
+        known: dict[str, Any] = {"near": near, "off": off, "constant": None, "nonzero": False}
+        return replace(x, low=unit, most=most, unit=unit, **known)
+
+    def _most(self, near: tuple[Fraction, ...], off: Fraction) -> Fraction:
+        """Return a bound on what is near a sum of multiples of operands; of zero, any."""
+        return sum(map(abs, near), Fraction(0)) * self.operand(0).most + off or Fraction(1)
+
+    def _sum(self, operation: str, x: Quantity, y: Quantity) -> Quantity:
+        return self._rounded(self.sum(operation, x, y))
 
     def _asymmetric(self, throughout: bool, somewhere: bool) -> None:
         root = self._root or self
         root.odd &= not throughout
         root.odd_in_each &= not (throughout or somewhere)
 
-    def _rounded(self, x: Quantity) -> Quantity:
-        """Round a quantity into the format, record it, and return it."""
-        unit = max(x.unit, x.low - self.format.precision + 1)
-        found = replace(x, unit=unit, exact=x.unit, format=self.format, rounding=self.rounding)
+    def _rounded(self, x: Quantity, *, exact: bool = False) -> Quantity:
+        """Round a quantity into the format, unless it is a value of it, record it, and return it."""
+        p, fmt, most, off = self.format.precision, self.format, x.most, x.off
+        if not (exact and x.format == fmt):
+            step = Fraction(2) ** (floor_log2(most) - p + 1)
+            most, off = -(-most // step) * step, off + step
+        if x.near is None:  # a power of two is no less than a number that underflows, either
+            most = Fraction(2) ** -floor_log2(1 / most)
+        else:
+            most = min(most, self._most(x.near, off))
+        known = replace(x, unit=max(x.unit, x.low - p + 1), most=most, off=off)
+        known = replace(known, constant=Fraction(0) if x.zero else None)
+        found = replace(known, exact=x.unit, before=x.most, format=fmt, rounding=self.rounding)
         if not found.zero:
             self.quantities.append(found)
         return found
+
+
+def _apart(x: Quantity, **changes: Any) -> Quantity:
+    """Return a quantity with changes that is near no sum of multiples of operands, unless it is zero."""
+    return replace(x, near=None, off=Fraction(0), constant=Fraction(0) if x.zero else None, **changes)
+
+
+def negated(x: Quantity) -> Quantity:
+    """Return the negative of a quantity."""
+    near = None if x.near is None else tuple(-part for part in x.near)
+    return replace(x, near=near, constant=None if x.constant is None else -x.constant)
+
+
+def floor_log2(x: Fraction) -> int:
+    """Return ``floor(log2 x)`` of a positive number."""
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    return e - (x < Fraction(2) ** e)
 
 
 def scales_of(
@@ -258,7 +341,7 @@ def scales_of(
         low = replace(high, low=_ANYWHERE, unit=_ANYWHERE)
         taken.append(high if operand.kind == "value" else (high, *[low] * (operand.components - 1)))
     try:
-        algorithm(scales, *taken)
+        scales.results = tuple(map(scales._taken, flat(algorithm(scales, *taken))))
     except NotHomogeneousError:
         raise
     except Exception:  # an algorithm may do anything with a quantity, which is no block

@@ -177,7 +177,7 @@ def test_cells_are_as_those_that_stand_for_them(mode):
     classes = np.arange(TOY.emin - 1, TOY.emax + 1)
     fewer = 0
     for _, algorithm, scales, quantities in homogeneous(2, 4, common=False, fmt=TOY, mode=mode):
-        chosen = representatives(classes, TOY, scales)
+        chosen, _ = representatives(classes, TOY, scales)
 
         def normalised(cell, algorithm=algorithm, quantities=quantities):
             """Return all numbers of a cell, each divided by the power of two that it scales with."""

@@ -1,0 +1,323 @@
+"""Cells that are said to be equivalent: hypotheses, claim and error are the same in them, case by case."""
+
+import itertools
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.formats import Format
+from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow
+from mcfsim.theorems import THEOREMS, reach
+from mcfsim.theorems.cells import grouped
+from mcfsim.theorems.claims import Claim
+from mcfsim.theorems.domain import _reduces, _scales
+from mcfsim.theorems.hypotheses import hypothesis
+from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.logic import (
+    LARGEST,
+    SMALLEST,
+    SMALLEST_NORMAL,
+    Bound,
+    Exponent,
+    Finite,
+    HasBits,
+    IsMultiple,
+    IsValue,
+    OfFormat,
+    Operand,
+    Result,
+    Results,
+    Ulp,
+    UlpTowards,
+    Within,
+    Word,
+    equal,
+)
+from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.reach import asked
+from mcfsim.theorems.statement import Scaling
+from mcfsim.theorems.trials import outcome
+from tests.theorems.trying import PAIR, mine
+
+pytestmark = pytest.mark.slow
+
+FORMATS = [
+    Format("", precision=3, emin=-7, emax=8),
+    Format("", precision=3, emin=-6, emax=8, specials="fn"),  # which lacks the largest significand
+    Format("", precision=2, emin=-6, emax=7),
+    Format("", precision=4, emin=-9, emax=8, specials="none"),
+]
+REDUCED = [
+    name
+    for name, theorem in THEOREMS.items()
+    if theorem.range == "bounded" and theorem.components == len(theorem.operands) == 2
+    if theorem.scaling in (Scaling.COMMON, Scaling.EACH)
+]
+
+
+def table(fmt, e):
+    """Return the numbers of a class: of an exponent, or subnormal."""
+    values = finite_values(fmt)
+    low = np.abs(values) < 2.0**fmt.emin
+    return values[low] if e < fmt.emin else values[~low & (np.frexp(values)[1] - 1 == e)]
+
+
+def unlike(theorem, fmt, rounding, places=None):
+    """Return two cells of one number whose cases differ, and how many numbers and cells there are.
+
+    Every case of a cell is compared with that of the first cell of its number, scaled.
+    """
+    scales = _scales(theorem, fmt, rounding)
+    if not theorem.possible(fmt, rounding) or not _reduces(theorem, scales):
+        return None
+    places = asked(theorem, scales) if places is None else places
+    classes = np.arange(fmt.emin - 1, fmt.emax + 1)
+    pairs, numbers, _ = grouped(classes, fmt, scales, places)
+    tables = {e: table(fmt, e) for e in classes.tolist()}
+    blocks, first, problems = {}, {}, []
+    for (x, y), number in zip(pairs.T.tolist(), numbers.tolist(), strict=True):
+        blocks[x, y] = [a.ravel() for a in np.meshgrid(tables[x], tables[y], indexing="ij")]
+        first.setdefault(number, (x, y))
+    given = [np.concatenate(column) for column in zip(*blocks.values(), strict=True)]
+    with np.errstate(all="ignore"):
+        trial = try_block(theorem, BlockArithmetic(fmt, rounding, "exact"), given)
+        held, failing, error = (np.broadcast_to(x, trial.size) for x in outcome(theorem, trial))
+    ends = list(itertools.accumulate((block[0].size for block in blocks.values()), initial=0))
+    found = np.stack([held, failing, error])
+    of = {cell: found[:, a:b] for cell, (a, b) in zip(blocks, itertools.pairwise(ends), strict=True)}
+    for cell, number in zip(blocks, numbers.tolist(), strict=True):
+        other = first[number]
+        at = [
+            np.searchsorted(tables[f], np.ldexp(tables[e], f - e)) if e != f else np.arange(tables[e].size)
+            for e, f in zip(cell, other, strict=True)
+        ]
+        same = (at[0][:, None] * tables[other[1]].size + at[1]).ravel()
+        if not np.array_equal(of[cell], of[other][:, same]):
+            problems.append((cell, other))
+    return problems, len(first), len(blocks)
+
+
+ALL = [*itertools.product(REDUCED, range(len(FORMATS)), DETERMINISTIC)]
+EXHAUSTIVE = [pytest.param(part, marks=pytest.mark.exhaustive) for part in range(1, 8)]
+
+
+@pytest.mark.parametrize("part", [0, *EXHAUSTIVE])
+def test_equivalent_cells_of_the_catalogue_are_alike(part):
+    draw, tried, fewer = random.Random(part), 0, 0.0
+    some = draw.sample(ALL, 36) if part == 0 else ALL[part - 1 :: 7]
+    for name, place, mode in some:
+        theorem, fmt = THEOREMS[name], FORMATS[place]
+        for underflow in {theorem.underflow, draw.choice(list(Underflow))}:
+            rounding = Rounding(
+                mode, overflow=draw.choice([Overflow.IEEE, Overflow.SATURATE]), underflow=underflow
+            )
+            try:
+                found = unlike(theorem, fmt, rounding)
+            except UnsupportedFormatError:
+                continue
+            if found is not None:
+                problems, numbers, cells = found
+                assert not problems, (name, fmt, rounding, problems[:3])
+                tried, fewer = tried + 1, fewer + numbers / cells
+    assert tried > 25
+    assert fewer / tried < 0.6
+
+
+def test_statements_of_the_catalogue_can_be_read():
+    """All but those that ask for a unit in the last place of a sum, which cancellation makes subnormal."""
+    fmt, unread = Format("", precision=5, emin=-20, emax=20), set()
+    for name in REDUCED:
+        theorem = THEOREMS[name]
+        if (mode := min(theorem.modes)) is not Mode.STOCHASTIC:
+            scales = _scales(theorem, fmt, Rounding(mode))
+            unread |= {name} if asked(theorem, scales) is None else set()
+    assert unread == {"add_error_representable"}
+
+
+# -- statements at random -----------------------------------------------------------------------------------
+ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1, "scale": 1, "divided": 1}
+
+
+def algorithm(draw):
+    """Return a text of a few random steps; it need not scale."""
+    steps = []
+    for count in range(2, 2 + draw.randint(1, 4)):
+        operation = draw.choice(list(ARITY))
+        places = [draw.randrange(count) for _ in range(ARITY[operation])]
+        steps.append((operation, places, draw.choice((0.5, 3.0, -1.25, 0.0, 12.0))))
+
+    def text(ar, *numbers):
+        for operation, places, constant in steps:
+            given = [numbers[place] for place in places]
+            if operation == "scale":
+                made = ar.mul(*given, constant)
+            elif operation == "divided":
+                made = ar.div(*given, constant or 2.0)
+            else:
+                made = getattr(ar, operation)(*given)
+            numbers += (made,)
+        return numbers[-2:]
+
+    return text
+
+
+def constant(draw):
+    shown = Fraction(draw.choice((1, 3))) * Fraction(2) ** draw.randint(-12, 12)
+    return draw.choice((LARGEST, SMALLEST_NORMAL, SMALLEST, shown, shown, -shown))
+
+
+def term(draw, depth=2):
+    kind = draw.randrange(9) if depth else draw.randrange(4)
+    if kind < 2:
+        return draw.choice((Word, Operand))("ab"[kind])
+    if kind < 4:
+        return Result(draw.randrange(2)) if kind == 2 else Results()
+    if kind == 4:
+        return abs(term(draw, depth - 1))
+    if kind == 5:
+        return term(draw, depth - 1) * draw.choice((Fraction(1, 4), 3, term(draw, depth - 1)))
+    if kind == 6:
+        return Ulp(Word(draw.choice("ab")))
+    if kind == 7:
+        return abs(UlpTowards(Word(draw.choice("ab")), term(draw, 0)))
+    return term(draw, depth - 1) - term(draw, depth - 1)
+
+
+def exponents(draw):
+    x, y = (Exponent(draw.choice((Word("a"), Word("b"), Result(draw.randrange(2))))) for _ in range(2))
+    form = draw.choice((x, x + y, x - y, abs(x - y)))
+    number = draw.randint(-9, 9)
+    bound = OfFormat("some", lambda *_: number)
+    return draw.choice((form <= bound, form >= bound, form < bound, equal(form, bound), x <= y))
+
+
+def proposition(draw, depth=1):
+    kind = draw.randrange(10 if depth else 7)
+    if kind < 2:
+        x, y = term(draw), draw.choice((term, constant))(draw)
+        return draw.choice((x <= y, x < y, x >= y, x > y, equal(x, y)))
+    if kind == 2:
+        return IsValue(term(draw))
+    if kind == 3:
+        return draw.choice(
+            (IsMultiple(term(draw, 0), Ulp(Word("b"))), IsMultiple(Word("a") * Word("b"), SMALLEST))
+        )
+    if kind == 4:
+        return exponents(draw)
+    if kind == 5:
+        return Finite(Result(draw.randrange(2)))
+    if kind == 6:
+        return Within(term(draw), term(draw), Bound(1, 1))
+    one, other = proposition(draw, 0), proposition(draw, 0)
+    return draw.choice(
+        (one & other, one | other, ~one, one & HasBits(Word("a"), OfFormat("2", lambda *_: 2)))
+    )
+
+
+def statements(draw, count):
+    """Yield statements that scale and can be read, each with a format and a rounding."""
+    while count:
+        fmt, scaling = draw.choice(FORMATS), draw.choice(("each", "common"))
+        rounding = Rounding(
+            draw.choice(DETERMINISTIC),
+            overflow=draw.choice([Overflow.IEEE, Overflow.SATURATE]),
+            underflow=draw.choice([Underflow.GRADUAL, *Underflow]),
+        )
+        where = [hypothesis(proposition(draw))] if draw.random() < 0.4 else []
+        theorem = mine(algorithm(draw), Claim(proposition(draw)), PAIR, where=where, scaling=scaling)
+        try:
+            scales = _scales(theorem, fmt, rounding)
+            with np.errstate(all="ignore"):
+                one = np.ones(1, np.float32)
+                outcome(theorem, try_block(theorem, BlockArithmetic(fmt, rounding, "exact"), [one, one]))
+        except ValueError:  # it does not scale, or cannot be judged
+            continue
+        if scales is None or not _reduces(theorem, scales) or not (places := asked(theorem, scales)):
+            continue
+        count -= 1
+        yield theorem, fmt, rounding, places
+
+
+A, B, R = Word("a"), Word("b"), Result(0)
+PRODUCTS = {
+    (lambda ar, a, b: ar.mul(a, b)): (R, A * B),
+    (lambda ar, a, b: ar.div(a, b)): (R * B, A),
+    (lambda ar, a, b: ar.mul(ar.mul(a, b), a)): (R, A * B * A),
+}
+SUMS = (Exponent(A) + Exponent(B), Exponent(A) - Exponent(B), abs(Exponent(A) - Exponent(B)), Exponent(R))
+
+
+def _vanished(ar, a, b):
+    return ar.sub(ar.div(ar.mul(a, 2.0**-12), 2.0**-12), a)
+
+
+def typical():
+    """Yield statements on single operations, in every mode and by every policy, and on exponents."""
+    fmt = FORMATS[0]
+    yield mine(next(iter(PRODUCTS)), Claim(R <= A * B), PAIR, scaling="each"), FORMATS[1], Rounding()
+    for text, (found, exact) in PRODUCTS.items():
+        for about in (found <= exact, equal(found, exact), Within(found - exact, exact, Bound(1, 1))):
+            for options in itertools.product(DETERMINISTIC, (Overflow.IEEE, Overflow.SATURATE), Underflow):
+                mode, overflow, underflow = options
+                rounding = Rounding(mode, overflow=overflow, underflow=underflow)
+                yield mine(text, Claim(about), PAIR, scaling="each"), fmt, rounding
+    for form, number in itertools.product(SUMS, range(-12, 9, 4)):
+        bound = OfFormat("some", lambda *_, number=number: number)
+        for about in (form <= bound, form < bound, equal(form, bound)):
+            yield mine(next(iter(PRODUCTS)), Claim(about), PAIR, scaling="each"), fmt, Rounding()
+    for number in range(-8, 8):  # what is left of a number that vanishes is not near it
+        bound = OfFormat("some", lambda *_, number=number: Fraction(2) ** number)
+        yield mine(_vanished, Claim(abs(R) <= bound), PAIR, scaling="each"), fmt, Rounding()
+
+
+def first_unlike(count):
+    """Return the first statement, typical or random, with cells that differ, and how many are not alike.
+
+    With few random ones, few typical ones are tried.
+    """
+    tried = everything = 0
+    known = itertools.islice(typical(), 0, None, 1 if count > 99 else 17)
+    some = (given[:3] for given in statements(random.Random(count), count))
+    for theorem, fmt, rounding in itertools.chain(known, some):
+        problems, numbers, cells = unlike(theorem, fmt, rounding)
+        if problems:
+            return f"{theorem.statement} {fmt} {rounding}: {problems[:3]}", tried, everything
+        tried, everything = tried + numbers, everything + cells
+    return None, tried, everything
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(3000, marks=pytest.mark.exhaustive)])
+def test_equivalent_cells_of_random_statements_are_alike(count):
+    wrong, tried, everything = first_unlike(count)
+    assert wrong is None
+    assert tried < 0.9 * everything
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_what_a_statement_asks_is_needed(count):
+    """Without it, cells would be called equivalent that differ: this is what the tests above would find."""
+    found = 0
+    for theorem, fmt, rounding, _ in statements(random.Random(7), count):
+        problems, *_ = unlike(theorem, fmt, rounding, places=[])
+        found += bool(problems)
+    assert found > count / 5
+
+
+@pytest.mark.parametrize("name", ["_against", "_where_value", "_multiples"])
+@pytest.mark.costly("some altered readers need many statements to be found")
+def test_a_reader_that_decides_too_much_is_found(name, monkeypatch):
+    monkeypatch.setattr(reach, name, lambda *given: np.full(given[-1].exponents.shape[1], -1))
+    assert any(unlike(*given[:3])[0] for given in statements(random.Random(name), 300))
+
+
+def test_an_exponent_of_what_may_underflow_is_asked_where_it_is():
+    """Of zero it is a constant; then it does not move with the operands."""
+    about = Claim(Exponent(Result(0)) - Exponent(Word("a")) <= OfFormat("-12", lambda *_: -12))
+    theorem, fmt = mine(lambda ar, a, b: ar.mul(a, b), about, PAIR, scaling="each"), FORMATS[0]
+    places = asked(theorem, _scales(theorem, fmt, Rounding()))
+    assert unlike(theorem, fmt, Rounding())[0] == []
+    assert unlike(theorem, fmt, Rounding(), [place for place in places if place.func is not reach._normal])[0]

@@ -1,60 +1,46 @@
-"""Every experiment in turn, and then the tables of the README from what they measured."""
+"""Every experiment, several at a time, and then the tables of the README from what they measured."""
 
 from __future__ import annotations
 
-from experiments import (
-    audit_forecast,
-    beta2_expansion,
-    collage_options,
-    dqt_bits,
-    dqt_published,
-    embedding_steps,
-    every_p,
-    fast_two_sum_map,
-    grow_error,
-    instructions,
-    late_training,
-    long_sums,
-    lost_update_phase,
-    memory_quality,
-    own_rates,
-    precision_curves,
-    precision_law,
-    released_code_audit,
-    rounding_points,
-    sr_random_bits,
-    tables,
+from importlib import import_module
+
+from experiments import collage_options, dqt_bits, precision_curves, released_code_audit, tables
+from experiments.common import in_processes
+
+#: Experiments that compute in one process, and what is run of each, the longest first. Of what takes many
+#: minutes it is only the drawing.
+ALONE = (
+    ("rounding_points", "main"),
+    ("long_sums", "main"),
+    ("beta2_expansion", "main"),
+    ("precision_law", "draw"),
+    ("audit_forecast", "main"),
+    ("every_p", "main", ["--quick"]),
+    ("instructions", "main"),
+    ("lost_update_phase", "draw"),
+    ("late_training", "draw"),
+    ("fast_two_sum_map", "main"),
+    ("memory_quality", "draw"),
+    ("grow_error", "main"),
+    ("sr_random_bits", "draw"),
+    ("dqt_published", "draw"),
+    ("own_rates", "draw"),
+    ("embedding_steps", "draw"),
 )
+#: Experiments that share their runs among processes.
+SHARED = (collage_options, precision_curves, dqt_bits, released_code_audit)
+
+
+def carried_out(name: str, part: str, *arguments: list[str]) -> None:
+    """Run a part of an experiment."""
+    getattr(import_module(f"experiments.{name}"), part)(*arguments)
 
 
 def main() -> None:
-    """Run all; of what takes many minutes only the drawing."""
-    every_p.main(["--quick"])
-    for study in (
-        own_rates,
-        late_training,
-        dqt_published,
-        lost_update_phase,
-        sr_random_bits,
-        memory_quality,
-        precision_law,
-        embedding_steps,
-    ):
-        study.draw()
-    for experiment in (
-        beta2_expansion,
-        fast_two_sum_map,
-        grow_error,
-        long_sums,
-        precision_curves,
-        rounding_points,
-    ):
+    """Run all."""
+    in_processes(carried_out, ALONE)
+    for experiment in SHARED:
         experiment.main()
-    collage_options.main()
-    dqt_bits.main()
-    audit_forecast.main()
-    released_code_audit.main()
-    instructions.main()
     tables.main()
 
 

@@ -38,6 +38,7 @@ class ExactArithmetic(Forwarding):
         self.precision = precision
         self.context = mpmath.MPContext()
         self.context.prec = precision
+        self._mpf = self.context.mpf
         self._rational = mpmath.libmp.from_rational  # rounds once
         self._convert = np.frompyfunc(self._number, 1, 1)
         self._sign = np.frompyfunc(self.context.sign, 1, 1)
@@ -48,11 +49,15 @@ class ExactArithmetic(Forwarding):
         return f"ExactArithmetic(precision={self.precision})"
 
     def _number(self, x: Any) -> Any:
-        if isinstance(x, self.context.mpf):
+        if type(x) is self._mpf:
+            return x
+        if type(x) is float:  # which is exact in 64 bits
+            return self._mpf(x)
+        if isinstance(x, self._mpf):
             return x
         exact = to_fraction(x)
         if exact is None:
-            return self.context.mpf(as_float(x))
+            return self._mpf(as_float(x))
         return self.context.make_mpf(self._rational(exact.numerator, exact.denominator, self.precision, "n"))
 
     def _square_root(self, x: Any) -> Any:

@@ -257,7 +257,8 @@ def _leading(n: Held) -> tuple[NDArray[np.float64], int | Array]:
         return _numbers(n), 0
     # Python integers may exceed binary64. Cutting them has a relative error below 2**-60.
     spare = np.array([max(x.bit_length() - 62, 0) for x in n.ravel()], object).reshape(n.shape)
-    return (n >> spare).astype(np.float64), spare.astype(np.int64)
+    cut = (np.abs(n) >> spare).astype(np.float64)  # numbers of either sign alike
+    return np.where(n < 0, -cut, cut), spare.astype(np.int64)
 
 
 def _shifted(n: Held, by: int | Array, bits: int) -> Held:

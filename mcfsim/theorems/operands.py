@@ -22,8 +22,9 @@ from mcfsim.rounding import Rounding
 Block = NDArray[Any]
 #: The columns of a table of operands: one array per component.
 Columns = tuple[Block, ...]
-#: Exponents of the format that stands for unbounded ones: if binary32 carries it, and if it does not.
-UNBOUNDED, FURTHER = (-100, 100), (-200, 200)
+#: Exponents of the format that stands for unbounded ones. If binary32 carries it, they are binary32's own:
+#: such a format is rounded in half of the operations that others take.
+UNBOUNDED, FURTHER = (-126, 127), (-200, 200)
 #: The largest precision at which binary32 carries it.
 _IN_BINARY32 = 11
 

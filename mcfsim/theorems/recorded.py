@@ -302,10 +302,12 @@ class RecordedExact(Elementwise):
 
     def ratio(self, other: RecordedExact) -> Any:
         """Return the quotient in binary64, rounded once; 0 where both are zero."""
+        quotient, zero = self.value / other.value, self.value.equals(0.0)
         if self.unit - other.top <= _LEAST_NORMAL or self.top - other.unit > _MOST_EXACT:
-            raise TypeError("a quotient might leave the range of binary64")
-        neither = self.value.equals(0.0) & other.value.equals(0.0)
-        quotient = neither.select(self.value.like(0.0), self.value / other.value)
+            size = abs(quotient)
+            left = (size < 2.0**_LEAST_NORMAL) | (size.equals(np.inf) & ~other.value.equals(0.0))
+            self.recorder.doubt(left & ~zero)
+        quotient = (zero & other.value.equals(0.0)).select(self.value.like(0.0), quotient)
         return Recorded(self.recorder, quotient)
 
     def exact(self) -> RecordedExact:

@@ -290,13 +290,25 @@ def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():
     assert (x * x).unit == -800
     with pytest.raises(TypeError, match="binary64 does not hold"):
         x * x * x
-    with pytest.raises(TypeError, match="leave the range"):
-        (x * x).ratio(x * x)
     with pytest.raises(TypeError, match="no number of binary64"):
         x * ((1 << 53) + 1)
     for other in ("1", True, None, np.ones(3)):
         with pytest.raises(TypeError):
             operator.add(x, other)
+
+
+def test_a_quotient_that_leaves_the_range_of_binary64_is_in_doubt():
+    line = Line()
+    recorder = PredicateRecorder(line)
+    x, y = (RecordedExact(recorder, line.input(name, F64), -900, 900, 10) for name in "xy")
+    quotient = x.ratio(y).value
+    cases = {(0, 0): 0, (0, 1): 0, (1, 0): np.inf, (3, 4): 0.75, (2.0**-500, 2.0**522): 2.0**-1022}
+    cases |= {(2.0**500, 2.0**-523): 2.0**1023}
+    left = [(2.0**-501, 2.0**522), (2.0**-800, 2.0**800), (2.0**500, 2.0**-524), (2.0**800, -(2.0**-800))]
+    given = np.array([*cases, *left], np.float64).T
+    found, doubt = run(line, (quotient, recorder.doubts()), x=given[0], y=given[1])
+    assert found[: len(cases)].tolist() == list(cases.values())
+    assert doubt.tolist() == [False] * len(cases) + [True] * len(left)
 
 
 def test_a_total_is_the_sum():

@@ -67,6 +67,7 @@ def test_numbers_beyond_64_bits_go_back_to_binary64_or_not_at_all():
     ratio = one.ratio(x * (3**700 + 1))
     assert np.all(np.abs(ratio[:4] - 1) < 2.0**-50)
     assert ratio[4] == 0
+    assert ((-one).ratio(x * (3**700 + 1)) == -ratio).all()  # cut alike
     with pytest.raises(OverflowError):
         one.numbers()
 

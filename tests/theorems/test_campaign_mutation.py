@@ -39,25 +39,11 @@ ALIVE: dict[str, dict[str, str]] = {
     },
     "cells": {
         "packed: 1 << 62 -> 1": "no two ends give one of the numbers of places that do not matter",
-        "packed: (smallest << 32) + (largest": "a difference tells two places apart as well",
         "_apart: cells.format.emin + cells.format.precision": "a margin that no claim here asks about",
-        "_apart: cells.format.emax - _ABOVE": "a margin that no claim here asks about",
         "core: np.abs(values) < 2.0": "the least normal number may count as a subnormal one",
         "core: if gaps is not None": "sums with zero are like those with what lies within the gap",
         "grouped: fmt.emin + fmt.emax": "another one of equivalent pairs is tried",
-        "grouped: 0 -> 1 (6)": "in which part a pair is listed does not matter",
         "_all: 0 -> 1": "no claim here that cannot be read asks about an operand",
-    },
-    "reach": {
-        "_Reader.read: self._term(x) -> pass": "what is then not refused asks for no place",
-        "_Reader._multiple: 2 -> 3": "the claim is then not read, and more is tried",
-        "_normal: smallest + x.low": "where it is subnormal, its rounding tells the cells apart",
-        "_Exponents.compared: 1 -> 2 (3)": "NumPy takes any negative number for the size that is missing",
-        "_magnitude: high > 0": "the least magnitude is zero either way",
-    },
-    "homogeneity": {
-        "Scales.sqrt: -(-x.top // 2) -> -x.top // 2": "no statement here takes a root",
-        "Scales.product: 0 -> 1": "a looser bound",
     },
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",
@@ -67,6 +53,7 @@ ALIVE: dict[str, dict[str, str]] = {
         "core_of_values: len(theorem.operands) - 1": "of three operands, which no core covers",
         "_window: low - more": "the gaps that are declared leave room for it",
         "positive_stands: theorem.scaling is": "a common power asks for the first operand's sign alone",
+        "positive_stands: scales is None -> scales is not None (2)": "what is not odd is found by trial, too",
     },
 }
 

@@ -296,7 +296,7 @@ COUNTS = {
     ("round_to_odd_fma", E4, EVEN): (None, 0),
     ("round_to_odd_fma_p1", E4, EVEN): (None, 5806624),
     ("add_via_float32", "bfloat16", EVEN): (None, 0),
-    ("mul_via_float32_flushed", "bfloat16", EVEN): (None, 8761953),
+    ("mul_via_float32_flushed", "bfloat16", EVEN): (None, 17648631),
 }
 
 

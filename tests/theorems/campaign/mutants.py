@@ -104,7 +104,7 @@ EXPRESSIONS = 250
 #: How many random statements judge what is said of cells.
 STATEMENTS = 250
 #: Modules, and of how many of their mutants one is tried.
-TRIED = {"domain": 9, "cores": 7, "cells": 9, "reach": 9, "homogeneity": 18, "exact": 9, "two_words": 9}
+TRIED = {"domain": 9, "cores": 7, "cells": 18, "reach": 18, "homogeneity": 36, "exact": 9, "two_words": 9}
 #: Functions that draw or list more operands where a core does not stand for all: nothing rests on them.
 OTHERS = ("_sample", "_spread", "_edges", "_drawn", "_families", "_fewest", "_core_of_pairs", "unbounded")
 

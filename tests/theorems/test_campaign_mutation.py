@@ -42,7 +42,6 @@ ALIVE: dict[str, dict[str, str]] = {
         "_apart: cells.format.emin + cells.format.precision": "a margin that no claim here asks about",
         "core: np.abs(values) < 2.0": "the least normal number may count as a subnormal one",
         "core: if gaps is not None": "sums with zero are like those with what lies within the gap",
-        "grouped: fmt.emin + fmt.emax": "another one of equivalent pairs is tried",
         "_all: 0 -> 1": "no claim here that cannot be read asks about an operand",
     },
     "cores": {

@@ -41,7 +41,7 @@ from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.reach import asked
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import outcome
-from tests.theorems.trying import PAIR, mine
+from tests.theorems.trying import PAIR, mine, text_at_random
 
 pytestmark = pytest.mark.slow
 
@@ -143,26 +143,9 @@ ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1, "
 
 
 def algorithm(draw):
-    """Return a text of a few random steps; it need not scale."""
-    steps = []
-    for count in range(2, 2 + draw.randint(1, 4)):
-        operation = draw.choice(list(ARITY))
-        places = [draw.randrange(count) for _ in range(ARITY[operation])]
-        steps.append((operation, places, draw.choice((0.5, 3.0, -1.25, 0.0, 12.0))))
-
-    def text(ar, *numbers):
-        for operation, places, constant in steps:
-            given = [numbers[place] for place in places]
-            if operation == "scale":
-                made = ar.mul(*given, constant)
-            elif operation == "divided":
-                made = ar.div(*given, constant or 2.0)
-            else:
-                made = getattr(ar, operation)(*given)
-            numbers += (made,)
-        return numbers[-2:]
-
-    return text
+    """Return a text of a few random steps, which need not scale; its results are the last two numbers."""
+    text = text_at_random(draw, 2, ARITY, (0.5, 3.0, -1.25, 0.0, 12.0))
+    return lambda ar, *given: (*given, *text(ar, *given))[-2:]
 
 
 def constant(draw):

@@ -26,7 +26,7 @@ from mcfsim.theorems.operands import Selection, finite_values, unbounded
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
-from tests.theorems.trying import PAIR, add, core_of, mine, on_parts
+from tests.theorems.trying import PAIR, add, core_of, mine, on_parts, text_at_random
 
 pytestmark = pytest.mark.slow
 
@@ -40,24 +40,6 @@ def so(t):
 
 
 ARITY = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "neg": 1, "abs": 1}
-
-
-def text_at_random(draw, operands, arity):
-    """Return a text that carries out random steps on the numbers that it has, some with a constant."""
-    steps = []
-    for count in range(operands, operands + draw.randint(1, 6)):
-        operation = draw.choice(list(arity))
-        places = [draw.randrange(count) for _ in range(arity[operation])]
-        steps.append((operation, places, draw.choice((0.05, 3, -1.25, 0.0, 60))))
-
-    def text(ar, *numbers):
-        for operation, places, constant in steps:
-            given = [numbers[place] for place in places]
-            scaled = operation == "scale"
-            numbers += (ar.mul(*given, constant) if scaled else getattr(ar, operation)(*given),)
-        return numbers[operands:]
-
-    return text
 
 
 def homogeneous(count, seed, *, common, fmt=WIDE, mode="nearest_even"):

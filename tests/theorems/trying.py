@@ -31,6 +31,29 @@ def add(ar, a, b):
     return ar.add(a, b)
 
 
+def text_at_random(draw, operands, arity, constants=(0.05, 3, -1.25, 0.0, 60)):
+    """Return a text that carries out random steps on the numbers that it has, some with a constant."""
+    steps = []
+    for count in range(operands, operands + draw.randint(1, 6)):
+        operation = draw.choice(list(arity))
+        places = [draw.randrange(count) for _ in range(arity[operation])]
+        steps.append((operation, places, draw.choice(constants)))
+
+    def text(ar, *numbers):
+        for operation, places, constant in steps:
+            given = [numbers[place] for place in places]
+            if operation == "scale":
+                made = ar.mul(*given, constant)
+            elif operation == "divided":
+                made = ar.div(*given, constant or 2.0)
+            else:
+                made = getattr(ar, operation)(*given)
+            numbers += (made,)
+        return numbers[operands:]
+
+    return text
+
+
 def on_parts(theorem, fmt, rounding, parts):
     ar, found = BlockArithmetic(fmt, rounding, "exact"), Findings(theorem, fmt.precision)
     for part in parts:

@@ -49,12 +49,10 @@ class ExactArithmetic(Forwarding):
         return f"ExactArithmetic(precision={self.precision})"
 
     def _number(self, x: Any) -> Any:
-        if type(x) is self._mpf:
+        if isinstance(x, self._mpf):
             return x
         if type(x) is float:  # which is exact in 64 bits
             return self._mpf(x)
-        if isinstance(x, self._mpf):
-            return x
         exact = to_fraction(x)
         if exact is None:
             return self._mpf(as_float(x))

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
+from mcfsim.formats.floating import floor_log2
 from mcfsim.rounding import Mode, Overflow, Underflow
-from mcfsim.theorems.homogeneity import Quantity, Scales, floor_log2
+from mcfsim.theorems.homogeneity import Quantity, Scales
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Kind, Part, Pieces
 

@@ -17,6 +17,7 @@ from typing import Any
 from mcfsim.checks import Opaque
 from mcfsim.compile.program import flat
 from mcfsim.formats import Format
+from mcfsim.formats.floating import floor_log2
 from mcfsim.protocol import Forwarding
 from mcfsim.rounding import Rounding, Underflow
 from mcfsim.theorems.operands import OperandSpec
@@ -300,12 +301,6 @@ def negated(x: Quantity) -> Quantity:
     """Return the negative of a quantity."""
     near = None if x.near is None else tuple(-part for part in x.near)
     return replace(x, near=near, constant=None if x.constant is None else -x.constant)
-
-
-def floor_log2(x: Fraction) -> int:
-    """Return ``floor(log2 x)`` of a positive number."""
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e - (x < Fraction(2) ** e)
 
 
 def scales_of(

@@ -15,9 +15,10 @@ from functools import partial, reduce
 
 import numpy as np
 
+from mcfsim.formats.floating import floor_log2
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.cells import FAILS, HOLDS, INSIDE, Cells, Place, Places, alone, packed
-from mcfsim.theorems.homogeneity import NotHomogeneousError, Quantity, Scales, floor_log2, negated
+from mcfsim.theorems.homogeneity import NotHomogeneousError, Quantity, Scales, negated
 from mcfsim.theorems.logic.propositions import (
     Finite,
     HasBits,

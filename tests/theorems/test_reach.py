@@ -37,11 +37,10 @@ from mcfsim.theorems.logic import (
     Word,
     equal,
 )
-from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.reach import asked
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import outcome
-from tests.theorems.trying import PAIR, mine, text_at_random
+from tests.theorems.trying import PAIR, class_of, mine, text_at_random
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +58,6 @@ REDUCED = [
 ]
 
 
-def table(fmt, e):
-    """Return the numbers of a class: of an exponent, or subnormal."""
-    values = finite_values(fmt)
-    low = np.abs(values) < 2.0**fmt.emin
-    return values[low] if e < fmt.emin else values[~low & (np.frexp(values)[1] - 1 == e)]
-
-
 def unlike(theorem, fmt, rounding, places=None):
     """Return two cells of one number whose cases differ, and how many numbers and cells there are.
 
@@ -77,7 +69,7 @@ def unlike(theorem, fmt, rounding, places=None):
     places = asked(theorem, scales) if places is None else places
     classes = np.arange(fmt.emin - 1, fmt.emax + 1)
     pairs, numbers, _ = grouped(classes, fmt, scales, places)
-    tables = {e: table(fmt, e) for e in classes.tolist()}
+    tables = {e: class_of(fmt, e) for e in classes.tolist()}
     blocks, first, problems = {}, {}, []
     for (x, y), number in zip(pairs.T.tolist(), numbers.tolist(), strict=True):
         blocks[x, y] = [a.ravel() for a in np.meshgrid(tables[x], tables[y], indexing="ij")]

@@ -22,11 +22,11 @@ from mcfsim.theorems.claims import product_of, quotient_of
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.judge import RangeWatch, inside, may_leave, try_block
-from mcfsim.theorems.operands import Selection, finite_values, unbounded
+from mcfsim.theorems.operands import Selection, unbounded
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import try_scaling
 from mcfsim.theorems.verification import prepare
-from tests.theorems.trying import PAIR, add, core_of, mine, on_parts, text_at_random
+from tests.theorems.trying import PAIR, add, class_of, core_of, mine, on_parts, text_at_random
 
 pytestmark = pytest.mark.slow
 
@@ -145,12 +145,6 @@ def test_of_other_algorithms_nothing_is_known():
 TOY = Format("", precision=P, emin=-16, emax=16)
 
 
-def _of_cell(fmt, e):
-    values = np.abs(finite_values(fmt))
-    low = values < 2.0**fmt.emin
-    return values[low] if e < fmt.emin else values[~low & (np.frexp(values)[1] - 1 == e)]
-
-
 @pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.TOWARD_ZERO, Mode.UP, Mode.NEAREST_AWAY])
 @pytest.mark.sampled(4, each=False)
 def test_cells_are_as_those_that_stand_for_them(mode):
@@ -163,7 +157,7 @@ def test_cells_are_as_those_that_stand_for_them(mode):
 
         def normalised(cell, algorithm=algorithm, quantities=quantities):
             """Return all numbers of a cell, each divided by the power of two that it scales with."""
-            a, b = (x.ravel() for x in np.meshgrid(*(_of_cell(TOY, e) for e in cell), indexing="ij"))
+            a, b = (x.ravel() for x in np.meshgrid(*(class_of(TOY, e) for e in cell), indexing="ij"))
             with np.errstate(all="ignore"):
                 results = algorithm(ar, a, b)
             pairs = zip(results, quantities, strict=True)

@@ -31,6 +31,13 @@ def add(ar, a, b):
     return ar.add(a, b)
 
 
+def class_of(fmt, e):
+    """Return the numbers of a format with an exponent, or its subnormal numbers and zeros below `emin`."""
+    values = finite_values(fmt)
+    low = np.abs(values) < 2.0**fmt.emin
+    return values[low] if e < fmt.emin else values[~low & (np.frexp(values)[1] - 1 == e)]
+
+
 def text_at_random(draw, operands, arity, constants=(0.05, 3, -1.25, 0.0, 60)):
     """Return a text that carries out random steps on the numbers that it has, some with a constant."""
     steps = []

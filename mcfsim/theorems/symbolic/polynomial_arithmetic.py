@@ -11,6 +11,7 @@ import numpy as np
 
 from mcfsim.checks import Opaque
 from mcfsim.compile.program import mapped
+from mcfsim.formats.floating import floor_log2
 from mcfsim.protocol import Forwarding
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.symbolic.decisions import Ledger, Relation, UndecidedError
@@ -23,7 +24,6 @@ from mcfsim.theorems.symbolic.symbolic_rounding import (
     Real,
     Root,
     binade,
-    floor_log2,
     rounded,
 )
 

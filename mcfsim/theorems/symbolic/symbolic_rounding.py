@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
 
+from mcfsim.formats.floating import floor_log2
 from mcfsim.rounding import Mode
 from mcfsim.theorems.symbolic.decisions import Ledger, Relation, UndecidedError
 from mcfsim.theorems.symbolic.polynomial import Polynomial, Precisions, is_dyadic, unit
@@ -212,9 +213,3 @@ def is_even(whole: Polynomial, ledger: Ledger) -> bool:
     even = constant.numerator % 2 == 0
     ledger.require(Relation.EVEN if even else Relation.ODD, whole, "parity")
     return even
-
-
-def floor_log2(number: Fraction) -> int:
-    """Return the e with ``2**e <= number < 2**(e + 1)`` for a positive number."""
-    e = number.numerator.bit_length() - number.denominator.bit_length()
-    return e if Fraction(2) ** e <= number else e - 1

@@ -32,8 +32,10 @@ from mcfsim.theorems.trials import outcome, try_scaling
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge
 
-#: The most domains that are kept, and the most bytes that the tables of each may have.
-_MANY, _SMALL = 1 << 11, 1 << 21
+#: The most domains that are kept, and the most bytes of their tables; of further ones, the last few are.
+_MANY, _ROOM = 1 << 11, 1 << 28
+#: Of a domain with more bytes of tables, each process makes its own; others travel with their check.
+_LIGHT = 1 << 18
 _INTEGER = re.compile("-?[0-9]{1,4000}")
 #: Number of cases that are asked twice, before the work begins.
 _ASKED_TWICE = 256
@@ -55,7 +57,13 @@ class Check:
 
     def __reduce__(self) -> tuple[Any, ...]:
         identity = identity_of(self.theorem)
-        return _arrived, (identity, self.theorem, self.format, self.rounding, self.selection)
+        found = _kept.domains.get(self._place(identity))
+        light = found if found is not None and found.nbytes <= _LIGHT else None
+        return _arrived, (identity, light, self.theorem, self.format, self.rounding, self.selection)
+
+    def _place(self, identity: Identity) -> tuple[Any, ...]:
+        """Return the key of the domain."""
+        return identity, self.format, self.rounding, self.selection
 
     @property
     def of_catalogue(self) -> bool:
@@ -65,15 +73,15 @@ class Check:
     def domain(self) -> Domain:
         """Return the domain: the operands to try."""
         identity = identity_of(self.theorem)
+        place = self._place(identity)
         # A statement without identity may change at any time: the first look settles its operands.
-        kept = _kept if identity.digest else self._own
-        place = (identity, self.format, self.rounding, self.selection)
-        found = kept.get(place)
-        if found is None:
+        if not identity.digest:
+            if place not in self._own:
+                self._own[place] = _cover(self.theorem, *place[1:])
+            return self._own[place]
+        if (found := _kept.domains.get(place)) is None:
             found = _cover(self.theorem, *place[1:])
-            # Small tables are kept; of larger ones, only the last few.
-            if not identity.digest or (found.nbytes <= _SMALL and len(_kept) < _MANY):
-                kept[place] = found
+            _kept.add(place, found)
         return found
 
     @property
@@ -251,14 +259,17 @@ class Check:
             raise ValueError(f"it took {found.seconds} seconds")
 
 
-def _arrived(identity: Identity, theorem: Theorem, *others: Any) -> Check:
+def _arrived(identity: Identity, domain: Domain | None, theorem: Theorem, *others: Any) -> Check:
     """Return a check sent by another process, if its statement is the same here."""
     if identity and identity_of(theorem) != identity:
         raise ValueError(
             f"{theorem.name!r} is another statement in this process: what it reads was changed in the first "
             "one"
         )
-    return Check(theorem, *others)
+    check = Check(theorem, *others)
+    if domain is not None:
+        _kept.add(check._place(identity), domain)
+    return check
 
 
 @dataclass(frozen=True)
@@ -272,7 +283,21 @@ class _Found:
     seconds: float
 
 
-_kept: dict[Any, Domain] = {}
+class _Domains:
+    """Domains by statement and arithmetic, as many as there is room for."""
+
+    def __init__(self) -> None:
+        self.domains: dict[Any, Domain] = {}
+        self._room = _ROOM
+
+    def add(self, place: Any, found: Domain) -> None:
+        """Keep a domain if there is room."""
+        if place not in self.domains and found.nbytes <= self._room and len(self.domains) < _MANY:
+            self.domains[place] = found
+            self._room -= found.nbytes
+
+
+_kept = _Domains()
 
 
 @by_identity(4)

@@ -11,6 +11,7 @@ from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.cells import core
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.operands import Selection, finite_values, significands, sparse
+from mcfsim.theorems.parity import indifferent
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
 from mcfsim.theorems.reach import asked
 from mcfsim.theorems.statement import Scaling, Theorem
@@ -139,8 +140,16 @@ def positive_stands(
     if rounding.mode in (Mode.UP, Mode.DOWN):
         return False, False
     each = theorem.scaling is Scaling.EACH and (scales is None or scales.odd_in_each)
-    if each and signs_hold(theorem, fmt, rounding, each=True):
+    if each and _signs_hold(theorem, fmt, rounding, scales, each=True):
         return True, True
     # A root takes no negative numbers; they are left out where hypotheses exclude them.
     odd = scales is None or scales.odd or theorem.scaling is Scaling.SQUARE
-    return odd and signs_hold(theorem, fmt, rounding, each=False), False
+    return odd and _signs_hold(theorem, fmt, rounding, scales, each=False), False
+
+
+def _signs_hold(
+    theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales | None, *, each: bool
+) -> bool:
+    """Return whether signs do not matter, by what the statement says or, if that is not read, by trials."""
+    read = scales is not None and indifferent(theorem, scales, each=each)
+    return read or signs_hold(theorem, fmt, rounding, each=each)

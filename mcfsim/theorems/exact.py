@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.theorems.sealed_blocks import Elementwise
-from mcfsim.theorems.two_words import TwoWords
+from mcfsim.theorems.two_words import TwoWords, lengths
 
 Array = NDArray[Any]
 #: Storage of integers: an array of float64, of int64 or of Python integers; or two words.
@@ -25,6 +25,7 @@ Real = int | float | Fraction | np.integer[Any] | np.floating[Any]
 
 #: Exponent of zeros in an array without a common exponent; those of other numbers are smaller.
 _NONE = 1 << 20
+_length_of_one = np.frompyfunc(int.bit_length, 1, 1)
 
 
 class Exact(Elementwise):
@@ -121,6 +122,10 @@ class Exact(Elementwise):
         """Return where the number is zero."""
         zero = self.n.is_zero() if isinstance(self.n, TwoWords) else self.n == 0
         return np.asarray(zero, dtype=np.bool_)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many bits the magnitude of each integer has; 0 for zero."""
+        return _lengths(self.n)
 
     def ratio(self, other: Exact) -> NDArray[np.float64]:
         """Return the quotient in binary64, with a relative error below ``2**-50``; 0 where both are zero."""
@@ -256,9 +261,20 @@ def _leading(n: Held) -> tuple[NDArray[np.float64], int | Array]:
     if isinstance(n, TwoWords) or n.dtype != object:
         return _numbers(n), 0
     # Python integers may exceed binary64. Cutting them has a relative error below 2**-60.
-    spare = np.array([max(x.bit_length() - 62, 0) for x in n.ravel()], object).reshape(n.shape)
-    cut = (np.abs(n) >> spare).astype(np.float64)  # numbers of either sign alike
-    return np.where(n < 0, -cut, cut), spare.astype(np.int64)
+    spare = np.maximum(_lengths(n) - 62, 0)
+    cut = (np.abs(n) >> spare.astype(object)).astype(np.float64)  # numbers of either sign alike
+    return np.where(n < 0, -cut, cut), spare
+
+
+def _lengths(n: Held) -> NDArray[np.int64]:
+    if isinstance(n, TwoWords):
+        return n.lengths()
+    if n.dtype == object:
+        each: NDArray[np.int64] = np.asarray(_length_of_one(n)).astype(np.int64)
+        return each
+    if n.dtype == np.float64:
+        return np.asarray(np.frexp(n)[1], np.int64)
+    return lengths(n)
 
 
 def _shifted(n: Held, by: int | Array, bits: int) -> Held:

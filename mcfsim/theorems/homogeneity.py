@@ -120,6 +120,8 @@ class Scales(Forwarding):
         Whether, so far, negating all operands always negates a number or leaves it as it is.
     odd_in_each : bool
         Whether the same holds for every single operand.
+    divides_by_sums : bool
+        Whether a divisor may be a sum that cancels: its zero has one sign, whatever those of the operands.
     """
 
     format: Format
@@ -130,6 +132,7 @@ class Scales(Forwarding):
     results: tuple[Quantity, ...] = ()
     odd: bool = True
     odd_in_each: bool = True
+    divides_by_sums: bool = False
     _root: Scales | None = None
 
     def like(self, fmt: Format, rounding: Rounding) -> Scales:
@@ -170,6 +173,7 @@ class Scales(Forwarding):
         y = self._taken(b)
         if y.constant:
             return self._rounded(self.product(self._taken(a), self.number(1 / y.constant)))
+        (self._root or self).divides_by_sums |= not y.nonzero
         degrees, most = tuple(-degree for degree in y.degrees), 1 / Fraction(2) ** y.low
         inverse = replace(_apart(y, degrees=degrees, low=-y.top, most=most), constant=None)
         return self._rounded(replace(self.product(self._taken(a), inverse), unit=_ANYWHERE))

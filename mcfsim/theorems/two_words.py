@@ -92,6 +92,11 @@ class TwoWords(Elementwise):
         result: NDArray[np.bool_] = (self.high | self.low) == 0
         return result
 
+    def lengths(self) -> Integers:
+        """Return how many bits the magnitude of each integer has; 0 for zero."""
+        magnitude = abs(self)
+        return np.where(magnitude.high > 0, BITS + lengths(magnitude.high), lengths(magnitude.low))
+
     def numbers(self) -> NDArray[np.float64]:
         """Return the integers in binary64, with a relative error below ``2**-51``."""
         magnitude = abs(self)  # its words do not cancel
@@ -115,6 +120,14 @@ class TwoWords(Elementwise):
         rest = BITS - by
         # Bits that int64 shifts out lie above the mask, which would drop them, too.
         return TwoWords((self.high << by) | (self.low >> rest), (self.low << by) & _MASK)
+
+
+def lengths(n: Integers) -> Integers:
+    """Return how many bits integers of magnitude at most ``2**62`` have; 0 for zero."""
+    n = np.abs(n)
+    # binary64 holds either half, and so it does not round one up to a power of two.
+    upper, lower = (np.frexp(half.astype(np.float64))[1] for half in (n >> _HALF, n & _HALF_MASK))
+    return np.where(upper > 0, _HALF + upper, lower).astype(np.int64)
 
 
 def _refuse_other(other: object) -> None:

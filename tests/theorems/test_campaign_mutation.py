@@ -26,6 +26,10 @@ ALIVE: dict[str, dict[str, str]] = {
         "Exact.of: 1 -> 2 (7)": "one bit more in a bound, of numbers in the lowest binades",
         "_leading: 62 -> 63": "less is cut off of a number before it is rounded to binary64",
     },
+    "parity": {
+        "_SignReader._together: 2 -> 3": "statements here have two operands",
+        "_SignReader._of: True -> False": "both have a sign for each operand",
+    },
     "two_words": {"TwoWords.__add__: _refuse_other": "it refuses what no caller adds"},
     "domain": {
         "cover: whole is None": "all operands are not asked for here",

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 import random
 from fractions import Fraction
 
@@ -13,7 +14,7 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 from mcfsim.storage.sweeps.sweep import Sweep
-from mcfsim.theorems import THEOREMS, double_word, relaxed_pair, sequence, value, verify
+from mcfsim.theorems import THEOREMS, check, double_word, relaxed_pair, sequence, value, verify
 from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.domain import cover
@@ -172,6 +173,31 @@ def test_domains_are_complete_where_they_can_be():
     assert (many.covers, [part.kind for part in many.parts]) == (False, ["sample"])
     with pytest.raises(ValueError, match="operands of mine in bfloat16 cannot all be tried: too many"):
         covered([double_word("x"), value("a")], "bfloat16", Selection("all"))
+
+
+@pytest.mark.parametrize(("light", "made"), [(1 << 18, 1), (0, 2)])
+def test_a_light_domain_travels_with_its_check(light, made, monkeypatch):
+    found, right = [], check._cover
+    monkeypatch.setattr(check, "_cover", lambda *given: found.append(given) or right(*given))
+    monkeypatch.setattr(check, "_LIGHT", light)
+    monkeypatch.setattr(check, "_kept", check._Domains())
+    ours = prepare("two_prod", "float8_e4m3fn", "nearest_even", Selection(seed=123))
+    sizes = [(part.text, part.size) for part in ours.domain().parts]
+    sent = pickle.dumps(ours)
+    monkeypatch.setattr(check, "_kept", check._Domains())  # as in another process
+    theirs = pickle.loads(sent)
+    assert [(part.text, part.size) for part in theirs.domain().parts] == sizes
+    assert theirs.key == ours.key
+    assert len(found) == made
+
+
+def test_domains_are_kept_while_there_is_room(monkeypatch):
+    monkeypatch.setattr(check, "_kept", check._Domains())
+    small, large = (prepare("two_sum", fmt, "nearest_even") for fmt in ("float8_e4m3fn", "float16"))
+    monkeypatch.setattr(check._kept, "_room", small.domain().nbytes + 10)
+    assert small.domain() is small.domain()
+    large.domain()
+    assert len(check._kept.domains) == 1
 
 
 @pytest.mark.slow

@@ -155,11 +155,7 @@ def units(x: Exact, fmt: Format) -> Exact:
 
 def ulp_of(x: Exact, fmt: Format) -> Any:
     """Return the exponents of the units in the last place of exact numbers."""
-    if x.bits <= 53:
-        length = np.frexp(x.integers().astype(np.float64))[1].astype(np.int64)
-    else:
-        length = np.array([int(n).bit_length() for n in x.integers()], np.int64)
-    return np.maximum(length - 1 + x.q, fmt.emin) - fmt.precision + 1
+    return np.maximum(x.lengths() - 1 + x.q, fmt.emin) - fmt.precision + 1
 
 
 def is_multiple(x: Exact, exponents: Any) -> Truth:

@@ -115,6 +115,8 @@ def _differs(x: Exact, exact: list[Fraction]) -> str | None:
     integers = [int(n) for n in x.integers()]
     if [n and n * Fraction(2) ** e for n, e in zip(integers, qs, strict=True)] != exact:
         return "integers"
+    if x.lengths().tolist() != [n.bit_length() for n in integers]:
+        return "lengths"
     # The contract by which types are chosen.
     if max(map(abs, integers)) > 2**x.bits:
         return f"{max(map(abs, integers))} has more than {x.bits} bits"

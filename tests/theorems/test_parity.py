@@ -1,0 +1,170 @@
+"""What is said not to depend on signs: it is tried on all operands of small formats and their negatives."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from mcfsim.backends.block_arithmetic import BlockArithmetic
+from mcfsim.eft import two_sum
+from mcfsim.formats import Format
+from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.theorems import THEOREMS
+from mcfsim.theorems.claims import Claim
+from mcfsim.theorems.domain import _scales
+from mcfsim.theorems.judge import try_block
+from mcfsim.theorems.logic import (
+    Bound,
+    Iff,
+    IsMultiple,
+    IsValue,
+    LowBit,
+    Mixed,
+    Nonoverlapping,
+    OfFormat,
+    Result,
+    Rounded,
+    RoundedToBits,
+    Same,
+    SameSign,
+    Within,
+    Word,
+    equal,
+)
+from mcfsim.theorems.logic.terms import InnerProduct, SumOfMagnitudes, UlpTowards
+from mcfsim.theorems.operands import every
+from mcfsim.theorems.parity import indifferent
+from mcfsim.theorems.parts import Part
+from mcfsim.theorems.statement import Scaling
+from mcfsim.theorems.trials import outcome
+from tests.theorems.drawn import proposition, statement, term
+from tests.theorems.trying import mine
+
+pytestmark = pytest.mark.slow
+
+EITHER_WAY = [mode for mode in DETERMINISTIC if mode not in (Mode.UP, Mode.DOWN)]
+SMALL = Format("", precision=3, emin=-5, emax=5)
+#: About how many cases are tried of a statement that has more.
+MOST = 1 << 14
+
+
+def differing(theorem, fmt, rounding, each):
+    """Return a case whose outcome differs from that of its negative, or None."""
+    tables = tuple(every(operand, fmt) for operand in theorem.operands)
+    part = Part("complete", "", tables)
+    blocks = part.at(np.arange(0, part.size, part.size // MOST | 1))
+    heads = list(itertools.accumulate((operand.components for operand in theorem.operands), initial=0))
+    ar = BlockArithmetic(fmt, rounding, "exact")
+    with np.errstate(all="ignore"):
+        ours = outcome(theorem, try_block(theorem, ar, blocks))
+        for a, b in itertools.pairwise(heads) if each else [(0, heads[-1])]:
+            others = [-block if a <= i < b else block for i, block in enumerate(blocks)]
+            theirs = outcome(theorem, try_block(theorem, ar, others))
+            for one, other in zip(ours, theirs, strict=True):
+                if (places := np.flatnonzero(one != other)).size:
+                    return [float(block[places[0]]) for block in blocks]
+    return None
+
+
+@pytest.mark.costly("each statement is tried on operands and their negatives")
+def test_what_is_read_of_the_catalogue_is_so():
+    read = tried = 0
+    for name, theorem in THEOREMS.items():
+        listed = all(operand.kind != "sequence" for operand in theorem.operands)
+        if theorem.scaling is Scaling.NONE or not listed or not theorem.possible(SMALL, Rounding()):
+            continue
+        for mode in set(EITHER_WAY) & set(theorem.modes):
+            scales = _scales(theorem, SMALL, Rounding(mode))
+            for each in (False, True):
+                tried += 1
+                if scales is not None and indifferent(theorem, scales, each=each):
+                    assert differing(theorem, SMALL, Rounding(mode), each) is None, (name, mode, each)
+                    read += 1
+    assert read > tried / 3
+
+
+# -- statements at random -----------------------------------------------------------------------------------
+def further(draw):
+    """Return a proposition, also of the kinds that only the reader of signs knows."""
+    if draw.random() < 0.4:
+        return proposition(draw)
+    x, y, one = term(draw), term(draw), Word(draw.choice("ab"))
+    few = OfFormat("2", lambda *_: 2)
+    mode = draw.choice([None, *DETERMINISTIC])
+    more = draw.choice(
+        (
+            LowBit(one),
+            Rounded(Word("a"), Word("b"), mode),
+            RoundedToBits(one, few),
+            SumOfMagnitudes(draw.choice((("a",), ("a", "b")))),
+            InnerProduct("a", "b"),
+        )
+    )
+    return draw.choice(
+        (
+            equal(more, x),
+            equal(more, 0),
+            x <= 0,
+            more <= abs(x),
+            abs(more) <= abs(x),
+            Iff(draw.choice((more <= abs(x), equal(x, 0))), draw.choice((x <= y, equal(x, y)))),
+            Same(),
+            SameSign(Word("a"), Result(draw.randrange(2))),
+            Within(x, Mixed(draw.choice((one, y)), draw.choice((abs(one), y)), _shares, ""), Bound(1, 1)),
+            Nonoverlapping(draw.choice(((), (Result(0), Result(1)), (x, y))), draw.choice((1, 2))),
+        )
+    )
+
+
+def _shares(p):
+    return 1, 1
+
+
+#: A number of which more than the sign changes with that of an operand, and propositions on it.
+A, B = Word("a"), Word("b")
+MIXED = A + abs(B)
+REFUSED = [
+    Iff(MIXED <= 0, Same()),
+    Iff(Same(), MIXED <= 0),
+    Nonoverlapping((A, MIXED)),
+    Within(A, Mixed(MIXED, abs(B), _shares, ""), Bound(1, 1)),
+    Within(A, Mixed(A, B, _shares, ""), Bound(1, 1)),
+    Within(MIXED, A, Bound(1, 1)),
+    Within(A, MIXED, Bound(1, 1)),
+    abs(A) <= UlpTowards(A, abs(B)),
+    IsValue(MIXED),
+    IsMultiple(MIXED, A),
+    IsMultiple(A, MIXED),
+    ~(MIXED <= 0) & Same(),
+]
+
+
+def first_unlike(count):
+    """Return the first random statement that depends on signs, against what is said, and how often it is."""
+    draw, read = random.Random(count), 0
+    for said in REFUSED:
+        theorem = mine(two_sum, Claim(said), scaling="common")
+        if indifferent(theorem, _scales(theorem, SMALL, Rounding()), each=False):
+            return f"{said} is said not to depend on signs", 0
+    while count:
+        theorem, fmt, rounding = statement(draw, further)
+        if rounding.mode not in EITHER_WAY:
+            continue
+        try:
+            scales = _scales(theorem, fmt, rounding)
+            found = [each for each in (False, True) if scales and indifferent(theorem, scales, each=each)]
+            for each in found:
+                if (case := differing(theorem, fmt, rounding, each)) is not None:
+                    return f"{theorem.statement} {fmt} {rounding}, each by itself: {each}: {case}", read
+        except ValueError:  # it does not scale, or cannot be judged
+            continue
+        count, read = count - 1, read + len(found)
+    return None, read
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(4000, marks=pytest.mark.exhaustive)])
+def test_what_is_read_of_random_statements_is_so(count):
+    wrong, read = first_unlike(count)
+    assert wrong is None
+    assert read > count / 4

@@ -37,6 +37,8 @@ from mcfsim.training.simulate import simulate
 if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
+    from mcfsim.optim.muon import Muon
+    from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
 
@@ -54,6 +56,8 @@ __all__ = [
     "Format",
     "Grid",
     "Meter",
+    "Muon",
+    "NewtonSchulz",
     "Optimizer",
     "Posit",
     "RandomWords",
@@ -90,6 +94,7 @@ __all__ = [
     "grow",
     "matmul",
     "metrics",
+    "orthogonalize",
     "p3109",
     "packing",
     "plot",
@@ -112,6 +117,8 @@ __all__ = [
 #: Names whose modules take long to import: imported at first use.
 _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
+    **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
+    "Muon": "mcfsim.optim.muon",
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
 }
 _FOLDERS = ("analysis", "functions", "theorems")

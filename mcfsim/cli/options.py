@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 from typer import Argument, Option
 
@@ -112,7 +112,8 @@ def _type(setting: inspect.Parameter) -> type | None:
     if setting.annotation in (int, float):
         found: type = setting.annotation
         return found
-    return str if str in (setting.annotation, *get_args(setting.annotation)) else None
+    union = () if get_origin(setting.annotation) is tuple else get_args(setting.annotation)
+    return str if str in (setting.annotation, *union) else None
 
 
 def _default(setting: inspect.Parameter) -> str:

@@ -124,7 +124,7 @@ class Declaration(ABC):
     ranges : mapping of str to Interval
         The numeric hyperparameters and their intervals, checked when an instance is made.
     staged : bool
-        Whether its step contains means, so that it is no straight line; see `mcfsim.optim.staged.Staged`.
+        Whether its step is no straight line; see `mcfsim.optim.staged.Staged`.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = ()
@@ -172,6 +172,14 @@ class Declaration(ABC):
     def parts(self, slot: str, shape: tuple[int, ...]) -> Mapping[str, Granularity]:
         """Return the parts that a slot keeps of a tensor of a shape: granularities by name, in order."""
         return {slot: Granularity.ELEMENT}
+
+    def viewed(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape as which a step takes a tensor: its own, or one of as many elements."""
+        return shape
+
+    def of_shape(self, scalars: Any, shape: tuple[int, ...]) -> Any:
+        """Return the scalars of a tensor's step, from those that `scalars` returns for any tensor."""
+        return scalars
 
     @classmethod
     def keeps(cls, slot: str) -> bool:

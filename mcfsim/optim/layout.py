@@ -199,15 +199,16 @@ class StateSlices:
         size, found = 0, dict[str, dict[str, slice]]()
         for tensor, shape in layout.shapes.items():
             found[tensor] = {}
-            for name, over in hyper.parts(slot, shape).items():
-                count = over.count(shape)
+            viewed = hyper.viewed(tensor, shape)
+            for name, over in hyper.parts(slot, viewed).items():
+                count = over.count(viewed)
                 found[tensor][name] = slice(size, size + count)
                 size += count
         return cls(found, size)
 
     def tensor(self, name: str) -> slice:
-        """Return the place of all parts of a tensor."""
-        parts = list(self.slices[name].values())
+        """Return the place of all parts of a tensor; it is empty if nothing is kept."""
+        parts = list(self.slices[name].values()) or [slice(0, 0)]
         return slice(parts[0].start, parts[-1].stop)
 
     def every(self) -> list[slice]:

@@ -1,9 +1,9 @@
-"""Declarations of optimizers whose step has stages with means between them, and the means."""
+"""Declarations of optimizers whose step has stages, with means or other numbers of matrices between them."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -44,7 +44,7 @@ class Stage:
         What each number belongs to. A number of a coarser granularity is shared: a row's by its elements.
     takes : tuple of str
         The names that it may read: ``"gradient"``; ``"parameter"``, ``"extra"`` and parts of slots, which
-        are tuples of components; and results of earlier stages and means.
+        are tuples of components; and results of earlier stages and `Gathered` numbers.
     """
 
     text: Text
@@ -58,32 +58,71 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A mean of numbers that an earlier stage has computed, which later stages can read.
+class Gathered(ABC):
+    """Numbers made of whole rows, columns, matrices or tensors, which later stages can read.
 
     Parameters
     ----------
     name : str
-        The name of the mean.
+        The name of the numbers.
     of : str
-        The name of the numbers; of several components, the first is used.
+        The name of the numbers that they are made of, which an earlier stage has computed; of several
+        components, the first is used.
     over : Granularity
-        The part of a tensor over which each mean is taken.
+        What each number belongs to.
     role : {"v", "update"}
-        The role whose arithmetic rounds the mean, once, from the exact sum or the accumulator's sum.
-    accumulator : Accumulator, optional
-        Sums the numbers, in row-major order; by default the sum is exact.
+        The role whose arithmetic they are values of.
     """
 
     name: str
     of: str
     over: Granularity
     role: Literal["v", "update"]
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """A description."""
+
+    @abstractmethod
+    def taken(self, ar: Arithmetic, x: NDArray[Any], target: Shape) -> NDArray[Any]:
+        """Return the numbers, an array of a shape, for an array of three indices; see `Granularity`."""
+
+    @abstractmethod
+    def check(self, ar: Arithmetic) -> None:
+        """Raise an error if an arithmetic cannot be used."""
+
+
+@dataclass(frozen=True)
+class Mean(Gathered):
+    """A mean over each row, column, matrix or the tensor, rounded once from the exact or accumulated sum.
+
+    Parameters
+    ----------
+    name, of, over, role
+        As for `Gathered`.
+    accumulator : Accumulator, optional
+        Sums the numbers, in row-major order; by default the sum is exact.
+    """
+
     accumulator: Accumulator | None = None
+
+    @property
+    def what(self) -> str:
+        """A description."""
+        return f"mean of {self.of}, rounded once"
+
+    def taken(self, ar: Arithmetic, x: NDArray[Any], target: Shape) -> NDArray[Any]:
+        """Return the means."""
+        return mean(ar, x, target, self.accumulator)
+
+    def check(self, ar: Arithmetic) -> None:
+        """Raise an error unless the arithmetic can round means once; see `check_mean`."""
+        check_mean(ar, self.accumulator)
 
 
 class Staged(Declaration):
-    """Hyperparameters of an optimizer whose step contains means over rows, columns or whole tensors.
+    """Hyperparameters of an optimizer whose step contains numbers made of whole rows, columns or matrices.
 
     `simulate` and the command line know a subclass in a module of `mcfsim.optim` by its name, and also one
     from elsewhere that is handed to them. `mcfsim.torch` has no such optimizers.
@@ -92,18 +131,18 @@ class Staged(Declaration):
     staged: ClassVar[bool] = True
 
     @abstractmethod
-    def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Mean, ...]:
+    def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
         """Return a tensor's step; it computes "parameter", "extra", "update" and the parts of slots."""
 
     def step(self, *given: Any) -> NoReturn:
         """Raise TypeError: the step is no straight line."""
         raise TypeError(
-            f"a step of {type(self).__name__} is no straight line: between its stages there are means over "
-            "whole rows, columns or tensors"
+            f"a step of {type(self).__name__} is no straight line: between its stages it takes numbers made "
+            "of whole rows, columns or matrices"
         )
 
 
-def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Mean, ...]:
+def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
     """Return a tensor's step; a straight line is one stage, which takes the state by its fields' names."""
     if isinstance(hyper, Staged):
         return hyper.stages(shape)
@@ -116,14 +155,14 @@ def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Mean,
     return (Stage(step, Granularity.ELEMENT, (*State._fields, "gradient")),)
 
 
-#: Functions that run a stage on arrays of one shape by name, and take a mean of an array; the first argument
-#: is the place in the step.
+#: Functions that run a stage on arrays of one shape by name, and make numbers of a whole array; the first
+#: argument is the place in the step.
 CarryOut = Callable[[int, Stage, dict[str, Any]], dict[str, Any]]
-TakeMean = Callable[[int, Mean, NDArray[Any], Shape], NDArray[Any]]
+Gather = Callable[[int, Gathered, NDArray[Any], Shape], NDArray[Any]]
 
 
 def in_stages(
-    hyper: Declaration, shape: tuple[int, ...], known: Known, carry_out: CarryOut, take_mean: TakeMean
+    hyper: Declaration, shape: tuple[int, ...], known: Known, carry_out: CarryOut, gather: Gather
 ) -> dict[str, Any]:
     """Make the step of one tensor, and return all of its results by name.
 
@@ -135,8 +174,8 @@ def in_stages(
         The shape of the tensor, which is not empty.
     known : mapping of str to array, or tuple of arrays
         The gradient and the state, as vectors.
-    carry_out, take_mean : callable
-        Functions that run stages and take means, on arrays of three indices (see `Granularity`).
+    carry_out, gather : callable
+        Functions that run stages and gather numbers, on arrays of three indices (see `Granularity`).
 
     Returns
     -------
@@ -151,10 +190,10 @@ def in_stages(
     }
     for place, item in enumerate(stages_of(hyper, shape)):
         target = item.over.shape(whole)
-        if isinstance(item, Mean):
+        if isinstance(item, Gathered):
             numbers = found[item.of]
             leading = numbers[0] if isinstance(numbers, tuple) else numbers
-            found[item.name] = take_mean(place, item, leading, target)
+            found[item.name] = gather(place, item, leading, target)
         else:
             given = {name: mapped(partial(np.broadcast_to, shape=target), found[name]) for name in item.takes}
             found |= carry_out(place, item, given)

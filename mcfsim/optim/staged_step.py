@@ -13,7 +13,7 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import flat, mapped
 from mcfsim.optim.declaration import Granularity, Shape
 from mcfsim.optim.layout import Layout, in_stripes, offsets, parts_of
-from mcfsim.optim.staged import Mean, Stage, check_mean, in_stages, mean, stages_of
+from mcfsim.optim.staged import Gathered, Stage, in_stages, stages_of
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import Roles, Strategy
@@ -41,17 +41,18 @@ class StagedSteps:
     Raises
     ------
     ValueError, UnsupportedFormatError
-        If a mean cannot be rounded once, see `mcfsim.optim.staged.check_mean`.
+        If what a step gathers cannot be computed in its arithmetic, see `mcfsim.optim.staged.Gathered`.
     """
 
     def __init__(self, compiled: CompiledStep, roles: Roles, layout: Layout) -> None:
         self.compiled, self.hyper, self.layout = compiled, compiled.hyper, layout
         self.parts = parts_of(self.hyper, layout)
         self.offsets = offsets(layout)
-        for shape in layout.shapes.values():
+        self.shapes = {name: self.hyper.viewed(name, shape) for name, shape in layout.shapes.items()}
+        for shape in self.shapes.values():
             for item in stages_of(self.hyper, shape):
-                if isinstance(item, Mean):
-                    check_mean(roles.of(item.role), item.accumulator)
+                if isinstance(item, Gathered):
+                    item.check(roles.of(item.role))
 
     def planned(
         self,
@@ -88,8 +89,9 @@ class StagedSteps:
         received = self.compiled.received(gradient)
         made = {}
         for name, part in tensors.items():
-            given = roles, scalars[part.stop <= edge]
-            found = self.compiled.bound_loops(*given, gradient, self.layout.shapes[name], count, ahead)
+            shape = self.shapes[name]
+            given = roles, self.hyper.of_shape(scalars[part.stop <= edge], shape)
+            found = self.compiled.bound_loops(*given, gradient, shape, count, ahead)
             bound = {place: (item.loop.on_threads(threads), item.results) for place, item in found.items()}
             made[name] = _Tensor(strategy, *given, count, threads, self.offsets[name], bound)
 
@@ -101,8 +103,8 @@ class StagedSteps:
                 }
                 known["gradient"] = gradient[part] if received is None else read(gradient[part], received)
                 with np.errstate(all="ignore"):
-                    shape = self.layout.shapes[name]
-                    found = in_stages(self.hyper, shape, known, made[name].carry_out, made[name].take_mean)
+                    tensor = made[name]
+                    found = in_stages(self.hyper, self.shapes[name], known, tensor.carry_out, tensor.gather)
                 for label, at, vectors, fmt in places:
                     for x, new in zip(vectors, found[label], strict=True):
                         write(x[at], new.reshape(-1), fmt)
@@ -124,7 +126,7 @@ class StagedSteps:
 
 @dataclass
 class _Tensor:
-    """A runner of the stages and means of one tensor's step."""
+    """A runner of one tensor's step."""
 
     strategy: Strategy
     roles: Roles
@@ -164,10 +166,10 @@ class _Tensor:
         assert named is not None
         return {label: mapped(lambda _: next(joined), x) for label, x in named.items()}
 
-    def take_mean(self, place: int, item: Mean, x: Array, target: Shape) -> Array:
-        """Return the means that `item` describes of an array."""
+    def gather(self, place: int, item: Gathered, x: Array, target: Shape) -> Array:
+        """Return the numbers that `item` describes of an array."""
         ar = self.roles.of(item.role).on_block(self.count, self._first(place, item.over))
-        return mean(ar, x, target, item.accumulator)
+        return item.taken(ar, x, target)
 
     def _first(self, place: int, over: Granularity) -> int:
         """Return the index of the first random word for a part of the step."""

@@ -19,7 +19,7 @@ from mcfsim.compile.program import Program, Register, Scalar, flat, mapped
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration, check_addition, components
-from mcfsim.optim.staged import Known, Mean, Stage, Staged, Text, stages_of
+from mcfsim.optim.staged import Gathered, Known, Stage, Staged, Text, stages_of
 from mcfsim.optim.state import grid_of, steps_of, with_steps
 from mcfsim.optim.strategies import FLOAT32, Roles, Strategy
 from mcfsim.optim.vectors import Vector, is_packed, read, write
@@ -128,7 +128,7 @@ def record_stages(
         formats["extra"] = (grid_of(bits),)
     kind, found = type(hyper).__name__.lower(), {}
     for place, item in enumerate(stages_of(hyper, shape)):
-        if isinstance(item, Mean):
+        if isinstance(item, Gathered):
             formats[item.name] = roles.of(item.role).format
             continue
         name = f"{kind}.{item.name}" if hyper.staged else kind

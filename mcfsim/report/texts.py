@@ -16,7 +16,7 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.optim.declaration import Declaration, optimizers
-from mcfsim.optim.staged import Mean, Stage, Staged
+from mcfsim.optim.staged import Gathered, Stage, Staged
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import numbers, record_stages, record_step, symbols
 from mcfsim.optim.strategies import strategy as strategy_named
@@ -194,17 +194,17 @@ def text_table() -> list[dict[str, str]]:
 
 
 def stage_table(name: str) -> list[dict[str, str]]:
-    """Return one row of strings per stage and mean of an optimizer's step: of a matrix, then of a vector."""
+    """Return one row of strings per part of an optimizer's step: of a matrix, then of a vector."""
     kind: Any = optimizers()[name]
     rows = []
     for shape in _SHAPES:
         for item in kind().stages(shape):
-            mean = isinstance(item, Mean)
-            what = f"mean of {item.of}, rounded once" if mean else (inspect.getdoc(item.text) or "")
+            gathered = isinstance(item, Gathered)
+            what = item.what if gathered else (inspect.getdoc(item.text) or "")
             rows.append(
                 {
                     "of a": "matrix" if len(shape) > 1 else "vector",
-                    "made": item.name if mean else f"{name}.{item.name}",
+                    "made": item.name if gathered else f"{name}.{item.name}",
                     "for each": item.over.name.lower(),
                     "what": what.partition("\n")[0],
                 }

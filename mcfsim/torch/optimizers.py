@@ -114,7 +114,7 @@ def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
     Raises
     ------
     AttributeError
-        If its step takes means over rows, columns or tensors, which PyTorch tensors do not support here.
+        If its step takes numbers made of whole rows, columns or matrices.
     """
     declared = optimizers().get(name.lower())
     if declared is None or declared.__name__ != name:

@@ -14,7 +14,7 @@ from mcfsim.backends.factory import arithmetic
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout, parts_of
-from mcfsim.optim.staged import Mean, Stage, Staged, in_stages, mean, stages_of
+from mcfsim.optim.staged import Gathered, Stage, Staged, in_stages, stages_of
 from mcfsim.optim.state import State
 from mcfsim.optim.strategies import STRATEGIES, Roles
 from mcfsim.protocol import Arithmetic
@@ -29,7 +29,7 @@ Components = Sequence[NDArray[Any]]
 
 @dataclass(frozen=True)
 class WideStep:
-    """A step of an optimizer's own algorithm, in one arithmetic that also sums the means: binary64 or mpmath.
+    """A step of an optimizer's own algorithm, in one arithmetic for all of it: binary64 or mpmath.
 
     Parameters
     ----------
@@ -67,15 +67,16 @@ class WideStep:
             first, *others = (ar.round(x[part]) for x in self.state[label])
             return (sum(others, first),)
 
-        def take_mean(place: int, item: Mean, x: Any, target: Any) -> NDArray[Any]:
-            return mean(ar, x, target)
+        def gather(place: int, item: Gathered, x: Any, target: Any) -> NDArray[Any]:
+            return item.taken(ar, x, target)
 
         for name in layout.slices if chosen is None else chosen:
-            part, shape = layout.slices[name], layout.shapes[name]
+            part, shape = layout.slices[name], self.hyper.viewed(name, layout.shapes[name])
             if part.start == part.stop:
                 continue
             decayed = part.stop <= layout.decayed_size
             scalars = self.hyper.scalars(roles, EXACT, self.step, self.rate, decayed=decayed)
+            scalars = self.hyper.of_shape(scalars, shape)
             known: dict[str, Any] = {**dict.fromkeys(State._fields, ()), "gradient": self.gradient[part]}
             known["parameter"] = total("parameter", part)
             for slot, parts in slots.items():
@@ -85,7 +86,7 @@ class WideStep:
                 return stage.text(roles, EXACT, given, scalars)
 
             with np.errstate(all="ignore"):
-                found = in_stages(self.hyper, shape, known, carry_out, take_mean)
+                found = in_stages(self.hyper, shape, known, carry_out, gather)
             yield name, found
 
     def whole_tensors(self) -> list[str]:
@@ -93,7 +94,7 @@ class WideStep:
         chosen: dict[Any, str] = {}
         for name, shape in sorted(self.layout.shapes.items(), key=lambda item: math.prod(item[1])):
             if math.prod(shape) and self._is_finite(name):
-                chosen.setdefault(stages_of(self.hyper, shape), name)
+                chosen.setdefault(stages_of(self.hyper, self.hyper.viewed(name, shape)), name)
         return list(chosen.values())
 
     def _is_finite(self, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -232,9 +232,11 @@ class Setup:
 
 def _as_data(value: Any) -> Any:
     """Return a part of a setup as JSON data."""
-    if isinstance(value, tuple):
-        return [asdict(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {name: _as_data(item) for name, item in value.items()}
+    return [_as_data(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _clip(clip: Any) -> float | None:

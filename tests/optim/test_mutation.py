@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+from dataclasses import fields
 from functools import cache, partial
 from itertools import pairwise, product
 from types import ModuleType
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.optim import adafactor, on_grid
+from mcfsim.optim import adafactor, muon, newton_schulz, on_grid
+from mcfsim.optim.layout import Layout, bytes_per_parameter
 from mcfsim.optim.stored import Reach, WeightGrid
 from mcfsim.optim.strategies import FLOAT32
 from mcfsim.oracle import operate
@@ -20,6 +22,7 @@ from tests.shared.alterations import alterations, usual, with_altered
 
 from . import on_grid_reference as judge
 from . import test_adafactor as stages
+from . import test_muon as matrices
 from .test_adafactor import GIVEN, KINDS, MIXED, assert_judged
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -70,7 +73,9 @@ METHODS |= following("ELEMENT ROW COLUMN ROW", "MATRIX TENSOR MATRIX")
 KNOWN = following("square g square", "rows row_mean all_rows row_mean", "column_mean columns", "share g")
 KNOWN |= following("direction_mean weight_mean direction_mean", "direction clip size clip", "variance g")
 KNOWN |= following("v update v")
+KNOWN |= following("factor direction factor", "m gradient")
 SCALARS = following("beta2 gain2 beta1 gain1 beta2", "epsilon threshold least_scale rate decay rate")
+SCALARS |= following("momentum gain momentum", "length shrinkage length")
 #: Those that change no bit.
 SAME = {
     # The update has the format of m, and so of g.
@@ -85,11 +90,43 @@ SAME = {
 }
 
 
+#: Of Muon's text, those that change no bit.
+SAME_OF_MUON = {
+    # A decay of zero adds zero.
+    "turned: scalars.shrinkage -> scalars.length",
+    # Factors are rounded to nearest even, and draw no words.
+    "Muon.stages: Granularity.ELEMENT -> Granularity.ROW",
+}
+SAME_OF_ITERATIONS = {
+    # NumPy takes any negative length for the one to be found.
+    *("_each: 1 -> 2", "_Steps._norm: 1 -> 2", "orthogonalize: 1 -> 2"),
+    # A norm has no sign, and its exact sum is found in two ways.
+    *("_Steps._norm: False -> True", "_Steps._norm: True -> False"),
+    "_Steps._normalised: divisor < least -> divisor <= least",
+    # What the first component leaves is exact in either format, but for its rounding to the iterate's.
+    "_Steps._stored: self.wide -> self.iterate",
+    "lost_orthogonality: given.shape[0] > given.shape[1] -> given.shape[0] >= given.shape[1]",
+}
+EMPTY = Layout({"e": np.zeros(0)})
+
+
+def of_iterations(node):
+    """Yield what a node of an iteration's text is exchanged for."""
+    yield from usual(node)
+    match node:
+        case ast.Attribute(value=of, attr=name, ctx=ast.Load()) if name in METHODS:
+            yield ast.Attribute(of, METHODS[name], node.ctx)
+        case ast.Attribute(value=of, attr=name, ctx=ast.Load()) if name in ("wide", "iterate"):
+            yield ast.Attribute(of, "iterate" if name == "wide" else "wide", node.ctx)
+        case ast.Name(name, ctx=ast.Load()) if name in ("a", "b", "c"):
+            yield ast.Name("cab"["abc".index(name)], node.ctx)
+
+
 def of_stages(node):
     """Yield what a node of Adafactor's text is exchanged for; what it warns of is asked elsewhere."""
     yield from usual(node)
     match node:
-        case ast.Attribute(value=ast.Name("scalars") as of, attr=name):
+        case ast.Attribute(value=ast.Name("scalars") as of, attr=name) if name in SCALARS:
             yield ast.Attribute(of, SCALARS[name], node.ctx)
         case ast.Attribute(value=of, attr=name, ctx=ast.Load()) if name in METHODS:
             yield ast.Attribute(of, METHODS[name], node.ctx)
@@ -118,6 +155,40 @@ def test_adafactor_with_one_thing_altered_is_told_from_it(part, assert_same):
         assert_judged(assert_same, hyper, mcf.strategy("collage-plus"), judge=own, make=few, steps=3)
 
     assert survivors(adafactor, of_stages, check, part, 6) == dealt(SAME, part, 6)
+
+
+# -- Muon ----------------------------------------------------------------------------------------------------
+PARTS_OF_MUON = 3
+
+
+@pytest.mark.parametrize("part", range(PARTS_OF_MUON))
+@pytest.mark.sampled(3, each=False)
+@pytest.mark.costly("each altered text takes steps")
+def test_muon_with_one_thing_altered_is_told_from_it(part, assert_same):
+    def check(module):
+        for own in matrices.KINDS.values():
+            hyper = module.Muon(**{x.name: getattr(own, x.name) for x in fields(own)})
+            for strategy in (MIXED, "fp32-master"):
+                matrices.assert_judged(assert_same, hyper, strategy, steps=2, judge=own)
+        assert bytes_per_parameter(module.Muon(), mcf.strategy("fp32"), EMPTY) == 16
+
+    assert survivors(muon, of_stages, check, part, PARTS_OF_MUON) == dealt(SAME_OF_MUON, part, PARTS_OF_MUON)
+
+
+@pytest.mark.parametrize("part", range(PARTS_OF_MUON))
+@pytest.mark.sampled(3, each=False)
+@pytest.mark.costly("each altered text runs iterations")
+def test_iterations_with_one_thing_altered_are_told_from_them(part, assert_same):
+    def check(module):
+        for own in matrices.ITERATIONS.values():
+            how = module.NewtonSchulz(**{x.name: getattr(own, x.name) for x in fields(own)})
+            for shape in ((2, 3), (4, 3), (3, 3)):
+                matrices.assert_iterated(assert_same, how, own, shape, module.orthogonalize)
+        matrices.assert_measured(module)
+        matrices.assert_formulas(module.NewtonSchulz)
+
+    found = survivors(newton_schulz, of_iterations, check, part, PARTS_OF_MUON)
+    assert found == dealt(SAME_OF_ITERATIONS, part, PARTS_OF_MUON)
 
 
 # -- weights on grids ----------------------------------------------------------------------------------------

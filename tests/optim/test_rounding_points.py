@@ -129,3 +129,19 @@ def test_stages_make_the_declared_operations_and_no_others():
     # Gradient, weight, and update twice; means of 2 rows, 3 columns, all of them and two more.
     counted = {"round": 4 * 6 + 2 + 3 + 1 + 2, "sqrt": 6 + 2, "fma": 2 + 3 + 2}
     assert {name: meter.tallies[name].elements for name in counted} == counted
+
+
+@pytest.mark.parametrize(("nesterov", "decay"), [(True, 0.1), (False, 0.0)])
+def test_stages_of_muon_make_the_declared_operations_around_the_iteration(nesterov, decay):
+    hyper = mcf.Muon(nesterov=nesterov, weight_decay=decay)
+    made = [operation for _, _, operation in points_of(hyper)]
+    if not nesterov:
+        made = [*made[:3], "mul"]  # the direction is the momentum, and nothing decays
+    before = 5 if nesterov else 3
+    found = trace(hyper, "plain")
+    roles = ["moments"] * 3 + ["update"] * 2
+    assert found[:before] == list(zip(roles, made[:before], strict=False))
+    rest = [("update", operation) for operation in made[before:]]
+    assert found[-len(rest) - 2 :] == [*rest, ("parameter", "round"), ("parameter", "add")]
+    # Between them the iteration's own, in formats of its own, and the factor rounded for the update.
+    assert {role for role, _ in found[before : -len(rest) - 2]} == {"update"}

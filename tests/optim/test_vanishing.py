@@ -9,6 +9,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim import SGD, AdamW, Optimizer, Rounding, VanishingScalarWarning, strategy
 from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategies import Stored
 from mcfsim.oracle import round_fraction
 
@@ -92,7 +93,8 @@ def test_stochastic_rounding_warns_of_what_no_draw_saves():
 def test_every_optimizer_warns_of_what_enters_its_steps(kind):
     """Of the defaults the epsilons are zero in float16, each in the format in which it is used."""
     wide = Stored("float32")
-    for strategies, warns in (({}, True), ({"m": wide}, kind is not AdamW), ({"v": wide}, kind is AdamW)):
+    by_m = kind in (AdamW, Muon)
+    for strategies, warns in (({}, True), ({"m": wide}, not by_m), ({"v": wide}, by_m)):
         chosen = strategy(mcf.Strategy("mine", **strategies), "float16")
         expected = {"epsilon"} if warns and hasattr(kind, "epsilon") else set()
         assert named(warned(Optimizer, kind(), chosen, START)) == expected

@@ -177,7 +177,7 @@ class Declaration(ABC):
         """Return the shape as which a step takes a tensor: its own, or one of as many elements."""
         return shape
 
-    def of_shape(self, scalars: Any, shape: tuple[int, ...]) -> Any:
+    def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
         """Return the scalars of a tensor's step, from those that `scalars` returns for any tensor."""
         return scalars
 

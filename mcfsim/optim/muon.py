@@ -203,7 +203,7 @@ class Muon(Staged):
             **others,
         )
 
-    def of_shape(self, scalars: MuonScalars, shape: tuple[int, ...]) -> MuonScalars:
+    def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
         """Return the scalars of a tensor's step: with the factor of a matrix's rate."""
         if len(shape) < 2:
             return scalars

@@ -161,9 +161,12 @@ class NewtonSchulz:
             stays one, unless epsilon is zero in the iterate's format: then it becomes NaN.
         """
         tall = x.shape[-2] > x.shape[-1]
-        steps = _Steps(ar, self)
-        found = steps.iterated(np.swapaxes(x, -1, -2) if tall else x)
+        found = self.steps(ar).iterated(np.swapaxes(x, -1, -2) if tall else x, in_rows=not tall)
         return np.swapaxes(found, -1, -2) if tall else found
+
+    def steps(self, ar: Arithmetic) -> Iterating:
+        """Return the operations of the iteration."""
+        return Iterating(ar, self)
 
 
 def _coefficients(given: object) -> Coefficients:
@@ -188,7 +191,7 @@ def _coefficients(given: object) -> Coefficients:
 Parts = tuple[Array, ...]
 
 
-class _Steps:
+class Iterating:
     """The operations of an iteration, in formats or in one exact or native arithmetic."""
 
     def __init__(self, ar: Arithmetic, how: NewtonSchulz) -> None:
@@ -200,21 +203,25 @@ class _Steps:
         self.iterate = ar if self.plain else ar.like(fmt, Rounding())
         self.wide = ar if self.plain else ar.like(how.accumulator.format, Rounding())
 
-    def iterated(self, x: Array) -> Array:
-        """Return what the iterations make of matrices with no more rows than columns."""
+    def iterated(self, x: Array, *, in_rows: bool) -> Array:
+        """Return what the iterations make of matrices with no more rows than columns.
+
+        In memory, rows of x are contiguous if `in_rows`, otherwise columns: some products depend on it.
+        """
         now = self._normalised(x)
         for a, b, c in self.how.iterations:
-            square = self._stored(self._product(now, _turned(now)))
+            square = self._stored(self.product(now, _turned(now), in_rows, not in_rows))
             if self.how.fused:
-                scaled = _each(self.wide.mul, self._product(square, square), c)
+                scaled = _each(self.wide.mul, self.product(square, square), c)
                 mixed = self._joined(square, b, scaled)
-                now = self._joined(now, a, self._product(mixed, now))
+                now = self._joined(now, a, self.product(mixed, now, True, in_rows))
             else:
                 it = self.iterate
-                (scaled,) = self._stored(self._product((_each(it.mul, square[0], c),), square))
+                (scaled,) = self._stored(self.product((_each(it.mul, square[0], c),), square))
                 mixed = (_each(it.add, _each(it.mul, square[0], b), scaled),)
-                (moved,) = self._stored(self._product(mixed, now))
+                (moved,) = self._stored(self.product(mixed, now, True, in_rows))
                 now = (_each(it.add, _each(it.mul, now[0], a), moved),)
+            in_rows = True
         return _each(self.ar.round, self._whole(now))
 
     def _normalised(self, x: Array) -> Parts:
@@ -247,8 +254,11 @@ class _Steps:
             root = native.make_odd(*native.sqrt(total))
         return _each(ar.round, root)
 
-    def _product(self, x: Parts, y: Parts) -> Array:
-        """Return matrix products as the accumulator sums them; of components, but for the smallest terms."""
+    def product(self, x: Parts, y: Parts, first: bool = True, second: bool = True) -> Array:
+        """Return matrix products as the accumulator sums them; of components, but for the smallest terms.
+
+        `first` and `second` say whether the rows of x and of y are contiguous in memory.
+        """
         if self.plain:
             return np.asarray(np.matmul(x[0], y[0]))
         pairs = [(i, j) for i in range(len(x)) for j in range(len(y)) if i + j < len(x)]

@@ -90,7 +90,7 @@ class StagedSteps:
         made = {}
         for name, part in tensors.items():
             shape = self.shapes[name]
-            given = roles, self.hyper.of_shape(scalars[part.stop <= edge], shape)
+            given = roles, self.hyper.of_shape(roles, scalars[part.stop <= edge], shape)
             found = self.compiled.bound_loops(*given, gradient, shape, count, ahead)
             bound = {place: (item.loop.on_threads(threads), item.results) for place, item in found.items()}
             made[name] = _Tensor(strategy, *given, count, threads, self.offsets[name], bound)

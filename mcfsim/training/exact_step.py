@@ -76,7 +76,7 @@ class WideStep:
                 continue
             decayed = part.stop <= layout.decayed_size
             scalars = self.hyper.scalars(roles, EXACT, self.step, self.rate, decayed=decayed)
-            scalars = self.hyper.of_shape(scalars, shape)
+            scalars = self.hyper.of_shape(roles, scalars, shape)
             known: dict[str, Any] = {**dict.fromkeys(State._fields, ()), "gradient": self.gradient[part]}
             known["parameter"] = total("parameter", part)
             for slot, parts in slots.items():

@@ -99,12 +99,12 @@ SAME_OF_MUON = {
 }
 SAME_OF_ITERATIONS = {
     # NumPy takes any negative length for the one to be found.
-    *("_each: 1 -> 2", "_Steps._norm: 1 -> 2", "orthogonalize: 1 -> 2"),
+    *("_each: 1 -> 2", "Iterating._norm: 1 -> 2", "orthogonalize: 1 -> 2"),
     # A norm has no sign, and its exact sum is found in two ways.
-    *("_Steps._norm: False -> True", "_Steps._norm: True -> False"),
-    "_Steps._normalised: divisor < least -> divisor <= least",
+    *("Iterating._norm: False -> True", "Iterating._norm: True -> False"),
+    "Iterating._normalised: divisor < least -> divisor <= least",
     # What the first component leaves is exact in either format, but for its rounding to the iterate's.
-    "_Steps._stored: self.wide -> self.iterate",
+    "Iterating._stored: self.wide -> self.iterate",
     "lost_orthogonality: given.shape[0] > given.shape[1] -> given.shape[0] >= given.shape[1]",
 }
 EMPTY = Layout({"e": np.zeros(0)})

@@ -1,0 +1,129 @@
+"""Products of bfloat16 matrices as PyTorch 2.13 sums them on a CPU with AVX512_BF16: orders, bit for bit.
+
+Which order it is depends on the number of products and on how the operands lie in memory. oneDNN makes the
+larger matrix products, loops of ATen the smaller ones. On other processors and in other versions the orders
+are others; there an error is at most ``k 2**-24 sum |a b|``, as of any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.kernels import native
+
+Array = NDArray[Any]
+Single = NDArray[np.float32]
+
+#: With more products than this, oneDNN makes them, and flushes subnormal numbers.
+SMALL = 4096
+#: How many products it sums at a time; of rows of more than twice as many, twice as many.
+BLOCK = 512
+_LEAST = np.float32(2.0**-126)
+
+
+def matmul(a: Array, b: Array, *, rows: tuple[bool, bool] = (True, True)) -> Single:
+    """Return a matrix product in binary32, before it is rounded to bfloat16.
+
+    Parameters
+    ----------
+    a, b : array, shapes (m, k) and (k, n)
+        Numbers of bfloat16, in float32.
+    rows : tuple of bool, optional
+        For each operand, whether its rows are contiguous in PyTorch's memory; if not, its columns are.
+
+    Returns
+    -------
+    array of float32, shape (m, n)
+        NaN and infinities come out as in IEEE arithmetic.
+    """
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    with np.errstate(all="ignore"):
+        if a.shape[0] * a.shape[1] * b.shape[1] > SMALL:
+            long = rows[0] and a.shape[1] > 2 * BLOCK
+            return _by_onednn(a, b, 2 * BLOCK if long else BLOCK)
+        if rows == (False, True):
+            return _chain(a, b, range(a.shape[1]))
+        return _by_registers(a, b) if rows == (True, False) else _by_lanes(a, b)
+
+
+def _by_onednn(a: Single, b: Single, block: int) -> Single:
+    """Chains of fused multiply-adds, the odd one of each pair first, whose sums are added in order."""
+    a, b = _flushed(a), _flushed(b)
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for start in range(0, a.shape[1], block):
+        stop = min(start + block, a.shape[1])
+        order = [j for pair in range(start, stop, 2) for j in (pair + 1, pair) if j < stop]
+        part = _chain(a, b, order, flush=True)
+        total = part if start == 0 else total + part
+    return total
+
+
+def _by_lanes(a: Single, b: Single) -> Single:
+    """Four chains, of every fourth product each; what is left goes to the first."""
+    length = a.shape[1]
+    whole = length - length % 4
+    first, *others = (
+        _chain(a, b, [*range(lane, whole, 4), *(range(whole, length) if lane == 0 else ())])
+        for lane in range(4)
+    )
+    for other in others:
+        first = first + other
+    return first
+
+
+def _by_registers(a: Single, b: Single) -> Single:
+    """Eight registers of eight lanes, halved in turn; then one register; the rest as a chain."""
+    length, total = a.shape[1], np.zeros((a.shape[0], b.shape[1]), np.float32)
+    long = length - length % 64
+    if long:
+        total = _halved(
+            _halved_registers([[range(r * 8 + i, long, 64) for i in range(8)] for r in range(8)], a, b)
+        )
+    middle = length - length % 16
+    if middle > long:
+        lanes = [_chain(a, b, range(long + i, middle, 8)) for i in range(8)]
+        total = total + _halved(lanes)
+    return _chain(a, b, range(middle, length), total)
+
+
+def _halved_registers(places: list[list[Iterable[int]]], a: Single, b: Single) -> list[Single]:
+    registers = [[_chain(a, b, lane) for lane in register] for register in places]
+    while len(registers) > 1:
+        half = len(registers) // 2
+        registers = [
+            [x + y for x, y in zip(registers[i], registers[i + half], strict=True)] for i in range(half)
+        ]
+    return registers[0]
+
+
+def _halved(lanes: list[Single]) -> Single:
+    """Return the sum of lanes, the upper half added to the lower one until one is left."""
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [lanes[i] + lanes[i + half] for i in range(half)]
+    return lanes[0]
+
+
+def _chain(
+    a: Single, b: Single, order: Iterable[int], total: Single | None = None, *, flush: bool = False
+) -> Single:
+    """Return sums of products by fused multiply-adds in an order."""
+    if total is None:
+        total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for j in order:
+        product = np.multiply(a[:, j, np.newaxis], b[j], dtype=np.float64)  # exact: of 16 bits
+        if flush:
+            product = np.where(np.abs(product) < _LEAST, product * 0, product)
+        nearest, residual = native.add(product, total.astype(np.float64))
+        finite = np.isfinite(residual)
+        total = native.make_odd(nearest, np.where(finite, residual, 0)).astype(np.float32)
+    return total
+
+
+def _flushed(x: Single) -> Single:
+    """Return numbers with zeros in place of subnormal ones."""
+    return np.where(np.abs(x) < _LEAST, x * 0, x)

@@ -13,6 +13,7 @@ ALONE = (
     ("rounding_points", "main"),
     ("long_sums", "main"),
     ("beta2_expansion", "main"),
+    ("lost_directions", "main"),
     ("precision_law", "draw"),
     ("audit_forecast", "main"),
     ("every_p", "main", ["--quick"]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from typer import Argument, Option
 
@@ -48,7 +48,12 @@ class KindOptions:
 
     def of(self, kind: str) -> dict[str, inspect.Parameter]:
         """Return the settings of a kind, by argument."""
-        parameters = inspect.signature(self.kinds[kind], eval_str=True).parameters
+        make = self.kinds[kind]
+        if is_dataclass(make):  # fields are read where they are declared, which may be another module
+            hints, given = get_type_hints(make), inspect.signature(make).parameters.items()
+            parameters = {name: item.replace(annotation=hints[name]) for name, item in given}
+        else:
+            parameters = dict(inspect.signature(make, eval_str=True).parameters)
         return {name: item for name, item in parameters.items() if _type(item) is not None}
 
     def parameters(self) -> list[inspect.Parameter]:

@@ -121,9 +121,9 @@ def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
         return None
     if declared.staged:
         raise AttributeError(
-            f"mcfsim.torch has no {name}: its steps have means over whole rows, columns or tensors in them, "
-            f"by stated sums, which are made of NumPy's arrays alone; mcfsim.Optimizer and mcfsim.simulate "
-            "take it"
+            f"mcfsim.torch has no {name}: its steps have numbers made of whole rows, columns or matrices in "
+            "them, by stated sums, which are made of NumPy's arrays alone; mcfsim.Optimizer and "
+            "mcfsim.simulate take it"
         )
     text = f"""{name} with its state stored, and its operations rounded, by a strategy.
 

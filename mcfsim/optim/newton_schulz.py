@@ -208,7 +208,7 @@ class Iterating:
 
         In memory, rows of x are contiguous if `in_rows`, otherwise columns: some products depend on it.
         """
-        now = self._normalised(x)
+        now = self._normalised(x, in_rows)
         for a, b, c in self.how.iterations:
             square = self._stored(self.product(now, _turned(now), in_rows, not in_rows))
             if self.how.fused:
@@ -224,10 +224,10 @@ class Iterating:
             in_rows = True
         return _each(self.ar.round, self._whole(now))
 
-    def _normalised(self, x: Array) -> Parts:
+    def _normalised(self, x: Array, in_rows: bool) -> Parts:
         it = self.iterate if self.how.components == 1 else self.wide
         x = _each(it.round, x)
-        divisor = self._norm(it, x)
+        divisor = self.norm(it, x, in_rows)
         if self.how.margin != 1:
             divisor = _each(it.mul, divisor, self.how.margin)
         if self.how.added:
@@ -238,7 +238,7 @@ class Iterating:
         found = _each(it.div, x, np.broadcast_to(divisor, x.shape))
         return self._stored(found)
 
-    def _norm(self, ar: Arithmetic, x: Array) -> Array:
+    def norm(self, ar: Arithmetic, x: Array, in_rows: bool) -> Array:
         """Return the Frobenius norm of each matrix, rounded once from the exact one; shape (stack, 1, 1)."""
         if self.plain:
             return _each(ar.sqrt, (x * x).sum(axis=(1, 2), keepdims=True))

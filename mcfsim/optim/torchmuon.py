@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
+from mcfsim.kernels.torch_products import matmul, norm
 from mcfsim.optim.declaration import Granularity, Shape
 from mcfsim.optim.muon import Muon, Orthogonal
 from mcfsim.optim.newton_schulz import Array, Iterating, NewtonSchulz, Parts
@@ -18,7 +19,6 @@ from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.optim.torchadamw import TorchAdamW, inner, torchadamw
 from mcfsim.protocol import Arithmetic
-from mcfsim.torch_products import matmul
 
 #: How many numbers of bfloat16 a vector of AVX-512 has.
 LANES = 32
@@ -26,10 +26,10 @@ LANES = 32
 
 @dataclass(frozen=True)
 class TorchNewtonSchulz(NewtonSchulz):
-    """The iteration of `torch.optim.Muon` in bfloat16, with its sums on a CPU: see `mcfsim.torch_products`.
+    """The iteration of `torch.optim.Muon` in bfloat16, with its sums on a CPU.
 
-    The parameters are those of `NewtonSchulz`; iterate, components, accumulator, fused, margin and added are
-    PyTorch's, and no others.
+    For these see `mcfsim.kernels.torch_products`. The parameters are those of `NewtonSchulz`; iterate,
+    components, accumulator, fused, margin and added are PyTorch's, and no others.
     """
 
     def __post_init__(self) -> None:
@@ -48,6 +48,14 @@ class TorchNewtonSchulz(NewtonSchulz):
 
 class _TorchIterating(Iterating):
     """The operations of PyTorch's iteration."""
+
+    def norm(self, ar: Arithmetic, x: Array, in_rows: bool) -> Array:
+        """Return the Frobenius norm of each matrix as PyTorch sums it, rounded; shape (stack, 1, 1)."""
+        if self.plain:
+            return super().norm(ar, x, in_rows)
+        laid = x if in_rows else np.swapaxes(x, -1, -2)
+        found = np.array([norm(matrix) for matrix in laid], np.float32)
+        return np.asarray(ar.round(found)).reshape(-1, 1, 1)
 
     def product(self, x: Parts, y: Parts, first: bool = True, second: bool = True) -> Array:
         """Return matrix products as PyTorch sums them."""

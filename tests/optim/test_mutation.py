@@ -99,9 +99,9 @@ SAME_OF_MUON = {
 }
 SAME_OF_ITERATIONS = {
     # NumPy takes any negative length for the one to be found.
-    *("_each: 1 -> 2", "Iterating._norm: 1 -> 2", "orthogonalize: 1 -> 2"),
+    *("_each: 1 -> 2", "Iterating.norm: 1 -> 2", "orthogonalize: 1 -> 2"),
     # A norm has no sign, and its exact sum is found in two ways.
-    *("Iterating._norm: False -> True", "Iterating._norm: True -> False"),
+    *("Iterating.norm: False -> True", "Iterating.norm: True -> False"),
     "Iterating._normalised: divisor < least -> divisor <= least",
     # How numbers lie in memory matters to PyTorch's sums alone.
     "Iterating.iterated: True -> False",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import mcfsim as mcf
-from mcfsim import torch_products
+from mcfsim.kernels import torch_products
 from mcfsim.optim import torchmuon
 from mcfsim.optim.torchmuon import TorchMuon, TorchNewtonSchulz
 
@@ -60,6 +60,31 @@ def test_products_are_those_of_pytorch(rows, count, assert_same):
         exact = mcf.matmul(a, b, mcf.Accumulator("float32", block=None), out_format="bfloat16")
         unlike, total = unlike + int((exact != theirs).sum()), total + theirs.size
     assert unlike > total / 2000  # the operands tell orders apart
+
+
+def near_the_middle(random, shape):
+    """Return numbers whose norm is near the middle of two numbers of bfloat16."""
+    x = low(random.standard_normal(shape) * random.uniform(0.5, 2))
+    for place in (0, 1):
+        length = np.linalg.norm(x.astype(np.float64))
+        unit = 2.0 ** (np.floor(np.log2(length)) - 7)
+        middle = (np.floor(length / unit) + 0.5) * unit
+        square = middle**2 - length**2 + float(x.flat[place]) ** 2
+        if square > 0:
+            x.flat[place] = low(np.sqrt(square))
+    return x
+
+
+@ordered
+@pytest.mark.parametrize("shape", [(5, 7), (9, 8), (31, 33), (16, 700), (700, 16)], ids=str)
+def test_norms_are_those_of_pytorch(shape):
+    random, unlike = np.random.default_rng(shape), 0
+    for _ in range(200):
+        x = near_the_middle(random, shape)
+        theirs = [y.norm().item() for y in (laid(x, True), laid(x, True).t())]
+        assert low(torch_products.norm(x)) == theirs[0] == theirs[1]
+        unlike += low(np.linalg.norm(x.astype(np.float64))) != theirs[0]
+    assert unlike > 0 or shape == (5, 7)  # the exact norm is rounded otherwise
 
 
 @pytest.mark.parametrize("rows", LAYOUTS)
@@ -122,7 +147,7 @@ def test_steps_are_those_of_pytorch(shape, dtype):
 @ordered
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("shape", [(4, 6), (40, 20), (24, 24)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 6), (40, 20), (24, 24), (16, 700)], ids=str)
 def test_thousands_of_steps_are_those_of_pytorch(shape, dtype):
     assert first_unlike(shape, dtype, 3000) is None
 

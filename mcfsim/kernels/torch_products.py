@@ -1,4 +1,4 @@
-"""Products of bfloat16 matrices as PyTorch 2.13 sums them on a CPU with AVX512_BF16: orders, bit for bit.
+"""Products and norms of bfloat16 as PyTorch 2.13 sums them on a CPU with AVX512_BF16: orders, bit for bit.
 
 Which order it is depends on the number of products and on how the operands lie in memory. oneDNN makes the
 larger matrix products, loops of ATen the smaller ones. On other processors and in other versions the orders
@@ -22,6 +22,8 @@ Single = NDArray[np.float32]
 SMALL = 4096
 #: How many products it sums at a time; of rows of more than twice as many, twice as many.
 BLOCK = 512
+#: How many partial sums a norm has.
+LANES = 8
 _LEAST = np.float32(2.0**-126)
 
 
@@ -48,6 +50,28 @@ def matmul(a: Array, b: Array, *, rows: tuple[bool, bool] = (True, True)) -> Sin
         if rows == (False, True):
             return _chain(a, b, range(a.shape[1]))
         return _by_registers(a, b) if rows == (True, False) else _by_lanes(a, b)
+
+
+def norm(x: Array) -> np.float32:
+    """Return the Euclidean norm of numbers of bfloat16 in binary32, before it is rounded to bfloat16.
+
+    Squares are summed in the order of memory, in eight lanes; then the lanes are added in order, and what is
+    left at the end. The error of the sum can move the rounding to bfloat16 from the exact norm's.
+
+    Parameters
+    ----------
+    x : array
+        Numbers of bfloat16, in float32, in the order of PyTorch's memory.
+    """
+    numbers = np.asarray(x, np.float32).reshape(-1)
+    with np.errstate(all="ignore"):
+        squares = numbers * numbers
+        whole = numbers.size // (2 * LANES) * (2 * LANES)
+        by_lane = np.concatenate([np.zeros((1, LANES), np.float32), squares[:whole].reshape(-1, LANES)])
+        # Accumulating adds one after another; a sum of NumPy would add in pairs.
+        lanes = np.add.accumulate(by_lane, axis=0, dtype=np.float32)[-1]
+        total = np.add.accumulate(np.concatenate([lanes, squares[whole:]]), dtype=np.float32)[-1]
+        return np.float32(np.sqrt(total))
 
 
 def _by_onednn(a: Single, b: Single, block: int) -> Single:

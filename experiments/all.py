@@ -14,6 +14,7 @@ ALONE = (
     ("long_sums", "main"),
     ("beta2_expansion", "main"),
     ("lost_directions", "main"),
+    ("reduced_gradients", "main"),
     ("precision_law", "draw"),
     ("audit_forecast", "main"),
     ("every_p", "main", ["--quick"]),

@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
+    from mcfsim.training.all_reduce import reduce
 
 __all__ = [
     "FORMATS",
@@ -100,6 +101,7 @@ __all__ = [
     "plot",
     "quantize",
     "record",
+    "reduce",
     "renormalize",
     "replay",
     "round_to",
@@ -118,7 +120,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
-    "Muon": "mcfsim.optim.muon",
+    **{"Muon": "mcfsim.optim.muon", "reduce": "mcfsim.training.all_reduce"},
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
 }
 _FOLDERS = ("analysis", "functions", "theorems")

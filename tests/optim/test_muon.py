@@ -94,14 +94,20 @@ def test_other_roundings_are_those_of_the_judge(rounding, assert_same):
     assert_judged(assert_same, KINDS["default"], "plain", rounding, steps=2)
 
 
+@lru_cache
+def iterated_by_the_judge(how, shape, scale):
+    """Return a matrix and what the judge makes of it."""
+    x = np.float32(scale * np.random.default_rng(shape).standard_normal(shape))
+    # The matrix enters in the format of what comes out.
+    fmt = how.accumulator.format if how.components > 1 else how.iterate
+    return x, np.array(Iteration(how)(mcf.round_to(x, fmt).tolist()))
+
+
 def assert_iterated(assert_same, how, own, shape, iterated=orthogonalize):
     """Compare with what the judge has for an iteration, or for that of another text."""
-    random = np.random.default_rng(shape)
     for scale in (1.0, 2.0**-40, 0.0)[: 1 if own == ITERATIONS["short sums"] else 3]:
-        x = np.float32(scale * random.standard_normal(shape))
-        # The matrix enters in the format of what comes out.
-        fmt = own.accumulator.format if own.components > 1 else own.iterate
-        assert_same(iterated(x, how), np.array(Iteration(own)(mcf.round_to(x, fmt).tolist())))
+        x, expected = iterated_by_the_judge(own, shape, scale)
+        assert_same(iterated(x, how), expected)
 
 
 @pytest.mark.parametrize("name", ITERATIONS)

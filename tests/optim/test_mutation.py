@@ -104,7 +104,8 @@ SAME_OF_ITERATIONS = {
     *("Iterating.norm: False -> True", "Iterating.norm: True -> False"),
     "Iterating._normalised: divisor < least -> divisor <= least",
     # How numbers lie in memory matters to PyTorch's sums alone.
-    "Iterating.iterated: True -> False",
+    *("Iterating.iterated: True -> False", "Iterating.iterated: not in_rows -> in_rows"),
+    "NewtonSchulz.__call__: not tall -> tall",
     # What the first component leaves is exact in either format, but for its rounding to the iterate's.
     "Iterating._stored: self.wide -> self.iterate",
     "lost_orthogonality: given.shape[0] > given.shape[1] -> given.shape[0] >= given.shape[1]",

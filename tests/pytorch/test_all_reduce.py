@@ -17,7 +17,7 @@ from tests.pytorch.reduced import DTYPES, SIZES, part
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.exhaustive), 4])
+@pytest.mark.parametrize("ranks", [4, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3))])
 @pytest.mark.costly("processes import PyTorch")
 @pytest.mark.slow
 def test_a_ring_has_the_bits_of_gloo(ranks, tmp_path, assert_same):

@@ -138,6 +138,7 @@ def first_unlike(shape, dtype, steps, hyper=None, **options):
 @ordered
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.costly("sums in a stated order are made term by term")
 def test_steps_are_those_of_pytorch(shape, dtype):
     assert first_unlike(shape, dtype, 4) is None

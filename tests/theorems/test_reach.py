@@ -186,7 +186,7 @@ def test_equivalent_cells_of_random_statements_are_alike(count):
     assert tried < 0.9 * everything
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.exhaustive)])
 def test_what_a_statement_asks_is_needed(count):
     """Without it, cells would be called equivalent that differ: this is what the tests above would find."""
     found = 0

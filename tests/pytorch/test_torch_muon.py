@@ -199,33 +199,39 @@ def test_without_nesterov_pytorch_normalises_the_momentum_that_it_keeps():
 
 
 class Nudged(torchmuon._TorchIterating):
-    """The iteration with one sum moved to the next number of bfloat16."""
+    """The iteration with one number of one product moved to the next number of bfloat16."""
 
-    place, calls = (0, 0), 0
+    calls, nth, random = 0, 0, None
 
     def product(self, x, y, first=True, second=True):
         found = super().product(x, y, first, second)
         type(self).calls += 1
-        if type(self).calls == 2:
+        if self.calls == self.nth:
             found = low(found)
-            where = (0, *self.place)
+            where = tuple(self.random.integers(0, size) for size in found.shape)
             found[where] = np.float32(found[where] * (1 + 2.0**-7))
         return found
 
 
-def test_one_unit_in_a_product_becomes_ten_thousandths_of_a_weight(monkeypatch):
-    """Why bits differ between devices (xpu-ops#4408): the iteration enlarges small singular values."""
+@pytest.mark.parametrize(
+    ("seeds", "least"), [(60, 2e-5), pytest.param(1500, 4.66e-4, marks=pytest.mark.exhaustive)]
+)
+def test_one_unit_in_a_product_becomes_ten_thousandths_of_a_weight(seeds, least, monkeypatch):
+    """Why devices differ: by 4.66e-4 at most of 3,000 seeds, say intel/torch-xpu-ops#4408 and PyTorch's test.
+
+    Its gradients have rank one, as those of a layer with one input. So any other direction is made of what
+    rounding leaves.
+    """
     most = 0.0
-    for seed in range(40):
+    for seed in range(seeds):
         random = np.random.default_rng(seed)
-        shape = (10, 5)
-        start, g = (np.float32(random.standard_normal(shape)) for _ in range(2))
+        g = np.float32(np.outer(random.standard_normal(2), random.standard_normal(3)))
+        Nudged.calls, Nudged.nth, Nudged.random = 0, int(random.integers(2, 16)), random
         made = []
-        for steps in (torchmuon._TorchIterating, Nudged):
-            monkeypatch.setattr(TorchNewtonSchulz, "steps", lambda self, ar, steps=steps: steps(ar, self))
-            Nudged.place, Nudged.calls = tuple(random.integers(0, 5, 2)), 0
-            ours = mcf.Optimizer(TorchMuon(), mcf.strategy("fp32"), {"w": start}, ["w"])
+        for kind in (torchmuon._TorchIterating, Nudged):
+            monkeypatch.setattr(TorchNewtonSchulz, "steps", lambda self, ar, kind=kind: kind(ar, self))
+            ours = mcf.Optimizer(TorchMuon(), mcf.strategy("fp32"), {"w": np.ones((2, 3))}, ["w"])
             ours.advance(ours.receive({"w": g}), 1e-3)
             made.append(ours.weights()["w"].astype(np.float64).copy())
         most = max(most, float(np.abs(made[0] - made[1]).max()))
-    assert 1e-6 < most < 1e-3
+    assert least < most < 1e-3

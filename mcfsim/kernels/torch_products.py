@@ -102,34 +102,21 @@ def _by_lanes(a: Single, b: Single) -> Single:
 def _by_registers(a: Single, b: Single) -> Single:
     """Eight registers of eight lanes, halved in turn; then one register; the rest as a chain."""
     length, total = a.shape[1], np.zeros((a.shape[0], b.shape[1]), np.float32)
-    long = length - length % 64
+    long, middle = length - length % 64, length - length % 16
     if long:
-        total = _halved(
-            _halved_registers([[range(r * 8 + i, long, 64) for i in range(8)] for r in range(8)], a, b)
-        )
-    middle = length - length % 16
+        lanes = [[_chain(a, b, range(r * 8 + i, long, 64)) for i in range(8)] for r in range(8)]
+        total = _halved(_halved(np.array(lanes)))
     if middle > long:
-        lanes = [_chain(a, b, range(long + i, middle, 8)) for i in range(8)]
-        total = total + _halved(lanes)
+        total = total + _halved(np.array([_chain(a, b, range(long + i, middle, 8)) for i in range(8)]))
     return _chain(a, b, range(middle, length), total)
 
 
-def _halved_registers(places: list[list[Iterable[int]]], a: Single, b: Single) -> list[Single]:
-    registers = [[_chain(a, b, lane) for lane in register] for register in places]
-    while len(registers) > 1:
-        half = len(registers) // 2
-        registers = [
-            [x + y for x, y in zip(registers[i], registers[i + half], strict=True)] for i in range(half)
-        ]
-    return registers[0]
-
-
-def _halved(lanes: list[Single]) -> Single:
-    """Return the sum of lanes, the upper half added to the lower one until one is left."""
-    while len(lanes) > 1:
-        half = len(lanes) // 2
-        lanes = [lanes[i] + lanes[i + half] for i in range(half)]
-    return lanes[0]
+def _halved(parts: Single) -> Single:
+    """Return the sum along the first axis, the upper half added to the lower one until one is left."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = parts[:half] + parts[half:]
+    return np.asarray(parts[0])
 
 
 def _chain(

@@ -18,7 +18,7 @@ from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.declaration import Granularity, Interval, Shape, Slot
 from mcfsim.optim.newton_schulz import NewtonSchulz
-from mcfsim.optim.staged import Gathered, Known, Stage, Staged
+from mcfsim.optim.staged import Gathered, Known, Stage, Staged, straight
 from mcfsim.optim.state import State, average, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
@@ -228,7 +228,7 @@ class Muon(Staged):
     def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
         """Return a tensor's step; see `ahead` and `turned` for its rounding points, and `adamw`."""
         if len(shape) < 2:
-            return (Stage(beside, Granularity.ELEMENT, ("gradient", "m", "v", "parameter", "extra")),)
+            return (BESIDE,)
         return (
             Stage(ahead if self.nesterov else momentum, Granularity.ELEMENT, ("gradient", "m")),
             Orthogonal("factor", "direction", Granularity.ELEMENT, "update", self.iteration),
@@ -267,12 +267,8 @@ def turned(roles: Roles, strategy: Strategy, known: Known, scalars: MuonScalars)
     return {"parameter": parameter, "extra": extra, "update": update}
 
 
-def beside(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
-    """Move what is no matrix by AdamW; see `mcfsim.optim.adamw.adamw`."""
-    state = State(known["parameter"], known["m"], known["v"], known["extra"])
-    new, update = adamw(roles, strategy, state, known["gradient"], scalars)
-    return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
-
+#: The step of what is no matrix.
+BESIDE = straight(adamw)
 
 #: The rounding points of a matrix's step with decay and Nesterov's direction, without the strategy's addition
 #: and those of the iteration: stage, name, operation.

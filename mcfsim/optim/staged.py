@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
@@ -18,7 +18,7 @@ from mcfsim.kernels import native
 from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration, Granularity, Shape, stacked
-from mcfsim.optim.state import State
+from mcfsim.optim.state import State, Step
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator, matmul
 from mcfsim.protocol import Arithmetic
@@ -142,17 +142,21 @@ class Staged(Declaration):
         )
 
 
-def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
-    """Return a tensor's step; a straight line is one stage, which takes the state by its fields' names."""
-    if isinstance(hyper, Staged):
-        return hyper.stages(shape)
+def straight(step: Callable[..., Step]) -> Stage:
+    """Return a step that is a straight line as one stage, which takes the state by its fields' names."""
 
-    def step(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
+    @wraps(step)
+    def text(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
         old = State(*(known[label] for label in State._fields))
-        new, update = hyper.step(roles, strategy, old, known["gradient"], scalars)
+        new, update = step(roles, strategy, old, known["gradient"], scalars)
         return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
 
-    return (Stage(step, Granularity.ELEMENT, (*State._fields, "gradient")),)
+    return Stage(text, Granularity.ELEMENT, (*State._fields, "gradient"))
+
+
+def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
+    """Return a tensor's step; a straight line is one stage."""
+    return hyper.stages(shape) if isinstance(hyper, Staged) else (straight(hyper.step),)
 
 
 #: Functions that run a stage on arrays of one shape by name, and make numbers of a whole array; the first

@@ -72,17 +72,27 @@ def _let_in(ar: Arithmetic) -> Callable[[float], float]:
     return float if fmt is None else lambda x: float(round_to(x, fmt))
 
 
+def lerp_factors(weight: float) -> tuple[float, float]:
+    """Return near and far of a weight, as `TorchAdamWScalars` describes them; the other one is zero."""
+    return (weight, 0.0) if weight < 0.5 else (0.0, weight - 1.0)
+
+
+def lerp(ar: Arithmetic, start: Value, end: Value, near: float, far: float) -> Value:
+    """Return ``start.lerp(end, weight)``, computed in the inner arithmetic and stored."""
+    wide = inner(ar)
+    first, last = converted(wide, start, ar), converted(wide, end, ar)
+    apart = wide.sub(last, first)
+    moved = wide.fma(apart, near, first) if near else wide.fma(apart, far, last)
+    return converted(ar, moved, wide)
+
+
 def first_moment(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: TorchAdamWScalars
 ) -> tuple[Value, ...]:
     """Return the new first moment by ``lerp_``; an expansion as in `mcfsim.optim.adamw`."""
     if len(m) > 1:
         return average(ar, m, scalars.beta1, gradient, scalars.gain1)
-    wide = inner(ar)
-    old, g = converted(wide, m[0], ar), converted(wide, gradient, ar)
-    apart = wide.sub(g, old)
-    moved = wide.fma(apart, scalars.near, old) if scalars.near else wide.fma(apart, scalars.far, g)
-    return (converted(ar, moved, wide),)
+    return (lerp(ar, m[0], gradient, scalars.near, scalars.far),)
 
 
 def second_moment(
@@ -216,12 +226,12 @@ class TorchAdamW(AdamW):
         of_m, of_v, of_update, of_parameter = (
             _let_in(inner(ar)) for ar in (roles.moments, roles.second_moment, roles.update, roles.parameter)
         )
-        weight, decay = of_m(given.gain1), rate * given.decay
+        (near, far), decay = lerp_factors(of_m(given.gain1)), rate * given.decay
         return TorchAdamWScalars(
             beta1=given.beta1,
             gain1=given.gain1,
-            near=weight if weight < 0.5 else 0.0,
-            far=0.0 if weight < 0.5 else weight - 1.0,
+            near=near,
+            far=far,
             beta2=given.beta2 if isinstance(given.beta2, tuple) else of_v(given.beta2),
             gain2=of_v(given.gain2),
             root2=of_v(given.correction2**0.5),

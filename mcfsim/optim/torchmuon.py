@@ -13,11 +13,11 @@ from mcfsim.kernels.torch_products import matmul, norm
 from mcfsim.optim.declaration import Granularity, Shape
 from mcfsim.optim.muon import Muon, Orthogonal
 from mcfsim.optim.newton_schulz import Array, Iterating, NewtonSchulz, Parts
-from mcfsim.optim.staged import Gathered, Known, Stage
+from mcfsim.optim.staged import Gathered, Known, Stage, straight
 from mcfsim.optim.state import State, average, converted, move, split_master
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Strategy
-from mcfsim.optim.torchadamw import TorchAdamW, inner, torchadamw
+from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, torchadamw
 from mcfsim.protocol import Arithmetic
 
 #: How many numbers of bfloat16 a vector of AVX-512 has.
@@ -144,8 +144,8 @@ class TorchMuon(Muon):
         given = TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
         others = given.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
         mu, decay = self.momentum, rate * self.weight_decay if decayed else 0.0
-        near_b, far_b = _weights(1.0 - mu)
-        near_u, far_u = _weights(mu)
+        near_b, far_b = lerp_factors(_single(1.0 - mu))
+        near_u, far_u = lerp_factors(_single(mu))
         return TorchMuonScalars(
             momentum=mu,
             gain=1.0 - mu,
@@ -177,8 +177,7 @@ class TorchMuon(Muon):
     def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
         """Return a tensor's step; see `torch_ahead` and `torch_turned` for its rounding points."""
         if len(shape) < 2:
-            taken = ("gradient", "m", "v", "parameter", "extra")
-            return (Stage(torch_beside, Granularity.ELEMENT, taken),)
+            return (TORCH_BESIDE,)
         text = torch_ahead if self.nesterov else torch_momentum
         return (
             Stage(text, Granularity.ELEMENT, ("gradient", "m")),
@@ -192,20 +191,6 @@ def _single(x: float) -> float:
     return float(round_to(x, FLOAT32))
 
 
-def _weights(weight: float) -> tuple[float, float]:
-    """Return the factors of ``lerp``: from the first operand, or from the second one."""
-    near = _single(weight)
-    return (near, 0.0) if near < 0.5 else (0.0, near - 1.0)
-
-
-def _lerp(ar: Arithmetic, start: Any, end: Any, near: Any, far: Any) -> Any:
-    """Return ``lerp(start, end)``, rounded into the format of the arithmetic."""
-    wide = inner(ar)
-    first, last = converted(wide, start, ar), converted(wide, end, ar)
-    apart = wide.sub(last, first)
-    return converted(ar, wide.fma(apart, near, first) if near else wide.fma(apart, far, last), wide)
-
-
 def torch_momentum(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
     """Return the momentum ``B = RN(R32(B + w R32(g - B)))``, whose leading component is the direction."""
     ar, m = roles.moments, known["m"]
@@ -213,7 +198,7 @@ def torch_momentum(roles: Roles, strategy: Strategy, known: Known, scalars: Any)
     if len(m) > 1:
         m = average(ar, m, scalars.momentum, g, scalars.gain)
     else:
-        m = (_lerp(ar, m[0], g, scalars.near_b, scalars.far_b),)
+        m = (lerp(ar, m[0], g, scalars.near_b, scalars.far_b),)
     return {"m": m, "direction": m[0]}
 
 
@@ -222,7 +207,7 @@ def torch_ahead(roles: Roles, strategy: Strategy, known: Known, scalars: Any) ->
     found = torch_momentum(roles, strategy, known, scalars)
     ar = roles.moments
     g = ar.round(known["gradient"])
-    return {**found, "direction": _lerp(ar, g, found["m"][0], scalars.near_u, scalars.far_u)}
+    return {**found, "direction": lerp(ar, g, found["m"][0], scalars.near_u, scalars.far_u)}
 
 
 def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
@@ -258,8 +243,5 @@ def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -
     return {"parameter": (moved,), "extra": (), "update": update}
 
 
-def torch_beside(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
-    """Move what is no matrix by AdamW as PyTorch does; see `mcfsim.optim.torchadamw.torchadamw`."""
-    state = State(known["parameter"], known["m"], known["v"], known["extra"])
-    new, update = torchadamw(roles, strategy, state, known["gradient"], scalars)
-    return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
+#: The step of what is no matrix.
+TORCH_BESIDE = straight(torchadamw)

@@ -151,12 +151,16 @@ def test_without_beta1_the_end_of_a_vector_has_zeros_of_another_sign():
 
 #: For which dtypes another text has other rounding points: what is altered, and what it becomes.
 BOTH, LONG, SHORT = ("float32", "bfloat16"), ("float32",), ("bfloat16",)
-MOMENT = "wide.fma(apart, scalars.near, old) if"
+MOMENT = "wide.fma(apart, near, first) if"
+LERP = "(lerp(ar, m[0], gradient, scalars.near, scalars.far),)"
 QUOTIENT = "return asking.div(scaled, converted(asking, denominator, wide))"
 ALTERED = {
-    "m by a product and an fma": (BOTH, MOMENT, "wide.fma(g, scalars.near, wide.mul(old, scalars.beta1)) if"),
-    "m by two roundings": (LONG, MOMENT, "wide.add(wide.mul(apart, scalars.near), old) if"),
-    "m from its own end alone": (LONG, "near=weight if weight < 0.5 else 0.0", "near=weight"),
+    "m by a product and an fma": (BOTH, LERP, f"{LERP} if not scalars.near else (converted(ar, inner(ar).fma("
+        "converted(inner(ar), gradient, ar), scalars.near, inner(ar).mul(converted(inner(ar), m[0], ar), "
+        "scalars.beta1)), inner(ar)),)"),
+    "m by two roundings": (LONG, MOMENT, "wide.add(wide.mul(apart, near), first) if"),
+    "m from its own end alone": (LONG, "return (weight, 0.0) if weight < 0.5 else (0.0, weight - 1.0)",
+        "return weight, 0.0 if weight < 0.5 else weight - 1.0"),
     "w not rounded": (LONG, "of_m(given.gain1)", "given.gain1"),
     "v decayed and moved at once": (SHORT,
         "converted(ar, wide.mul(converted(wide, v[0], ar), scalars.beta2), wide)",

@@ -173,6 +173,11 @@ class Declaration(ABC):
         """Return the parts that a slot keeps of a tensor of a shape: granularities by name, in order."""
         return {slot: Granularity.ELEMENT}
 
+    @property
+    def by_name(self) -> bool:
+        """Whether the step of a tensor depends on the tensor's name."""
+        return False
+
     def viewed(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape as which a step takes a tensor: its own, or one of as many elements."""
         return shape

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,15 +216,19 @@ class StateSlices:
         return [part for parts in self.slices.values() for part in parts.values()]
 
 
+#: What tensors are known by.
+Name = TypeVar("Name")
+
+
 def parts_of(hyper: Declaration, layout: Layout) -> dict[str, StateSlices]:
     """Return the places of an optimizer's slots, by the slot's name."""
     return {slot.name: StateSlices.of(hyper, slot.name, layout) for slot in hyper.slots}
 
 
-def offsets(layout: Layout) -> dict[str, dict[Granularity, int]]:
+def offsets(shapes: Mapping[Name, tuple[int, ...]]) -> dict[Name, dict[Granularity, int]]:
     """Return for each tensor and granularity how many numbers the tensors before it have."""
     found, before = {}, dict.fromkeys(Granularity, 0)
-    for tensor, shape in layout.shapes.items():
+    for tensor, shape in shapes.items():
         found[tensor] = dict(before)
         for over in Granularity:
             before[over] += over.count(shape)

@@ -184,6 +184,11 @@ class Muon(Staged):
             raise TypeError(f"others must be a tuple of names or patterns, not {self.others!r}")
         object.__setattr__(self, "others", tuple(self.others))
 
+    @property
+    def by_name(self) -> bool:
+        """Whether the step of a tensor depends on its name."""
+        return any(other != "*" for other in self.others)
+
     def viewed(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a tensor, as a vector's if AdamW moves it."""
         return (math.prod(shape),) if any(fnmatchcase(name, other) for other in self.others) else shape

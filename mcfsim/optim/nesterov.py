@@ -49,10 +49,15 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
 
 @dataclass(frozen=True)
 class Nesterov(SGD):
-    """Hyperparameters of SGD with Nesterov's momentum, the same as those of `SGD`."""
+    """Hyperparameters of SGD with Nesterov's momentum, those of `SGD`; as in PyTorch nothing is dampened."""
 
     feeds_back = False
     step = staticmethod(nesterov)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dampening:
+            raise ValueError(f"dampening = {self.dampening}: Nesterov's momentum takes gradients whole")
 
 
 #: The rounding points of a step with a one-component moment and decay, without the strategy's addition.

@@ -81,13 +81,13 @@ class OnGrid:
         if self.grid.reach in (Reach.MAX, Reach.ABSMAX):
             self._scale(weights, self.grid.reach)
 
-    def after(self, weights: Array, step: int) -> None:
-        """Put the weights on their grids after a step, in place."""
+    def after(self, weights: Array, step: int, first: int = 0) -> None:
+        """Put the weights on their grids after a step, in place; `first` is the index of the first one."""
         if self.grid.reach is Reach.ABSMEAN:
             self._scale(weights, self.grid.reach)
         for part, scale in self._scaled():
             words = replace(self._random, step=step)
-            _put(weights[part], scale, self._arithmetic, self.grid, words, part.start)
+            _put(weights[part], scale, self._arithmetic, self.grid, words, first + part.start)
 
     def measures(self, before: Array, after: Array, part: slice) -> dict[str, float]:
         """Return measures of how a step changed the grids of the tensors in a range of the vector.

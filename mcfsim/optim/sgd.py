@@ -22,19 +22,26 @@ from mcfsim.protocol import Arithmetic, Value
 
 
 class SGDScalars(NamedTuple):
-    """The real scalars of one step, as Python floats."""
+    """The real scalars of one step, as Python floats.
+
+    Attributes
+    ----------
+    gain : float
+        The share of the gradient that enters the momentum; zero if it enters whole.
+    """
 
     momentum: float
     decay: float
     rate: float
     feedback: float = 0.0
+    gain: float = 0.0
 
 
 def next_momentum(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: SGDScalars
 ) -> tuple[Value, ...]:
-    """Return the new momentum for a gradient g: ``RN(RN(mu m) + g)``."""
-    return average(ar, m, scalars.momentum, gradient, 1.0)
+    """Return the new momentum for a gradient g: ``RN(RN(mu m) + g)``, or with ``(1 - d) g`` if dampened."""
+    return average(ar, m, scalars.momentum, gradient, scalars.gain or 1.0)
 
 
 def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: SGDScalars) -> Step:
@@ -64,7 +71,8 @@ def sgd(roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars
 
         m = RN(m + RN(w e)) with w = (1 - 1 / mu) (1 - lr lambda) / lr
 
-    Without momentum, or at a learning rate of 0, nothing is fed back.
+    Without momentum, or at a learning rate of 0, nothing is fed back. With a dampening d, ``(1 - d) g`` takes
+    the place of g after the first step, as in `torch.optim.SGD`.
 
     References
     ----------
@@ -92,6 +100,8 @@ class SGD(Declaration):
         Decay mu of the momentum, in [0, 1).
     weight_decay : float
         Decoupled decay, not negative.
+    dampening : float
+        The share of each gradient that does not enter the momentum, in [0, 1). The first one enters whole.
 
     Raises
     ------
@@ -104,22 +114,29 @@ class SGD(Declaration):
     slots = (Slot("m", next_momentum),)
     step = staticmethod(sgd)
     feeds_back = True
-    ranges: ClassVar = {"momentum": Interval.SHARE, "weight_decay": Interval.NOT_NEGATIVE}
+    ranges: ClassVar = {
+        "momentum": Interval.SHARE,
+        "weight_decay": Interval.NOT_NEGATIVE,
+        "dampening": Interval.SHARE,
+    }
 
     momentum: float = 0.9
     weight_decay: float = 0.0
+    dampening: float = 0.0
 
     def scalars(
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
     ) -> SGDScalars:
-        """Return the scalars at learning rate `rate`; they depend on the step only through the rate."""
+        """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
         decay = self.weight_decay if decayed else 0.0
         fed = (1.0 - 1.0 / self.momentum) * (1.0 - rate * decay) if self.momentum else 0.0
-        return SGDScalars(self.momentum, decay, rate, error_weight(strategy, fed, rate))
+        gain = 1.0 - self.dampening if self.dampening and step > 1 else 0.0
+        return SGDScalars(self.momentum, decay, rate, error_weight(strategy, fed, rate), gain)
 
     def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
         """Return the scalars that enter every step, by role and by name."""
-        return {"m": {"momentum": self.momentum}, "update": {"weight_decay": self.weight_decay}}
+        moment = {"momentum": self.momentum, "1 - dampening": 1.0 - self.dampening}
+        return {"m": moment, "update": {"weight_decay": self.weight_decay}}
 
 
 #: The rounding points of a step with a one-component moment and decay, without the strategy's addition.

@@ -125,7 +125,7 @@ class Staged(Declaration):
     """Hyperparameters of an optimizer whose step contains numbers made of whole rows, columns or matrices.
 
     `simulate` and the command line know a subclass in a module of `mcfsim.optim` by its name, and also one
-    from elsewhere that is handed to them. `mcfsim.torch` has no such optimizers.
+    from elsewhere that is handed to them. `mcfsim.torch` makes their steps on the CPU.
     """
 
     staged: ClassVar[bool] = True

@@ -47,7 +47,7 @@ class StagedSteps:
     def __init__(self, compiled: CompiledStep, roles: Roles, layout: Layout) -> None:
         self.compiled, self.hyper, self.layout = compiled, compiled.hyper, layout
         self.parts = parts_of(self.hyper, layout)
-        self.offsets = offsets(layout)
+        self.offsets = offsets(layout.shapes)
         self.shapes = {name: self.hyper.viewed(name, shape) for name, shape in layout.shapes.items()}
         for shape in self.shapes.values():
             for item in stages_of(self.hyper, shape):
@@ -66,6 +66,7 @@ class StagedSteps:
         rate: float,
         threads: int,
         ahead: int,
+        before: Mapping[str, Mapping[Granularity, int]] | None = None,
     ) -> Callable[[], None]:
         """Return a function that makes a step in place, and writes the update to a vector if there is one.
 
@@ -79,7 +80,11 @@ class StagedSteps:
             The learning rate.
         threads, ahead : int
             The number of threads that share a stage, and of steps that are sure to follow.
+        before : mapping of str to mapping of Granularity to int, optional
+            How many numbers the tensors before each have, which says what random words it takes; by default
+            as the layout says.
         """
+        before = self.offsets if before is None else before
         strategy, edge = self.compiled.strategy, self.layout.decayed_size
         scalars = {
             decayed: self.hyper.scalars(roles, strategy, count, rate, decayed=decayed)
@@ -93,7 +98,7 @@ class StagedSteps:
             given = roles, self.hyper.of_shape(roles, scalars[part.stop <= edge], shape)
             found = self.compiled.bound_loops(*given, gradient, shape, count, ahead)
             bound = {place: (item.loop.on_threads(threads), item.results) for place, item in found.items()}
-            made[name] = _Tensor(strategy, *given, count, threads, self.offsets[name], bound)
+            made[name] = _Tensor(strategy, *given, count, threads, before[name], bound)
 
         def move() -> None:
             for name, part in tensors.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +23,7 @@ from mcfsim.optim.stored import (
     WeightGrid,
     is_open,
 )
-from mcfsim.optim.strategy import DEFAULT_WORDS, Addition, Roles, Strategy
+from mcfsim.optim.strategy import DEFAULT_WORDS, SLOTS, Addition, Roles, Strategy
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
@@ -32,6 +33,7 @@ __all__ = [
     "FLOAT32",
     "GRID_STRATEGIES",
     "LOW",
+    "MOMENTS",
     "STRATEGIES",
     "Addition",
     "Roles",
@@ -63,9 +65,22 @@ def _beside_master(name: str, parameter: Stored = ONE_LOW, **changes: Any) -> St
     return Strategy(name, parameter=parameter, **tensors, addition=Addition.MASTER)
 
 
-def _moments(name: str, m: ScaledFormat | Quantiser, v: ScaledFormat | Quantiser) -> Strategy:
-    """Return `fp32-master` with moments stored in scaled formats or by quantisers."""
-    return _beside_master(name, m=Stored(FLOAT32, scaled=m), v=Stored(FLOAT32, scaled=v))
+#: How moments that steps compute in binary32 are kept in 8 bits, m and v, by a name that strategies compose.
+#: By a table, with a scale for each block: Dettmers et al., ICLR 2022, as in torchao; in groups of 128 float8
+#: numbers: Xi et al., ICLR 2025 (COAT), without and with its expansion of the range.
+MOMENTS: Mapping[str, tuple[ScaledFormat | Quantiser, ScaledFormat | Quantiser]] = MappingProxyType(
+    {
+        "fp8": (FLOAT8_GROUPS, FLOAT8_GROUPS),
+        "int8": (DYNAMIC, DYNAMIC_UNSIGNED),
+        "coat": (EXPANDED, EXPANDED),
+    }
+)
+
+
+def _with_moments(base: Strategy, kept: str, name: str) -> Strategy:
+    """Return a strategy with its moments kept as `MOMENTS` says."""
+    m, v = (Stored(FLOAT32, scaled=item) for item in MOMENTS[kept])
+    return replace(base, name=name, m=m, v=v)
 
 
 #: The strategies by name: options A, B, C and D of Yu et al., ICML 2024, and others to compare them with.
@@ -73,9 +88,7 @@ def _moments(name: str, m: ScaledFormat | Quantiser, v: ScaledFormat | Quantiser
 #: Zamirai et al., arXiv 2010.06192. A master copy whose upper half is the parameter: rounded, NVIDIA Apex,
 #: DistributedFusedAdam(store_param_remainders=True); truncated, imoneoi/bf16_fused_adam and modded-nanogpt. A
 #: master copy as 8 or 16 bits beside the rounded parameter: FlashOptim, arXiv 2602.23349. Errors fed back
-#: into the momentum: ECO, arXiv 2601.22101. Moments in 8 bits by a table, with a scale for each block:
-#: Dettmers et al., ICLR 2022, as in torchao; in groups of 128 float8 numbers: Xi et al., ICLR 2025 (COAT),
-#: without and with its expansion of the range.
+#: into the momentum: ECO, arXiv 2601.22101.
 STRATEGIES: Mapping[str, Strategy] = _declared(
     Strategy("plain"),
     Strategy("kahan", extra=Stored(LOW), addition=Addition.KAHAN),
@@ -102,9 +115,7 @@ STRATEGIES: Mapping[str, Strategy] = _declared(
     ),
     _beside_master("remainder-8", extra=Stored(FLOAT32, remainder=8)),
     _beside_master("remainder-16", extra=Stored(FLOAT32, remainder=16)),
-    _moments("fp8-moments", FLOAT8_GROUPS, FLOAT8_GROUPS),
-    _moments("int8-moments", DYNAMIC, DYNAMIC_UNSIGNED),
-    _moments("coat-moments", EXPANDED, EXPANDED),
+    *(_with_moments(_beside_master("fp32-master"), kept, f"{kept}-moments") for kept in MOMENTS),
     Strategy("fp32", parameter=Stored(FLOAT32), **_WIDE, gradient=Stored(FLOAT32)),
     Strategy("exact", parameter=Stored(None), m=Stored(None), v=Stored(None), gradient=Stored(None)),
 )
@@ -130,7 +141,8 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     Parameters
     ----------
     name : str or Strategy
-        A name of `STRATEGIES` or `GRID_STRATEGIES`, or a declaration of your own.
+        A name of `STRATEGIES` or `GRID_STRATEGIES`; or such a name with that of `MOMENTS`, as
+        ``"kahan+int8"``, which keeps its moments so; or a declaration of your own.
     low : Format or str, optional
         The low format.
 
@@ -139,20 +151,43 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
     TypeError
         If `name` is neither a name nor a `Strategy`.
     ValueError
-        If a name is unknown; the message lists the known ones.
+        If a name is unknown; the message lists the known ones. Or if a strategy has its own way to keep
+        moments, which no other can take the place of.
 
     Examples
     --------
     >>> strategy("collage-plus", "bfloat16").bytes_per_parameter
     12
+    >>> strategy("plain+fp8").size_of("m")
+    Fraction(33, 32)
     """
     if isinstance(name, Strategy):
         return name.at(get_format(low))
     if not isinstance(name, str):
         raise TypeError(f"a strategy is a Strategy or the name of one, not {name!r}")
     known = {**STRATEGIES, **GRID_STRATEGIES}
+    if name.partition("+")[0] in known and "+" in name:
+        return _composed(name, known).at(get_format(low))
     if name not in known:
         raise ValueError(
             f"unknown strategy {name!r}{hint(name, known)}; known strategies: {', '.join(known)}"
         )
     return known[name].at(get_format(low))
+
+
+def _composed(name: str, known: Mapping[str, Strategy]) -> Strategy:
+    """Return the strategy of a name like ``kahan+int8``; raise ValueError if there is none."""
+    first, _, kept = name.partition("+")
+    base = known[first]
+    if kept not in MOMENTS:
+        raise ValueError(
+            f"strategy {name!r}: moments are not kept as {kept!r}{hint(kept, MOMENTS)}, but as "
+            f"{', '.join(MOMENTS)}"
+        )
+    own = [label for label in SLOTS if (x := base.tensors[label]) != ONE_LOW and x != Stored(FLOAT32)]
+    if own:
+        raise ValueError(
+            f"strategy {first!r} has its own way to keep {' and '.join(own)}; moments in 8 bits take the "
+            "place of one number a parameter, in the low format or float32, that rounds as the run does"
+        )
+    return _with_moments(base, kept, name)

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
 from mcfsim.torch.moved import OutsideWriteWarning
-from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer
+from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "TorchAdamW",
     "Watch",
     "adopt",
+    "optimizer",
     "record",
     "release",
     "step_in_backward",

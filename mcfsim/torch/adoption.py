@@ -17,9 +17,9 @@ from mcfsim.optim.strategy import VanishingScalarWarning
 from mcfsim.rounding import Rounding
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_spread, local, spread_as
-from mcfsim.torch.moved import StateLayout, packed, summed
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.state_dicts import NAMES
+from mcfsim.torch.state_layout import StateLayout, packed, summed
 
 #: The names of the moments in torch, by their names here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}

@@ -18,7 +18,8 @@ from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_loops import TensorLines
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.optim.step_programs import StepPrograms, as_bits, numbers, words_of
-from mcfsim.torch.moved import ParameterSlice, StateLayout, StepInputs
+from mcfsim.torch.moved import ParameterSlice, StepInputs
+from mcfsim.torch.state_layout import StateLayout
 
 #: The vectors of a parameter: itself, its state, and its gradient.
 Vectors = list[torch.Tensor]

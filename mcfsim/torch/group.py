@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, asdict, fields
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple
 
@@ -19,8 +19,11 @@ from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.torch.device_step import DeviceStep, RepeatableStep
+from mcfsim.torch.grid_step import GridStep
 from mcfsim.torch.host_step import HostStep
-from mcfsim.torch.moved import StateLayout, StepRunner
+from mcfsim.torch.moved import StepRunner
+from mcfsim.torch.state_layout import StateLayout
+from mcfsim.torch.whole_step import WholeStep
 
 #: The settings of a group, with their defaults.
 SETTINGS: Mapping[str, Any] = {
@@ -65,7 +68,7 @@ ABSENT: Mapping[str, Absent] = {
     "differentiable": Absent((False, None), "no gradient flows through a rounding"),
     "amsgrad": Absent((False, None), "the largest second moments are not kept"),
     "nesterov": Absent((False, None), "such steps are those of mcfsim.torch.Nesterov"),
-    "dampening": Absent((0,), "a gradient enters the momentum whole"),
+    "dampening": Absent((0,), "only mcfsim.torch.SGD has a momentum that is dampened"),
     "decoupled_weight_decay": Absent((True,), "weight decay is decoupled; torch.optim.Adam's is not here"),
 }
 
@@ -77,7 +80,7 @@ class Hyperparameters:
     ----------
     declaration : type
     own : mapping
-        Defaults, by PyTorch's names, that differ from the declaration's.
+        Defaults, by the declaration's names, that differ from its own.
 
     Attributes
     ----------
@@ -87,6 +90,8 @@ class Hyperparameters:
 
     def __init__(self, declaration: type[Declaration], own: Mapping[str, Any]) -> None:
         given = {name: of.default for name, of in signature(declaration).parameters.items()}
+        made = {x.name: x.default_factory for x in fields(declaration) if x.default_factory is not MISSING}  # type: ignore[arg-type]
+        given |= {**{name: make() for name, make in made.items()}, **own}
         self._fields: dict[str, list[str]] = {}
         for name in given:
             self._fields.setdefault(_called(name, given), []).append(name)
@@ -94,7 +99,7 @@ class Hyperparameters:
         for name, parts in self._fields.items():
             found = tuple(given[part] for part in parts)
             whole = found if name in _TOGETHER else found[0]
-            self.defaults[name] = own.get(name, Parameter.empty if Parameter.empty in found else whole)
+            self.defaults[name] = Parameter.empty if Parameter.empty in found else whole
 
     @property
     def constructor(self) -> Signature:
@@ -160,7 +165,7 @@ class Hyperparameters:
         """
         if "params" in labels and "params" not in given:
             raise TypeError(f"{whose} has no 'params'")
-        taken = without_absent(whose, given)
+        taken = without_absent(whose, given, self.defaults)
         known = ("lr", *self.defaults, *SETTINGS, *labels)
         for name in taken:
             if name not in known:
@@ -169,21 +174,22 @@ class Hyperparameters:
         return taken
 
 
-def without_absent(whose: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options without those that have no counterpart here; these must be off.
+def without_absent(whose: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return options, known hyperparameters apart, without those that have no counterpart; these must be off.
 
     Raises
     ------
     ValueError
         If one of these is on.
     """
-    for name in given.keys() & ABSENT.keys():
+    absents = (given.keys() & ABSENT.keys()) - set(known)
+    for name in absents:
         x, absent = given[name], ABSENT[name]
         plain = isinstance(x, int | float | np.bool_)
         if not any(x is off or (plain and x == off) for off in absent.off):
             allowed = " or ".join(repr(off) for off in absent.off)
             raise ValueError(f"{whose} has no {name} = {x!r}: {absent.why}; leave it {allowed}")
-    return {name: x for name, x in given.items() if name not in ABSENT}
+    return {name: x for name, x in given.items() if name not in absents}
 
 
 def check_flags(group: Mapping[str, Any]) -> None:
@@ -191,6 +197,14 @@ def check_flags(group: Mapping[str, Any]) -> None:
     for name in FLAGS:
         if not isinstance(group[name], bool | np.bool_):
             raise TypeError(f"{name} must be True or False, not {group[name]!r}")
+
+
+def without_doubles(group: dict[str, Any]) -> None:
+    """Remove repeated parameters from a group, and their names; keep the first of each."""
+    places = {p: place for place, p in reversed(list(enumerate(group["params"])))}
+    for name in ("params", "param_names"):
+        if name in group:
+            group[name] = [group[name][place] for place in sorted(places.values())]
 
 
 def number(x: Any) -> Any:
@@ -224,6 +238,36 @@ def _several(name: str, parts: list[str], given: Any) -> list[Any]:
     return [number(x) for x in given]
 
 
+def described(group: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text by which entries of a group are saved that are no numbers, strings or tensors."""
+    others = {name: x for name, x in group.items() if not _is_plain(x)}
+    return {name: str(x) if isinstance(x, str) else repr(x) for name, x in others.items()}
+
+
+def restored(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a saved group, with those that were saved as their text taken from a group.
+
+    Raises
+    ------
+    ValueError
+        If the text is not that of the group's own entry.
+    """
+    found = dict(saved)
+    for name in found.keys() - set(Settings._fields):
+        if not (_is_plain(own := group.get(name)) or isinstance(own, str)):
+            if found[name] != repr(own):
+                raise ValueError(f"it has {name} = {found[name]}, and this optimizer {own!r}")
+            found[name] = own
+    return found
+
+
+def _is_plain(x: Any) -> bool:
+    """Return whether a state dict can hold an entry of a group as it is."""
+    if isinstance(x, list | tuple):
+        return type(x) in (list, tuple) and all(map(_is_plain, x))
+    return x is None or isinstance(x, torch.Tensor) or type(x) in (bool, int, float, str)
+
+
 # -- settings ---------------------------------------------------------------------------------------------
 class Settings(NamedTuple):
     """The settings of a group that determine the arithmetic of its steps.
@@ -252,17 +296,11 @@ class Settings(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If a strategy, format or rounding is unknown, or the strategy keeps exact numbers, or keeps its
-            weights on a grid.
+            If a strategy, format or rounding is unknown, or the strategy keeps exact numbers.
         """
         chosen = get_strategy(group["strategy"], group.pop("low"))
         if chosen.parameter.format is None:
             raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
-        if chosen.parameter.grid is not None:
-            raise ValueError(
-                f"strategy {chosen.name!r} keeps its weights on a grid, which mcfsim.Optimizer and "
-                "mcfsim.simulate serve, and no optimizer of tensors"
-            )
         random = DEFAULT_WORDS if group["random"] is None and chosen.draws else group["random"]
         group.update(strategy=chosen, random=random)
         return cls.of(group)
@@ -319,20 +357,40 @@ class Steps:
         For other tensors.
     repeatable : RepeatableStep
         For other tensors, if a captured graph may repeat the steps.
+    whole : WholeStep or None
+        For all tensors, if steps have stages.
+    on_grid : bool
+        Whether parameters lie on grids.
     numbered : bool
         Whether the numbers of elements matter, because words are drawn or groups are formed by them.
     """
 
     def __init__(self, declaration: type[Declaration], settings: Settings) -> None:
-        scalars = settings.scalars
+        scalars, self._random = settings.scalars, settings.random
         roles = settings.strategy.roles(settings.rounding, scalars=scalars, random=settings.random)
         self.stores = StateLayout.of(declaration, settings.strategy, roles, scalars)
-        self.numbered = settings.draws or bool(self.stores.scaled)
+        self.on_grid = settings.strategy.parameter.grid is not None
+        self.numbered = settings.draws or bool(self.stores.scaled) or self.on_grid
         self.on_host, self.on_device = HostStep(self.stores), DeviceStep(self.stores)
         self.repeatable = RepeatableStep(self.stores)
+        self.whole = WholeStep(self.stores) if declaration.staged else None
 
     def carrier(self, *, host: bool, repeated: bool) -> StepRunner:
-        """Return the object that makes steps: in CPU memory, or elsewhere, repeatable by graphs or not."""
+        """Return the object that makes steps: in CPU memory, or elsewhere, repeatable by graphs or not.
+
+        Raises
+        ------
+        ValueError
+            If a graph is to repeat steps that are made on the CPU.
+        """
+        if repeated and (self.whole is not None or self.on_grid):
+            raise ValueError(
+                "steps in stages, and those of weights on grids, are made on the CPU, where no graph repeats "
+                "them; leave capturable False"
+            )
+        found: StepRunner = self.repeatable if repeated else self.on_device
         if host:
-            return self.on_host
-        return self.repeatable if repeated else self.on_device
+            found = self.on_host
+        if self.whole is not None:
+            found = self.whole
+        return GridStep(self.stores, found, self._random) if self.on_grid else found

@@ -15,12 +15,12 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.kernels.torch_tensors import torch_dtype
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import in_stripes
-from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.vectors import Vector, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.local import SCALES
-from mcfsim.torch.moved import ParameterSlice, StateLayout, StepInputs, packed
+from mcfsim.torch.moved import ParameterSlice, StepInputs
+from mcfsim.torch.state_layout import StateLayout, packed
 
 #: Most elements of a small tensor: copying it there and back takes less time than a step of its own.
 SMALL = BLOCK // 8
@@ -150,10 +150,7 @@ class HostStep:
     ) -> Callable[[slice], None]:
         """Return a function that makes the step of a block by NumPy."""
         stores, scalars, gradient = self.stores, inputs.scalars(self.stores), packed(joint.gradient)
-        if "remainder" in vectors:
-            vectors = {**vectors, "remainder": stores.beside(vectors["parameter"], vectors["remainder"])}
-        state = State(*(tuple(vectors[name] for name in names) for names in stores.names))
-        formats = tuple(stores.formats[names[0]] if names else None for names in stores.names)
+        state, formats = stores.state_of(vectors)
 
         def work(block: slice) -> None:
             roles = stores.roles.on_block(inputs.number, joint.first + block.start)

@@ -280,11 +280,14 @@ class Grouped:
         assert isinstance(self.kept, ScaledFormat)
         return self.kept
 
-    def numbers(self, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        """Return the decoded numbers as a vector in the format's dtype, on the device of the codes."""
+    def numbers(self, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()) -> torch.Tensor:
+        """Return the decoded numbers as a vector in the format's dtype, on the device of the codes.
+
+        If they are joined of several parts, `parts` says where these are.
+        """
         found = torch.empty(codes.numel(), dtype=torch_dtype(self.format), device=codes.device)
-        if not self._there:
-            found.copy_(torch.from_numpy(self.vector(codes.cpu(), scales.cpu()).numbers()))
+        if not self._there or len(parts) > 1:
+            found.copy_(torch.from_numpy(self.vector(codes.cpu(), scales.cpu(), parts).numbers()))
             return found
         ar = arithmetic(self.format, backend="torch", device=codes.device)
         own = codes.reshape(-1).view(torch_dtype(self._scaled.element))

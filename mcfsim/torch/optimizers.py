@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import fields, is_dataclass
+from inspect import isabstract
+from typing import Any, ClassVar
 
 from mcfsim.optim import adamw, sgd, torchadamw
-from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.torch.step import StoredOptimizer
 
 
@@ -101,35 +103,59 @@ class SGD(StoredOptimizer):
     ----------
     params, lr, weight_decay, strategy, low, rounding, scalars, random, capturable, maximize
         As for `AdamW`.
-    momentum : float, optional
-        Decay of the moment.
+    momentum, dampening : float, optional
+        Decay of the moment; and the share of a gradient, after the first, that does not enter it.
     """
 
     _declaration = sgd.SGD
 
 
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
-    """Return the optimizer class for a name that `mcfsim.optim` declares; None if it does not.
+    """Return the optimizer class for a name that `mcfsim.optim` declares; None if it does not."""
+    declared = optimizers().get(name.lower())
+    return None if declared is None or declared.__name__ != name else optimizer(declared)
+
+
+def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimizer]:
+    """Return the optimizer class that makes the steps of a declaration, also of one of your own.
+
+    Parameters
+    ----------
+    declaration : Declaration or a subclass of it
+        An instance's hyperparameters are the defaults of the class that is returned.
+
+    Returns
+    -------
+    type
+        Its arguments are those of `AdamW`, with the declaration's hyperparameters: ``beta1`` and ``beta2`` as
+        ``betas``, ``epsilon`` as ``eps``. A step in stages, with numbers made of whole rows, columns or
+        matrices, is made on the CPU; its moments are vectors of their parts unless each element has one.
 
     Raises
     ------
-    AttributeError
-        If its step takes numbers made of whole rows, columns or matrices.
+    TypeError
+        If it is no declaration, or none that is whole.
+
+    Examples
+    --------
+    >>> optimizer(sgd.SGD(momentum=0.8)).__name__
+    'SGD'
     """
-    declared = optimizers().get(name.lower())
-    if declared is None or declared.__name__ != name:
-        return None
-    if declared.staged:
-        raise AttributeError(
-            f"mcfsim.torch has no {name}: its steps have numbers made of whole rows, columns or matrices in "
-            "them, by stated sums, which are made of NumPy's arrays alone; mcfsim.Optimizer and "
-            "mcfsim.simulate take it"
+    declared = declaration if isinstance(declaration, type) else type(declaration)
+    if not issubclass(declared, Declaration) or isabstract(declared) or not is_dataclass(declared):
+        raise TypeError(
+            "an optimizer is made of a Declaration that is a dataclass and has a step, not of "
+            f"{declaration!r}"
         )
+    given: dict[str, Any] = {}
+    if isinstance(declaration, Declaration):
+        given = {x.name: getattr(declaration, x.name) for x in fields(declaration) if x.init}
+    name = declared.__name__
     text = f"""{name} with its state stored, and its operations rounded, by a strategy.
 
     The steps of `mcfsim.Optimizer` with `{declared.__module__}.{name}`, by whose names the hyperparameters
     are known, but that ``beta1`` and ``beta2`` are ``betas``, and ``epsilon`` is ``eps``; the other arguments
     are those of `AdamW`.
     """
-    body = {"__doc__": text, "__module__": __package__, "_declaration": declared}
+    body = {"__doc__": text, "__module__": __package__, "_declaration": declared, "_defaults": given}
     return type(name, (StoredOptimizer,), body)

@@ -6,15 +6,15 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from mcfsim.checks import Whole, whole_number
 from mcfsim.kernels.torch_tensors import check_dense
-from mcfsim.torch.group import Settings, Steps, number, without_absent
+from mcfsim.torch.group import Hyperparameters, Settings, Steps, described, number, restored, without_absent
 from mcfsim.torch.local import is_spread, local
-from mcfsim.torch.moved import StateLayout, Writes
+from mcfsim.torch.moved import Writes
 
 #: A step count that nobody reaches; smaller counts are exact in binary64.
 _COUNTS = 2**53
@@ -26,6 +26,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """The base class of an optimizer whose state dict records its arithmetic."""
 
     whole: Whole
+    _hyperparameters: ClassVar[Hyperparameters]
     param_groups: list[dict[str, Any]]
     _writes: Writes
 
@@ -43,7 +44,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Raise TypeError or ValueError if a number or flag of a group is out of range."""
 
     @abstractmethod
-    def _start(self, parameter: torch.Tensor, stores: StateLayout) -> dict[str, Any]:
+    def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return a parameter's state before the first step."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         def describe(_: Any, saved: dict[str, Any]) -> dict[str, Any]:
             for group, live in zip(saved["param_groups"], self.param_groups, strict=True):
-                group.update(Settings.of(live).described())
+                group.update({**described(live), **Settings.of(live).described()})
             return {**saved, "optimizer": type(self).__name__}
 
         with self.register_state_dict_post_hook(describe, prepend=True):
@@ -88,7 +89,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 with _told_of(f"the state's group {place}"):
                     if "low" in saved:
                         raise ValueError("it has low, which an optimizer has and no state")
-                    taken.append(without_absent("it", saved))
+                    taken.append(without_absent("it", restored(group, saved), self._hyperparameters.defaults))
                     self._check_group({**group, **taken[-1]})
             pairs.update(self._paired(given))
             # torch casts all state to the parameter's dtype, which would round numbers in a longer one.
@@ -129,7 +130,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         pairs = {}
         for place, (parameter, group) in zip(places, parameters, strict=False):
             if saved := given["state"].get(place):
-                target = self.state.get(parameter) or self._start(parameter, self.steps_of(group).stores)
+                target = self.state.get(parameter) or self._start(parameter, group)
                 with _told_of(f"the state of parameter {place}"):
                     pairs[parameter] = target, _readable(saved, target)
         return pairs

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import Whole, check_processor
 from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.layout import offsets
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
-from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags
-from mcfsim.torch.local import is_first_copy, is_spread, local, placed_as, spread_as, stretches
+from mcfsim.torch.grid_step import GridStep
+from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags, without_doubles
+from mcfsim.torch.local import is_first_copy, local, placed_as, spread_as
 from mcfsim.torch.moved import (
     ParameterPlace,
     ParameterSlice,
-    StateLayout,
     StepInputs,
     Watching,
+    WholeTensor,
     Work,
     Writes,
+    local_parts,
+    local_tensors,
     opposite,
-    summed,
 )
 from mcfsim.torch.state_dicts import SavedOptimizer
+from mcfsim.torch.state_layout import Slots, StateLayout, summed
+from mcfsim.torch.whole_step import check_together
 
 
 class StoredOptimizer(SavedOptimizer):
@@ -88,10 +92,12 @@ class StoredOptimizer(SavedOptimizer):
             group = self._hyperparameters.received("a group", param_group, LABELS)
         super().add_param_group(group)
         group = self.param_groups.pop()  # it is put back once all checks have passed
-        _without_doubles(group)
+        without_doubles(group)
         self._check_group(group)
         Settings.settled(group)
-        stores = self.steps_of(group).stores
+        steps = self.steps_of(group)
+        steps.carrier(host=False, repeated=group["capturable"])  # raises if no graph can repeat them
+        stores = steps.stores
         hyper, _, rate = self._inputs(group, 1)
         rounded = hyper.rounded_hyperparameters()
         for role, scalars in {**rounded, "update": {**rounded.get("update", {}), "lr": rate}}.items():
@@ -99,12 +105,18 @@ class StoredOptimizer(SavedOptimizer):
         for parameter in group["params"]:
             self._check(parameter, stores)
             stores.check_scales(parameter)
+            self._slots(parameter, group)  # raises if the step cannot be made
         self.param_groups.append(group)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a number or flag of a group is out of range."""
         check_flags(group)
-        self._inputs(group, 1)
+        hyper = self._inputs(group, 1).hyper
+        if hyper.by_name and "param_names" not in group:
+            raise ValueError(
+                f"{type(hyper).__name__} goes by the names of parameters here, and has none; let params be "
+                "model.named_parameters()"
+            )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make one step with the gradients, each rounded into the strategy's gradient format.
@@ -126,6 +138,24 @@ class StoredOptimizer(SavedOptimizer):
         else:
             self.advance([places[index] for index in moving], given, gradients)
         return loss
+
+    def start(self) -> None:
+        """Make the state that parameters do not have yet, and put those on their grids that lie on one.
+
+        Without it, the first step does so, with gradients of weights that were on no grid yet. Call it on a
+        model's first weights; those of a saved state lie on their grids already.
+        """
+        self.whole.check()
+        with torch.no_grad(), self.whole.changing("a start"):
+            for place in self.listed():
+                group, p = self.param_groups[place.group], place.parameter
+                if not self.state[p]:
+                    self.state[p] = self._start(p, group)
+                    tensors = local_tensors({**self.state[p], "parameter": p.detach()})
+                    runner = self.steps_of(group).carrier(host=_is_host(p.device), repeated=False)
+                    if isinstance(runner, GridStep):
+                        runner.begin(ParameterSlice(tensors, tensors["parameter"], place.first))
+                        self._writes.made([p])
 
     def listed(self) -> list[ParameterPlace]:
         """Return the places of all parameters, with their elements numbered through all groups."""
@@ -196,15 +226,17 @@ class StoredOptimizer(SavedOptimizer):
     ) -> list[Work]:
         """Return the work to do: one entry for all parameters that make one step together."""
         groups = {which: self.param_groups[which] for which in steps}
+        staged = self._declaration.staged
+        before = offsets({x.parameter: tuple(x.parameter.shape) for x in self.listed()}) if staged else {}
         for group in groups.values():
             check_flags(group)
         first_inputs = {which: self._inputs(group, 1) for which, group in groups.items()}
         works: dict[Any, Work] = {}
         end = 0  # of the elements so far; they are numbered as they come if their numbers do not matter
-        for (which, _, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
+        for (which, within, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
             if groups[which]["maximize"]:
                 gradient = opposite(gradient)
-            state = self.state[p] = self.state[p] or self._start(p, steps[which].stores)
+            state = self.state[p] = self.state[p] or self._start(p, groups[which])
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
                 on = steps[which].carrier(host=_is_host(device), repeated=groups[which]["capturable"])
@@ -213,10 +245,13 @@ class StoredOptimizer(SavedOptimizer):
             work = works[which, count, device]
             work.parameters.append(p)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
-            if steps[which].numbered:
-                work.moved.extend(_parts(steps[which].stores, tensors, gradient, first, counted))
+            if staged:
+                whole = WholeTensor(_name(groups[which], within), before[p])
+                work.moved.append(ParameterSlice(local_tensors(tensors), gradient, first, counted, whole))
+            elif steps[which].numbered:
+                work.moved.extend(local_parts(steps[which].stores, tensors, gradient, first, counted))
             else:
-                work.moved.append(ParameterSlice(_here(tensors), gradient, end, counted))
+                work.moved.append(ParameterSlice(local_tensors(tensors), gradient, end, counted))
                 end += gradient.numel()
         return list(works.values())
 
@@ -271,30 +306,18 @@ class StoredOptimizer(SavedOptimizer):
         if self.watches:
             raise RuntimeError("steps of a captured graph cannot be watched; remove the watch first")
 
-    def _start(self, parameter: torch.Tensor, stores: StateLayout) -> dict[str, Any]:
+    def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return a parameter's state before the first step: zeros, and a master copy if there is one."""
-        names = [name for name in stores.dtypes if name != "parameter"]
-        return {"step": 0, **self._begun(parameter, stores, names)}
+        slots = self._slots(parameter, group)
+        return {"step": 0, **self.steps_of(group).stores.begun(parameter, slots=slots)}
 
-    def _begun(
-        self, parameter: torch.Tensor, stores: StateLayout, names: Sequence[str]
-    ) -> dict[str, torch.Tensor]:
-        """Return the named tensors of the state before the first step."""
-        state: dict[str, torch.Tensor] = {}
-        whole = parameter.detach()
-        for name in names:
-            if kept := stores.scales(name):
-                state[name] = kept.zero_scales(whole)
-                continue
-            dtype = stores.dtypes[name]
-            state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
-            if name in stores.grouped:
-                state[name].fill_(stores.grouped[name].zero)
-        if "master" in state:
-            here = local(whole)
-            ar = arithmetic(stores.formats["master"], backend="torch", device=here.device)
-            local(state["master"]).copy_(ar.round(here))
-        return state
+    def _slots(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Slots | None:
+        """Return the parts that a step in stages keeps of a parameter; None for a straight line."""
+        if (whole := self.steps_of(group).whole) is None:
+            return None
+        within = next(place for place, p in enumerate(group["params"]) if p is parameter)
+        hyper = self._inputs(group, 1).hyper
+        return whole.slots(hyper, _name(group, within), tuple(parameter.shape))
 
     def _check(self, parameter: torch.Tensor, stores: StateLayout) -> None:
         expected = stores.dtypes["parameter"]
@@ -303,6 +326,8 @@ class StoredOptimizer(SavedOptimizer):
                 f"strategy {stores.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
                 f"convert the model with .to({expected}), or choose another strategy or low format"
             )
+        if self._declaration.staged or stores.strategy.parameter.grid is not None:
+            check_together(parameter)
         here = local(parameter.detach())
         check_dense(here)
         dimensions = zip(here.shape, here.stride(), strict=True)
@@ -318,9 +343,10 @@ class StoredOptimizer(SavedOptimizer):
         this optimizer raises ValueError.
         """
         self.whole.check()
-        stores, whole = self._stores_of(parameter), parameter.detach()
-        state = self.state.get(parameter) or self._start(parameter, stores)
-        tensors = _here({**state, "parameter": whole})
+        group, whole = self._group_of(parameter), parameter.detach()
+        stores = self.steps_of(group).stores
+        state = self.state.get(parameter) or self._start(parameter, group)
+        tensors = local_tensors({**state, "parameter": whole})
         return spread_as(whole, summed(stores.represented(tensors)))
 
     def resync(self, *parameters: torch.Tensor) -> None:
@@ -342,19 +368,19 @@ class StoredOptimizer(SavedOptimizer):
         """
         chosen = parameters or [p for group in self.param_groups for p in group["params"]]
         self.whole.check()
-        found = [(p, self._stores_of(p)) for p in chosen]
+        found = [(p, self.steps_of(self._group_of(p)).stores) for p in chosen]
         with torch.no_grad(), self.whole.changing("a resync"):
             for p, stores in found:
                 self._writes.made([p])
                 if state := self.state.get(p):
-                    for name, x in self._begun(p, stores, stores.compensating).items():
+                    for name, x in stores.begun(p, stores.compensating).items():
                         state[name].copy_(x)
 
-    def _stores_of(self, parameter: torch.Tensor) -> StateLayout:
+    def _group_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
         if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")
-        return self.steps_of(group).stores
+        return group
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "defaults" in state:
@@ -364,34 +390,9 @@ class StoredOptimizer(SavedOptimizer):
         super().__setstate__(state)
 
 
-def _without_doubles(group: dict[str, Any]) -> None:
-    """Remove repeated parameters from a group, and their names; keep the first of each."""
-    places = {p: place for place, p in reversed(list(enumerate(group["params"])))}
-    for name in ("params", "param_names"):
-        if name in group:
-            group[name] = [group[name][place] for place in sorted(places.values())]
-
-
-def _parts(
-    stores: StateLayout, tensors: Mapping[str, Any], gradient: torch.Tensor, first: int, counted: bool
-) -> Iterator[ParameterSlice]:
-    """Yield the local part of a parameter and its state, one slice per run of consecutive elements."""
-    here = _here(tensors)
-    grouped = {name: kept for name in here if (kept := stores.scales(name))}
-    done = 0
-    for begin, place in stretches(tensors["parameter"]):
-        given = gradient[place]
-        part = {name: x[place] for name, x in here.items() if name not in grouped}
-        for name, kept in grouped.items():
-            rows = here[name].reshape(-1, kept.shared)
-            part[name] = rows[done // kept.size : -(-(done + given.numel()) // kept.size)]
-        done += given.numel()
-        yield ParameterSlice(part, given, first + begin, counted)
-
-
-def _here(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    spread = is_spread(tensors["parameter"])
-    return {name: local(x) if spread else x for name, x in tensors.items() if name != "step"}
+def _name(group: Mapping[str, Any], within: int) -> str:
+    """Return the name of a parameter of a group; it is empty if PyTorch was not told."""
+    return str(group["param_names"][within]) if "param_names" in group else ""
 
 
 def _is_host(device: torch.device) -> bool:

@@ -11,14 +11,16 @@ from torch.overrides import TorchFunctionMode
 
 import mcfsim as mcf
 import mcfsim.torch
-from mcfsim.optim.declaration import straight_optimizers
+from mcfsim.optim.declaration import optimizers, straight_optimizers
 from mcfsim.oracle import same
 from mcfsim.random import RandomWords
 from mcfsim.scaled import ScaledFormat
 from tests.shared.kinds import STORED, feeds, rotating
 
 #: The optimizers for torch, by their names; one of another module is made when it is asked for.
-KINDS = {name: getattr(mcfsim.torch, item.__name__) for name, item in straight_optimizers().items()}
+EVERY = {name: getattr(mcfsim.torch, item.__name__) for name, item in optimizers().items()}
+#: Those whose steps are straight lines.
+KINDS = {name: EVERY[name] for name in straight_optimizers()}
 #: Of parameters: none, less and more elements than are read at once; of (6, 4) columns lie together.
 SHAPES = ((7, 5), (11,), (), (0, 3), (33, 16), (6, 4), (1000,))
 

@@ -22,7 +22,7 @@ from mcfsim.models.torch_state import Numbered, by_order
 from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.torch import AdamW
-from mcfsim.torch.moved import summed
+from mcfsim.torch.state_layout import summed
 from tests.models.files import raw_safetensors
 from tests.pytorch.runs import dtype_of, net, of, parameters, run
 from tests.shared.kinds import STORED

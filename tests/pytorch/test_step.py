@@ -1,7 +1,7 @@
 """Steps of the optimizers for torch: those of `mcfsim.Optimizer`, together or not, and as torch asks for."""
 
-import inspect
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ import mcfsim.torch
 from mcfsim.checks import FlushedSubnormalsError
 from mcfsim.compile import choice, loops
 from mcfsim.optim import step_programs
-from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -22,6 +21,7 @@ from mcfsim.torch import step as steps
 from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import ParameterSlice
 from tests.pytorch import runs
+from tests.pytorch.beside import both, compare
 from tests.pytorch.runs import assert_same_states, give, listed, parameters, run
 from tests.shared.kinds import LEADING, STORED, feeding
 
@@ -193,15 +193,6 @@ def test_an_optimizer_of_arrays_refuses_tensors():
 
 
 # -- the bits of a step --------------------------------------------------------------------------------------
-#: Rows with whole groups of 128 and without, none, one element, and such as lie otherwise in memory.
-SHAPES = {
-    "matrix": (7, 5), "rows": (3, 128), "scalar": (), "empty": (0, 3),
-    "turned": (6, 4), "strided": (9,), "odd": (3, 65), "vector": (200,),
-}  # fmt: skip
-DECAYED = ("matrix", "rows", "scalar", "empty")
-NUMBERS = {"beta1": 0.8, "beta2": 0.99, "epsilon": 2.0**-10, "momentum": 0.75, "weight_decay": 0.1}
-
-
 SMALL_BLOCKS = [
     *((module, "BLOCK", 190) for module in (loops, host_step)),
     *((loops, "AT_ONCE", 77), (host_step, "SMALL", 23)),
@@ -256,15 +247,6 @@ MINE = {
 NO_CODES = ("int8 with a scale a tensor", "nvfp4")
 
 
-def start(dtype):
-    """Return parameters by name, of which two do not lie element by element."""
-    generator = torch.Generator().manual_seed(0)
-    found = {name: runs.hard(shape, dtype, generator) for name, shape in SHAPES.items()}
-    found["turned"] = found["turned"].t().contiguous().t()
-    found["strided"] = torch.stack([found["strided"]] * 2, dim=1)[:, 0]
-    return {name: torch.nn.Parameter(x) for name, x in found.items()}
-
-
 @contextmanager
 def made_by(way):
     if way == "numba":
@@ -273,49 +255,6 @@ def made_by(way):
         for module, name, x in WAYS[way]:
             patch.setattr(module, name, x)
         yield
-
-
-def both(optimizer, strategy, low="bfloat16", **options):
-    declared = straight_optimizers()[optimizer]
-    given = {name: NUMBERS[name] for name in inspect.signature(declared).parameters}
-    chosen = mcf.strategy(strategy, low)
-    params = start(getattr(torch, chosen.parameter.format.name))
-    decayed = [params[name] for name in DECAYED]
-    rest = [p for name, p in params.items() if name not in DECAYED]
-    groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
-    ours = runs.KINDS[optimizer](groups, 1e-2, strategy=strategy, low=low, **given, **options)
-    weights = {name: p.detach().float().numpy().copy() for name, p in params.items()}
-    return ours, params, mcf.Optimizer(declared(**given), chosen, weights, DECAYED, **options)
-
-
-def compared(ours, params, theirs):
-    """Yield what is stored, meant and seen of parameters, and what it should be."""
-    split = theirs.layout.split
-    with np.errstate(all="ignore"):
-        meant = sum(x.astype(float) for x in reversed(theirs.represented()))
-    weights, meant = theirs.weights(), split(meant)
-    for name, p in params.items():
-        found, expected = runs.array(p), weights[name]
-        if theirs.strategy.name == "mcf-3":  # whose sum has no negative zero
-            found, expected = found + 0.0, expected + 0.0
-        yield name, found, expected
-        yield f"{name} represented", runs.array(ours.represented(p)), meant[name]
-        state, stores = ours.state[p], ours.steps_of(ours.param_groups[0]).stores
-        for slot in ("m", "v") if state else ():
-            names = getattr(stores.names, slot)
-            for key, vector in zip(names, getattr(theirs.state, slot), strict=True):
-                yield f"{name} {key}", runs.array(stores.numbers(state, key)), split(vector)[name].ravel()
-
-
-def compare(ours, params, theirs, way):
-    runs.assert_all_same(compared(ours, params, theirs))
-    for step in range(3):
-        give(params.values(), step)
-        with made_by(way):
-            ours.step()
-        theirs.step(theirs.receive({name: p.grad.float().numpy() for name, p in params.items()}), 1e-2)
-        found = ((f"step {step}: {what}", *pair) for what, *pair in compared(ours, params, theirs))
-        runs.assert_all_same(found)
 
 
 #: With none all optimizers and strategies are tried, with others all strategies.
@@ -344,7 +283,7 @@ def test_steps_have_the_bits_of_the_simulated_optimizer(place):
         with pytest.raises(ValueError, match="float32"):
             mcf.strategy(strategy, options["low"])
         return
-    compare(*both(optimizer, strategy, **options), HOST[place % 5])
+    compare(*both(optimizer, strategy, **options), partial(made_by, HOST[place % 5]))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +295,7 @@ def test_steps_have_the_bits_of_the_simulated_optimizer(place):
 def test_declared_strategies_have_the_bits_of_the_simulated_optimizer(name, way):
     strategy, low = MINE[name]
     ours, params, theirs = both("adamw", strategy, low)
-    compare(ours, params, theirs, way)
+    compare(ours, params, theirs, partial(made_by, way))
     state = ours.state[params["odd"]]
     assert ("m_scales" in state) == bool(mcf.strategy(strategy).m.scaled and name not in NO_CODES)
     if "remainder" in state:
@@ -373,4 +312,4 @@ COMPILED += ("torchadamw fp32", "nesterov remainder-8", "adamw split-master")
 @pytest.mark.costly("LLVM compiles a step")
 def test_compiled_loops_have_the_bits_of_the_simulated_optimizer(pair, one_thread):
     torch.set_num_threads(2)
-    compare(*both(*pair.split()), "numba")
+    compare(*both(*pair.split()), partial(made_by, "numba"))

@@ -1,7 +1,7 @@
 """Strategies by what tests ask of them."""
 
 import mcfsim as mcf
-from mcfsim.optim.declaration import straight_optimizers
+from mcfsim.optim.declaration import optimizers, straight_optimizers
 
 STORED = [name for name in mcf.STRATEGIES if name != "exact"]
 #: Those whose moments are quantised after a step, which is then not all that is done to the state.
@@ -16,7 +16,7 @@ LEADING = [name for name in STORED if mcf.STRATEGIES[name].extra and mcf.STRATEG
 
 def feeds(optimizer, strategy):
     """Return whether an optimizer, by its name, can do what a strategy asks of it."""
-    return mcf.STRATEGIES[strategy].addition != "feedback" or straight_optimizers()[optimizer].feeds_back
+    return mcf.strategy(strategy).addition != "feedback" or optimizers()[optimizer].feeds_back
 
 
 def feeding(strategies):

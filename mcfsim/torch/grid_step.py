@@ -1,0 +1,74 @@
+"""Steps of parameters on grids: another runner makes the step, then each tensor is rounded onto its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mcfsim.optim.on_grid import OnGrid
+from mcfsim.optim.strategies import DEFAULT_WORDS
+from mcfsim.random import RandomWords
+from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
+from mcfsim.torch.state_layout import SCALE, StateLayout, packed
+from mcfsim.torch.whole_step import on_host
+
+
+class GridStep:
+    """A step runner for strategies whose parameter lies on a grid; tensors are rounded on the CPU.
+
+    Parameters
+    ----------
+    stores : StateLayout
+    inner : StepRunner
+        Makes the step before weights are put on their grids.
+    random : RandomWords or None
+        The words of the run.
+    """
+
+    def __init__(self, stores: StateLayout, inner: StepRunner, random: RandomWords | None) -> None:
+        self.stores, self._inner, self._random = stores, inner, random or DEFAULT_WORDS
+
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of these parameters; a first one puts them on their grids before."""
+        if inputs.number == 1:
+            for x in moved:
+                if not x.tensors[SCALE]:
+                    self.begin(x)
+        grids = [self._grid(x) for x in moved]
+        for x, grid in zip(moved, grids, strict=True):
+            grid.before(packed(on_host(x.tensors["parameter"])))
+        self._inner.move([_without_scale(x) for x in moved], inputs)
+        for x, grid in zip(moved, grids, strict=True):
+            self._put(x, grid, inputs.number)
+
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter."""
+        return self._inner.asked([_without_scale(x) for x in moved], inputs)
+
+    def begin(self, x: ParameterSlice) -> None:
+        """Put a parameter on its grid at the start."""
+        self._put(x, self._grid(x), None)
+
+    def _put(self, x: ParameterSlice, grid: OnGrid, step: int | None) -> None:
+        """Put a parameter on its grid after a step, or at the start, and keep the scale."""
+        weights = on_host(x.tensors["parameter"])
+        if step is None:
+            grid.begin(packed(weights))
+        else:
+            grid.after(packed(weights), step, x.first)
+        if weights is not x.tensors["parameter"]:
+            x.tensors["parameter"].copy_(weights)
+        x.tensors[SCALE].fill_(float(grid.scales[0]))
+
+    def _grid(self, x: ParameterSlice) -> OnGrid:
+        """Return the grid of a parameter, with the scale that its state has."""
+        grid, size = self.stores.strategy.parameter.grid, x.gradient.numel()
+        assert grid is not None
+        made = OnGrid(grid, self.stores.formats["parameter"], {"": slice(0, size)}, self._random)
+        made.scales[0] = float(x.tensors[SCALE])
+        return made
+
+
+def _without_scale(x: ParameterSlice) -> ParameterSlice:
+    return x._replace(tensors={name: y for name, y in x.tensors.items() if name != SCALE})

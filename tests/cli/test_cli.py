@@ -60,7 +60,7 @@ def test_the_version_is_that_of_the_package() -> None:  # which need not be inst
     assert call("--version").stdout == f"mcfsim {version('mcfsim')}\n"
 
 
-OPTIMIZERS = "adafactor, momentumadafactor, adamw"
+OPTIMIZERS = "adafactor, momentumadafactor, adamw, amsgrad"
 REFUSALS = [
     ("formats bf17", "unknown format 'bf17' (did you mean 'bf16'?); known formats: float64, float32"),
     ("inspect abc", "'abc' is no number; allowed: a decimal"),

@@ -286,6 +286,7 @@ class Element:
         addition, of = strategy.addition, strategy.tensors
         self.parameter = (theta, *(0.0,) * (strategy.parameter.components - 1))
         self.m, self.v = ((0.0,) * of[name].components * hyper.keeps(name) for name in "mv")
+        self.largest = self.v
         self.extra = {Addition.MASTER: (theta,), Addition.KAHAN: (0.0,)}.get(addition, ())
 
     @property
@@ -298,14 +299,26 @@ class Element:
         roles = roles_of(self.strategy, self.count, self.index, self.rounding, **self.options)
         return getattr(self, type(self.hyper).__name__.lower())(roles, roles.moments.round(gradient), rate)
 
-    def adamw(self, roles, g, rate):
+    def amsgrad(self, roles, g, rate):
+        def seen(v):
+            old = self.largest[0]
+            top = math.nan if math.isnan(v) or math.isnan(old) else max(v, old)
+            # Infinite moments have a difference of NaN, which chooses none.
+            rest = self.v if v >= old and v - old == v - old else self.largest if v < old else (math.nan,) * 9
+            self.largest = (top, *rest[1 : len(self.v)])
+            return top
+
+        return self.adamw(roles, g, rate, seen)
+
+    def adamw(self, roles, g, rate, seen=lambda v: v):
         up, hyper, count = roles.update, self.hyper, self.count
         self.m = averaged(roles.moments, self.m, hyper.beta1, g, 1.0 - hyper.beta1)
         taken = into(roles.second_moment, g, roles.moments)
         square = roles.second_moment.mul(taken, taken)
         self._second(roles.second_moment, square, 1.0 - hyper.beta2)
         mhat = up.div(self.m[0], up.real(1.0 - hyper.beta1**count))
-        vhat = up.div(into(up, self.v[0], roles.second_moment), up.real(1.0 - hyper.beta2**count))
+        largest = seen(self.v[0])
+        vhat = up.div(into(up, largest, roles.second_moment), up.real(1.0 - hyper.beta2**count))
         below = up.add(up.sqrt(vhat), up.real(hyper.epsilon))
         fed = (1.0 - hyper.beta1**count) * (1 - 1 / hyper.beta1) if hyper.beta1 else 0.0
         return self._along(roles, up.div(mhat, below), rate, fed, below)
@@ -404,6 +417,7 @@ class Judge:
         self.count, self.words = 0, words or DEFAULT_WORDS
         options |= {"rounding": get_rounding(rounding), "words": self.words}
         self.elements, self.scales, index = {}, {}, 0
+        self.largest = type(hyper).__name__ == "AMSGrad"
         for name in sorted(start, key=lambda name: name not in decayed):
             numbers = np.ravel(start[name]).tolist()
             places = enumerate(numbers, start=index)
@@ -422,8 +436,8 @@ class Judge:
             before = [x.parameter[0] for x in elements]
             given = np.ravel(gradients[name]).tolist()
             updates += [x.step(g, rate) for x, g in zip(elements, given, strict=True)]
-            for slot in "mv":
-                requantize(elements, slot, self.strategy.tensors[slot])
+            for slot in ("m", "v", "largest"):
+                requantize(elements, slot, self.strategy.tensors[slot if slot == "m" else "v"])
             if self.grid:
                 after = [x.parameter[0] for x in elements]
                 self._lie(elements, name, after if self.grid.reach == "absmean" else before, self.grid.reach)
@@ -444,11 +458,13 @@ class Judge:
 
     def vectors(self):
         """Return the state: for each field its vectors, as an optimizer has them."""
-        everything = [x for elements in self.elements.values() for x in elements]
-        return {
-            label: list(zip(*(getattr(x, label) for x in everything), strict=True))
-            for label in ("parameter", "m", "v", "extra")
-        }
+        more = ("v", "largest") if self.largest else ("v",)
+        found = {}
+        for label in ("parameter", "m", "v", "extra"):
+            kept = more if label == "v" else (label,)
+            numbers = (getattr(x, name) for part in self.elements.values() for name in kept for x in part)
+            found[label] = list(zip(*numbers, strict=True))
+        return found
 
 
 def requantize(elements, slot, stored):

@@ -77,7 +77,15 @@ def test_every_straight_line_of_the_literature_has_its_name_and_is_listed():
     assert len(lines) > 20
     assert lines | set(straight_optimizers()) <= set(texts())
     families = {name.partition(".")[0] for name in texts() if "." in name}
-    assert families == {"expansion", "shewchuk", "adafactor", "momentumadafactor", "muon", "torchmuon"}
+    assert families == {
+        "expansion",
+        "shewchuk",
+        "adafactor",
+        "momentumadafactor",
+        "muon",
+        "torchmuon",
+        "amsgrad",
+    }
     listed = [line.split()[0] for line in call("show").stdout.splitlines() if line.split()]
     assert [name for name in listed if name in texts()] == list(texts())
 

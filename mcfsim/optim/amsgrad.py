@@ -1,0 +1,69 @@
+"""AMSGrad: AdamW by the largest second moment so far; its hyperparameters and its stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mcfsim.optim.adamw import AdamW, AdamWScalars, first_moment, quotient, second_moment
+from mcfsim.optim.declaration import Granularity, Slot
+from mcfsim.optim.staged import Known, Stage, Staged
+from mcfsim.optim.state import State, converted, decayed_update, move
+from mcfsim.optim.strategies import Roles, Strategy
+
+
+@dataclass(frozen=True)
+class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
+    """Hyperparameters of AMSGrad, those of `AdamW`: it divides by the root of the largest v so far.
+
+    The slot v keeps two numbers an element: v, and the largest one. As in ``torch.optim.AdamW(amsgrad=True)``
+    the largest is that of v before its correction.
+
+    References
+    ----------
+    Reddi, Kale, Kumar, ICLR 2018, Algorithm 2, with decoupled decay.
+    """
+
+    slots = (Slot("m"), Slot("v"))
+    feeds_back = False
+
+    def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Granularity]:
+        """Return what a slot keeps: of v also the largest so far."""
+        names = ("v", "largest") if slot == "v" else (slot,)
+        return dict.fromkeys(names, Granularity.ELEMENT)
+
+    def stages(self, shape: tuple[int, ...]) -> tuple[Stage, ...]:
+        """Return a tensor's step; see `amsgrad` for its rounding points."""
+        return (STAGE,)
+
+
+def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalars) -> dict[str, Any]:
+    """Make one step: as `mcfsim.optim.adamw.adamw`, but by the largest v, which is taken without rounding.
+
+    Of a v of several components the leading one is compared; where it is not less than the largest so far,
+    all of them take its place. A NaN stays.
+    """
+    ar, second = roles.moments, roles.second_moment
+    g = ar.round(known["gradient"])
+    m = first_moment(ar, known["m"], g, scalars)
+    v = second_moment(second, known["v"], converted(second, g, ar), scalars)
+    before, *rest = known["largest"]
+    largest = [second.maximum(v[0], before)]
+    if rest:
+        grown = second.sub(v[0], before)
+        largest += [second.choose(grown, new, old) for new, old in zip(v[1:], rest, strict=True)]
+    state = State(known["parameter"], (), (), known["extra"])
+    direction, _ = quotient(roles, m, (largest[0],), scalars)
+    update = decayed_update(roles.update, strategy, state, direction, scalars)
+    parameter, extra = move(roles, strategy, state, update)
+    return {
+        "parameter": parameter,
+        "m": m,
+        "v": v,
+        "largest": tuple(largest),
+        "extra": extra,
+        "update": update,
+    }
+
+
+STAGE = Stage(amsgrad, Granularity.ELEMENT, ("gradient", "m", "v", "largest", "parameter", "extra"))

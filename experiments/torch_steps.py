@@ -10,6 +10,26 @@ from mcfsim.report.tables import markdown_table
 _WHOSE = {"torch": "`torch.optim.AdamW`", "optimi": "`optimi.AdamW`", "mcfsim": "`mcfsim.torch`"}
 
 
+def matrices() -> str:
+    """Return the time of a step of one square matrix, beside PyTorch's own optimizer of that kind."""
+    rows, peers = [], dict[tuple[int, str], float]()
+    for found in read_result("torch_steps")["matrices"]:
+        kind = found["name"].partition(",")[0].removeprefix("Torch")
+        kind = "AdamW" if kind == "AMSGrad" else kind
+        if found["whose"] == "torch":
+            peers[found["side"], kind] = found["ns"]
+        rows.append(
+            {
+                "optimizer": f"`{'torch.optim' if found['whose'] == 'torch' else 'mcfsim.torch'}`",
+                "which": found["name"],
+                "matrix": f"{found['side']} x {found['side']}",
+                "ns, one thread": f"{found['ns']:.3g}",
+                "times PyTorch's": f"{found['ns'] / peers[found['side'], kind]:.3g}",
+            }
+        )
+    return markdown_table(rows)
+
+
 def table() -> str:
     """Return time and bytes of each strategy, beside PyTorch's own optimizer."""
     result = read_result("torch_steps")

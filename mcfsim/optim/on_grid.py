@@ -188,19 +188,21 @@ def _reached(weights: Array, reach: Reach, fmt: Format) -> Any:
 def _put(
     weights: Array, scale: Any, ar: Any, grid: WeightGrid, random: RandomWords | None, first: int = 0
 ) -> int:
-    """Put weights on a grid in place, a block at a time; return how many lay beyond its ends.
+    """Put weights on a grid in place, a block at a time; return how many lay beyond its ends at the start.
 
     They are rounded to nearest even, or with random words by the grid's rounding; `first` is then the index
     of the first weight.
     """
     rounding = _NEAREST if random is None else grid.rounding
     integers, clipped = on_blocks(grid.integers, rounding), 0
+    scales = np.full(min(BLOCK, weights.size), scale, weights.dtype)
     for start in range(0, weights.size, BLOCK):
         block = weights[start : start + BLOCK]
-        by = np.full(block.size, scale, block.dtype)
+        by = scales[: block.size]
         with np.errstate(all="ignore"):
             x = np.array(ar.mul(np.ascontiguousarray(block), by))
-            clipped += int(np.count_nonzero((x < grid.integers.low) | (x > grid.integers.high)))
+            if random is None:  # at the start
+                clipped += int(np.count_nonzero((x < grid.integers.low) | (x > grid.integers.high)))
             np.clip(x, grid.integers.low, grid.integers.high, out=x)
             block[...] = ar.div(integers.at(random, first + start).round(x), by)
     return clipped

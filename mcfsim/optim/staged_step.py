@@ -143,33 +143,40 @@ class _Tensor:
 
     def carry_out(self, place: int, stage: Stage, given: dict[str, Any]) -> dict[str, Any]:
         """Run a stage, a block at a time, and return its results by name."""
-        leaves = flat(tuple(given.values()))
-        shape, size, first = leaves[0].shape, leaves[0].size, self._first(place, stage.over)
+        arrays = flat(tuple(given.values()))
+        # What is shared by elements is laid out for each of them once: NumPy is slow to take blocks of it.
+        leaves = [np.ascontiguousarray(x).reshape(-1) for x in arrays]
+        shape, size, first = arrays[0].shape, arrays[0].size, self._first(place, stage.over)
         loop, named = self.bound.get(place, (None, None))
-        pieces: dict[int, list[Array]] = {}
+        if loop is not None:
+            results = [np.empty(size, dtype) for dtype in loop.results]
+
+            def run(block: slice) -> None:
+                loop([x[block] for x in leaves], [y[block] for y in results], first + block.start)
+
+            in_stripes(run, slice(0, size), loop.block, self.threads)
+        else:
+            results, named = self._by_operations(stage, given, leaves, first)
+        made = (y.reshape(shape) for y in results)
+        assert named is not None
+        return {label: mapped(lambda _: next(made), x) for label, x in named.items()}
+
+    def _by_operations(
+        self, stage: Stage, given: dict[str, Any], leaves: list[Array], first: int
+    ) -> tuple[list[Array], dict[str, Any]]:
+        """Run a stage by operations on blocks; return its results as vectors, and one block's by name."""
+        pieces: dict[int, dict[str, Any]] = {}
 
         def work(block: slice) -> None:
-            nonlocal named
-            operands = [_flat(x, block) for x in leaves]
-            if loop is not None:
-                made = [np.empty(block.stop - block.start, dtype) for dtype in loop.results]
-                loop(operands, made, first + block.start)
-            else:
-                roles = self.roles.on_block(self.count, first + block.start)
-                taken = iter(operands)
-                known = {label: mapped(lambda _: next(taken), x) for label, x in given.items()}
-                with np.errstate(all="ignore"):
-                    named = stage.text(roles, self.strategy, known, self.scalars)
-                made = flat(tuple(named.values()))
-            pieces[block.start] = made
+            roles = self.roles.on_block(self.count, first + block.start)
+            taken = iter([x[block] for x in leaves])
+            known = {label: mapped(lambda _: next(taken), x) for label, x in given.items()}
+            with np.errstate(all="ignore"):
+                pieces[block.start] = stage.text(roles, self.strategy, known, self.scalars)
 
-        in_stripes(work, slice(0, size), BLOCK if loop is None else loop.block, self.threads)
-        joined = (
-            np.concatenate(parts).reshape(shape)
-            for parts in zip(*(pieces[start] for start in sorted(pieces)), strict=True)
-        )
-        assert named is not None
-        return {label: mapped(lambda _: next(joined), x) for label, x in named.items()}
+        in_stripes(work, slice(0, leaves[0].size), BLOCK, self.threads)
+        parts = [flat(tuple(pieces[start].values())) for start in sorted(pieces)]
+        return [np.concatenate(items) for items in zip(*parts, strict=True)], pieces[0]
 
     def gather(self, place: int, item: Gathered, x: Array, target: Shape) -> Array:
         """Return the numbers that `item` describes of an array."""
@@ -179,8 +186,3 @@ class _Tensor:
     def _first(self, place: int, over: Granularity) -> int:
         """Return the index of the first random word for a part of the step."""
         return (place * len(Granularity) + over.place) * _AREA + self.offsets[over]
-
-
-def _flat(x: Array, block: slice) -> Array:
-    """Return a block of an array in row-major order as a vector; a view if possible."""
-    return x.reshape(-1)[block] if x.flags.c_contiguous else np.ascontiguousarray(x.flat[block])

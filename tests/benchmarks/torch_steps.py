@@ -17,7 +17,7 @@ from rich.table import Table
 
 import mcfsim as mcf
 from experiments.common import write_result
-from mcfsim.torch import AdamW, TorchAdamW, watch
+from mcfsim.torch import Adafactor, AdamW, AMSGrad, Muon, TorchAdamW, TorchMuon, watch
 from tests.benchmarks import timing
 from tests.benchmarks.timing import about, installed, median_and_least, median_seconds
 
@@ -48,7 +48,7 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
     if (optimi := installed("optimi")) is not None:
         kahan = partial(optimi.AdamW, lr=1e-3, kahan_sum=True)
         yield "optimi", "Kahan, 16 bits", 10, torch.bfloat16, kahan
-    for strategy in mcf.STRATEGIES:
+    for strategy in (*mcf.STRATEGIES, "kahan+int8", "collage-light+fp8", "dqt-ternary", "dqt-int8", "bitnet"):
         chosen = mcf.strategy(strategy)
         if strategy != "exact":
             stored = chosen.bytes_per_parameter
@@ -57,6 +57,35 @@ def kinds() -> Iterator[tuple[str, str, int | float, torch.dtype, Callable[[Any]
             dtype = getattr(torch, chosen.parameter.format.name)
             yield "mcfsim", strategy, stored, dtype, partial(AdamW, strategy=strategy)
     yield "mcfsim", "fp32, TorchAdamW", 16, torch.float32, partial(TorchAdamW, strategy="fp32")
+
+
+#: Of matrices: sides, whose, name, dtype, and how the optimizer is made.
+LOW = torch.bfloat16
+MATRICES: list[tuple[int, str, str, torch.dtype, Callable[[Any], Any]]] = [
+    (2048, "torch", "Adafactor", LOW, partial(torch.optim.Adafactor, foreach=False)),
+    *((2048, "mcfsim", f"Adafactor, {x}", LOW, partial(Adafactor, strategy=x)) for x in ("plain", "kahan")),
+    (2048, "torch", "AdamW, amsgrad", LOW, partial(torch.optim.AdamW, amsgrad=True, foreach=False)),
+    (2048, "mcfsim", "AMSGrad, plain", LOW, partial(AMSGrad, strategy="plain")),
+    (512, "torch", "Muon", LOW, torch.optim.Muon),
+    *((512, "mcfsim", f"Muon, {x}", LOW, partial(Muon, strategy=x)) for x in ("plain", "kahan+int8")),
+    (128, "torch", "Muon", LOW, torch.optim.Muon),
+    (128, "mcfsim", "TorchMuon, plain", LOW, partial(TorchMuon, strategy="plain")),
+]
+
+
+def matrices() -> list[dict[str, Any]]:
+    """Return the times of steps of one square matrix, on one thread."""
+    torch.set_num_threads(1)
+    rows = []
+    for side, whose, name, dtype, made in MATRICES:
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.nn.Parameter((0.02 * torch.randn(side, side, generator=generator)).to(dtype))
+        weight.grad = (1e-3 * torch.randn(side, side, generator=generator)).to(dtype)
+        optimizer = made([weight])
+        optimizer.step()
+        ns = 1e9 * median_seconds(optimizer.step) / side**2
+        rows.append({"side": side, "whose": whose, "name": name, "ns": ns})
+    return rows
 
 
 def main() -> None:
@@ -80,9 +109,12 @@ def main() -> None:
             looked = f"{row['watched']:.1f}" if "watched" in row else ""
             table.add_row(whose, name, str(stored), str(threads), f"{ns:.2f}", f"{least:.2f}", looked)
     Console().print(table)
+    of_matrices = matrices()
+    Console().print(of_matrices)
     if given.write:
         versions = about("torch", "llvmlite")
-        write_result("torch_steps", {"versions": versions, "parameters": count, "steps": rows})
+        found = {"parameters": count, "steps": rows, "matrices": of_matrices}
+        write_result("torch_steps", {"versions": versions, **found})
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ class Optimizer:
     strategy : Strategy
         The storage strategy, with its low format put in, as by `mcfsim.strategy`.
     parameters : mapping of str to array or stored tensor
-        The parameters at the start, rounded to nearest even into the parameter's format, and into its own
-        format for a master copy. A stored tensor (`mcfsim.optim.layout.StoredTensor`), like a weight of
-        `mcfsim.models.weights.open_weights`, is read piece by piece.
+        The parameters at the start, rounded to nearest even into the parameter's format; or into that of a
+        master copy, from which the parameter is rounded. A stored tensor, as those that
+        `mcfsim.models.weights.open_weights` gives (`mcfsim.optim.layout.StoredTensor`), is read in pieces.
     decayed : collection of str, optional
         The tensors with weight decay.
     rounding : str or Rounding, optional

@@ -144,8 +144,8 @@ def start(
 ) -> tuple[State, Array | None]:
     """Return the state before the first step and, if it lies in a folder, a vector for gradients there.
 
-    The parameter and a master copy are rounded to nearest even, whatever the rounding of steps; all else
-    starts from zero. A parameter that shares bits with its master copy is rounded from it, as in a step.
+    The parameter, or a master copy and from that the parameter (`from_master`), is rounded to nearest even,
+    whatever the rounding of steps; all else starts from zero.
     """
     layout.dtype(parameters)  # raises its errors before anything is made
     of, counts = roles.stored, components(hyper, strategy)

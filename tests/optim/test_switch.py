@@ -151,6 +151,14 @@ def test_what_is_not_finite_stays_so_and_what_is_too_large_overflows():
     assert str(whole.tolist()) == "[nan, 1.0, -0.0]"
 
 
+@pytest.mark.parametrize("strategy", ["fp32-master", "remainder-16"])
+def test_beside_a_master_copy_the_parameter_is_that_rounded(strategy):
+    """At the start, too: once rounded into binary32, the number is in the middle of two in bfloat16."""
+    x = {"w": np.array([1 + 2.0**-8 + 2.0**-30])}
+    for optimizer in (made(x, strategy), made(x, "plain", "float64").switched(mcf.strategy(strategy))):
+        assert (optimizer.weights()["w"], optimizer.represented()[0]) == (1.0, 1 + 2.0**-8)
+
+
 # -- exact numbers -------------------------------------------------------------------------------------------
 def test_exact_numbers_are_the_sums_and_are_rounded_once_on_their_way_back():
     optimizer = filled("mcf-3")

@@ -38,6 +38,28 @@ def interval(differences: Sequence[float] | ArrayLike) -> tuple[float, float]:
     return mean - half, mean + half
 
 
+def quotient(numerators: ArrayLike, denominators: ArrayLike) -> tuple[float, float, float]:
+    """Return the quotient of two means of paired numbers, and the ends of its 95 % interval.
+
+    The interval holds each r for which ``interval(numerators - r denominators)`` holds zero: Fieller, J. R.
+    Stat. Soc. B 16(2), 1954. ValueError if it has no ends, because the denominators may as well be zero.
+    """
+    x, y = np.asarray(numerators, float), np.asarray(denominators, float)
+    if not apart(y):
+        raise ValueError(f"a quotient by {y.tolist()}, whose mean is not told from zero")
+    factor = stdtrit(x.size - 1, 0.975) ** 2 / x.size
+    spread = np.cov(x, y)
+    roots = np.roots(
+        [
+            y.mean() ** 2 - factor * spread[1, 1],
+            -2 * (x.mean() * y.mean() - factor * spread[0, 1]),
+            x.mean() ** 2 - factor * spread[0, 0],
+        ]
+    )
+    low, high = sorted(roots.real.tolist())
+    return float(x.mean() / y.mean()), low, high
+
+
 def apart(differences: ArrayLike) -> bool:
     """Return whether zero is outside the interval, so that one training is above the other."""
     low, high = interval(differences)

@@ -29,6 +29,7 @@ from mcfsim.rounded_array import RoundedArray, array
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
 from mcfsim.training import metrics
+from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import get_problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
@@ -60,7 +61,9 @@ __all__ = [
     "Muon",
     "NewtonSchulz",
     "Optimizer",
+    "Phase",
     "Posit",
+    "PrecisionSchedule",
     "RandomWords",
     "Recorder",
     "RoundedArray",

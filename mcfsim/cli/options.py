@@ -208,7 +208,7 @@ class RunOptions:
         list[str] | None,
         Option(
             "--strategy",
-            help="Repeat it to compare.",
+            help="Repeat it to compare; plain,fp32@201 changes it at step 201.",
             show_default="plain, collage-light, collage-plus, fp32-master",
             rich_help_panel=_STORED,
         ),

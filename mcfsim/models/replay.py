@@ -9,14 +9,13 @@ from typing import Any
 from mcfsim.formats import Format
 from mcfsim.models.recording import Recording, open_recording
 from mcfsim.optim.declaration import Declaration
-from mcfsim.optim.strategies import Strategy
 from mcfsim.rounding import Rounding
 from mcfsim.storage.shards import check_apart
 from mcfsim.training.problems.base import Tensors
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import RecordedRates, Schedule
 from mcfsim.training.setup import Setup
-from mcfsim.training.simulate import DEFAULT_STRATEGIES, carry_out
+from mcfsim.training.simulate import DEFAULT_STRATEGIES, Trained, carry_out
 
 
 class RecordedGradients:
@@ -81,7 +80,7 @@ class RecordedGradients:
 def replay(
     directory: str | os.PathLike[str],
     optimizer: Declaration | str = "adamw",
-    strategies: Sequence[Strategy | str] | Strategy | str = DEFAULT_STRATEGIES,
+    strategies: Sequence[Trained] | Trained = DEFAULT_STRATEGIES,
     schedule: Schedule | None = None,
     *,
     weights: str | os.PathLike[str] | None = None,

@@ -23,6 +23,7 @@ from mcfsim.optim.start import receive, start
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import warn_of_vanishing
+from mcfsim.optim.switch import carry_over, check_no_grid
 from mcfsim.optim.vectors import (
     Formats,
     form,
@@ -49,9 +50,9 @@ class Optimizer:
     strategy : Strategy
         The storage strategy, with its low format put in, as by `mcfsim.strategy`.
     parameters : mapping of str to array or stored tensor
-        The parameters at the start, rounded to nearest even into the parameter's format, and into its own
-        format for a master copy. A stored tensor (`mcfsim.optim.layout.StoredTensor`), like a weight of
-        `mcfsim.models.weights.open_weights`, is read piece by piece.
+        The parameters at the start, rounded to nearest even into the parameter's format; or into that of a
+        master copy, from which the parameter is rounded. A stored tensor, as those that
+        `mcfsim.models.weights.open_weights` gives (`mcfsim.optim.layout.StoredTensor`), is read in pieces.
     decayed : collection of str, optional
         The tensors with weight decay.
     rounding : str or Rounding, optional
@@ -136,7 +137,9 @@ class Optimizer:
         if folder is not None and strategy.gradient.format is None:
             raise ValueError("exact numbers lie in no file: folder is for formats")
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
+        self._given = {"rounding": rounding, "packed": packed, "steps": steps, **options}
         self.layout = Layout(parameters, decayed)
+        self._decayed = tuple(decayed)
         self.roles = strategy.roles(rounding, **options)
         for ar in self.roles:
             if not isinstance(ar.carrier, np.dtype):
@@ -243,6 +246,48 @@ class Optimizer:
         self.whole.check()
         values = read_block(self.state._replace(m=(), v=()), self.formats, slice(None))
         return tuple(np.array(item) for item in values.represented(self.strategy))
+
+    def switched(self, strategy: Strategy, **options: Any) -> Optimizer:
+        """Return an optimizer that goes on from this state under another strategy.
+
+        What the state represents is rounded once into the new storage, to nearest even:
+
+        - the parameter, the exact sum of the numbers of `represented`, into a master copy, and from there
+          into the parameter; or into components, of which each is the rest so far, rounded, and a
+          compensation the last one;
+        - the exact sum of a moment's components in the same way, and from there into blocks, if the moment is
+          kept in a scaled format or by a quantiser.
+
+        What both strategies store in the same way is copied bit for bit: each moment, and the parameter with
+        all that lies beside it. The count of steps goes on, and so do random words. So a switch to the same
+        strategy changes nothing.
+
+        Parameters
+        ----------
+        strategy : Strategy
+            The storage from now on, with its low format put in; ``exact`` rounds sums to its precision.
+        **options
+            What else changes: ``rounding``, options of `Strategy.roles`, and a `folder` for the new vectors.
+
+        Returns
+        -------
+        Optimizer
+            With its own vectors; this one stays as it is. A number too large for its format overflows, as at
+            the start.
+
+        Raises
+        ------
+        TypeError, ValueError, SpoiltStateError
+            As the constructor and `represented` do; or if one of the strategies keeps weights on a grid.
+        """
+        self.whole.check()
+        empty = {name: np.broadcast_to(np.float32(0), shape) for name, shape in self.layout.shapes.items()}
+        check_no_grid(self.strategy, strategy)
+        made = Optimizer(self.hyper, strategy, empty, self._decayed, **{**self._given, **options})
+        formats, strategies = (self.formats, made.formats), (self.strategy, strategy)
+        carry_over(self.state, made.state, formats, strategies, made.roles, self.parts)
+        made.count = self.count
+        return made
 
     def _checked(self, gradient: NDArray[Any], rate: float) -> float:
         """Return the rate as a float; raise the errors of `step`."""

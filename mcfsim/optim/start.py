@@ -144,8 +144,8 @@ def start(
 ) -> tuple[State, Array | None]:
     """Return the state before the first step and, if it lies in a folder, a vector for gradients there.
 
-    The parameter and a master copy are rounded to nearest even, whatever the rounding of steps; all else
-    starts from zero. A parameter that shares bits with its master copy is rounded from it, as in a step.
+    The parameter, or a master copy and from that the parameter (`from_master`), is rounded to nearest even,
+    whatever the rounding of steps; all else starts from zero.
     """
     layout.dtype(parameters)  # raises its errors before anything is made
     of, counts = roles.stored, components(hyper, strategy)
@@ -170,7 +170,7 @@ def start(
         place = new_maps(folder, forms)
     with place as made:
         whole = _whole(made, vectors, split, grouped)
-        _fill(whole, vectors, strategy, layout, parameters)
+        _fill(whole, vectors, strategy, roles, layout, parameters)
     state = [tuple(whole[f"{label}{place}"] for place in range(n)) for label, n in counts.items()]
     return State(*state), made.get(_GRADIENT)
 
@@ -225,11 +225,15 @@ def _whole(
 
 
 def _fill(
-    made: dict[str, Vector], vectors: dict[str, Any], strategy: Strategy, layout: Layout, parameters: Tensors
+    made: dict[str, Vector],
+    vectors: dict[str, Any],
+    strategy: Strategy,
+    roles: Roles,
+    layout: Layout,
+    parameters: Tensors,
 ) -> None:
     """Write the numbers at the start to vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
-    low = vectors["parameter0"].format
     for name, role in vectors.items():
         vector = made[name]
         if isinstance(vector, Groups):  # any scale will do
@@ -238,15 +242,25 @@ def _fill(
         elif name not in given:
             _put_zero(vector, _nearest(role, np.zeros(1)), role.format)
     for block, x in layout.blocks(parameters, AT_ONCE):
-        for name in given:
-            role = vectors[name]
-            numbers = _nearest(role, x)
-            if name == "parameter0" and _shares(strategy):  # rounded from the master copy, as in a step
-                numbers = round_to(_nearest(vectors["extra0"], x), role.format, role.rounding)
-            if name == "extra0" and strategy.extra and strategy.extra.remainder and low is not None:
-                near = round_to(numbers, low).astype(role.carrier)
-                numbers = np.asarray(remaining(role, low, strategy.extra.remainder, numbers, near))
-            write(made[name][block], numbers, role.format)
+        numbers: tuple[Array, ...] = (_nearest(vectors[given[-1]], x),)
+        if strategy.addition is Addition.MASTER:
+            numbers = from_master(strategy, roles, *numbers)
+        for name, made_of in zip(given, numbers, strict=True):
+            write(made[name][block], made_of, vectors[name].format)
+
+
+def from_master(strategy: Strategy, roles: Roles, master: Array) -> tuple[Array, Array]:
+    """Return the parameter beside a master copy, and the master copy as far as it is kept.
+
+    The parameter is rounded to nearest even, whatever the rounding of steps; one that shares bits with its
+    master copy is rounded as in a step.
+    """
+    model: Any = roles.model
+    bits = strategy.extra.remainder if strategy.extra else None
+    theta = round_to(master, model.format, model.rounding) if _shares(strategy) else _nearest(model, master)
+    if bits is not None and model.format is not None:
+        master = np.asarray(remaining(roles.parameter, model.format, bits, master, theta))
+    return theta, master
 
 
 def _put_zero(vector: Any, zero: Array, fmt: Format | None) -> None:

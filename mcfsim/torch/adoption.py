@@ -1,25 +1,28 @@
-"""Taking over a run of PyTorch's own AdamW, and giving it back."""
+"""Taking over a run of PyTorch's own AdamW, or of another strategy, and giving it back."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
-from mcfsim.formats import Format
-from mcfsim.kernels.torch_tensors import check_dense, torch_dtype
-from mcfsim.optim.strategies import Addition, Strategy
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, check_dense, torch_dtype
+from mcfsim.optim import adamw
+from mcfsim.optim.strategies import Stored, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
-from mcfsim.optim.strategy import VanishingScalarWarning
-from mcfsim.rounding import Rounding
+from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
+from mcfsim.optim.switch import alike, check_no_grid, split_sum, stored_parameter
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_spread, local, spread_as
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.state_dicts import NAMES
-from mcfsim.torch.state_layout import StateLayout, packed, summed
+from mcfsim.torch.state_layout import Slots, StateLayout, packed, summed
+from mcfsim.torch.step import StoredOptimizer
 
 #: The names of the moments in torch, by their names here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
@@ -31,68 +34,85 @@ def adopt(
     optimizer: torch.optim.Optimizer,
     strategy: Strategy | str = "collage-plus",
     *,
-    kind: type[AdamW] = AdamW,
+    kind: type[StoredOptimizer] | None = None,
     **options: Any,
-) -> AdamW:
-    """Take over a run of `torch.optim.AdamW`: its parameters, moments, steps and groups.
+) -> StoredOptimizer:
+    """Take over a run: its parameters, moments, steps and groups go on under a strategy.
 
     Parameters
     ----------
-    optimizer : torch.optim.AdamW
+    optimizer : torch.optim.AdamW, or an optimizer of mcfsim.torch
         Do not use it afterwards. Its parameters change their dtype in place if the strategy stores them in
         another one. Its state is moved piece by piece, so that little memory is needed for both.
     strategy : Strategy or str, optional
-        The strategy of the new optimizer.
+        The strategy of the new optimizer, in all groups.
     kind : type, optional
-        The class of the new optimizer: `AdamW`, or one with other rounding points.
+        The class of the new optimizer: by default that of the old one, and of PyTorch's `AdamW`. Those of
+        AdamW with other rounding points may take each other's place.
     **options
-        ``low``, ``rounding``, ``scalars``, ``random``, ``capturable`` of `mcfsim.torch.AdamW`.
+        ``low``, ``rounding``, ``scalars``, ``random``, ``capturable`` of `mcfsim.torch.AdamW`. All but `low`
+        are by default those of the old optimizer's groups.
 
     Returns
     -------
-    AdamW
+    StoredOptimizer
         The new optimizer, with the current learning rates of the groups. A scheduler continues with it once
         the scheduler's ``optimizer`` is set to it.
 
     Raises
     ------
     TypeError
-        If `optimizer` is no AdamW of torch, or an option is unknown.
+        If `optimizer` is none of these, `kind` makes other steps, or an option is unknown.
     ValueError
         If it uses ``amsgrad``, which has no counterpart here; if a setting is refused, or a number is too
         large for its format; or if processes share a parameter whose dtype would change. Nothing has changed
         then.
+    SpoiltStateError
+        If a step of `optimizer` was broken off half-way.
 
     Notes
     -----
-    Nothing that the formats can hold is lost. The parameter is rounded to nearest even into its format. Its
-    further components, Kahan's compensation or the master copy hold the rest, as far as they reach. Moments
-    are split into components in the same way.
+    Nothing that the formats can hold is lost. State is carried over as `mcfsim.Optimizer.switched` says, to
+    the same bits: what it represents, parameter or moment, is summed exactly, and rounded once to nearest
+    even. Further components, Kahan's compensation or the master copy hold the rest, as far as they reach.
     """
-    if type(optimizer) is not torch.optim.AdamW:
-        raise TypeError(f"only torch.optim.AdamW is taken over, not {type(optimizer).__name__}")
-    if any(group["amsgrad"] for group in optimizer.param_groups):
+    groups = optimizer.param_groups
+    kept: Iterable[str] = _SHARED
+    if isinstance(optimizer, StoredOptimizer):
+        optimizer.whole.check()
+        kept = {*optimizer.defaults} - {"strategy", "low", *options}
+    elif type(optimizer) is not torch.optim.AdamW:
+        raise TypeError(
+            f"only torch.optim.AdamW and optimizers of mcfsim.torch are taken over, not "
+            f"{type(optimizer).__name__}"
+        )
+    elif any(group["amsgrad"] for group in groups):
         raise ValueError("a group has amsgrad = True, which has no counterpart here")
-    said = [_shared(group, optimizer.defaults) for group in optimizer.param_groups]
-    groups = [{name: x for name, x in group.items() if name in (*_SHARED, *LABELS)} for group in said]
-    stores = _stores(kind, groups, strategy, options)
-    for parameter in _parameters(groups):
-        _check(stores, parameter, optimizer.state.get(parameter, {}))
+    chosen = _kind(optimizer, kind)
+    check_no_grid(get_strategy(strategy), *(group["strategy"] for group in groups if "strategy" in group))
+    said = [_shared(group, optimizer.defaults, kept) for group in groups]
+    taken = [{name: x for name, x in group.items() if name in (*kept, *LABELS)} for group in said]
+    stores = _stores(chosen, taken, strategy, options)
+    for group in groups:
+        for parameter in group["params"]:
+            _check(stores, parameter, _held(optimizer, group, parameter))
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
-        for parameter in _parameters(groups):
-            theirs = optimizer.state.pop(parameter, {})
-            made = _taken(stores, parameter, theirs)
-            _put(parameter, made.pop("parameter"))
-            states[parameter] = {"step": int(theirs.get("step", 0)), **made}
-        ours = kind(groups, strategy=strategy, **options)
+        for group in groups:
+            for parameter in group["params"]:
+                held = _held(optimizer, group, parameter)
+                optimizer.state.pop(parameter, None)
+                made = _taken(stores, parameter, held)
+                _put(parameter, made.pop("parameter"))
+                states[parameter] = {"step": held.state["step"], **made}
+        ours = chosen(taken, strategy=strategy, **options)
         for group, whole in zip(ours.param_groups, said, strict=True):
             group.update({name: x for name, x in whole.items() if name not in group})
         ours.state.update(states)
     return ours
 
 
-def release(optimizer: AdamW, dtype: torch.dtype = torch.float32) -> torch.optim.AdamW:
+def release(optimizer: StoredOptimizer, dtype: torch.dtype = torch.float32) -> torch.optim.AdamW:
     """Give a run back to `torch.optim.AdamW`: the reverse of `adopt`.
 
     Parameters
@@ -116,7 +136,7 @@ def release(optimizer: AdamW, dtype: torch.dtype = torch.float32) -> torch.optim
     """
     if not isinstance(optimizer, AdamW):
         raise TypeError(f"only an AdamW of mcfsim.torch is given back, not {type(optimizer).__name__}")
-    groups = [_shared(group, optimizer.defaults) for group in optimizer.param_groups]
+    groups = [_shared(group, optimizer.defaults, _SHARED) for group in optimizer.param_groups]
     for parameter in _parameters(groups):
         _check_dtype(parameter, dtype)
     states: dict[torch.Tensor, dict[str, Any]] = {}
@@ -144,9 +164,19 @@ def _moment(
     return spread_as(parameter, summed(components).view(local(parameter.detach()).shape))
 
 
-def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a group that both optimizers understand, and those that schedulers added."""
-    return {name: x for name, x in group.items() if name in _SHARED or name not in {*defaults, *NAMES}}
+def _kind(optimizer: torch.optim.Optimizer, kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
+    """Return the class of the new optimizer; raise TypeError if its steps are of other hyperparameters."""
+    own = type(optimizer) if isinstance(optimizer, StoredOptimizer) else AdamW
+    if kind is None or kind is own:
+        return own
+    if not (isinstance(kind, type) and issubclass(kind, AdamW) and issubclass(own, AdamW)):
+        raise TypeError(f"a run of {own.__name__} does not go on by {getattr(kind, '__name__', kind)}")
+    return kind
+
+
+def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any], kept: Iterable[str]) -> dict[str, Any]:
+    """Return the entries of a group that are kept, and those that schedulers added."""
+    return {name: x for name, x in group.items() if name in kept or name not in {*defaults, *NAMES}}
 
 
 def _parameters(groups: Iterable[Mapping[str, Any]]) -> Iterator[torch.Tensor]:
@@ -154,38 +184,87 @@ def _parameters(groups: Iterable[Mapping[str, Any]]) -> Iterator[torch.Tensor]:
 
 
 def _stores(
-    kind: type[AdamW], groups: Sequence[Mapping[str, Any]], strategy: Strategy | str, options: dict[str, Any]
+    kind: type[StoredOptimizer],
+    groups: Sequence[Mapping[str, Any]],
+    strategy: Strategy | str,
+    options: dict[str, Any],
 ) -> StateLayout:
     """Return the layout of the new optimizer's state; raise what that would raise, before any change."""
     fmt = get_strategy(strategy, options.get("low", "bfloat16")).parameter.format
     empty = torch.zeros(0, dtype=torch.float32 if fmt is None else torch_dtype(fmt))
-    alike = [
+    empty_groups = [
         {**{name: x for name, x in group.items() if name != "param_names"}, "params": [empty.clone()]}
         for group in groups
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VanishingScalarWarning)  # it comes when the groups are added
-        trial = kind(alike, strategy=strategy, **options)
+        trial = kind(empty_groups, strategy=strategy, **options)
     return trial.steps_of(trial.param_groups[0]).stores
 
 
-def _check(stores: StateLayout, parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
+@lru_cache
+def _torchs(dtype: torch.dtype) -> StateLayout:
+    """Return the layout of torch's AdamW as a strategy: parameter and moments in the same format."""
+    own = Stored(TORCH_DTYPES[dtype])
+    plain = Strategy("torch", own, own, own, own)
+    return StateLayout.of(adamw.AdamW, plain, plain.roles(), "exact")
+
+
+class _Held(NamedTuple):
+    """The state of a parameter: how it is stored, its tensors by the names here, and the parts of slots."""
+
+    stores: StateLayout
+    state: dict[str, Any]
+    slots: Slots | None = None
+
+
+def _held(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> _Held:
+    """Return the state of a parameter, which need not have begun."""
+    state = optimizer.state.get(parameter, {})
+    if isinstance(optimizer, StoredOptimizer):
+        begun = state or optimizer._start(parameter, group)
+        return _Held(optimizer.steps_of(group).stores, begun, optimizer._slots(parameter, group))
+    check_dense(local(parameter.detach()))
+    start = parameter.detach()
+    moments = {name: state[x] if x in state else torch.zeros_like(start) for name, x in MOMENTS.items()}
+    return _Held(_torchs(parameter.dtype), {"step": int(state.get("step", 0)), **moments})
+
+
+def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the local parts of a parameter and its state, by name."""
+    return {
+        name: local(x) for name, x in {**state, "parameter": parameter.detach()}.items() if name != "step"
+    }
+
+
+def _check(stores: StateLayout, parameter: torch.Tensor, held: _Held) -> None:
     """Raise unless a parameter and its state can be taken over."""
+    old, state, slots = held
     _check_dtype(parameter, stores.dtypes["parameter"])
     stores.check_groups(parameter)
     stores.check_scales(parameter)
-    given = {"parameter": parameter.detach(), **{name: state.get(x) for name, x in MOMENTS.items()}}
-    for name, x in given.items():
-        if x is None:
+    here = _here(parameter, state)
+    for x in here.values():
+        check_dense(x)
+    parts: dict[str, Tensors] = {slot: _moment_parts(old, here, slot, slots) for slot in SLOTS}
+    parts["parameter"] = old.represented(here)
+    for name, found in parts.items():
+        if not found:
             continue
-        here = local(x)
-        check_dense(here)
-        lost = here.isfinite() & ~round_to(here, stores.formats[name]).isfinite()
+        whole, fmt = summed(found), stores.formats[name]
+        lost = whole.isfinite() & ~round_to(whole, fmt).isfinite()
         if count := int(lost.sum()):
             raise ValueError(
                 f"{count} numbers of {name} of a parameter of shape {tuple(parameter.shape)} are too large "
-                f"for {stores.formats[name]}"
+                f"for {fmt}"
             )
+
+
+def _moment_parts(
+    stores: StateLayout, here: Mapping[str, torch.Tensor], slot: str, slots: Slots | None
+) -> tuple[torch.Tensor, ...]:
+    """Return the components of a moment as vectors; none if there is no such moment."""
+    return tuple(stores.numbers(here, name, slots) for name in getattr(stores.names, slot))
 
 
 def _check_dtype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
@@ -196,49 +275,58 @@ def _check_dtype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def _taken(
-    stores: StateLayout, parameter: torch.Tensor, theirs: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
-    """Return a parameter and its state as they are stored here, made from those of torch's AdamW."""
-    x = local(parameter.detach())
-    made, spread = _held(stores, x), dict[str, torch.Tensor]()
-    for names, torchs in zip((stores.names.m, stores.names.v), MOMENTS.values(), strict=True):
-        moment = local(theirs[torchs]) if torchs in theirs else torch.zeros_like(x)
-        made |= zip(names, _components(moment, stores.formats[names[0]], len(names)), strict=True)
+def _taken(stores: StateLayout, parameter: torch.Tensor, held: _Held) -> dict[str, torch.Tensor]:
+    """Return a parameter and its state as they are stored here, from how they were."""
+    old, state, slots = held
+    here, same = _here(parameter, state), dict[str, torch.Tensor]()
+    given = {**state, "parameter": parameter.detach()}
+    made: dict[str, torch.Tensor] = {}
+
+    def is_same(label: str, names: Sequence[str]) -> bool:
+        """Keep tensors, if both strategies store them in the same way."""
+        found = alike(old.strategy, stores.strategy, label)
+        if not found or any(here[name].dtype != stores.dtypes[name] for name in names):
+            return False
+        scales = [name + SCALES for name in names if name in stores.grouped]
+        same.update({name: given[name].contiguous() for name in (*names, *scales)})
+        return True
+
+    def tensor(numbers: NDArray[Any], name: str) -> torch.Tensor:
+        x = blank.get(name, here["parameter"])
+        return torch.from_numpy(numbers).to(x.device, torch_dtype(stores.formats[name])).view(x.shape)
+
+    moments = [name for slot in SLOTS for name in getattr(stores.names, slot)]
+    scales = [name + SCALES for name in moments if name in stores.grouped]
+    begun = stores.begun(parameter, [*moments, *scales], slots)
+    blank = {name: local(x) for name, x in begun.items()}
+    if not is_same("parameter", ("parameter", *stores.compensating)):
+        leading, extra = stored_parameter(_arrays(old.represented(here)), stores.strategy, stores.roles)
+        made |= {name: tensor(x, name) for name, x in zip(stores.names.parameter, leading, strict=True)}
+        for name, numbers in zip(stores.names.extra, extra, strict=True):
+            if name == "remainder":
+                rest = torch.empty(here["parameter"].shape, dtype=stores.dtypes[name])
+                stores.beside(packed(made["parameter"].cpu()), packed(rest)).keep(numbers)
+                made[name] = rest.to(here["parameter"].device)
+            else:
+                made[name] = tensor(numbers, name)
+    for slot in SLOTS:
+        names = getattr(stores.names, slot)
+        if not is_same(slot, names):
+            moment = _arrays(_moment_parts(old, here, slot, slots))
+            components = split_sum(moment, stores.roles.of(slot), len(names))
+            made |= {name: tensor(x, name) for name, x in zip(names, components, strict=True)}
     for name, kept in stores.grouped.items():
-        scales = kept.zero_scales(parameter)
-        codes = torch.empty(x.shape, dtype=kept.dtypes[0], device=x.device)
-        kept.keep(made[name].reshape(-1), codes, local(scales))
-        made[name], spread[name + SCALES] = codes, scales
-    stores.requantize(made)
-    return {**{name: spread_as(parameter, y) for name, y in made.items()}, **spread}
+        if name in made:
+            same[name + SCALES], codes = begun[name + SCALES], blank[name]
+            parts = slots[name].every() if slots else ()
+            kept.keep(made[name].reshape(-1), codes, blank[name + SCALES], parts)
+            made[name] = codes
+    stores.requantize(made, slots)
+    return {**{name: spread_as(parameter, x) for name, x in made.items()}, **same}
 
 
-def _held(stores: StateLayout, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a parameter as it is stored, with the tensors that hold the rest of it."""
-    names, fmt = stores.names.parameter, stores.formats["parameter"]
-    if stores.strategy.addition is not Addition.MASTER:
-        names = stores.names.represented(stores.strategy)
-        return dict(zip(names, _components(x, fmt, len(names)), strict=True))
-    (extra,) = stores.names.extra
-    (master,) = _components(x, stores.formats[extra], 1)
-    own = stores.strategy.parameter.rounding if extra == "remainder" else None
-    parameter = round_to(master, fmt, Rounding(own) if own else Rounding()).to(stores.dtypes["parameter"])
-    if extra == "master":
-        return {"parameter": parameter, extra: master}
-    rest = torch.empty(x.shape, dtype=stores.dtypes[extra])
-    stores.beside(packed(parameter.cpu()), packed(rest)).keep(packed(master.cpu()))
-    return {"parameter": parameter, extra: rest.to(x.device)}
-
-
-def _components(x: torch.Tensor, fmt: Format, count: int) -> list[torch.Tensor]:
-    """Split numbers into components: each is the rest so far, rounded to nearest even into a format."""
-    rest, found = x.to(torch.float64), []
-    for _ in range(count):
-        part = round_to(rest, fmt)
-        found.append(part.to(torch_dtype(fmt)).contiguous())
-        rest = torch.where(part.isfinite(), rest - part, torch.zeros_like(rest))
-    return found
+def _arrays(tensors: Tensors) -> list[NDArray[Any]]:
+    return [as_array(x.cpu().contiguous()).reshape(-1) for x in tensors]
 
 
 def _put(parameter: torch.Tensor, numbers: torch.Tensor) -> None:

@@ -297,15 +297,18 @@ class Grouped:
             found[part] = ar.round(exact)
         return found
 
-    def keep(self, numbers: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    def keep(
+        self, numbers: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()
+    ) -> None:
         """Quantise a vector of numbers of the format into codes and scales on its device.
 
-        Elements are rounded to nearest even, and saturate. A group with an infinity or NaN becomes NaN.
+        Elements are rounded to nearest even, and saturate. A group with an infinity or NaN becomes NaN. If
+        they are joined of several parts, `parts` says where these are.
         """
         numbers = numbers.to(torch.float32)
-        if not self._there:
+        if not self._there or len(parts) > 1:
             made = codes.cpu().clone(), scales.cpu().clone()
-            self.vector(*made).keep(as_array(numbers.cpu()))
+            self.vector(*made, parts).keep(as_array(numbers.cpu()))
             for x, y in zip((codes, scales), made, strict=True):
                 x.copy_(y)
             return

@@ -158,9 +158,9 @@ class StateLayout:
             tensors[name].copy_(numbers.view(tensors[name].shape))
 
     def requantize(self, tensors: Mapping[str, torch.Tensor], slots: Slots | None = None) -> None:
-        """Quantise, in place, the moments with a scaled format that are stored as numbers; on the host."""
+        """Quantise, in place, the moments with a scaled format that come as numbers; on the host."""
         for name, kept in self.scaled.items():
-            if name not in self.grouped:
+            if name in tensors and name not in self.grouped:
                 x = tensors[name]
                 numbers = as_array(x.cpu().contiguous()).reshape(-1)
                 parts = [slice(0, numbers.size)] if slots is None else slots[name].every()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
+from mcfsim.optim.optimizer import Optimizer
 from mcfsim.storage.archive import ArraySpec, Forms, read_archive, write_archive
 from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.training.record import Run, check_kinds, check_versions
@@ -60,7 +61,7 @@ class Checkpoint:
         trainers: Mapping[str, Trainer],
         measures: Mapping[str, Sequence[str]],
     ) -> None:
-        self.path, self.run, self.trainers = path, run, trainers
+        self.path, self.run, self.setup, self.trainers = path, run, setup, trainers
         self.recorded = setup.recorded
         self.problem = setup.fingerprint()
         self.measures = measures
@@ -92,12 +93,14 @@ class Checkpoint:
             except FileExistsError:  # another run was faster
                 self._found = _signature(self.path)
         about, arrays = read_archive(self.path, self._check)
+        step = int(about["step"])
         try:
-            values = self._values(arrays)
+            values = self._values(arrays, step)
         except ValueError as problem:
             raise ValueError(f"{os.fspath(self.path)} {problem}") from problem
-        step = int(about["step"])
-        for key, array in self._states().items():
+        for trainer in self.trainers.values():
+            trainer.enter(step, self.setup)
+        for key, array in self._states(step).items():
             array[...] = values[key]
         for name, trainer in self.trainers.items():
             trainer.optimizer.count = step
@@ -111,7 +114,7 @@ class Checkpoint:
 
     def keep(self, step: int) -> None:
         """Copy the state after a step for `save`, which may be called in the middle of the next step."""
-        arrays = {key: array.copy() for key, array in self._states().items()}
+        arrays = {key: array.copy() for key, array in self._states(step).items()}
         self._kept = _Kept(step, arrays, self.recorded(step))
 
     def save(self) -> None:
@@ -156,7 +159,7 @@ class Checkpoint:
         step, last = about["step"], self.run.settings["steps"]
         if not 0 <= step <= last:
             raise ValueError(f"has a state after step {step:#x} of a run of {last} steps")
-        expected = {key: _form(array) for key, array in self._states().items()}
+        expected = {key: _form(array) for key, array in self._states(step).items()}
         if recorded := self.recorded(step):
             for name, measures in self.measures.items():
                 series = ArraySpec(np.dtype("<f8"), (recorded,))
@@ -181,21 +184,29 @@ class Checkpoint:
         if about["problem"] != self.problem:
             yield "what the problem, or an own optimizer, computes at the start differs"
 
-    def _states(self) -> dict[str, NDArray[Any]]:
-        """Return every array that the next step reads, by strategy and name; loading fills them in place."""
+    def _optimizers(self, step: int) -> dict[str, Optimizer]:
+        """Return the optimizers, those of the phases of a step, by name."""
+        return {name: trainer.optimizer_at(step, self.setup) for name, trainer in self.trainers.items()}
+
+    def _states(self, step: int) -> dict[str, NDArray[Any]]:
+        """Return every array that the step after one reads, by strategy and name.
+
+        Loading fills them in place, once the trainers have entered the phase of that step.
+        """
         named: dict[str, NDArray[Any]] = {}
-        for name, trainer in self.trainers.items():
-            parts = {**trainer.optimizer.state._asdict(), "average": trainer.averages.values()}
+        for name, optimizer in self._optimizers(step).items():
+            trainer = self.trainers[name]
+            parts = {**optimizer.state._asdict(), "average": trainer.averages.values()}
             named |= {f"{name}|{part}{i}": x for part, items in parts.items() for i, x in enumerate(items)}
             named[f"{name}|diverged_at"] = trainer.diverged_at
         return named
 
-    def _values(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def _values(self, arrays: Mapping[str, NDArray[Any]], step: int) -> dict[str, NDArray[Any]]:
         """Return the states saved; refuse numbers that are not values of the format they are stored in."""
-        values = {}
-        for key, array in self._states().items():
+        values, optimizers = {}, self._optimizers(step)
+        for key, array in self._states(step).items():
             name, _, part = key.partition("|")
-            optimizer = self.trainers[name].optimizer
+            optimizer = optimizers[name]
             stored = optimizer.strategy.tensors.get(part.rstrip("0123456789"))
             values[key] = arrays[key]
             if array.dtype == object:

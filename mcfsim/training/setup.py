@@ -16,9 +16,10 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration, check_hyperparameters, optimizers
 from mcfsim.optim.optimizer import Optimizer
-from mcfsim.optim.strategies import Strategy, strategy
+from mcfsim.optim.strategies import Strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import Problem, get_problem
 from mcfsim.training.problems.base import Tensors
 from mcfsim.training.schedule import RecordedRates, Schedule
@@ -142,7 +143,7 @@ class Setup:
 
     source: Source
     optimizer: Declaration
-    strategies: tuple[Strategy, ...]
+    strategies: tuple[PrecisionSchedule, ...]
     steps: int
     schedule: Schedule | RecordedRates
     seed: int
@@ -171,27 +172,37 @@ class Setup:
             "optimizer": _optimizer(given["optimizer"]),
             "low": low,
             "schedule": _schedule(given["schedule"], whole["steps"]),
-            "strategies": _strategies(given["strategies"], low),
+            "strategies": _strategies(given["strategies"], low, whole["steps"]),
         }
         setup = cls(**given | whole | checked)
-        if any(item.parameter.format is None for item in setup.strategies):
+        if any(item.strategies[0].parameter.format is None for item in setup.strategies):
             setup.source.check_exact()
         return setup
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return the optimizer of each strategy, all at the source's start rounded to the low format."""
+        """Return each one's first optimizer, all at the source's start rounded to the low format."""
         tensors = self.source.start(self.seed)
         start: dict[str, NDArray[Any]] = {
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
         }
-        policy = get_rounding(self.rounding)
         options: dict[str, Any] = {"scalars": self.scalars, "precision": self.precision, "steps": self.steps}
-        if policy.stochastic or any(item.draws for item in self.strategies):
+        if get_rounding(self.rounding).stochastic or any(item.draws for item in self.strategies):
             options["random"] = RandomWords(self.seed)
         return {
-            item.name: Optimizer(self.optimizer, item, start, self.source.decayed, policy, **options)
+            item.name: Optimizer(
+                self.optimizer,
+                item.strategies[0],
+                start,
+                self.source.decayed,
+                self.rounded(item.phases[0]),
+                **options,
+            )
             for item in self.strategies
         }
+
+    def rounded(self, phase: Phase) -> Rounding:
+        """Return the rounding of a phase."""
+        return get_rounding(self.rounding if phase.rounding is None else phase.rounding)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of what the problem computes at its start, and two steps of an own optimizer."""
@@ -199,7 +210,8 @@ class Setup:
         if type(self.optimizer) in optimizers().values():
             return found
         digest, random = hashlib.sha256(found.encode()), np.random.default_rng(0)
-        low = next((item for item in self.strategies if item.parameter.format is not None), None)
+        formats = ((item, item.strategies[0].parameter.format) for item in self.strategies)
+        low = next((item for item, fmt in formats if fmt is not None), None)
         for optimizer in replace(self, strategies=() if low is None else (low,)).optimizers().values():
             for step in range(1, min(2, self.steps) + 1):
                 start = optimizer.weights()
@@ -226,6 +238,7 @@ class Setup:
         """Return the setup as JSON data from which a run can be repeated."""
         _, *names = (item.name for item in fields(self))
         parts = {name: _as_data(getattr(self, name)) for name in names}
+        parts["strategies"] = [_as_data(item.plainly) for item in self.strategies]
         parts["optimizer"] = {"name": type(self.optimizer).__name__.lower(), **parts["optimizer"]}
         return {**self.source.settings(), **parts}
 
@@ -275,12 +288,12 @@ def _schedule(given: Any, steps: int) -> Schedule | RecordedRates:
     return RecordedRates(rates)
 
 
-def _strategies(given: Any, low: Format) -> tuple[Strategy, ...]:
-    if isinstance(given, Strategy | str):
+def _strategies(given: Any, low: Format, steps: int) -> tuple[PrecisionSchedule, ...]:
+    if isinstance(given, PrecisionSchedule | Strategy | str):
         given = [given]
     if not isinstance(given, Iterable):
         raise TypeError(f"strategies must be a sequence of names or Strategies, not {given!r}")
-    chosen = tuple(strategy(item, low) for item in given)
+    chosen = tuple(PrecisionSchedule.settled(item, low, steps) for item in given)
     names = [item.name for item in chosen]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"strategies must be at least one, and each named once: {names}")

@@ -18,6 +18,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.storage.sweeps.installed import blas, versions
 from mcfsim.training.checkpoint import Checkpoint
+from mcfsim.training.phases import PrecisionSchedule
 from mcfsim.training.problems import Problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
@@ -54,7 +55,8 @@ def carry_out(
 
     every = whole_number("checkpoint_every", checkpoint_every, least=1)
     check_outputs({"checkpoint": checkpoint, "output": output})
-    trainers = {name: Trainer(setup.source, one) for name, one in setup.optimizers().items()}
+    begun = setup.optimizers()
+    trainers = {item.name: Trainer(setup.source, begun[item.name], item) for item in setup.strategies}
     run = Run(setup.settings(), {**versions(), "blas": blas()})
     # One thread of BLAS sums in one order, whatever the machine has, and is faster on small matrices.
     # A run that diverges shows it in its series, not by warnings.
@@ -140,13 +142,15 @@ def steps_shown(label: str, first: int, last: int, shown: bool) -> Iterator[Iter
 
 
 # -- simulations ------------------------------------------------------------------------------------------
-DEFAULT_STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
+#: What is trained under: a strategy or a name of one, or several, one after another.
+Trained = Strategy | PrecisionSchedule | str
+DEFAULT_STRATEGIES: tuple[Trained, ...] = ("plain", "collage-light", "collage-plus", "fp32-master")
 
 
 def simulate(
     problem: Problem | str,
     optimizer: Declaration | str = "adamw",
-    strategies: Sequence[Strategy | str] | Strategy | str = DEFAULT_STRATEGIES,
+    strategies: Sequence[Trained] | Trained = DEFAULT_STRATEGIES,
     steps: int = 300,
     schedule: Schedule | Sequence[float] | None = None,
     seed: int = 0,
@@ -176,9 +180,10 @@ def simulate(
     optimizer : AdamW, SGD, another Declaration, or str, optional
         Hyperparameters, or an optimizer's name for its default ones: ``"adamw"``, ``"sgd"``, or one of
         `mcfsim.optim.declaration.optimizers`.
-    strategies : sequence of str or Strategy, or one of these, optional
+    strategies : sequence of str, Strategy or PrecisionSchedule, or one of these, optional
         Names of `STRATEGIES` or `GRID_STRATEGIES`, or declarations; ``"exact"`` trains in mpmath, if the
-        problem can, and then every other strategy's distance to it is recorded.
+        problem can, and then every other strategy's distance to it is recorded. A `PrecisionSchedule`, or its
+        text, as ``"plain,fp32@201"``, changes the strategy on the way.
     steps : int, optional
         Length of the run.
     schedule : Schedule or sequence of float, optional
@@ -221,10 +226,10 @@ def simulate(
         against averages of the same gradients in binary64; for weights on a grid ``changed``, ``at_ends`` and
         ``grid_size``, see `mcfsim.optim.on_grid.OnGrid.measures`; with `truth_sample`, ``one_step_error`` of
         E to the exact update, ``update_length`` of D along it, and ``binary64_gap``; ``distance`` to the
-        exact trajectory relative to its norm. ``results``: ``validation_loss``, ``bytes_per_parameter``; for
-        a strategy that diverged ``diverged_at``; for weights on a grid ``clipped_at_start``, the share that
-        lay beyond its ends; if the grid's integers have more than 2 bits ``ternary_validation_loss``, with
-        the trained weights put on a grid of 3 values.
+        exact trajectory relative to its norm. ``results``: ``validation_loss``; ``bytes_per_parameter``, of
+        the phase that takes most; for a strategy that diverged ``diverged_at``; for weights on a grid
+        ``clipped_at_start``, the share that lay beyond its ends; if the grid's integers have more than 2 bits
+        ``ternary_validation_loss``, with the trained weights put on a grid of 3 values.
 
     Raises
     ------

@@ -24,6 +24,7 @@ from mcfsim.training.exact_step import (
     one_step,
     sample_indices,
 )
+from mcfsim.training.phases import PrecisionSchedule
 from mcfsim.training.schedule import all_finite, clipped
 from mcfsim.training.setup import Setup, Source
 
@@ -36,10 +37,19 @@ _BLOCK = 1 << 14
 
 
 class Trainer:
-    """One strategy's part of a simulation: its optimizer, reference averages and series."""
+    """One strategy's part of a simulation: its optimizer, reference averages and series.
 
-    def __init__(self, source: Source, optimizer: Optimizer) -> None:
-        self.source, self.optimizer = source, optimizer
+    Parameters
+    ----------
+    source : Source
+    optimizer : Optimizer
+        At the start, of the first phase.
+    phases : PrecisionSchedule
+    """
+
+    def __init__(self, source: Source, optimizer: Optimizer, phases: PrecisionSchedule) -> None:
+        self.source, self.optimizer, self.phases = source, optimizer, phases
+        self.phase = 0
         self.base = BASE if source.has_losses else BASE[1:]
         self.exact = optimizer.strategy.parameter.format is None
         self.series: dict[str, list[float]] = {}
@@ -52,6 +62,7 @@ class Trainer:
 
     def step(self, t: int, setup: Setup) -> None:
         """Make step number t, and record its measures if the setup records this step."""
+        self.enter(t, setup)
         optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
         loss, gradients = self.source.gradient(optimizer.weights(), t, setup.seed)
         losses = () if loss is None else (loss,)
@@ -84,6 +95,17 @@ class Trainer:
         if record:
             self.put(dict(zip(self.base, (*losses, rate, norm), strict=True)))
 
+    def optimizer_at(self, step: int, setup: Setup) -> Optimizer:
+        """Return the optimizer, switched if a step is of another phase."""
+        if (index := self.phases.at(step)) == self.phase:
+            return self.optimizer
+        phase = self.phases.phases[index]
+        return self.optimizer.switched(self.phases.strategies[index], rounding=setup.rounded(phase))
+
+    def enter(self, step: int, setup: Setup) -> None:
+        """Take the optimizer of a step in place of the present one."""
+        self.optimizer, self.phase = self.optimizer_at(step, setup), self.phases.at(step)
+
     def measures(self, setup: Setup, distance: bool) -> list[str]:
         """Return the names of the series that this trainer records, in order.
 
@@ -96,7 +118,7 @@ class Trainer:
         """
         if self.exact:
             return list(self.base)
-        trial = Trainer(self.source, self.optimizer)
+        trial = Trainer(self.source, self.optimizer, self.phases)
         state = self.optimizer.state.parameter[0]
         trial._measure(np.zeros_like(state), self.optimizer.represented(), state)
         compared = COMPARED if setup.truth_sample else ()
@@ -113,9 +135,10 @@ class Trainer:
                 weights = self.optimizer.weights()
                 ternary = {name: on_grid(x, "ternary", grid.format) for name, x in weights.items()}
                 results |= {f"ternary_{name}": x for name, x in self.source.results(ternary).items()}
-        optimizer = self.optimizer
-        if (size := bytes_per_parameter(optimizer.hyper, optimizer.strategy, optimizer.layout)) is not None:
-            results["bytes_per_parameter"] = size
+        given = self.optimizer.hyper, self.optimizer.layout
+        sizes = [bytes_per_parameter(given[0], item, given[1]) for item in self.phases.strategies]
+        if known := [size for size in sizes if size is not None]:
+            results["bytes_per_parameter"] = max(known)
         return results
 
     def put(self, numbers: Mapping[str, Any]) -> None:

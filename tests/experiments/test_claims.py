@@ -40,6 +40,23 @@ def test_an_interval_is_students(count):
     assert list(map(paired.answer, ([0.0, 0.0], [1.0, 1.1], [-1.0, 1.1]))) == ["", "yes", "no"]
 
 
+@pytest.mark.parametrize("count", [3, 8])
+def test_the_ends_of_a_quotient_are_where_the_interval_of_a_difference_ends_at_zero(count):
+    random = np.random.default_rng(count)
+    for _ in range(30):
+        x, y = random.standard_normal((2, count)) + random.standard_normal((2, 1))
+        if not paired.apart(y):
+            with pytest.raises(ValueError, match="not told from zero"):
+                paired.quotient(x, y)
+            continue
+        mean, low, high = paired.quotient(x, y)
+        assert low < mean < high
+        assert mean == pytest.approx(x.mean() / y.mean())
+        for end in (low, high):
+            assert min(map(abs, paired.interval(x - end * y))) == pytest.approx(0, abs=1e-8)
+        assert not paired.apart(x - (low + high) / 2 * y)
+
+
 # -- late in training ----------------------------------------------------------------------------------------
 def test_the_power_of_the_size_is_said_with_its_interval():
     text = " ".join(page("results").read_text().split())

@@ -1,0 +1,148 @@
+"""A run goes on under another strategy by one call, with the bits of `mcfsim.Optimizer.switched`."""
+
+import numpy as np
+import pytest
+import torch
+
+import mcfsim as mcf
+import mcfsim.torch
+from mcfsim.checks import SpoiltStateError
+from mcfsim.optim.declaration import optimizers
+from mcfsim.torch import SGD, AdamW, TorchAdamW, adopt
+from tests.pytorch.runs import EVERY, array, assert_all_same, assert_same_states, dtype_of, states
+from tests.shared.kinds import STORED, feeds, rotating
+
+SHAPES = {"w": (7, 20), "b": (11,), "empty": (0, 3), "scalar": (), "long": (300,)}
+
+
+def begun(optimizer, strategy, steps=2, **options):
+    """Return an optimizer of tensors, its parameters, and one of arrays, after the same steps."""
+    start = {name: mcf.round_to(np.random.default_rng(1).standard_normal(x), "bfloat16").astype(np.float32)
+             for name, x in SHAPES.items()}  # fmt: skip
+    params = {name: torch.nn.Parameter(torch.tensor(x).to(dtype_of(strategy))) for name, x in start.items()}
+    groups = [{"params": [params["w"]]}, {"params": [*params.values()][1:], "weight_decay": 0.0}]
+    ours = EVERY[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
+    hyper = optimizers()[optimizer](weight_decay=0.1)
+    theirs = mcf.Optimizer(hyper, mcf.strategy(strategy), start, ["w"], **options)
+    train(ours, params, theirs, steps)
+    return ours, params, theirs
+
+
+def train(ours, params, theirs, steps):
+    for _ in range(steps):
+        random = np.random.default_rng(theirs.count + 10)
+        given = {name: random.standard_normal(x).astype(np.float32) / 8 for name, x in SHAPES.items()}
+        for name, p in params.items():
+            p.grad = torch.tensor(given[name]).to(p.dtype)
+        ours.step()
+        theirs.step(theirs.receive({name: array(p.grad) for name, p in params.items()}), 1e-2)
+
+
+def compared(ours, params, theirs):
+    """Yield what is stored and meant of parameters, and what it should be."""
+    split = theirs.layout.split
+    meant = split(sum(x.astype(float) for x in reversed(theirs.represented())))
+    weights = theirs.weights()
+    for name, p in params.items():
+        yield name, array(p), weights[name]
+        yield f"{name} represented", array(ours.represented(p)) + 0.0, meant[name] + 0.0
+        state, stores = ours.state[p], ours.steps_of(ours.param_groups[0]).stores
+        assert state["step"] == theirs.count
+        for slot in ("m", "v"):
+            names = getattr(stores.names, slot)
+            slots = ours._slots(p, ours._group_of(p))
+            for key, vector in zip(names, getattr(theirs.state, slot), strict=True):
+                expected = vector[theirs.parts[slot].tensor(name)]
+                yield f"{name} {key}", array(stores.numbers(state, key, slots)), expected
+
+
+@pytest.mark.parametrize("third", range(3))
+@pytest.mark.parametrize(("optimizer", "old"), rotating(STORED))
+@pytest.mark.sampled(3)
+def test_a_switch_is_that_of_arrays(optimizer, old, third):
+    """Bit for bit, then and after a step; the parameters stay the objects that they are."""
+    for new in STORED[third::3]:
+        if not feeds(optimizer, new):
+            continue
+        before, params, theirs = begun(optimizer, old)
+        ours = adopt(before, new)
+        assert type(ours) is type(before)
+        assert not before.state
+        assert {p.dtype for p in params.values()} == {dtype_of(new)}
+        theirs = theirs.switched(mcf.strategy(new))
+        assert_all_same(compared(ours, params, theirs))
+        train(ours, params, theirs, 1)
+        assert_all_same(compared(ours, params, theirs))
+
+
+STAGED = [name for name, kind in optimizers().items() if kind.staged]
+
+
+@pytest.mark.parametrize("optimizer", STAGED)
+@pytest.mark.sampled(2)
+@pytest.mark.costly("stages are compiled")
+def test_a_switch_of_steps_in_stages_is_that_of_arrays(optimizer):
+    """Of moments that keep rows and columns, or nothing, too; back from blocks that share scales."""
+    ours, params, theirs = begun(optimizer, "kahan")
+    for new in ("int8-moments", "mcf-2", "fp8-moments", "split-master", "plain+coat"):
+        ours, theirs = adopt(ours, new), theirs.switched(mcf.strategy(new))
+        assert_all_same(compared(ours, params, theirs))
+        train(ours, params, theirs, 1)
+        assert_all_same(compared(ours, params, theirs))
+
+
+@pytest.mark.parametrize(("optimizer", "strategy"), rotating(STORED))
+def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy):
+    ours, params, theirs = begun(optimizer, strategy)
+    whole, kept, _ = begun(optimizer, strategy)
+    ours = adopt(ours, strategy)
+    assert_same_states(ours, whole)
+    assert all(map(torch.equal, params.values(), kept.values()))
+    train(ours, params, theirs, 2)
+    assert_all_same(compared(ours, params, theirs))
+
+
+def test_settings_go_on_unless_others_are_named():
+    options = {"rounding": "stochastic", "random": mcf.RandomWords(4), "scalars": "float32"}
+    ours, params, theirs = begun("adamw", "plain", **options)
+    ours.param_groups[1]["lr"] = 3e-3
+    ours = adopt(ours, "fp32-optim")
+    assert [group["lr"] for group in ours.param_groups] == [1e-2, 3e-3]
+    assert [group["weight_decay"] for group in ours.param_groups] == [0.1, 0.0]
+    ours.param_groups[1]["lr"] = 1e-2
+    theirs = theirs.switched(mcf.strategy("fp32-optim"))
+    train(ours, params, theirs, 2)
+    assert_all_same(compared(ours, params, theirs))
+    ours = adopt(ours, "plain", rounding="nearest_even", scalars="exact", kind=TorchAdamW)
+    assert type(ours) is TorchAdamW
+    (settings,) = {(group["rounding"], group["scalars"]) for group in ours.param_groups}
+    assert settings == ("nearest_even", "exact")
+
+
+def test_a_run_that_has_not_begun_begins_under_the_new_strategy():
+    ours, params, theirs = begun("adamw", "fp32", steps=0)
+    ours, theirs = adopt(ours, "collage-plus"), theirs.switched(mcf.strategy("collage-plus"))
+    train(ours, params, theirs, 2)
+    assert_all_same(compared(ours, params, theirs))
+
+
+def test_what_is_refused_changes_nothing():
+    ours, params, _ = begun("adamw", "fp32")
+    with torch.no_grad():
+        params["w"][0, 0] = 1e6
+    before = states(ours)
+    for given, message in (
+        ({"strategy": "plain", "low": "float16"}, "1 numbers of parameter .* too large for float16"),
+        ({"strategy": "exact"}, "exact numbers"),
+        ({"strategy": "dqt-int8"}, "on a grid"),
+        ({"kind": SGD}, "a run of AdamW does not go on by SGD"),
+        ({"lower": "bfloat16"}, "lower"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            adopt(ours, **given)
+        assert_same_states(ours, before)
+    with pytest.raises(TypeError, match="a run of SGD does not go on by AdamW"):
+        adopt(begun("sgd", "plain")[0], "fp32", kind=AdamW)
+    ours.whole.begin("a step")
+    with pytest.raises(SpoiltStateError):
+        adopt(ours, "plain")

@@ -174,6 +174,8 @@ def test_muon_with_one_thing_altered_is_told_from_it(part, assert_same):
             for strategy in (MIXED, "fp32-master"):
                 matrices.assert_judged(assert_same, hyper, strategy, steps=2, judge=own)
         assert bytes_per_parameter(module.Muon(), mcf.strategy("fp32"), EMPTY) == 16
+        by_name = [module.Muon(others=others).by_name for others in ((), ("*",), ("*", "w"))]
+        assert by_name == [False, False, True]
 
     assert survivors(muon, of_stages, check, part, PARTS_OF_MUON) == dealt(SAME_OF_MUON, part, PARTS_OF_MUON)
 

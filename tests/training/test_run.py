@@ -63,7 +63,7 @@ def test_numbers_that_are_not_finite_survive(tmp_path):
 def test_the_settings_tell_the_run(run):
     settings = run.settings
     assert settings["problem"] == {"kind": "logistic", "l2": 1e-4}
-    assert settings["optimizer"] == {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0}
+    assert settings["optimizer"] == {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0, "dampening": 0.0}
     assert [item["name"] for item in settings["strategies"]] == ["plain", "collage-light", "exact"]
     assert settings["low"]["name"] == "bfloat16"
     assert settings["schedule"] == {"peak": 3e-4, "warmup": 50, "final": 0.1}

@@ -19,6 +19,7 @@ from experiments import (
     own_rates,
     paired,
     strategy_losses,
+    switch,
 )
 from experiments.common import ROOT, read_result
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES
@@ -229,6 +230,7 @@ def as_published(
 
 
 PUBLISHED = dqt_published.RESULT
+SWITCH_PAGE = "docs/howto/switch.md"
 STRATEGIES_PAGE = "docs/howto/strategies.md"
 LATE, (COSINE, SMALL) = late_training.RESULT, late_training.SCHEDULES
 FINDINGS, RESULTS, DQT = (
@@ -417,6 +419,15 @@ _STATED: tuple[Statement, ...] = (
     Claim(
         DQT, "above BitNet, whose grid grows", "dqt_bits", 1,
         grids("dqt_bits", *(f"dqt-int{bits}" for bits in (6, 7, 8))),
+    ),
+    Claim(SWITCH_PAGE, "ends .003 below plain bf16", "switch", -1, lambda: [-switch.lower(switch.LAST[0])]),
+    Claim(
+        SWITCH_PAGE, ".075 above fp32 master weights", "switch", 1,
+        lambda: [switch.gap() - switch.lower(switch.LAST[0])],
+    ),
+    Claim(
+        SWITCH_PAGE, "are not told apart from those in `fp32`", "switch", 0,
+        lambda: [switch.lower(last) - switch.lower(last, switch.LATE[1]) for last in switch.LAST],
     ),
     Claim(DQT, "8 bits end below BitNet.", "dqt_bits", -1, grids("dqt_bits", WIDE)),
     Claim(

@@ -25,6 +25,7 @@ from experiments import (
     scheme_equivalence,
     sr_random_bits,
     strategy_losses,
+    switch,
     tables,
 )
 
@@ -49,6 +50,7 @@ STUDIES = (
     embedding_steps.main,
     assignment.main,
     real_audit.study,
+    switch.study,
 )
 
 

@@ -18,6 +18,7 @@ from experiments import (
     precision_curves,
     rounding_points,
     strategy_losses,
+    switch,
 )
 from experiments.common import read_result
 from tests.shared.pages import page
@@ -55,6 +56,22 @@ def test_the_ends_of_a_quotient_are_where_the_interval_of_a_difference_ends_at_z
         for end in (low, high):
             assert min(map(abs, paired.interval(x - end * y))) == pytest.approx(0, abs=1e-8)
         assert not paired.apart(x - (low + high) / 2 * y)
+
+
+# -- a switch to float32 -------------------------------------------------------------------------------------
+def test_what_the_last_steps_recover_and_at_which_rate_plain_bf16_learns():
+    text = " ".join(page("switch").read_text().split())
+    few, _, half, _ = (switch.share(last)[0] for last in switch.LAST)
+    lost = "of what plain bf16 has lost, the last half"
+    assert switch.TITLE.endswith(f"{100 * few:.0f} % {lost} {100 * half:.0f} %")
+    assert f": {100 * few:.0f} % of the gap is recovered. The last half recovers {100 * half:.0f} %." in text
+    said = []
+    for rate in (0.002, 0.004):
+        found = switch.rate_of(rate)
+        mean, low, high = (f"{2.0**x:.5f}"[1:] for x in (found.mean(), *paired.interval(found)))
+        assert f"{mean} ({low} to {high}) for {rate:g}".replace(" 0.", " .") in text
+        said.append(f"{100 * 2 ** found.mean() / rate:.0f} %")
+    assert f"which is {' and '.join(said)} of it" in text
 
 
 # -- late in training ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What experiments compute: the faults of the released code and nothing else, and tables of low rank."""
+"""What experiments compute: faults of the released code alone, tables of low rank, and switched copies."""
 
 from fractions import Fraction
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from experiments import switch
 from experiments.common import _shorten as shorten
 from experiments.common import read_result
 from experiments.low_rank import best_rank, complete, d_optimal, embeddings, frontier, regret
@@ -146,3 +147,28 @@ def test_frontiers_are_those_by_definition():
 )
 def test_tables_that_make_no_sense_are_refused(rows):
     check(rows)
+
+
+# -- a switch to float32 -------------------------------------------------------------------------------------
+def test_copies_that_are_switched_are_what_simulate_trains(monkeypatch):
+    """To the last bit, though the steps before the switch are made once for all."""
+    monkeypatch.setattr(switch, "STEPS", 5)
+    found = switch.losses("plain", 0.01, 1, (3,))
+    schedule = mcf.Schedule(0.01, switch.WARMUP, switch.FINAL)
+    names = {"plain": found["loss"], **{f"plain,{name}@3": x for name, x in found["switched"]["3"].items()}}
+    run = mcf.simulate(
+        switch.MODEL.problem(), switch.HYPER, [*names], 5, schedule, 1, record_every=5, progress=False
+    )
+    assert {name: results["validation_loss"] for name, results in run.results.items()} == names
+
+
+def test_the_equivalent_rate_lies_between_the_rates_whose_losses_enclose_it(monkeypatch):
+    curve = {"0.002": [3.0], "0.004": [2.0], "0.008": [1.0], "0.016": [1.5]}
+    losses = {"fp32-master": curve, "plain": {"0.002": [2.5], "0.004": [1.0], "0.008": [3.5], "0.016": [0.9]}}
+    monkeypatch.setattr(switch, "read_result", lambda name: {"losses": losses})
+    monkeypatch.setattr(switch, "RATES", (0.002, 0.004, 0.008, 0.016))
+    found = [*switch.rate_of(0.002), *switch.rate_of(0.004)]
+    assert np.allclose(found, np.log2([0.002 * 2**0.5, 0.008]), rtol=1e-14)
+    for rate in (0.008, 0.016):
+        with pytest.raises(ValueError, match="is no loss of fp32-master"):
+            switch.rate_of(rate)

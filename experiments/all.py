@@ -28,6 +28,7 @@ ALONE = (
     ("dqt_published", "draw"),
     ("own_rates", "draw"),
     ("embedding_steps", "draw"),
+    ("adapters", "draw"),
 )
 #: Experiments that share their runs among processes.
 SHARED = (collage_options, precision_curves, dqt_bits, released_code_audit)

@@ -182,7 +182,7 @@ def audit(
     shapes are read.
     """
     with telling_how_to_go_on(checkpoint):
-        from mcfsim.models.adapters import adapters_at_start, describe
+        from mcfsim.models.adapters import adapters_at_start, config_beside, describe
         from mcfsim.models.audit import audit as audited
         from mcfsim.models.plan import forecast_in
         from mcfsim.models.weights import open_weights
@@ -191,8 +191,11 @@ def audit(
         from mcfsim.report.audit_page import at_rates, audit_page
         from mcfsim.report.audits import adapters_text, as_json
         from mcfsim.report.plotting import checked_suffix, save_one
+        from mcfsim.storage.shards import check_apart
 
         check_checkpoint(checkpoint, resume=resume)
+        written = {"--json": output, "--html": html, "--png": png, "--checkpoint": checkpoint}
+        check_apart(written, {"WEIGHTS": config_beside(weights)})
         if target and rank is None:
             raise ValueError("--target needs --rank, which says that adapters are to be audited")
         if rank is not None and checkpoint is not None:

@@ -84,6 +84,12 @@ def _of(tensor: str, others: Mapping[str, Number], usual: Number) -> Number:
     return next(found, usual)
 
 
+def config_beside(weights: Pathlike) -> Path:
+    """Return where the configuration of an adapter lies, by the file or folder of its weights."""
+    weights = Path(weights)
+    return (weights if weights.is_dir() else weights.parent) / CONFIG
+
+
 def read_config(weights: Pathlike) -> AdapterConfig | None:
     """Return the configuration that lies beside an adapter's weights; None if there is none.
 
@@ -97,8 +103,7 @@ def read_config(weights: Pathlike) -> AdapterConfig | None:
     FileOfTensorsError
         If the file is damaged, is not of LoRA, or lacks a rank or alpha; a `ValueError`.
     """
-    weights = Path(weights)
-    path = (weights if weights.is_dir() else weights.parent) / CONFIG
+    path = config_beside(weights)
     if not path.exists():
         return None
     try:

@@ -222,6 +222,11 @@ def test_an_adapter_is_audited_as_any_other_file(tmp_path, monkeypatch):
         assert data["adapters"] == {"ranks": {"8": 4}, "scales": {"2": 4}}
         assert [row["kind"] for row in data["kinds"]] == ["adapter A", "adapter B", "gain"]
         assert {x["kind"] for x in data["tensors"]} == {"adapter A", "adapter B", "gain"}
+    before = (tmp_path / CONFIG).read_bytes()
+    for option in ("--json", "--html", "--checkpoint"):
+        told = runner.refused("audit", path, *PLAN.split(), option, CONFIG)
+        assert f"{option} would take the place of what is read (WEIGHTS)" in told
+        assert (tmp_path / CONFIG).read_bytes() == before
     (tmp_path / CONFIG).write_text(json.dumps({"r": 4, "lora_alpha": 16}))
     assert "is of rank 8, and adapter_config.json says 4" in runner.refused("audit", path, *words)
     (tmp_path / CONFIG).unlink()

@@ -21,7 +21,7 @@ from mcfsim.storage.tensors import FileOfTensorsError
 #: The file that PEFT writes beside an adapter's weights, and most bytes that it may have.
 CONFIG, _LONGEST = "adapter_config.json", 1 << 24
 #: Matrices that get no adapters unless they are named: embeddings and heads.
-_ENDS = re.compile(r"embed|(^|\.)(wte|wpe|positions|lm_head|head|output)(\.weight)?$")
+_ENDS = re.compile(r"embed|(^|\.)(wte|wpe|positions|lm_head|head)(\.weight)?$|^output\.weight$")
 #: What follows the name of the adapted module.
 _FACTOR = re.compile(r"\.lora_.*$")
 _PREFIX = "base_model.model."

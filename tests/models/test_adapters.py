@@ -182,6 +182,17 @@ def test_an_audit_says_below_which_rate_each_kind_stays():
     assert [x.name for x in parts[GAIN].tensors] == ["norm.weight"]
 
 
+def test_embeddings_and_heads_get_adapters_only_by_their_names():
+    names = ("model.embed_tokens", "transformer.wte", "lm_head", "output", "layers.0.attn.output", "fc")
+    shapes = {f"{name}.weight": (16, 16) for name in names} | {"norm.weight": (16,), "matrix": (16, 16)}
+
+    def adapted(*targets):
+        return [x.name.removesuffix(".lora_A.weight") for x in adapters_at_start(shapes, 2, 16, targets)[::2]]
+
+    assert adapted() == ["layers.0.attn.output", "fc", "matrix"]
+    assert adapted("output", "wte") == ["transformer.wte", "output", "layers.0.attn.output"]
+
+
 def test_the_rates_that_the_page_names():
     """Of A with 4096 columns, and of normal numbers, as B of an adapter of embeddings has them."""
     start, _ = adapters_at_start({"q.weight": (4096, 4096)}, 8, 1024)

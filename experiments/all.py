@@ -29,6 +29,7 @@ ALONE = (
     ("own_rates", "draw"),
     ("embedding_steps", "draw"),
     ("switch", "draw"),
+    ("adapters", "draw"),
 )
 #: Experiments that share their runs among processes.
 SHARED = (collage_options, precision_curves, dqt_bits, released_code_audit)

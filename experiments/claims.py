@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments import (
+    adapters,
     dqt_published,
     dqt_tensors,
     first_moment,
@@ -161,6 +162,25 @@ def lengths(label: str) -> Callable[[], list[Array]]:
     ]
 
 
+def adapted(label: str, *options: str) -> Callable[[], list[Array]]:
+    """Return what gives losses of adapters less those with fp32 master weights, at the best or low rates."""
+    return lambda: [adapters.difference(label, option) for option in options]
+
+
+def in_fp32(label: str, *parts: str) -> Callable[[], list[Array]]:
+    """Return what gives losses with parts of adapters in fp32, less those of plain bf16."""
+    return lambda: [adapters.without(label, part) for part in parts]
+
+
+def adapters_forecast(known: str) -> Callable[[], list[Array]]:
+    """Return what gives forecast less measured shares, by rate and part."""
+    return lambda: [
+        np.subtract(found["forecast"][known][part], found["lost"]["plain"][part])
+        for found in map(read_result(adapters.RESULT).get, ("best", "low"))
+        for part in adapters.PARTS
+    ]
+
+
 def grids(result: str, *names: str) -> Callable[[], list[Array]]:
     """Return what gives the relative differences of weights on grids to BitNet's."""
 
@@ -232,6 +252,7 @@ def as_published(
 PUBLISHED = dqt_published.RESULT
 SWITCH_PAGE = "docs/howto/switch.md"
 STRATEGIES_PAGE = "docs/howto/strategies.md"
+ADAPTERS = "docs/howto/adapters.md"
 LATE, (COSINE, SMALL) = late_training.RESULT, late_training.SCHEDULES
 FINDINGS, RESULTS, DQT = (
     "docs/background/findings.md", "docs/background/results.md", "docs/howto/dqt.md",
@@ -446,6 +467,40 @@ _STATED: tuple[Statement, ...] = (
     Claim(
         DQT, "not told apart after 120", "dqt_tensors", 0,
         on_grids(dqt_tensors.MATRICES, *((width, 120) for width in dqt_tensors.WIDTHS)),
+    ),
+    Claim(
+        ADAPTERS, "plain bf16 ends .013 above fp32 master weights", "adapters", 1, adapted("best", "plain"),
+    ),
+    Number(
+        ADAPTERS, "plain bf16 ends .013 above fp32 master weights", "adapters", 0.0125, 0.0135,
+        adapted("best", "plain"),
+    ),
+    Claim(ADAPTERS, "at an eighth of that rate .017 above", "adapters", 1, adapted("low", "plain")),
+    Number(
+        ADAPTERS, "at an eighth of that rate .017 above", "adapters", 0.0165, 0.0175, adapted("low", "plain"),
+    ),
+    Claim(
+        ADAPTERS, "`collage-light` are not told apart from fp32 master weights at their best rates",
+        "adapters", 0, adapted("best", "kahan", "collage-light"),
+    ),
+    Claim(
+        ADAPTERS, "at the low rate they end .0002 below", "adapters", -1,
+        adapted("low", "kahan", "collage-light"),
+    ),
+    Claim(ADAPTERS, "end .016 below plain bf16", "adapters", -1, in_fp32("low", "gains")),
+    Number(ADAPTERS, "end .016 below plain bf16", "adapters", -0.0165, -0.0155, in_fp32("low", "gains")),
+    Claim(ADAPTERS, "A and B in fp32 end .001 below it", "adapters", -1, in_fp32("low", "A and B")),
+    Claim(
+        ADAPTERS, "eight seeds do not tell gains in fp32 from plain bf16, nor A and B in fp32", "adapters", 0,
+        in_fp32("best", "gains", "A and B"),
+    ),
+    Number(
+        ADAPTERS, "off by .01 at most, in the mean of the seeds", "adapters", -0.01, 0.01,
+        adapters_forecast("gradients"),
+    ),
+    Number(
+        ADAPTERS, "from the start alone by .07 at most", "adapters", -0.07, 0.07,
+        adapters_forecast("nothing"),
     ),
 )  # fmt: skip
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mcfsim as mcf
-from mcfsim.training.problems import LanguageModel
+from mcfsim.training.problems.base import Problem
 from mcfsim.training.schedule import clipped
 
 Tensors = dict[str, NDArray[np.float32]]
 
 
 def train(
-    problem: LanguageModel,
+    problem: Problem,
     hyper: Any,
     chosen: Mapping[str, mcf.Strategy],
     start: Tensors,

@@ -6,6 +6,7 @@ Each goes on where it was stopped, see `experiments.common.resumed`.
 from __future__ import annotations
 
 from experiments import (
+    adapters,
     assignment,
     best_rates,
     dqt_bits,
@@ -49,6 +50,7 @@ STUDIES = (
     precision_law.study,
     embedding_steps.main,
     assignment.main,
+    adapters.study,
     real_audit.study,
     switch.study,
 )

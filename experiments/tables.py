@@ -9,6 +9,7 @@ from typing import Any
 
 import mcfsim as mcf
 from experiments import (
+    adapters,
     assignment,
     audit_forecast,
     best_rates,
@@ -368,6 +369,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "torch_steps": torch_steps.table,
     "audit_forecast": audit_forecast.summary,
     "audit_tensors": audit_forecast.details,
+    "adapters": adapters.table,
+    "adapters_kept": adapters.kept_table,
+    "adapters_forecast": adapters.forecast_table,
     "dqt_bits": dqt_bits.bits_table,
     "dqt_long": dqt_bits.long_table,
     "dqt_tensors": dqt_tensors.table,

@@ -38,6 +38,7 @@ from mcfsim.training.simulate import simulate
 if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
+    from mcfsim.models.merged_adapter import merge_adapter
     from mcfsim.optim.muon import Muon
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
@@ -97,6 +98,7 @@ __all__ = [
     "get_scaled_format",
     "grow",
     "matmul",
+    "merge_adapter",
     "metrics",
     "orthogonalize",
     "p3109",
@@ -124,6 +126,7 @@ _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
     **{"Muon": "mcfsim.optim.muon", "reduce": "mcfsim.training.all_reduce"},
+    "merge_adapter": "mcfsim.models.merged_adapter",
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
 }
 _FOLDERS = ("analysis", "functions", "theorems")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,6 @@ from mcfsim.storage.files import write_text
 if TYPE_CHECKING:
     from mcfsim.models.assigning import Assignment
     from mcfsim.models.audit import Audit
-    from mcfsim.models.plan import Plan
     from mcfsim.models.samples import TensorSample
     from mcfsim.models.weights import Weights
 
@@ -88,9 +88,7 @@ def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
     from mcfsim.report.audits import update_model
 
     tensors, compared = assignment_table(found, most), comparison_table(found)
-    _introduce(
-        model, found.audit.plan, f"; at most {float(found.budget):g} bytes a parameter, by {found.method}"
-    )
+    _introduce(model, found.audit, f"; at most {float(found.budget):g} bytes a parameter, by {found.method}")
     say(f"{update_model(found.audit)} {found.words}.")
     say("", f"Tensors, those that lose most first ({len(tensors)} of {len(model)}):")
     print_rows(tensors, {}, ["tensor"])
@@ -99,12 +97,14 @@ def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
     print_legend(terminal.under(terminal.ASSIGN, [*tensors[0], *compared[0]], ["-"]), output_width())
 
 
-def _introduce(model: Weights, plan: Plan, more: str = "") -> None:
-    """Print what the model and the plan are, and which tensors are left out."""
+def _introduce(model: Weights, found: Audit, more: str = "", *lines: str) -> None:
+    """Print what the model and the plan are, which tensors are left out, and further lines."""
+    plan = found.plan
     say(
-        f"{model.path}: {model.size:,} parameters in {len(model)} tensors, {plan.steps} steps, "
+        f"{model.path}: {found.size:,} parameters in {len(found.tensors)} tensors, {plan.steps} steps, "
         f"peak rate {plan.schedule.peak:g}{more}",
         *(f"left out: {name}, {why}" for name, why in model.left_out.items()),
+        *lines,
     )
 
 
@@ -131,6 +131,17 @@ def audit(
         float, Option(help="Least EDQ of every tensor for a strategy to be recommended.")
     ] = 0.95,
     stopped: Annotated[float, Option(help="A tensor has stopped where its EDQ stays below this.")] = 0.5,
+    rank: Annotated[
+        int | None,
+        Option(help="Audit adapters of this rank on the model's matrices, as they start.", min=1),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        Option(
+            help="With --rank, a module to adapt, by the end of its name; repeat it for several.",
+            show_default="all matrices but embeddings and heads",
+        ),
+    ] = None,
     samples: Samples = 1024,
     most: Most = 20,
     fail_if_stops: Annotated[
@@ -167,19 +178,28 @@ def audit(
 ) -> None:
     """Say which tensors of a model would stop learning under a plan of training, and what prevents it.
 
-    All elements are read once; a sample of each tensor is tried at steps of the schedule.
+    All elements are read once; a sample of each tensor is tried at steps of the schedule. With --rank only
+    shapes are read.
     """
     with telling_how_to_go_on(checkpoint):
+        from mcfsim.models.adapters import adapters_at_start, config_beside, describe
         from mcfsim.models.audit import audit as audited
         from mcfsim.models.plan import forecast_in
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.strategies import strategy as look_up
         from mcfsim.report.audit_figure import audit_figure
         from mcfsim.report.audit_page import at_rates, audit_page
-        from mcfsim.report.audits import as_json
+        from mcfsim.report.audits import adapters_text, as_json
         from mcfsim.report.plotting import checked_suffix, save_one
+        from mcfsim.storage.shards import check_apart
 
         check_checkpoint(checkpoint, resume=resume)
+        written = {"--json": output, "--html": html, "--png": png, "--checkpoint": checkpoint}
+        check_apart(written, {"WEIGHTS": config_beside(weights)})
+        if target and rank is None:
+            raise ValueError("--target needs --rank, which says that adapters are to be audited")
+        if rank is not None and checkpoint is not None:
+            raise ValueError("--rank reads no weights: --checkpoint would hold nothing")
         if png is not None:
             checked_suffix(png)
         fmt = get_format(low)
@@ -189,12 +209,19 @@ def audit(
         if fail_if_stops not in (None, *tried):
             raise ValueError(f"--fail-if-stops {fail_if_stops}: tried are {', '.join(tried)}")
         model = open_weights(weights)
-        read = _read(model, samples, checkpoint)
+        if rank is None:
+            read = _read(model, samples, checkpoint)
+            adapters = describe(model.path, read)
+            more = ["", adapters_text(adapters)] if adapters else []
+        else:
+            shapes = {name: item.shape for name, item in model.items()}
+            read, adapters = adapters_at_start(shapes, rank, samples, target or ()), None
+            model, more = replace(model, left_out={}), [f"; adapters of rank {rank} as they start"]
         found = audited(read, plan, fmt)
         page = audit_page(str(model.path), at_rates(read, found), model.left_out) if html is not None else ""
-        _show(model, found, most)
+        _show(model, found, most, *more)
         if output is not None:
-            _write(output, _json(as_json(found, dict(model.left_out))))
+            _write(output, _json(as_json(found, model.left_out, adapters)))
         if html is not None:
             _write(html, page)
         if png is not None:
@@ -207,18 +234,22 @@ def audit(
                 raise Exit(1)
 
 
-def _show(model: Weights, found: Audit, most: int) -> None:
+def _show(model: Weights, found: Audit, most: int, *more: str) -> None:
     """Print the findings of an audit, and its recommendation."""
-    from mcfsim.report.audits import mix_offered, strategy_table, tensor_table, update_model
+    from mcfsim.report.audits import kind_table, mix_offered, strategy_table, tensor_table, update_model
 
-    strategies, tensors = strategy_table(found), tensor_table(found, most)
-    _introduce(model, found.plan)
+    strategies, kinds, tensors = strategy_table(found), kind_table(found), tensor_table(found, most)
+    _introduce(model, found, *more)
     say("", "Under each strategy, over the run:")
     print_rows(strategies, {}, ["of tensor"])
-    first = found.totals()[0].strategy.name
-    say("", f"Tensors under {first}, the worst first ({len(tensors)} of {len(model)}):")
+    first, headings = found.totals()[0].strategy.name, [*tensors[0], *strategies[0]]
+    if len(kinds) > 1:
+        headings += kinds[0]
+        say("", f"Kinds of tensors under {first}:")
+        print_rows(kinds, {})
+    say("", f"Tensors under {first}, the worst first ({len(tensors)} of {len(found.tensors)}):")
     print_rows(tensors, {})
-    print_legend(terminal.under(terminal.AUDIT, [*tensors[0], *strategies[0]], ["-"]), output_width())
+    print_legend(terminal.under(terminal.AUDIT, headings, ["-"]), output_width())
     chosen, why = found.recommended()
     say("", f"Recommended: {chosen.strategy.name}. {why}" if chosen else f"Not recommended: {why}")
     say(*filter(None, [mix_offered(found), f"Supposed: {update_model(found)}"]))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import gt
 
 import numpy as np
 
 from mcfsim.checks import check_processor
-from mcfsim.codec import ulp
+from mcfsim.codec import next_down, next_up, ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.forecast import TensorRows, forecast, frozen_share, points_of
+from mcfsim.models.kinds import TensorKind, kind_of
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
@@ -36,6 +37,9 @@ class TensorFinding:
         rate; NaN if nothing is asked.
     edq : float
         Normalised effective descent quality <D, E> / <D, D>, averaged in the same way: 1 if all arrives.
+    at_first : float
+        Share of its elements that the first update leaves where it finds them, at the largest rate; NaN if
+        nothing is asked.
     stops : int or None
         The first step from which less than `Plan.stopped` of each update arrives until the end.
     idle : float or None
@@ -50,6 +54,7 @@ class TensorFinding:
 
     lost: float
     edq: float
+    at_first: float
     stops: int | None
     idle: float | None
     beyond: int | None
@@ -66,12 +71,18 @@ class AuditedTensor:
     ----------
     name, shape, format
         Name, shape and format of the tensor in its file.
+    kind : TensorKind
+        A factor of an adapter, a magnitude, a gain, or another one.
     decayed : bool
         Whether weight decay applies.
     rms, zeros : float
         Root mean square of its weights, and the share that is zero.
     direction_rms : float
         Root mean square of a step's directions, in units of the learning rate, without decay.
+    stays_below : tuple of float
+        The rates below which steps as long as the rate leave half of its weights or more where they are,
+        toward zero and away from it, if a weight is one number of the low format: half the distance to their
+        neighbours.
     histogram : tuple of float
         Shares of |update| / ulp(weight) in the low format at the largest rate, in the bins of `EDGES`.
     found : mapping of str to TensorFinding
@@ -81,10 +92,12 @@ class AuditedTensor:
     name: str
     shape: tuple[int, ...]
     format: str
+    kind: TensorKind
     decayed: bool
     rms: float
     zeros: float
     direction_rms: float
+    stays_below: tuple[float, float]
     histogram: tuple[float, ...]
     found: Mapping[str, TensorFinding]
 
@@ -173,6 +186,11 @@ class Audit:
     def size(self) -> int:
         """Number of parameters in all."""
         return sum(item.size for item in self.tensors)
+
+    def by_kind(self) -> dict[TensorKind, Audit]:
+        """Return audits of the tensors of each kind, for the kinds that there are."""
+        kept = {kind: tuple(x for x in self.tensors if x.kind is kind) for kind in TensorKind}
+        return {kind: replace(self, tensors=tensors) for kind, tensors in kept.items() if tensors}
 
     def worst_first(self, strategy: str) -> list[AuditedTensor]:
         """Return the tensors, smallest EDQ under a strategy first."""
@@ -327,13 +345,14 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     found: list[dict[str, TensorFinding]] = [{} for _ in kept]
     for item in plan.strategies:
         course = forecast(trial, plan.hyper, item, plan.schedule, plan.steps)
-        idle = forecast(still, plan.hyper, item, peak, 1).lost[:, 0]
+        idle, at_first = (forecast(rows, plan.hyper, item, peak, 1).lost[:, 0] for rows in (still, trial))
         lost, edq = course.over_run(course.lost), course.over_run(course.edq)
         stops = course.stops(plan.stopped)
         for row, (sample, beyond) in enumerate(zip(kept, course.beyond, strict=True)):
             found[row][item.name] = TensorFinding(
                 lost=float(lost[row]),
                 edq=float(edq[row]),
+                at_first=float(at_first[row]),
                 stops=stops[row],
                 idle=None if np.isnan(idle[row]) else float(idle[row]),
                 beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
@@ -347,14 +366,24 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     size = rms_of(largest)
     tensors = tuple(
         AuditedTensor(
-            *(item.name, item.shape, item.format, bool(decayed[row]), item.rms, item.zeros),
+            *(item.name, item.shape, item.format, kind_of(item.name, item.shape, item.values)),
+            *(bool(decayed[row]), item.rms, item.zeros),
             direction_rms=float(size[row]),
+            stays_below=_middles(stored[row], low),
             histogram=tuple(histogram(asked[row], ulp(stored[row], low), EDGES)),
             found=found[row],
         )
         for row, item in enumerate(kept)
     )
     return Audit(plan, low, tuple(points_of(plan.schedule, plan.steps).tolist()), tensors)
+
+
+def _middles(stored: Table, low: Format) -> tuple[float, float]:
+    """Return half the distances to the neighbours that half of the numbers have, toward zero and away."""
+    size = np.abs(stored).astype(np.float64)
+    gaps = size - next_down(size, low), next_up(size, low) - size
+    toward, away = (float(np.quantile(gap, 0.5, method="higher")) / 2 for gap in gaps)
+    return toward, away
 
 
 def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mcfsim.models.adapters import CONFIG
 from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total
 from mcfsim.models.plan import Plan
 from mcfsim.report.tables import Rows
@@ -59,6 +60,38 @@ def tensor_table(audit: Audit, most: int) -> Rows:
     ]
 
 
+def kind_table(audit: Audit) -> Rows:
+    """Return one row of strings per kind of tensor, under the cheapest strategy, and what does for it."""
+    rows = []
+    for kind, part in audit.by_kind().items():
+        total = part.totals()[0]
+        asked = [item for item in part.tensors if not math.isnan(item.found[total.strategy.name].at_first)]
+        lost = [item.size * item.found[total.strategy.name].at_first for item in asked]
+        middles = [x for item in part.tensors for x in item.stays_below]
+        chosen, _ = part.recommended()
+        rows.append(
+            {
+                "kind": str(kind),
+                "tensors": str(len(part.tensors)),
+                "parameters": f"{part.size:,}",
+                "stays below": " to ".join(dict.fromkeys(f"{x:.3g}" for x in (min(middles), max(middles)))),
+                "lost at first": share_text(sum(lost) / sum(item.size for item in asked) if asked else None),
+                "lost": share_text(total.lost),
+                "EDQ": share_text(total.edq),
+                "stop": f"{total.stopped} of {len(part.tensors)}",
+                "cheapest that does": "-" if chosen is None else chosen.strategy.name,
+            }
+        )
+    return rows
+
+
+def adapters_text(adapters: Mapping[str, Any]) -> str:
+    """Return ranks and scales of adapters, see `mcfsim.models.adapters.describe`, as a sentence."""
+    ranks, scales = (adapters[label] and ", ".join(adapters[label]) for label in ("ranks", "scales"))
+    said = f"by {CONFIG} B A is multiplied by {scales}" if scales else f"no {CONFIG} says their scale"
+    return f"adapters of rank {ranks}; {said}"
+
+
 def update_model(audit: Audit) -> str:
     """Return a sentence that states the assumed updates."""
     plan = audit.plan
@@ -94,13 +127,17 @@ def mix_offered(audit: Audit) -> str:
     )
 
 
-def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
+def as_json(
+    audit: Audit, left_out: Mapping[str, str], adapters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return an audit as JSON data; NaN, where no update was asked for, is null.
 
     Parameters
     ----------
-    left_out : dict of str to str
+    left_out : mapping of str to str
         Tensors that were not audited, and the reasons.
+    adapters : mapping, optional
+        What `mcfsim.models.adapters.describe` says.
     """
     plan = audit.plan
     (recommended, why), mix = audit.recommended(), audit.mixed()
@@ -111,7 +148,9 @@ def as_json(audit: Audit, left_out: dict[str, str]) -> dict[str, Any]:
         "threshold": plan.threshold,
         "stopped": plan.stopped,
         "parameters": audit.size,
-        "left_out": left_out,
+        "left_out": dict(left_out),
+        "adapters": adapters,
+        "kinds": kind_table(audit),
         "recommended": None if recommended is None else recommended.strategy.name,
         "reason": why,
         "mixed": None

@@ -94,6 +94,11 @@ AUDIT: Legend = {
     "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
     "change E that would come of it, in the same mean: 1 if nothing is lost",
     "least EDQ, of tensor": "that of the worst tensor, and which it is",
+    "kind": "factors of adapters, their magnitudes (DoRA), and gains of norms, by names, shapes and numbers",
+    "stays below": "the rate below which steps as long as the rate leave half of a tensor where it is, each "
+    "weight one number of the low format: least and largest over tensors, toward zero and away from it",
+    "lost at first": "share of the weights that the first update leaves where they are, at the largest rate",
+    "cheapest that does": "the cheapest strategy that is enough for the kind; -: none of those tried",
     "rms": "root mean square of the weights",
     "stop": "tensors that stop before the end",
     "stops at": "the step from which to the end EDQ stays below --stopped; beyond: from which on weights are "

@@ -11,6 +11,7 @@ import mcfsim as mcf
 from mcfsim.formats import FORMATS
 from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, audit
 from mcfsim.models.forecast import frozen_share
+from mcfsim.models.kinds import TensorKind
 from mcfsim.models.known import SavedState
 from mcfsim.models.plan import NoiseModel, Plan, forecast_in
 from mcfsim.models.samples import scan
@@ -149,9 +150,13 @@ def made(seed, strategies, beta2):
             edq = float(rng.choice([0.0, 0.5, 0.949, 0.94996, 0.95, 1.0, 1.0001, math.nan]))
             beyond = 3 if rng.random() < 0.1 else None
             found[item.name] = TensorFinding(
-                0.0, edq, None, None, beyond, size * item.bytes_per_parameter, (), ()
+                0.0, edq, 0.0, None, None, beyond, size * item.bytes_per_parameter, (), ()
             )
-        tensors.append(AuditedTensor(f"t{place}", (size,), "F32", True, 1.0, 0.0, 1.0, (), found))
+        tensors.append(
+            AuditedTensor(
+                f"t{place}", (size,), "F32", TensorKind.OTHER, True, 1.0, 0.0, 1.0, (0.0, 0.0), (), found
+            )
+        )
     made = Plan(mcf.AdamW(beta2=beta2), mcf.Schedule(), 5, strategies)
     return Audit(made, BFLOAT16, (1, 5), tuple(tensors))
 

@@ -1,22 +1,22 @@
-"""Taking over a run of PyTorch's own AdamW, or of another strategy, and giving it back."""
+"""Taking over a run of another library's AdamW, or of another strategy, and giving it back."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
-from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, check_dense, torch_dtype
-from mcfsim.optim import adamw
-from mcfsim.optim.strategies import Stored, Strategy
+from mcfsim.kernels.torch_tensors import Tensors, as_array, check_dense, torch_dtype
+from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
 from mcfsim.optim.switch import alike, check_no_grid, split_sum, stored_parameter
+from mcfsim.torch.foreign import Held, Loaded, held, hyperparameters, library_of
+from mcfsim.torch.giving import Giving
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_spread, local, spread_as
 from mcfsim.torch.optimizers import AdamW
@@ -24,31 +24,38 @@ from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import Slots, StateLayout, packed, summed
 from mcfsim.torch.step import StoredOptimizer
 
-#: The names of the moments in torch, by their names here.
-MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 #: Hyperparameters that both optimizers have.
 _SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
 
 
 def adopt(
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Mapping[str, Any],
     strategy: Strategy | str = "collage-plus",
     *,
     kind: type[StoredOptimizer] | None = None,
+    from_: str | None = None,
+    params: Iterable[torch.Tensor] | None = None,
     **options: Any,
 ) -> StoredOptimizer:
     """Take over a run: its parameters, moments, steps and groups go on under a strategy.
 
     Parameters
     ----------
-    optimizer : torch.optim.AdamW, or an optimizer of mcfsim.torch
-        Do not use it afterwards. Its parameters change their dtype in place if the strategy stores them in
-        another one. Its state is moved piece by piece, so that little memory is needed for both.
+    optimizer : an optimizer of mcfsim.torch, an AdamW, or its state dict
+        The AdamW is that of PyTorch, torchao, bitsandbytes, optimi or FlashOptim, see
+        `mcfsim.torch.foreign.LIBRARIES`. Do not use it afterwards. Its parameters change their dtype in place
+        if the strategy stores them in another one. Its state is moved piece by piece, so that little memory
+        is needed for both.
     strategy : Strategy or str, optional
         The strategy of the new optimizer, in all groups.
     kind : type, optional
         The class of the new optimizer: by default that of the old one, and of PyTorch's `AdamW`. Those of
         AdamW with other rounding points may take each other's place.
+    from_ : str, optional
+        The library of a state dict: ``"torch"``, ``"torchao"``, ``"bitsandbytes"``, ``"optimi"`` or
+        ``"flashoptim"``.
+    params : iterable of tensor, optional
+        The parameters that a state dict is of, in its order.
     **options
         ``low``, ``rounding``, ``scalars``, ``random``, ``capturable`` of `mcfsim.torch.AdamW`. All but `low`
         are by default those of the old optimizer's groups.
@@ -62,7 +69,8 @@ def adopt(
     Raises
     ------
     TypeError
-        If `optimizer` is none of these, `kind` makes other steps, or an option is unknown.
+        If `optimizer` is none of these, `kind` makes other steps, an option is unknown, or `params` are
+        missing for a state dict.
     ValueError
         If it uses ``amsgrad``, which has no counterpart here; if a setting is refused, or a number is too
         large for its format; or if processes share a parameter whose dtype would change. Nothing has changed
@@ -76,35 +84,39 @@ def adopt(
     the same bits: what it represents, parameter or moment, is summed exactly, and rounded once to nearest
     even. Further components, Kahan's compensation or the master copy hold the rest, as far as they reach.
     """
-    groups = optimizer.param_groups
+    if isinstance(optimizer, Mapping) != (params is not None):
+        raise TypeError("params are the parameters of a state dict: give both or neither")
+    given: Any = optimizer if params is None else Loaded(cast("Mapping[str, Any]", optimizer), params)
     kept: Iterable[str] = _SHARED
-    if isinstance(optimizer, StoredOptimizer):
-        optimizer.whole.check()
-        kept = {*optimizer.defaults} - {"strategy", "low", *options}
-    elif type(optimizer) is not torch.optim.AdamW:
-        raise TypeError(
-            f"only torch.optim.AdamW and optimizers of mcfsim.torch are taken over, not "
-            f"{type(optimizer).__name__}"
-        )
-    elif any(group["amsgrad"] for group in groups):
-        raise ValueError("a group has amsgrad = True, which has no counterpart here")
-    chosen = _kind(optimizer, kind)
+    library = None
+    if isinstance(given, StoredOptimizer):
+        if from_ is not None:
+            raise ValueError(f"from_ = {from_!r}, and the optimizer is of mcfsim.torch")
+        given.whole.check()
+        kept = {*given.defaults} - {"strategy", "low", *options}
+        groups = given.param_groups
+    else:
+        library = library_of(given, from_)
+        groups = [hyperparameters(library, group) for group in given.param_groups]
+        if any(group.get("amsgrad") for group in groups):
+            raise ValueError("a group has amsgrad = True, which has no counterpart here")
+    chosen = _kind(given, kind)
     check_no_grid(get_strategy(strategy), *(group["strategy"] for group in groups if "strategy" in group))
-    said = [_shared(group, optimizer.defaults, kept) for group in groups]
+    said = [_shared(group, given.defaults, kept) for group in groups]
     taken = [{name: x for name, x in group.items() if name in (*kept, *LABELS)} for group in said]
     stores = _stores(chosen, taken, strategy, options)
     for group in groups:
         for parameter in group["params"]:
-            _check(stores, parameter, _held(optimizer, group, parameter))
+            _check(stores, parameter, _held(given, library, group, parameter))
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for group in groups:
             for parameter in group["params"]:
-                held = _held(optimizer, group, parameter)
-                optimizer.state.pop(parameter, None)
-                made = _taken(stores, parameter, held)
+                found = _held(given, library, group, parameter)
+                given.state.pop(parameter, None)
+                made = _taken(stores, parameter, found)
                 _put(parameter, made.pop("parameter"))
-                states[parameter] = {"step": held.state["step"], **made}
+                states[parameter] = {"step": found.state["step"], **made}
         ours = chosen(taken, strategy=strategy, **options)
         for group, whole in zip(ours.param_groups, said, strict=True):
             group.update({name: x for name, x in whole.items() if name not in group})
@@ -112,59 +124,60 @@ def adopt(
     return ours
 
 
-def release(optimizer: StoredOptimizer, dtype: torch.dtype = torch.float32) -> torch.optim.AdamW:
-    """Give a run back to `torch.optim.AdamW`: the reverse of `adopt`.
+def release(
+    optimizer: StoredOptimizer, dtype: torch.dtype = torch.float32, to: str = "torch"
+) -> torch.optim.Optimizer:
+    """Give a run back to an AdamW of PyTorch or of another library: the reverse of `adopt`.
 
     Parameters
     ----------
     optimizer : AdamW
         Do not use it afterwards: its parameters become tensors of `dtype`, in place.
     dtype : dtype, optional
-        The dtype of the parameters, and so of the moments.
+        The dtype of the parameters.
+    to : {"torch", "torchao", "bitsandbytes", "optimi"}, optional
+        The library. Its AdamW keeps moments in `dtype`; ``AdamW8bit`` of torchao and bitsandbytes keeps
+        those of at least 4096 numbers in 8 bits.
 
     Returns
     -------
-    torch.optim.AdamW
-        Each of its numbers is the sum of the components, rounded once to nearest even.
+    optimizer
+        An AdamW of the library. Each of its numbers is the sum of the components, rounded once to nearest
+        even, and in groups that share a scale after that. Kahan's compensation goes on in optimi's.
 
     Raises
     ------
     TypeError
         If `optimizer` is no AdamW of this package.
     ValueError
-        If processes share a parameter whose dtype would change. Nothing has changed then.
+        If the library is unknown; if processes share a parameter whose dtype would change; or if parameters
+        of a group that is given to optimi have made different numbers of steps. Nothing has changed then.
+    ImportError
+        If the library is not installed.
     """
     if not isinstance(optimizer, AdamW):
         raise TypeError(f"only an AdamW of mcfsim.torch is given back, not {type(optimizer).__name__}")
+    optimizer.whole.check()
     groups = [_shared(group, optimizer.defaults, _SHARED) for group in optimizer.param_groups]
-    for parameter in _parameters(groups):
-        _check_dtype(parameter, dtype)
+    giving = Giving.to(to, groups)
+    for own in optimizer.param_groups:
+        giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])
+        for parameter in own["params"]:
+            _check_dtype(parameter, dtype)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for own in optimizer.param_groups:
-            stores = optimizer.steps_of(own).stores
             for parameter in own["params"]:
-                whole = optimizer.represented(parameter).to(dtype)
-                if state := optimizer.state.pop(parameter, {}):
-                    moments = (_moment(stores, parameter, state, of).to(dtype) for of in stores.names[1:3])
-                    step = torch.tensor(float(state["step"]))
-                    states[parameter] = {"step": step, **dict(zip(MOMENTS.values(), moments, strict=True))}
-                _put(parameter, whole)
-        theirs = torch.optim.AdamW(groups)
-        theirs.state.update(states)
-    return theirs
+                found, begun = _held(optimizer, None, own, parameter), parameter in optimizer.state
+                optimizer.state.pop(parameter, None)
+                made = _taken(giving.stores(dtype, parameter), parameter, found)
+                _put(parameter, made.pop("parameter"))
+                if begun:
+                    states[parameter] = {"step": found.state["step"], **made}
+        return giving.made(states)
 
 
-def _moment(
-    stores: StateLayout, parameter: torch.Tensor, state: Mapping[str, Any], names: Sequence[str]
-) -> torch.Tensor:
-    """Return the sum of the components of a moment, distributed like the parameter."""
-    here = {name: local(x) for name, x in state.items() if name != "step"}
-    components = [stores.numbers(here, name) for name in names]
-    return spread_as(parameter, summed(components).view(local(parameter.detach()).shape))
-
-
-def _kind(optimizer: torch.optim.Optimizer, kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
+def _kind(optimizer: Any, kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
     """Return the class of the new optimizer; raise TypeError if its steps are of other hyperparameters."""
     own = type(optimizer) if isinstance(optimizer, StoredOptimizer) else AdamW
     if kind is None or kind is own:
@@ -202,32 +215,13 @@ def _stores(
     return trial.steps_of(trial.param_groups[0]).stores
 
 
-@lru_cache
-def _torchs(dtype: torch.dtype) -> StateLayout:
-    """Return the layout of torch's AdamW as a strategy: parameter and moments in the same format."""
-    own = Stored(TORCH_DTYPES[dtype])
-    plain = Strategy("torch", own, own, own, own)
-    return StateLayout.of(adamw.AdamW, plain, plain.roles(), "exact")
-
-
-class _Held(NamedTuple):
-    """The state of a parameter: how it is stored, its tensors by the names here, and the parts of slots."""
-
-    stores: StateLayout
-    state: dict[str, Any]
-    slots: Slots | None = None
-
-
-def _held(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor) -> _Held:
+def _held(optimizer: Any, library: str | None, group: Mapping[str, Any], parameter: torch.Tensor) -> Held:
     """Return the state of a parameter, which need not have begun."""
     state = optimizer.state.get(parameter, {})
-    if isinstance(optimizer, StoredOptimizer):
-        begun = state or optimizer._start(parameter, group)
-        return _Held(optimizer.steps_of(group).stores, begun, optimizer._slots(parameter, group))
-    check_dense(local(parameter.detach()))
-    start = parameter.detach()
-    moments = {name: state[x] if x in state else torch.zeros_like(start) for name, x in MOMENTS.items()}
-    return _Held(_torchs(parameter.dtype), {"step": int(state.get("step", 0)), **moments})
+    if library is not None:
+        return held(library, parameter, state, group)
+    begun = state or optimizer._start(parameter, group)
+    return Held(optimizer.steps_of(group).stores, begun, optimizer._slots(parameter, group))
 
 
 def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -237,9 +231,9 @@ def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.
     }
 
 
-def _check(stores: StateLayout, parameter: torch.Tensor, held: _Held) -> None:
+def _check(stores: StateLayout, parameter: torch.Tensor, source: Held) -> None:
     """Raise unless a parameter and its state can be taken over."""
-    old, state, slots = held
+    old, state, slots = source
     _check_dtype(parameter, stores.dtypes["parameter"])
     stores.check_groups(parameter)
     stores.check_scales(parameter)
@@ -275,9 +269,9 @@ def _check_dtype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def _taken(stores: StateLayout, parameter: torch.Tensor, held: _Held) -> dict[str, torch.Tensor]:
+def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, torch.Tensor]:
     """Return a parameter and its state as they are stored here, from how they were."""
-    old, state, slots = held
+    old, state, slots = source
     here, same = _here(parameter, state), dict[str, torch.Tensor]()
     given = {**state, "parameter": parameter.detach()}
     made: dict[str, torch.Tensor] = {}

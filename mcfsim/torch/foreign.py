@@ -1,0 +1,284 @@
+"""States of other libraries' AdamW, as they lie there: torch, torchao, bitsandbytes, optimi, FlashOptim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from mcfsim.checks import hint
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, check_dense
+from mcfsim.optim import adamw
+from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, FLOAT8_GROUPS, FLOAT32, Stored
+from mcfsim.optim.strategies import Addition, Strategy
+from mcfsim.scaled.quantisers import DynamicMap
+from mcfsim.torch.group import number
+from mcfsim.torch.local import SCALES, is_spread, local
+from mcfsim.torch.state_layout import Slots, StateLayout
+
+
+class Held(NamedTuple):
+    """The state of a parameter: how it is stored, its tensors by the names here, and the parts of slots."""
+
+    stores: StateLayout
+    state: dict[str, Any]
+    slots: Slots | None = None
+
+
+class Moment(NamedTuple):
+    """A moment as a library stores it: how, and its tensor, with scales if there are any."""
+
+    stored: Stored
+    numbers: torch.Tensor
+    scales: torch.Tensor | None = None
+
+
+#: The moments of AdamW in PyTorch, and in what follows it, by their names here.
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+#: As torchao's in float8 are kept: in groups of 256.
+FLOAT8_256 = replace(FLOAT8_GROUPS, name="float8_256", block=256)
+#: For optimi, whose moments are corrected: they are divided and multiplied by the correction in binary64.
+WIDE = Stored("float64")  # type: ignore[arg-type]
+
+
+class Library(NamedTuple):
+    """A library with an AdamW.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        Names of its classes that make AdamW's steps, with decoupled decay.
+    read : callable
+        ``(parameter, state, group)``: the moments by their names here.
+    extra : dict of str to str
+        What the state has beside them, by its name there: ``"compensation"`` or ``"remainder"``.
+    """
+
+    classes: tuple[str, ...]
+    read: Callable[[torch.Tensor, Mapping[str, Any], Mapping[str, Any]], dict[str, Moment]]
+    extra: Mapping[str, str] = MappingProxyType({})
+
+
+def _plain(x: torch.Tensor) -> Moment:
+    """Return a moment in a dtype of its own."""
+    check_dense(local(x))
+    return Moment(Stored(TORCH_DTYPES[x.dtype]), x)
+
+
+def _of_torch(
+    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
+) -> dict[str, Moment]:
+    start = torch.zeros_like(parameter.detach())
+    return {name: _plain(state.get(theirs, start)) for name, theirs in MOMENTS.items()}
+
+
+def _of_torchao(
+    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
+) -> dict[str, Moment]:
+    found = {}
+    for name, theirs in MOMENTS.items():
+        x = state.get(theirs, torch.zeros_like(parameter.detach()))
+        kind = type(x).__name__
+        if kind == "OptimState8bit":
+            found[name] = _by_table(name, x.codes, x.scale, x.qmap)
+        elif kind == "OptimStateFp8":
+            found[name] = Moment(Stored(FLOAT32, scaled=FLOAT8_256), x.codes.view(torch.uint8), x.scale)
+        elif kind == "OptimState4bit":
+            found[name] = _plain(x.dequantize(torch.float32))
+        else:
+            found[name] = _plain(x)
+    return found
+
+
+def _of_bitsandbytes(
+    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
+) -> dict[str, Moment]:
+    found = {}
+    for place, name in enumerate(MOMENTS, 1):
+        x = state.get(f"state{place}", torch.zeros_like(parameter.detach(), dtype=torch.float32))
+        if x.dtype != torch.uint8:
+            found[name] = _plain(x)
+        elif f"absmax{place}" in state:
+            found[name] = _by_table(name, x, state[f"absmax{place}"], state[f"qmap{place}"])
+        else:
+            raise ValueError(
+                "bitsandbytes keeps this state with one scale a tensor; block_wise=True has blocks"
+            )
+    return found
+
+
+def _of_optimi(
+    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
+) -> dict[str, Moment]:
+    if group.get("decouple_lr") and group["weight_decay"]:
+        raise ValueError("optimi's decay here goes by the rate's share of max_lr; set decouple_lr=False")
+    step, found = int(number(group.get("step", 0))), {}
+    for (name, moment), beta in zip(
+        _of_torch(parameter, state, group).items(), (group["beta1"], group["beta2"]), strict=True
+    ):
+        uncorrected = moment.numbers.to(torch.float64) * (1.0 - float(beta) ** step)
+        found[name] = Moment(WIDE, uncorrected)
+    return found
+
+
+def _of_flashoptim(
+    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
+) -> dict[str, Moment]:
+    """Return the moments in binary32, by the operations of FlashOptim's kernel, each rounded."""
+    found = {}
+    for name, theirs in MOMENTS.items():
+        x = state.get(theirs)
+        codes = state.get(f"{theirs}::quantized", getattr(x, "quantized", None))
+        if codes is None:
+            data = getattr(x, "data", x)
+            found[name] = _plain(torch.zeros_like(parameter.detach()) if data is None else data)
+            continue
+        scales = state.get(f"{theirs}::scales", getattr(x, "scales", None))
+        assert scales is not None
+        scales = scales.view(torch.float16) if scales.dtype == torch.bfloat16 else scales
+        each = scales.to(torch.float32).repeat_interleave(32)[: codes.numel()].view(codes.shape)
+        y = codes.to(torch.float32) / (127.0 if name == "m" else 255.0)
+        numbers = (y / (2.0 - y.abs()) if name == "m" else y) * each
+        found[name] = _plain(numbers if name == "m" else numbers * numbers)
+    return found
+
+
+def _by_table(name: str, codes: torch.Tensor, scales: torch.Tensor, table: torch.Tensor) -> Moment:
+    """Return a moment of codes with a scale for each 256: as it is, if its table is the one known here."""
+    kept: DynamicMap = DYNAMIC if name == "m" else DYNAMIC_UNSIGNED
+    if torch.equal(table.cpu(), torch.from_numpy(kept.table)):
+        return Moment(Stored(FLOAT32, scaled=kept), codes, scales)
+    size = -(-codes.numel() // scales.numel())
+    each = scales.reshape(-1).repeat_interleave(size)[: codes.numel()].view(codes.shape)
+    return _plain(table.to(codes.device)[codes.long()] * each)
+
+
+#: The libraries whose runs are taken over, by the first part of a module's name.
+LIBRARIES: Mapping[str, Library] = MappingProxyType(
+    {
+        "torch": Library(("AdamW",), _of_torch),
+        "torchao": Library(("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
+        "bitsandbytes": Library(
+            tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
+            _of_bitsandbytes,
+        ),
+        "optimi": Library(("AdamW",), _of_optimi, MappingProxyType({"kahan_comp": "compensation"})),
+        "flashoptim": Library(("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})),
+    }
+)
+
+
+def library_of(optimizer: Any, said: str | None) -> str:
+    """Return the name of the library that an optimizer or its state is of.
+
+    Raises
+    ------
+    TypeError
+        If it is of none of them, or no AdamW of it.
+    ValueError
+        If another library is said, or none of a state.
+    """
+    if said is not None and said not in LIBRARIES:
+        near = hint(said, LIBRARIES)
+        raise ValueError(f"unknown library {said!r}{near}; runs are taken over from {', '.join(LIBRARIES)}")
+    if isinstance(optimizer, Loaded):
+        if said is None:
+            raise ValueError(f"say whose state it is by from_: one of {', '.join(LIBRARIES)}")
+        return said
+    kind = type(optimizer)
+    found = kind.__module__.partition(".")[0]
+    if found not in LIBRARIES or kind.__name__ not in LIBRARIES[found].classes:
+        able = ", ".join(f"{name}'s {item.classes[0]}" for name, item in LIBRARIES.items())
+        raise TypeError(
+            f"only optimizers of mcfsim.torch and an AdamW are taken over ({able}), not {found}'s "
+            f"{kind.__name__}"
+        )
+    if said not in (None, found):
+        raise ValueError(f"from_ = {said!r}, and the optimizer is of {found}")
+    return found
+
+
+class Loaded:
+    """A state dict of an optimizer with its parameters, to be read like the optimizer.
+
+    Parameters
+    ----------
+    saved : mapping
+        As `torch.optim.Optimizer.state_dict` returns it.
+    params : iterable of tensor
+        The parameters, in the order in which the optimizer had them.
+
+    Raises
+    ------
+    ValueError
+        If it is no state of so many parameters.
+    """
+
+    def __init__(self, saved: Mapping[str, Any], params: Iterable[torch.Tensor]) -> None:
+        given = [x[1] if isinstance(x, tuple) else x for x in params]
+        try:
+            groups, state = saved["param_groups"], saved["state"]
+            places = [place for group in groups for place in group["params"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError("this is no state of an optimizer: it has no param_groups and state") from error
+        if len(places) != len(given):
+            raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
+        by_place = dict(zip(places, given, strict=True))
+        self.param_groups = [
+            {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
+        ]
+        self.state = {by_place[place]: dict(x) for place, x in state.items()}
+        self.defaults = {name: None for group in groups for name in group if name != "params"}
+
+
+def hyperparameters(library: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a group by PyTorch's names."""
+    found = dict(group)
+    if library == "optimi":
+        found["betas"] = found["beta1"], found["beta2"]
+    return found
+
+
+def held(library: str, parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Held:
+    """Return a parameter's state as it lies in a library's AdamW; it need not have begun.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a tensor is not dense, or the state cannot be read.
+    """
+    of = LIBRARIES[library]
+    if is_spread(parameter) and library != "torch":
+        raise ValueError(f"the state of a parameter that processes share is taken from torch, not {library}")
+    check_dense(local(parameter.detach()))
+    moments = of.read(parameter, state, group)
+    extra = next(((name, state[theirs]) for theirs, name in of.extra.items() if theirs in state), None)
+    dtypes = parameter.dtype, moments["m"].stored, moments["v"].stored
+    stores = layout(*dtypes, *((extra[0], extra[1].element_size()) if extra else (None, 0)))
+    found: dict[str, Any] = {"step": int(number(state.get("step", group.get("step", 0))))}
+    for name, moment in moments.items():
+        found[name] = moment.numbers
+        if moment.scales is not None:
+            blank = stores.begun(parameter, [name + SCALES])[name + SCALES]
+            found[name + SCALES] = moment.scales.reshape(blank.shape)
+    if extra is not None:
+        name, x = extra
+        found[name] = x if name == "compensation" else x.view(stores.dtypes[name])
+    return Held(stores, found)
+
+
+@lru_cache
+def layout(dtype: torch.dtype, m: Stored, v: Stored, extra: str | None = None, size: int = 0) -> StateLayout:
+    """Return a library's storage as a strategy's: its dtype, both moments, and what lies beside them."""
+    own = Stored(TORCH_DTYPES[dtype])
+    kept, addition = None, Addition.PLAIN
+    if extra == "compensation":
+        kept, addition = own, Addition.KAHAN
+    elif extra == "remainder":
+        kept, addition = Stored(FLOAT32, remainder=8 * size), Addition.MASTER
+    strategy = Strategy("theirs", own, m, v, own, kept, addition)
+    return StateLayout.of(adamw.AdamW, strategy, strategy.roles(), "exact")

@@ -1,0 +1,176 @@
+"""A run given to another library's AdamW: how its state is to lie, and the optimizer made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+
+from mcfsim.checks import hint
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES
+from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, FLOAT32, Stored
+from mcfsim.scaled.quantisers import Quantiser
+from mcfsim.torch.foreign import MOMENTS, WIDE, layout
+from mcfsim.torch.group import number
+from mcfsim.torch.local import SCALES
+from mcfsim.torch.state_layout import StateLayout
+
+#: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
+_LEAST = 4096
+_TABLES: Mapping[str, Quantiser] = MappingProxyType({"m": DYNAMIC, "v": DYNAMIC_UNSIGNED})
+
+#: A parameter's state by the names here, with its step.
+State = Mapping[str, Any]
+
+
+@dataclass
+class Giving:
+    """A run on its way to PyTorch's AdamW; subclasses are those to other libraries.
+
+    Parameters
+    ----------
+    groups : sequence of dict
+        Parameter groups with PyTorch's names of hyperparameters.
+    """
+
+    groups: Sequence[dict[str, Any]]
+    library: ClassVar[str] = "torch.optim"
+    kind: ClassVar[str] = "AdamW"
+    make: Callable[..., Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.make = getattr(import_module(self.library), self.kind)
+        except ImportError as error:
+            raise ImportError(f"to give a run to {self.library}, install it: {error}") from error
+
+    @staticmethod
+    def to(library: str, groups: Sequence[dict[str, Any]]) -> Giving:
+        """Return how a run is given to a library; raise ValueError if it is unknown."""
+        if library not in GIVINGS:
+            known = ", ".join(GIVINGS)
+            raise ValueError(f"no run is given to {library!r}{hint(library, GIVINGS)}, but to {known}")
+        return GIVINGS[library](groups)
+
+    def check(self, steps: Iterable[int]) -> None:
+        """Raise ValueError if parameters of a group cannot have these numbers of steps."""
+
+    def stores(self, dtype: torch.dtype, parameter: torch.Tensor) -> StateLayout:
+        """Return how a parameter and its state are to be stored."""
+        own = Stored(TORCH_DTYPES[dtype])
+        return layout(dtype, own, own)
+
+    def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
+        """Return the optimizer with the states of its parameters."""
+        made: torch.optim.Optimizer = self.make(self.groups)
+        for parameter, state in states.items():
+            group = next(x for x in made.param_groups if any(p is parameter for p in x["params"]))
+            made.state[parameter] = self.dressed(parameter, state, group)
+        return made
+
+    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+        """Return a parameter's state by the library's names."""
+        step = torch.tensor(float(state["step"]))
+        return {"step": step, **{theirs: state[name] for name, theirs in MOMENTS.items()}}
+
+
+class _InEightBits(Giving):
+    """A library that keeps moments of many numbers as codes of a table, with a scale for each 256."""
+
+    plain: ClassVar[torch.dtype | None] = None
+
+    def stores(self, dtype: torch.dtype, parameter: torch.Tensor) -> StateLayout:
+        if not self.quantised(parameter):
+            own = Stored(TORCH_DTYPES[self.plain or dtype])
+            return layout(dtype, own, own)
+        return layout(dtype, *(Stored(FLOAT32, scaled=kept) for kept in _TABLES.values()))
+
+    def quantised(self, parameter: torch.Tensor) -> bool:
+        """Return whether the moments of a parameter are kept in 8 bits."""
+        return bool(parameter.numel() >= _LEAST)
+
+
+class _ToTorchao(_InEightBits):
+    library = "torchao.optim"
+    kind = "AdamW8bit"
+
+    def quantised(self, parameter: torch.Tensor) -> bool:
+        return super().quantised(parameter) and parameter.numel() % DYNAMIC.block == 0
+
+    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = super().dressed(parameter, state, group)
+        if self.quantised(parameter):
+            held = import_module("torchao.optim.subclass_8bit").OptimState8bit
+            for name, theirs in MOMENTS.items():
+                table = torch.from_numpy(_TABLES[name].table).to(parameter.device)
+                scales = state[name + SCALES].reshape(-1)
+                found[theirs] = held(state[name], scales, table, name == "m", parameter.dtype)
+        return found
+
+
+class _ToBitsandbytes(_InEightBits):
+    library = "bitsandbytes.optim"
+    kind = "AdamW8bit"
+    plain = torch.float32
+
+    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+        found = {"step": state["step"]}
+        for place, name in enumerate(MOMENTS, 1):
+            found[f"state{place}"] = state[name]
+            if self.quantised(parameter):
+                table = torch.from_numpy(_TABLES[name].table).to(parameter.device)
+                found |= {f"qmap{place}": table, f"absmax{place}": state[name + SCALES].reshape(-1)}
+        return found
+
+
+class _ToOptimi(Giving):
+    library = "optimi"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._steps: list[int] = []
+        plain = {"maximize"}
+        if any(group.get("maximize") for group in self.groups):
+            raise ValueError("optimi's AdamW does not maximize")
+        self.groups = [{k: x for k, x in group.items() if k not in plain} for group in self.groups]
+
+    def check(self, steps: Iterable[int]) -> None:
+        counts = set(steps)
+        if len(counts) > 1:
+            raise ValueError(f"optimi counts steps by groups, and here one has {sorted(counts)}")
+        self._steps.append(counts.pop() if counts else 0)
+
+    def stores(self, dtype: torch.dtype, parameter: torch.Tensor) -> StateLayout:
+        low = dtype in (torch.bfloat16, torch.float16)
+        return layout(dtype, WIDE, WIDE, "compensation" if low else None)
+
+    def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
+        rate = self.groups[0]["lr"]
+        make, self.make = self.make, lambda groups: make(_by_betas(groups), lr=number(rate))
+        found = super().made(states)
+        for group, step in zip(found.param_groups, self._steps, strict=True):
+            group.update(setup=step > 0, step=torch.tensor(step, dtype=torch.int32), triton=False)
+        return found
+
+    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {"kahan_comp": state.get("compensation")}
+        for (name, theirs), beta in zip(MOMENTS.items(), (group["beta1"], group["beta2"]), strict=True):
+            corrected = state[name] / (1.0 - float(beta) ** state["step"])
+            found[theirs] = corrected.to(parameter.dtype)
+        return found
+
+
+def _by_betas(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return groups with the entries that optimi has in place of betas."""
+    split = ({**group, "beta1": group["betas"][0], "beta2": group["betas"][1]} for group in groups)
+    return [{name: x for name, x in group.items() if name != "betas"} for group in split]
+
+
+#: How runs are given back, by the library.
+GIVINGS: Mapping[str, type[Giving]] = MappingProxyType(
+    {"torch": Giving, "torchao": _ToTorchao, "bitsandbytes": _ToBitsandbytes, "optimi": _ToOptimi}
+)

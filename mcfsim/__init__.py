@@ -37,6 +37,7 @@ from mcfsim.training.simulate import simulate
 if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
+    from mcfsim.analysis.moving_average import MovingAverage
     from mcfsim.optim.muon import Muon
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
@@ -57,6 +58,7 @@ __all__ = [
     "Format",
     "Grid",
     "Meter",
+    "MovingAverage",
     "Muon",
     "NewtonSchulz",
     "Optimizer",
@@ -122,6 +124,7 @@ _LATER = {
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
     **{"Muon": "mcfsim.optim.muon", "reduce": "mcfsim.training.all_reduce"},
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
+    "MovingAverage": "mcfsim.analysis.moving_average",
 }
 _FOLDERS = ("analysis", "functions", "theorems")
 

@@ -24,6 +24,7 @@ from experiments import (
     replicas,
     scheme_equivalence,
     sr_random_bits,
+    stalled_averages,
     strategy_losses,
     tables,
 )
@@ -49,6 +50,7 @@ STUDIES = (
     embedding_steps.main,
     assignment.main,
     real_audit.study,
+    stalled_averages.study,
 )
 
 

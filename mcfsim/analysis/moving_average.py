@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from mcfsim.analysis.average_forms import AverageForm, Backward, step
@@ -14,7 +14,7 @@ from mcfsim.checks import chosen, finite_number
 from mcfsim.formats import Format, get_format
 from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels.real_numbers import described, round_real, to_fraction
-from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.rounding import Mode, Rounding, get_rounding
 
 #: Up to this precision numbers are tried one after another.
 _MOST_BITS = 16
@@ -56,7 +56,7 @@ class MovingAverage:
     >>> average = MovingAverage("bfloat16", 0.999, "torch_lerp")
     >>> still = average.still(1.0)
     >>> round(float(still.low), 4), round(float(still.high), 4)  # about 1 - 2^-9 / .001, 1 + 2^-8 / .001
-    (-0.9531, 4.9062)
+    (-0.9532, 4.9063)
     >>> float(average.stalls_at(1.0, 5.0))
     1.09375
     """
@@ -87,7 +87,8 @@ class MovingAverage:
         Returns
         -------
         array
-            In the format's carrier. NaN and infinities come out as the operations have them.
+            In the format's carrier. NaN and infinities come out as the operations have them. ``lerp`` is
+            made in fractions, element by element, and takes its time.
         """
         return step(self.form, self.format, self.rounding, stored, target, self.decay)
 
@@ -110,7 +111,7 @@ class MovingAverage:
         TypeError, ValueError
             If the number is none, or no finite value of the format.
         """
-        return self._backward.still(self.form, self._value("stored", stored))
+        return self.backward.still(self.form, self._value("stored", stored))
 
     def stalls_at(self, start: Any, target: Any) -> Fraction | None:
         """Return the first number on the way from a start to a constant target that the target leaves still.
@@ -138,11 +139,7 @@ class MovingAverage:
                 f"{self.format} has {self.format.precision} bits of precision: numbers are tried one after "
                 f"another up to {_MOST_BITS}"
             )
-        s, g = self._value("start", start), self._value("target", target)
-        back = self._backward
-        entering = abs(g) if self.form is AverageForm.TORCH_ADDCMUL else g
-        way = self._way(s, self._goal(g))
-        return next((s for s in way if back.still(self.form, s).holds(entering)), None)
+        return _first_still(self, self._value("start", start), self._value("target", target))
 
     def wrong_from(self, start: Any, target: Any) -> int | None:
         """Return the first step after which the exact average rounds to a number beyond `stalls_at`.
@@ -162,8 +159,8 @@ class MovingAverage:
         stall = self.stalls_at(start, target)
         if stall is None:
             return None
-        s, goal = self._value("start", start), self._goal(self._value("target", target))
-        cell = self._backward.from_stored(point(stall))
+        s, goal = self._value("start", start), self.goal(self._value("target", target))
+        cell = self.backward.from_stored(point(stall))
         if cell.holds(goal):
             return None
         end, within = (cell.high, cell.with_high) if s < goal else (cell.low, cell.with_low)
@@ -171,7 +168,8 @@ class MovingAverage:
 
     # -- what these share --------------------------------------------------------------------------------
     @cached_property
-    def _backward(self) -> Backward:
+    def backward(self) -> Backward:
+        """The roundings of a step."""
         return Backward.of(self.format, self.rounding, self.decay)
 
     def _value(self, label: str, x: Any) -> Fraction:
@@ -180,28 +178,39 @@ class MovingAverage:
             raise ValueError(f"{label} = {described(x)} is no finite value of {self.format}; round it first")
         return exact
 
-    def _goal(self, target: Fraction) -> Fraction:
+    def goal(self, target: Fraction) -> Fraction:
         """Return the number that the average should reach."""
         return target**2 if self.form is AverageForm.TORCH_ADDCMUL else target
 
-    def _way(self, start: Fraction, goal: Fraction) -> Iterator[Fraction]:
+    def way(self, start: Fraction, goal: Fraction) -> Iterator[Fraction]:
         """Yield values from a start to the last one before a goal, except in binades that are surely left.
 
-        Each rounding of a step is off by less than an ulp of s; that of ``(1 - b) g``, by less than half of
-        what moves s and an ulp. So a number that is to move by eight ulps is not still.
+        The product with b and the sum are off by at most an ulp of s each, and ``(1 - b) g`` by half of what
+        is to move s, and an ulp. So a number that is to move by eight ulps is not still; if roundings to
+        nearest halve all that, four will do.
         """
         fmt, up, s = self.format, start < goal, start
+        sure = 4 if self.rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 8
         gain = 1 - Fraction(self.decay)
         while s != goal and (s < goal) == up:
             outward = s >= 0 if up else s <= 0
             low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
             size = max(2 * low, fmt.smallest_normal) if outward else low
             last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
-            if (last < goal) == up and gain * abs(goal - last) >= 8 * unit(s, fmt):
+            if (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
                 s = last if outward else neighbour(last, fmt, up=up)
             else:
                 yield s
                 s = neighbour(s, fmt, up=up)
+
+
+@lru_cache
+def _first_still(average: MovingAverage, start: Fraction, target: Fraction) -> Fraction | None:
+    """Return what `MovingAverage.stalls_at` returns, of numbers that are checked."""
+    form, back = average.form, average.backward
+    entering = abs(target) if form is AverageForm.TORCH_ADDCMUL else target
+    way = average.way(start, average.goal(target))
+    return next((s for s in way if back.still(form, s).holds(entering)), None)
 
 
 def _first_below(decay: Fraction, share: Fraction, *, reached: bool) -> int:

@@ -109,11 +109,11 @@ def test_a_trainer_goes_on_to_the_same_bits(case, request):
 
 # -- the guide -----------------------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
-@pytest.mark.costly("thirteen examples of a page, as they stand there")
+@pytest.mark.costly("fourteen examples of a page, as they stand there")
 def test_the_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown, names = examples("train"), {}
-    assert len(shown) == 13
+    assert len(shown) == 14
     for code in shown:
         exec(compile(code, "train.md", "exec"), names)
     assert type(names["fp32"]) is torch.optim.AdamW

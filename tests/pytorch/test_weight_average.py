@@ -75,9 +75,10 @@ def test_where_an_averaged_model_stalls(form, name, end):
 
 
 # -- averages of what is represented ----------------------------------------------------------------------
-def trained(strategy="collage-plus", *, groups=False, dtype=torch.bfloat16):
+def trained(strategy="collage-plus", *, groups=False, device="cpu"):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 6)).to(dtype)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 6))
+    model = model.to(device, torch.bfloat16)
     given = list(model.parameters())
     if groups:
         given = [{"params": given[1::2], "weight_decay": 0.0}, {"params": given[::2]}]
@@ -87,8 +88,8 @@ def trained(strategy="collage-plus", *, groups=False, dtype=torch.bfloat16):
 def train(model, optimizer, steps=1):
     for _ in range(steps):
         optimizer.zero_grad()
-        x = torch.randn(4, 6, dtype=next(model.parameters()).dtype)
-        model(x).float().square().mean().backward()
+        x = torch.randn(4, 6, dtype=torch.bfloat16)
+        model(x.to(next(model.parameters()).device)).float().square().mean().backward()
         optimizer.step()
 
 
@@ -107,10 +108,12 @@ def exactly(tensor):
         ("collage-light", "float8_e5m2", 2),
     ],
 )
-def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(strategy, low, components, assert_same):
+def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(
+    strategy, low, components, device, assert_same
+):
     """By NumPy's binary64, rounded into components; and beside the average in fractions."""
     decay, wide = 0.97, mcf.arithmetic("float64")
-    model, optimizer = trained(strategy)
+    model, optimizer = trained(strategy, device=device)
     averaged = mcfsim.torch.average(optimizer, decay=decay, low=low, components=components)
     parameters, fmt = list(model.parameters()), averaged.low
     ar = mcf.arithmetic(fmt)
@@ -120,18 +123,18 @@ def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(strategy, low,
     def split(numbers):
         return np.array([mcf.expand(ar, float(x), components) for x in numbers.reshape(-1)]).T
 
-    stored = [split(x.numpy()) for x in weights]
+    stored = [split(x.cpu().numpy()) for x in weights]
     for step in range(10):
         train(model, optimizer)
         averaged.update()
         for i, p in enumerate(parameters):
             w = optimizer.represented(p)
             so_far = stored[i][::-1].sum(axis=0)
-            apart = wide.sub(w.numpy().reshape(-1), so_far)
+            apart = wide.sub(w.cpu().numpy().reshape(-1), so_far)
             stored[i] = split(wide.add(so_far, wide.mul(apart, 1.0 - decay)))
             found = averaged.state_dict()["stored"][i]
             for part, expected in zip(found, stored[i], strict=True):
-                assert_same(part.double().numpy().reshape(-1), expected)
+                assert_same(part.double().cpu().numpy().reshape(-1), expected)
             gain = 1 - Fraction(decay)
             exact[i] = [a + gain * (x - a) for a, x in zip(exact[i], exactly(w), strict=True)]
             reached = exactly(averaged.represented()[i])
@@ -143,7 +146,7 @@ def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(strategy, low,
     for p, x, rounded in zip(parameters, averaged.represented(), averaged.weights(), strict=True):
         nearest = [round_fraction(y, mcf.get_format("bfloat16")) for y in exactly(x)]
         assert rounded.dtype == p.dtype
-        assert_same(rounded.double().numpy().reshape(-1), nearest)
+        assert_same(rounded.double().cpu().numpy().reshape(-1), nearest)
 
 
 def test_two_components_arrive_where_pytorchs_average_stalls():

@@ -144,9 +144,9 @@ class Backward(NamedTuple):
         left, gain = self.from_torch(point(s)).shifted(-shrunk), self.scalar(self.gain)
         if form is AverageForm.TORCH_AVG_FN:
             return self.from_torch(left).divided(gain)
-        return self._gradients(left, gain)
+        return self.gradients(left, gain)
 
-    def _gradients(self, left: RealInterval, gain: Fraction) -> RealInterval:
+    def gradients(self, left: RealInterval, gain: Fraction) -> RealInterval:
         """Return the magnitudes of gradients g of the format with ``R(gain g) g`` in an interval."""
 
         def value(code: int) -> Fraction:

@@ -113,6 +113,28 @@ def test_every_number_of_fp8_is_still_between_its_thresholds(form, name, decay, 
     check(MovingAverage(name, decay, form), values(name)[part::4])
 
 
+@pytest.mark.parametrize("form", AverageForm)
+@pytest.mark.parametrize("decay", [0.75, 0.9375])
+def test_every_pair_of_small_numbers(form, decay):
+    """With decays of few bits, so that ends of intervals may be values themselves."""
+    average = MovingAverage("float6_e3m2fn", decay, form)
+    ar, numbers = OracleArithmetic(average.format), values("float6_e3m2fn")
+    for s in numbers:
+        still = average.still(s)
+        for g in numbers:
+            entering = abs(Fraction(g)) if form == "torch_addcmul" else Fraction(g)
+            assert still.holds(entering) == (judged(form, ar, s, g, decay) == s), (s, g)
+
+
+@pytest.mark.parametrize("ends", range(4))
+def test_gradients_whose_squares_are_at_an_end(ends):
+    """A quarter of the square of 1.5 is 9/16, and of that of 3 four times as much."""
+    average = MovingAverage("float8_e4m3fn", 0.75, "torch_addcmul")
+    wanted = RealInterval(Fraction(9, 16), Fraction(9, 4), bool(ends & 1), bool(ends & 2))
+    found = average.backward.gradients(wanted, average.backward.gain)
+    assert found[:2] == (1.5 if ends & 1 else 1.625, 3.0 if ends & 2 else 2.75)
+
+
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("form", AverageForm)
 def test_every_mode_has_its_thresholds(form, mode):

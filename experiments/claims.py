@@ -19,6 +19,7 @@ from experiments import (
     late_training,
     own_rates,
     paired,
+    stalled_averages,
     strategy_losses,
     switch,
 )
@@ -258,6 +259,7 @@ FINDINGS, RESULTS, DQT = (
     "docs/background/findings.md", "docs/background/results.md", "docs/howto/dqt.md",
 )  # fmt: skip
 WIDE = "dqt-int8, wide start"
+STALLED, AVERAGES = stalled_averages.RESULT, "docs/howto/average.md"
 _STATED: tuple[Statement, ...] = (
     Claim(
         FINDINGS, "At its best rate plain bf16 ends .010 above fp32 master weights.", "own_rates", 1,
@@ -356,6 +358,22 @@ _STATED: tuple[Statement, ...] = (
     Claim(
         RESULTS, "the eight seeds of the larger model do not tell `collage-plus` apart", "own_rates", 0,
         own("collage-plus"),
+    ),
+    Number(
+        AVERAGES, "17 % of the numbers do not move in the last 50 steps", STALLED, 0.165, 0.175,
+        lambda: [stalled_averages.last("0.999", name) for name in ("bf16", stalled_averages.TORCH)],
+    ),
+    Number(
+        AVERAGES, "v is 18 % too large in the median", STALLED, 1.175, 1.185,
+        lambda: [stalled_averages.ratios("0.999", name) for name in ("bf16", stalled_averages.TORCH)],
+    ),
+    Number(
+        AVERAGES, "in two components, and in float32, all of them move", STALLED, 0.0, 0.0,
+        lambda: [stalled_averages.last("0.999", name) for name in ("bf16, 2 components", "fp32")],
+    ),
+    Number(
+        AVERAGES, "At .95 all numbers of bf16 move", STALLED, 0.0, 0.0,
+        lambda: [stalled_averages.last("0.95", name) for name in stalled_averages.STYLES],
     ),
     Claim(FINDINGS, "ends above fp32 master weights: by", LATE, 1, late("plain", *late_training.SCHEDULES)),
     Number(FINDINGS, "by .008 to .014 after a cosine", LATE, 0.0075, 0.0145, late("plain", COSINE)),

@@ -25,6 +25,7 @@ from experiments import (
     replicas,
     scheme_equivalence,
     sr_random_bits,
+    stalled_averages,
     strategy_losses,
     switch,
     tables,
@@ -53,6 +54,7 @@ STUDIES = (
     adapters.study,
     real_audit.study,
     switch.study,
+    stalled_averages.study,
 )
 
 

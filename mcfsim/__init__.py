@@ -38,6 +38,7 @@ from mcfsim.training.simulate import simulate
 if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
+    from mcfsim.analysis.moving_average import MovingAverage
     from mcfsim.models.merged_adapter import merge_adapter
     from mcfsim.optim.muon import Muon
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
@@ -59,6 +60,7 @@ __all__ = [
     "Format",
     "Grid",
     "Meter",
+    "MovingAverage",
     "Muon",
     "NewtonSchulz",
     "Optimizer",
@@ -128,6 +130,7 @@ _LATER = {
     **{"Muon": "mcfsim.optim.muon", "reduce": "mcfsim.training.all_reduce"},
     "merge_adapter": "mcfsim.models.merged_adapter",
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
+    "MovingAverage": "mcfsim.analysis.moving_average",
 }
 _FOLDERS = ("analysis", "functions", "theorems")
 

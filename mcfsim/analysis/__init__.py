@@ -3,5 +3,6 @@
 `expressions` records a function with the places of its operations; `secants` has the exact slopes of each
 operation; `attribution` shares the error of a program on a block of inputs out. `truth` compares with mpmath,
 `bounds` has the bounds of the literature; `advice`, `worst_inputs` and `curves` ask further questions.
-Begin with `analyse`. Imports: `multiword`, `backends`, `compile` and below.
+Begin with `analyse`. `moving_average` says where an exponential average stalls. Imports: `optim`,
+`multiword`, `backends`, `compile` and below.
 """

@@ -66,7 +66,7 @@ def inner(ar: Arithmetic) -> Arithmetic:
     return ar if wide == ar.format else ar.like(wide, replace(ar.rounding, mode=Mode.NEAREST_EVEN))
 
 
-def _let_in(ar: Arithmetic) -> Callable[[float], float]:
+def let_in(ar: Arithmetic) -> Callable[[float], float]:
     """Return a function that rounds a real scalar to nearest even in an arithmetic's format."""
     fmt = ar.format
     return float if fmt is None else lambda x: float(round_to(x, fmt))
@@ -86,6 +86,15 @@ def lerp(ar: Arithmetic, start: Value, end: Value, near: float, far: float) -> V
     return converted(ar, moved, wide)
 
 
+def addcmul(ar: Arithmetic, v: Value, gradient: Value, beta: float, gain: float) -> Value:
+    """Return ``v.mul_(beta).addcmul_(gradient, gradient, gain)``, computed in the inner arithmetic."""
+    wide = inner(ar)
+    g = converted(wide, gradient, ar)
+    shrunk = converted(ar, wide.mul(converted(wide, v, ar), beta), wide)
+    moved = wide.fma(wide.mul(g, gain), g, converted(wide, shrunk, ar))
+    return converted(ar, moved, wide)
+
+
 def first_moment(
     ar: Arithmetic, m: tuple[Value, ...], gradient: Value, scalars: TorchAdamWScalars
 ) -> tuple[Value, ...]:
@@ -101,11 +110,7 @@ def second_moment(
     """Return the new second moment by ``mul_`` and ``addcmul_``; an expansion as in `mcfsim.optim.adamw`."""
     if len(v) > 1:
         return average(ar, v, scalars.beta2, ar.mul(gradient, gradient), scalars.gain2)
-    wide = inner(ar)
-    g = converted(wide, gradient, ar)
-    shrunk = converted(ar, wide.mul(converted(wide, v[0], ar), scalars.beta2), wide)
-    moved = wide.fma(wide.mul(g, scalars.gain2), g, converted(wide, shrunk, ar))
-    return (converted(ar, moved, wide),)
+    return (addcmul(ar, v[0], gradient, scalars.beta2, scalars.gain2),)
 
 
 def torchadamw(
@@ -224,7 +229,7 @@ class TorchAdamW(AdamW):
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
         given = super().scalars(roles, strategy, step, rate, decayed=decayed)
         of_m, of_v, of_update, of_parameter = (
-            _let_in(inner(ar)) for ar in (roles.moments, roles.second_moment, roles.update, roles.parameter)
+            let_in(inner(ar)) for ar in (roles.moments, roles.second_moment, roles.update, roles.parameter)
         )
         (near, far), decay = lerp_factors(of_m(given.gain1)), rate * given.decay
         return TorchAdamWScalars(
@@ -235,7 +240,7 @@ class TorchAdamW(AdamW):
             beta2=given.beta2 if isinstance(given.beta2, tuple) else of_v(given.beta2),
             gain2=of_v(given.gain2),
             root2=of_v(given.correction2**0.5),
-            epsilon=_let_in(roles.second_moment)(given.epsilon),  # add_ rounds it into the tensor's dtype
+            epsilon=let_in(roles.second_moment)(given.epsilon),  # add_ rounds it into the tensor's dtype
             kept=of_parameter(1.0 - decay),
             decay=of_update(decay),
             size=of_update(rate / given.correction1),

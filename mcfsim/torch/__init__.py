@@ -21,6 +21,7 @@ from mcfsim.torch.backward import BackwardSteps, step_in_backward
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
+from mcfsim.torch.weight_average import WeightAverage, average
 
 __all__ = [
     "SGD",
@@ -31,7 +32,9 @@ __all__ = [
     "Seen",
     "TorchAdamW",
     "Watch",
+    "WeightAverage",
     "adopt",
+    "average",
     "optimizer",
     "record",
     "release",

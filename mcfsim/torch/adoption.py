@@ -15,7 +15,7 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
 from mcfsim.optim.switch import alike, check_no_grid, split_sum, stored_parameter
-from mcfsim.torch.foreign import Held, Loaded, held, hyperparameters, library_of
+from mcfsim.torch.foreign import Held, SavedRun, held, hyperparameters, library_of
 from mcfsim.torch.giving import Giving
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_spread, local, spread_as
@@ -86,7 +86,7 @@ def adopt(
     """
     if isinstance(optimizer, Mapping) != (params is not None):
         raise TypeError("params are the parameters of a state dict: give both or neither")
-    given: Any = optimizer if params is None else Loaded(cast("Mapping[str, Any]", optimizer), params)
+    given: Any = optimizer if params is None else SavedRun(cast("Mapping[str, Any]", optimizer), params)
     kept: Iterable[str] = _SHARED
     library = None
     if isinstance(given, StoredOptimizer):

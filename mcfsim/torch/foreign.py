@@ -185,7 +185,7 @@ def library_of(optimizer: Any, said: str | None) -> str:
     if said is not None and said not in LIBRARIES:
         near = hint(said, LIBRARIES)
         raise ValueError(f"unknown library {said!r}{near}; runs are taken over from {', '.join(LIBRARIES)}")
-    if isinstance(optimizer, Loaded):
+    if isinstance(optimizer, SavedRun):
         if said is None:
             raise ValueError(f"say whose state it is by from_: one of {', '.join(LIBRARIES)}")
         return said
@@ -202,7 +202,7 @@ def library_of(optimizer: Any, said: str | None) -> str:
     return found
 
 
-class Loaded:
+class SavedRun:
     """A state dict of an optimizer with its parameters, to be read like the optimizer.
 
     Parameters

@@ -17,6 +17,7 @@ from experiments import (
     posit_quire,
     precision_curves,
     rounding_points,
+    stalled_averages,
     strategy_losses,
     switch,
 )
@@ -141,6 +142,17 @@ def test_a_plain_second_moment_stalls_and_an_expansion_does_not():
         exact = by_curve["exact"][1]
         assert abs(by_curve["bf16, 2 components"][1] / exact - 1) < 0.01, kind
         assert abs(by_curve["bf16"][1] / exact - 1) > 0.5, kind
+
+
+def test_averages_stall_where_the_rule_says_and_are_wrong_by_then():
+    """For each constant target, and for each number of a model's v."""
+    assert stalled_averages.agreement() == (192, 192)
+    result = read_result("stalled_averages")
+    for row in result["constant"]:
+        for said, found in zip(row["wrong_by_rule"], row["wrong_by_trial"], strict=True):
+            assert found is None if said is None else found <= said
+    assert [run["said_wrongly"] for run in result["runs"]] == [0] * 6
+    assert round(sum(run["asked"] for run in result["runs"]) / 1e6) == 856
 
 
 @pytest.mark.parametrize("beta2", ["0.999", "0.95"])

@@ -26,6 +26,7 @@ from experiments import (
     posit_quire,
     precision_curves,
     sr_random_bits,
+    stalled_averages,
     theorems,
 )
 from experiments.common import ROOT, read_result
@@ -136,7 +137,20 @@ def expansions_of_beta2(monkeypatch):
         yield [*parts, float(sum(map(Fraction, parts)))], found
 
 
-@pytest.mark.parametrize("made", [exact_fast_two_sums, errors_of_short_sums, expansions_of_beta2])
+def averages_that_stall(monkeypatch):
+    for row in read_result("stalled_averages")["constant"]:
+        if row["format"] == "e5m2" and row["decay"] < 0.999:
+            made = stalled_averages.constant("float8_e5m2", row["form"], row["decay"])
+            yield {**made, **{name: row[name] for name in ("format", "form", "decay")}}, row
+    monkeypatch.setattr(stalled_averages, "AVERAGED_STEPS", 400)  # by when two have stalled
+    for name, kept in read_result("stalled_averages")["averaged"].items():
+        if "bf16, `" in name:
+            yield stalled_averages.averaged(stalled_averages.STORED[name], 0.999), kept["0.999"]
+
+
+@pytest.mark.parametrize(
+    "made", [exact_fast_two_sums, errors_of_short_sums, expansions_of_beta2, averages_that_stall]
+)
 def test_tables_of_numbers(made, monkeypatch):
     for again, kept in made(monkeypatch):
         assert shorten(again) == kept

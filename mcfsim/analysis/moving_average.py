@@ -1,0 +1,228 @@
+"""Exponential averages in a low format: which targets leave a stored number still, and where it stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+from mcfsim.analysis.average_forms import AverageForm, Backward, step
+from mcfsim.analysis.preimage import RealInterval, check_preimage, neighbour, point, unit
+from mcfsim.checks import chosen, finite_number
+from mcfsim.formats import Format, get_format
+from mcfsim.formats.floating import floor_log2
+from mcfsim.kernels.real_numbers import described, round_real, to_fraction
+from mcfsim.rounding import Mode, Rounding, get_rounding
+
+#: Up to this precision numbers are tried one after another.
+_MOST_BITS = 16
+
+
+@dataclass(frozen=True)
+class MovingAverage:
+    """An exponential average whose stored number is rounded into a format at each step.
+
+    Parameters
+    ----------
+    format : Format or str
+        Binary floating point with a zero and at least two bits of precision.
+    decay : float
+        The weight b of the stored number: more than 1/2 and less than 1, so that 1 - b is exact.
+    form : AverageForm or str, optional
+        The operations of a step: see `mcfsim.analysis.average_forms.AverageForm`.
+    rounding : Rounding or str, optional
+        Rounding into the format: not stochastic, with gradual underflow.
+
+    Raises
+    ------
+    TypeError
+        If the decay is no number.
+    ValueError
+        If the decay, the rounding or a name is out of range.
+    UnsupportedFormatError
+        If the format is of another kind.
+
+    Notes
+    -----
+    A step is monotone in its target, so the targets that leave s where it is are an interval. It is found by
+    going backward through the roundings of the step, in fractions. With one rounding to nearest, s stays if
+    ``(1 - b) |g - s|`` is below half the gap between s and its neighbour on the side of g, or is half of it
+    and s is even.
+
+    Examples
+    --------
+    >>> average = MovingAverage("bfloat16", 0.999, "torch_lerp")
+    >>> still = average.still(1.0)
+    >>> round(float(still.low), 4), round(float(still.high), 4)  # about 1 - 2^-9 / .001, 1 + 2^-8 / .001
+    (-0.9532, 4.9063)
+    >>> float(average.stalls_at(1.0, 5.0))
+    1.09375
+    """
+
+    format: Format
+    decay: float
+    form: AverageForm = AverageForm.LERP
+    rounding: Rounding = field(default_factory=Rounding)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", get_format(self.format))
+        object.__setattr__(self, "rounding", get_rounding(self.rounding))
+        object.__setattr__(self, "form", AverageForm(chosen("form", self.form, AverageForm)))
+        object.__setattr__(self, "decay", finite_number("decay", self.decay))
+        if not 0.5 < self.decay < 1:
+            raise ValueError(f"decay = {self.decay} must lie between 1/2 and 1, both excluded")
+        check_preimage(self.format, self.rounding)
+
+    def step(self, stored: Any, target: Any) -> Any:
+        """Return the new averages of arrays, by the emulator.
+
+        Parameters
+        ----------
+        stored, target : array_like
+            Values of the format, of one shape. The target is the number that enters the average; for
+            ``torch_addcmul`` it is the gradient, which the step squares.
+
+        Returns
+        -------
+        array
+            In the format's carrier. NaN and infinities come out as the operations have them. ``lerp`` is
+            made in fractions, element by element, and takes its time.
+        """
+        return step(self.form, self.format, self.rounding, stored, target, self.decay)
+
+    def still(self, stored: Any) -> RealInterval:
+        """Return the targets that leave a stored number where it is, exactly.
+
+        Parameters
+        ----------
+        stored : real number
+            A finite value of the format.
+
+        Returns
+        -------
+        RealInterval
+            Of real targets; empty if none leaves it. For ``torch_addcmul``, whose gradient enters twice, it
+            is one of magnitudes of gradients, with ends that are values of the format.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the number is none, or no finite value of the format.
+        """
+        return self.backward.still(self.form, self._value("stored", stored))
+
+    def stalls_at(self, start: Any, target: Any) -> Fraction | None:
+        """Return the first number on the way from a start to a constant target that the target leaves still.
+
+        Parameters
+        ----------
+        start, target : real number
+            Finite values of the format. For ``torch_addcmul`` the target is the gradient.
+
+        Returns
+        -------
+        Fraction or None
+            None if there is none before the target. In the form ``lerp``, rounded to nearest, the average
+            stalls there for good: from k gaps before this number no step goes more than k gaps. In other
+            forms a step may pass it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is none, or no finite value of the format; or if the format has more than 16 bits of
+            precision, too many to try its numbers one after another.
+        """
+        if self.format.precision > _MOST_BITS:
+            raise ValueError(
+                f"{self.format} has {self.format.precision} bits of precision: numbers are tried one after "
+                f"another up to {_MOST_BITS}"
+            )
+        return _first_still(self, self._value("start", start), self._value("target", target))
+
+    def wrong_from(self, start: Any, target: Any) -> int | None:
+        """Return the first step after which the exact average rounds to a number beyond `stalls_at`.
+
+        Parameters
+        ----------
+        start, target : real number
+            As for `stalls_at`.
+
+        Returns
+        -------
+        int or None
+            The number of the step, from 1: after this and all later steps the stored average is wrong, unless
+            it has passed `stalls_at`. It is the first wrong step if the average stalls at its start. None if
+            it stalls nowhere, or at the number to which the target rounds.
+        """
+        stall = self.stalls_at(start, target)
+        if stall is None:
+            return None
+        s, goal = self._value("start", start), self.goal(self._value("target", target))
+        cell = self.backward.from_stored(point(stall))
+        if cell.holds(goal):
+            return None
+        end, within = (cell.high, cell.with_high) if s < goal else (cell.low, cell.with_low)
+        return _first_below(Fraction(self.decay), Fraction((goal - end) / (goal - s)), reached=not within)
+
+    # -- what these share --------------------------------------------------------------------------------
+    @cached_property
+    def backward(self) -> Backward:
+        """The roundings of a step."""
+        return Backward.of(self.format, self.rounding, self.decay)
+
+    def _value(self, label: str, x: Any) -> Fraction:
+        exact = to_fraction(x)
+        if exact is None or round_real(exact, self.format, Rounding()) != exact:
+            raise ValueError(f"{label} = {described(x)} is no finite value of {self.format}; round it first")
+        return exact
+
+    def goal(self, target: Fraction) -> Fraction:
+        """Return the number that the average should reach."""
+        return target**2 if self.form is AverageForm.TORCH_ADDCMUL else target
+
+    def way(self, start: Fraction, goal: Fraction) -> Iterator[Fraction]:
+        """Yield values from a start to the last one before a goal, except in binades that are surely left.
+
+        The product with b and the sum are off by at most an ulp of s each, and ``(1 - b) g`` by half of what
+        is to move s, and an ulp. So a number that is to move by eight ulps is not still; if roundings to
+        nearest halve all that, four will do.
+        """
+        fmt, up, s = self.format, start < goal, start
+        sure = 4 if self.rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 8
+        gain = 1 - Fraction(self.decay)
+        while s != goal and (s < goal) == up:
+            outward = s >= 0 if up else s <= 0
+            low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
+            size = max(2 * low, fmt.smallest_normal) if outward else low
+            last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
+            if (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
+                s = last if outward else neighbour(last, fmt, up=up)
+            else:
+                yield s
+                s = neighbour(s, fmt, up=up)
+
+
+@lru_cache
+def _first_still(average: MovingAverage, start: Fraction, target: Fraction) -> Fraction | None:
+    """Return what `MovingAverage.stalls_at` returns, of numbers that are checked."""
+    form, back = average.form, average.backward
+    entering = abs(target) if form is AverageForm.TORCH_ADDCMUL else target
+    way = average.way(start, average.goal(target))
+    return next((s for s in way if back.still(form, s).holds(entering)), None)
+
+
+def _first_below(decay: Fraction, share: Fraction, *, reached: bool) -> int:
+    """Return the first t >= 1 with ``decay**t`` below a share of at most 1, or equal to it if `reached`."""
+    from mpmath import mp, mpf, workprec
+
+    with workprec(300):
+        power = mp.log(mpf(share.numerator) / share.denominator) / mp.log(
+            mpf(decay.numerator) / decay.denominator
+        )
+        nearest = int(mp.nint(power))
+        if abs(power - nearest) > mpf(2) ** -200:
+            return int(mp.floor(power)) + 1
+    equal = decay**nearest == share
+    return max(1, nearest + (not reached if equal else decay**nearest > share))

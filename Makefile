@@ -84,9 +84,9 @@ $(VENV)/.trainers: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[trainers]'
 	touch $@
 
-# In the training loops of Hugging Face and Lightning.
+# In the training loops of Hugging Face and Lightning, and with runs of other libraries.
 test-trainers: $(VENV)/.trainers
-	$(BIN)/python -m pytest tests/pytorch/test_trainers.py -rs
+	$(BIN)/python -m pytest tests/pytorch/test_trainers.py tests/pytorch/test_foreign.py -rs
 
 # On a machine with a GPU, by the Python that has PyTorch and Triton for it; nothing is installed.
 GPU_PYTHON ?= python3

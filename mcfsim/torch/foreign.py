@@ -148,11 +148,13 @@ def _of_flashoptim(
 
 
 def _by_table(name: str, codes: torch.Tensor, scales: torch.Tensor, table: torch.Tensor) -> Moment:
-    """Return a moment of codes with a scale for each 256: as it is, if its table is the one known here."""
+    """Return a moment of codes of a table with a scale for each group; as it is, if it is that here."""
     kept: DynamicMap = DYNAMIC if name == "m" else DYNAMIC_UNSIGNED
-    if torch.equal(table.cpu(), torch.from_numpy(kept.table)):
+    # Groups are of a power of two, and the last may be short.
+    size = 1 << (-(-codes.numel() // scales.numel()) - 1).bit_length()
+    ours = scales.numel() == -(-codes.numel() // kept.block)
+    if ours and torch.equal(table.cpu(), torch.from_numpy(kept.table)):
         return Moment(Stored(FLOAT32, scaled=kept), codes, scales)
-    size = -(-codes.numel() // scales.numel())
     each = scales.reshape(-1).repeat_interleave(size)[: codes.numel()].view(codes.shape)
     return _plain(table.to(codes.device)[codes.long()] * each)
 

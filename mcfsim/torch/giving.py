@@ -106,7 +106,7 @@ class _ToTorchao(_InEightBits):
         if self.quantised(parameter):
             held = import_module("torchao.optim.subclass_8bit").OptimState8bit
             for name, theirs in MOMENTS.items():
-                table = torch.from_numpy(_TABLES[name].table).to(parameter.device)
+                table = torch.tensor(_TABLES[name].table, device=parameter.device)
                 scales = state[name + SCALES].reshape(-1)
                 found[theirs] = held(state[name], scales, table, name == "m", parameter.dtype)
         return found
@@ -122,7 +122,7 @@ class _ToBitsandbytes(_InEightBits):
         for place, name in enumerate(MOMENTS, 1):
             found[f"state{place}"] = state[name]
             if self.quantised(parameter):
-                table = torch.from_numpy(_TABLES[name].table).to(parameter.device)
+                table = torch.tensor(_TABLES[name].table, device=parameter.device)
                 found |= {f"qmap{place}": table, f"absmax{place}": state[name + SCALES].reshape(-1)}
         return found
 

@@ -44,7 +44,7 @@ if typing.TYPE_CHECKING:
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
-    from mcfsim.training.all_reduce import reduce
+    from mcfsim.training.all_reduce import Reduction, reduce
 
 __all__ = [
     "FORMATS",
@@ -69,6 +69,7 @@ __all__ = [
     "PrecisionSchedule",
     "RandomWords",
     "Recorder",
+    "Reduction",
     "RoundedArray",
     "Rounding",
     "Run",
@@ -127,7 +128,8 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
-    **{"Muon": "mcfsim.optim.muon", "reduce": "mcfsim.training.all_reduce"},
+    "Muon": "mcfsim.optim.muon",
+    **dict.fromkeys(("Reduction", "reduce"), "mcfsim.training.all_reduce"),
     "merge_adapter": "mcfsim.models.merged_adapter",
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
     "MovingAverage": "mcfsim.analysis.moving_average",

@@ -62,6 +62,13 @@ def simulate(
     steps: Annotated[int, Option(help="Length of the run.")] = 300,
     seed: Annotated[int, Option(help="Of the start and of the batches.")] = 0,
     *,
+    reduction: Annotated[
+        str | None,
+        Option(
+            "--reduce",
+            help="Micro-batches or ranks of a step, and how their gradients are added: 8,ring,bfloat16.",
+        ),
+    ] = None,
     output: Output = None,
     png: Picture = None,
     **settings: Any,
@@ -85,6 +92,7 @@ def simulate(
             steps=steps,
             schedule=schedule,
             seed=seed,
+            reduction=reduction,
             output=output,
             **options.arguments(),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks import chosen, real_array
+from mcfsim.checks import chosen, real_array, whole_number
 from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding, get_rounding
@@ -48,6 +49,70 @@ class Division(StrEnum):
     BEFORE = "before"
     AFTER = "after"
     RECIPROCAL = "reciprocal"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Gradients of several batches, one a rank or micro-batch, that `reduce` makes one gradient of each step.
+
+    Parameters
+    ----------
+    parts : int
+        How many.
+    order, format, rounding, divide, out_format
+        As for `reduce`; by default each part is divided first, so that the result is a mean.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number or name is out of range.
+    """
+
+    parts: int
+    order: Hops | str = Hops.SEQUENTIAL
+    format: Format | str = "float32"
+    rounding: Rounding | str = "nearest_even"
+    divide: Division | str = Division.BEFORE
+    out_format: Format | str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", whole_number("parts", self.parts, least=1))
+        object.__setattr__(self, "order", chosen("order", self.order, Hops))
+        object.__setattr__(self, "divide", chosen("divide", self.divide, Division))
+        for label in ("format", "out_format"):
+            if (fmt := getattr(self, label)) is not None:
+                object.__setattr__(self, label, get_format(fmt).name)
+        self([np.zeros(1, np.float32)] * self.parts)  # refuses roundings
+
+    @classmethod
+    def of(cls, given: Reduction | str | None) -> Reduction | None:
+        """Return a reduction given as such or in text, as ``"8,ring,bfloat16,after"``; None for None.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is neither, or an entry is out of range.
+        """
+        if given is None or isinstance(given, Reduction):
+            return given
+        if not isinstance(given, str):
+            raise TypeError(f"a reduction is a Reduction or a text as '8,ring,bfloat16', not {given!r}")
+        entries = [entry.strip() for entry in given.split(",")]
+        names = ("parts", "order", "format", "divide", "out_format")
+        if len(entries) > len(names) or not entries[0].isdecimal():
+            raise ValueError(
+                f"a reduction in text is the number of parts, then order, format, divide and out_format, as "
+                f"'8,ring,bfloat16', not {given!r}"
+            )
+        return cls(int(entries[0]), **dict(zip(names[1:], entries[1:], strict=False)))
+
+    def __call__(self, parts: Sequence[Array]) -> Array:
+        """Return the parts as one array; exact numbers are added and divided exactly."""
+        if np.asarray(parts[0]).dtype == object:
+            total = sum(parts[1:], start=parts[0])
+            return total if self.divide is Division.NONE else np.asarray(total / len(parts))
+        divide, out_format = self.divide, self.out_format
+        return reduce(parts, self.order, self.format, self.rounding, divide=divide, out_format=out_format)
 
 
 def reduce(

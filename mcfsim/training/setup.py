@@ -19,6 +19,7 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.strategies import Strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.training.all_reduce import Reduction
 from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import Problem, get_problem
 from mcfsim.training.problems.base import Tensors
@@ -64,13 +65,16 @@ class ComputedGradients:
     ----------
     problem : Problem
         The objective.
+    reduction : Reduction, optional
+        If given, step t reduces the gradients of batches ``k (t - 1) + 1`` to ``k t`` of k parts to one.
     """
 
     problem: Problem
+    reduction: Reduction | None = None
     has_losses = True
 
     @classmethod
-    def of(cls, given: Any) -> ComputedGradients:
+    def of(cls, given: Any, reduction: Any = None) -> ComputedGradients:
         """Make a source of a problem or its name; raise TypeError for anything else."""
         problem = get_problem(given) if isinstance(given, str) else given
         if isinstance(problem, type) or (lacking := lacks(problem, Problem)):
@@ -78,7 +82,7 @@ class ComputedGradients:
             raise TypeError(
                 f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}{why}"
             )
-        return cls(problem)
+        return cls(problem, Reduction.of(reduction))
 
     @property
     def decayed(self) -> frozenset[str]:
@@ -93,8 +97,9 @@ class ComputedGradients:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Return the problem's settings."""
-        return {"problem": self.problem.settings()}
+        """Return the problem's settings, and those of a reduction if there is one."""
+        reduced = {} if self.reduction is None else {"reduction": _as_data(self.reduction)}
+        return {"problem": self.problem.settings(), **reduced}
 
     def start(self, seed: int) -> Tensors:
         """Return the problem's starting point."""
@@ -102,7 +107,14 @@ class ComputedGradients:
 
     def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
         """Return the loss and the gradient at these weights."""
-        return self.problem.loss_and_gradient(self._taken(weights), step, seed)
+        taken, reduction = self._taken(weights), self.reduction
+        if reduction is None:
+            return self.problem.loss_and_gradient(taken, step, seed)
+        last = reduction.parts * step
+        batches = range(last - reduction.parts + 1, last + 1)
+        found = [self.problem.loss_and_gradient(taken, batch, seed) for batch in batches]
+        mean = sum(loss for loss, _ in found) / reduction.parts
+        return mean, {name: reduction([gradient[name] for _, gradient in found]) for name in found[0][1]}
 
     def results(self, weights: Tensors) -> dict[str, float]:
         """Return the validation loss."""

@@ -17,6 +17,7 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.rounding import Rounding
 from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.storage.sweeps.installed import blas, versions
+from mcfsim.training.all_reduce import Reduction
 from mcfsim.training.checkpoint import Checkpoint
 from mcfsim.training.phases import PrecisionSchedule
 from mcfsim.training.problems import Problem
@@ -162,6 +163,7 @@ def simulate(
     record_every: int = 10,
     truth_sample: int = 0,
     precision: int = 400,
+    reduction: Reduction | str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 100,
     output: str | os.PathLike[str] | None = None,
@@ -207,6 +209,9 @@ def simulate(
         for all parameters, and in mpmath for this many of them, to judge binary64.
     precision : int, optional
         Bits of mpmath; 400 are 120 decimal digits.
+    reduction : Reduction or str, optional
+        Each step reduces the gradients of so many batches, of micro-batches or ranks, to one, in a stated
+        order and format: a `mcfsim.Reduction`, or its text, as ``"8,ring,bfloat16"``.
     checkpoint : path, optional
         The run is saved here at its start, so that no other run can take the place, every `checkpoint_every`
         steps, at the last step, and when KeyboardInterrupt (Ctrl-C) ends it. If the file exists, the run
@@ -251,7 +256,7 @@ def simulate(
     missing if no step did. From then on measures of the update are NaN.
     """
     setup = Setup.of(
-        source=ComputedGradients.of(problem),
+        source=ComputedGradients.of(problem, reduction),
         optimizer=optimizer,
         strategies=strategies,
         steps=steps,

@@ -1,0 +1,83 @@
+"""Trainings whose steps reduce the gradients of several batches to one."""
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.training.all_reduce import Reduction
+from mcfsim.training.setup import ComputedGradients
+from tests.training.problems import Folded
+
+LOGISTIC = mcf.get_problem("logistic")
+MANY = Reduction(3, "ring", "bfloat16", divide="after", out_format="float16")
+
+
+def test_a_gradient_is_that_of_its_batches():
+    """Of batches 4, 5 and 6 at the second step of three; its loss is their mean."""
+    source = ComputedGradients.of("language-model", "3,binomial,bfloat16,before")
+    weights = source.start(0)
+    loss, gradient = source.gradient(weights, 2, 0)
+    parts = [source.problem.loss_and_gradient(weights, batch, 0) for batch in (4, 5, 6)]
+    assert loss == sum(found for found, _ in parts) / 3
+    for name, x in gradient.items():
+        each = [found[name] for _, found in parts]
+        expected = mcf.reduce(each, "binomial", "bfloat16", divide="before")
+        np.testing.assert_array_equal(x, expected)
+        assert (x != np.mean(each, axis=0)).any()
+
+
+def test_one_part_in_the_problem_s_format_is_the_problem():
+    given = {"strategies": ["plain"], "steps": 3, "record_every": 1}
+    alone, reduced = (
+        mcf.simulate(LOGISTIC, reduction=x, **given) for x in (None, Reduction(1, "sequential", "float64"))
+    )
+    for name, series in alone.series["plain"].items():
+        np.testing.assert_array_equal(series, reduced.series["plain"][name])
+    assert "reduction" not in alone.settings
+
+
+def test_exact_gradients_are_added_exactly():
+    run = mcf.simulate(Folded(), strategies=["plain", "exact"], steps=2, reduction=Reduction(2))
+    assert np.isfinite(run.series["plain"]["distance"]).all()
+    for divide, total in (("before", 2.0), ("none", 6.0)):
+        parts = [np.array([x], object) for x in (1.0, 2.0, 3.0)]
+        assert Reduction(3, divide=divide)(parts) == [total]
+
+
+def test_settings_and_checkpoints_tell_the_reduction(tmp_path):
+    given = {"strategies": ["plain"], "steps": 4}
+    run = mcf.simulate(LOGISTIC, reduction=MANY, checkpoint=tmp_path / "c", **given)
+    assert run.settings["reduction"] == {
+        "parts": 3, "order": "ring", "format": "bfloat16", "rounding": "nearest_even", "divide": "after",
+        "out_format": "float16",
+    }  # fmt: skip
+    again = mcf.simulate(LOGISTIC, reduction=MANY, checkpoint=tmp_path / "c", **given)
+    np.testing.assert_array_equal(run.series["plain"]["loss"], again.series["plain"]["loss"])
+    with pytest.raises(ValueError, match="reduction"):
+        mcf.simulate(LOGISTIC, reduction="2,ring,bfloat16", checkpoint=tmp_path / "c", **given)
+
+
+def test_a_text_is_the_reduction_that_it_says():
+    assert Reduction.of("3, ring,bf16,after,float16") == MANY
+    assert Reduction.of("4") == Reduction(4)
+    assert Reduction.of(MANY) is MANY
+    assert Reduction.of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (lambda: Reduction.of("ring"), ValueError, "the number of parts, then order, format, divide"),
+        (lambda: Reduction.of("2,ring,bf16,after,fp16,6"), ValueError, "the number of parts, then order"),
+        (lambda: Reduction.of("2,rnig"), ValueError, "rnig"),
+        (lambda: Reduction.of("2,ring,bf17"), ValueError, "bf17"),
+        (lambda: Reduction.of(2), TypeError, "a Reduction or a text as '8,ring,bfloat16', not 2"),
+        (lambda: Reduction(0), ValueError, "parts"),
+        (lambda: Reduction(2.5), TypeError, "parts"),
+        (lambda: Reduction(2, rounding="stochastic"), ValueError, "not rounded at random"),
+        (lambda: mcf.simulate(LOGISTIC, reduction="x"), ValueError, "a reduction in text"),
+    ],
+)
+def test_what_is_no_reduction_is_refused(given, error, text):
+    with pytest.raises(error, match=text):
+        given()

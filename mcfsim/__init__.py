@@ -37,6 +37,7 @@ from mcfsim.training.simulate import simulate
 if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
+    from mcfsim.models.transfer import Delta, apply_delta
     from mcfsim.optim.muon import Muon
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
@@ -54,6 +55,7 @@ __all__ = [
     "AdamW",
     "Arithmetic",
     "Certificate",
+    "Delta",
     "Format",
     "Grid",
     "Meter",
@@ -74,6 +76,7 @@ __all__ = [
     "VanishingScalarWarning",
     "adamw",
     "analyse",
+    "apply_delta",
     "arithmetic",
     "array",
     "codec",
@@ -120,6 +123,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
+    **dict.fromkeys(("Delta", "apply_delta"), "mcfsim.models.transfer"),
     **{"Muon": "mcfsim.optim.muon", "reduce": "mcfsim.training.all_reduce"},
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
 }

@@ -18,6 +18,7 @@ from mcfsim.models.forecast import TensorRows, forecast, frozen_share, points_of
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
+from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
 from mcfsim.training.schedule import Schedule
 
@@ -42,6 +43,8 @@ class TensorFinding:
         Share of its weights that decay alone does not move at the largest rate; None without decay.
     beyond : int or None
         The first step at which its weights are out of the format's range; later steps have no EDQ.
+    changed : float
+        Share of its codes that a step changes, averaged over the steps.
     bytes : float
         Bytes stored for it.
     lost_by_step, edq_by_step : tuple of float
@@ -53,6 +56,7 @@ class TensorFinding:
     stops: int | None
     idle: float | None
     beyond: int | None
+    changed: float
     bytes: float
     lost_by_step: tuple[float, ...]
     edq_by_step: tuple[float, ...]
@@ -102,7 +106,7 @@ class Total:
     ----------
     strategy : Strategy
         The strategy.
-    lost, edq : float
+    lost, edq, changed : float
         Means over all weights.
     worst : str
         The tensor of the smallest EDQ.
@@ -118,11 +122,14 @@ class Total:
     sufficient : bool
         Whether each tensor's EDQ reaches the threshold within the format's range, and the second moment can
         decay.
+    transfer : mapping of Encoding to float
+        Bytes expected to send what a step changes, in each encoding of `mcfsim.models.transfer`.
     """
 
     strategy: Strategy
     lost: float
     edq: float
+    changed: float
     worst: str
     of_worst: TensorFinding
     stopped: int
@@ -130,6 +137,7 @@ class Total:
     beside: float
     bytes: float
     sufficient: bool
+    transfer: Mapping[Encoding, float]
 
 
 @dataclass(frozen=True)
@@ -183,10 +191,16 @@ class Audit:
         name = strategy.name
         sizes = np.array([item.size for item in self.tensors], float)
         found = [item.found[name] for item in self.tensors]
-        lost, edq = np.array([(item.lost, item.edq) for item in found]).T
+        lost, edq, changed = np.array([(item.lost, item.edq, item.changed) for item in found]).T
         there = ~np.isnan(edq)
         weights = sizes[there] / sizes[there].sum() if there.any() else np.array([])
         worst = self.worst_first(name)[0]
+        fmt = strategy.parameter.format
+        assert fmt is not None
+        sent = [
+            expected_bytes(size, share, -(-fmt.bits // 8))
+            for size, share in zip(sizes.astype(int).tolist(), changed.tolist(), strict=True)
+        ]
         frozen, beside = (
             frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) for beside in (False, True)
         )
@@ -194,6 +208,7 @@ class Audit:
             strategy,
             lost=float(weights @ lost[there]) if there.any() else math.nan,
             edq=float(weights @ edq[there]) if there.any() else math.nan,
+            changed=float(sizes @ changed / sizes.sum()),
             worst=worst.name,
             of_worst=worst.found[name],
             stopped=sum(item.stops is not None for item in found),
@@ -201,6 +216,7 @@ class Audit:
             beside=beside,
             bytes=sum(item.bytes for item in found),
             sufficient=all(map(self._reached, found)) and frozen == 0,
+            transfer={encoding: sum(part[encoding] for part in sent) for encoding in Encoding},
         )
 
     def _reached(self, found: TensorFinding) -> bool:
@@ -329,7 +345,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         course = forecast(trial, plan.hyper, item, plan.schedule, plan.steps)
         idle = forecast(still, plan.hyper, item, peak, 1).lost[:, 0]
         lost, edq = course.over_run(course.lost), course.over_run(course.edq)
-        stops = course.stops(plan.stopped)
+        stops, changed = course.stops(plan.stopped), course.per_step(course.changed)
         for row, (sample, beyond) in enumerate(zip(kept, course.beyond, strict=True)):
             found[row][item.name] = TensorFinding(
                 lost=float(lost[row]),
@@ -337,6 +353,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
                 stops=stops[row],
                 idle=None if np.isnan(idle[row]) else float(idle[row]),
                 beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
+                changed=float(changed[row]),
                 bytes=(item.bytes_per_parameter or 0.0) * sample.size,
                 lost_by_step=tuple(course.lost[row].tolist()),
                 edq_by_step=tuple(course.edq[row].tolist()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from mcfsim.optim.vectors import Remainder, Split, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
+from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import SCALES, Grouped, check_whole, is_spread, local
 
 
@@ -105,7 +106,7 @@ class Watching(Protocol):
     """An observer that sees steps before they are made."""
 
     def see(self, works: Sequence[Work]) -> None:
-        """Look at all works of a step, without changing them."""
+        """Look at all works of a step, and change nothing of them but where changes are logged."""
 
 
 # -- others' writes ---------------------------------------------------------------------------------------
@@ -178,12 +179,20 @@ class ParameterSlice(NamedTuple):
         The index of the first element, used where random words are drawn.
     counted : bool
         Whether this process is the first of those that have these elements.
+    log : ChangeLog or None
+        The log of the codes that the step changes, if one is kept.
     """
 
     tensors: Mapping[str, torch.Tensor]
     gradient: torch.Tensor
     first: int
     counted: bool = True
+    log: ChangeLog | None = None
+
+
+def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
+    """Return the log of one of some slices, all of which have one that are not empty; None if none has."""
+    return next((x.log for x in moved if x.log is not None), None)
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def made(seed, strategies, beta2):
             edq = float(rng.choice([0.0, 0.5, 0.949, 0.94996, 0.95, 1.0, 1.0001, math.nan]))
             beyond = 3 if rng.random() < 0.1 else None
             found[item.name] = TensorFinding(
-                0.0, edq, None, None, beyond, size * item.bytes_per_parameter, (), ()
+                0.0, edq, None, None, beyond, 0.0, size * item.bytes_per_parameter, (), ()
             )
         tensors.append(AuditedTensor(f"t{place}", (size,), "F32", True, 1.0, 0.0, 1.0, (), found))
     made = Plan(mcf.AdamW(beta2=beta2), mcf.Schedule(), 5, strategies)

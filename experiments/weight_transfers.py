@@ -10,7 +10,7 @@ import torch
 
 import mcfsim as mcf
 from experiments import real_audit
-from experiments.common import read_result, write_result
+from experiments.common import in_processes, read_result, write_result
 from mcfsim.models.forecast import TensorRows
 from mcfsim.models.forecast import forecast as forecast_of
 from mcfsim.models.plan import NoiseModel
@@ -25,9 +25,9 @@ RESULT = "weight_transfers"
 RATE, SEEDS, STRATEGIES = 3e-6, range(3), ("plain", "fp32-master")
 #: Steps before the first that count, so that moments are those of a run; steps that count; steps between
 #: two transfers.
-BEFORE, STEPS, BETWEEN = 100, 16, (1, 4, 16)
+BEFORE, STEPS, BETWEEN = 60, 8, (1, 4, 16)
 #: How the language model is trained until then: so many steps at this rate.
-TRAINED, TRAINED_RATE = 300, 2e-3
+TRAINED, TRAINED_RATE = 200, 2e-3
 #: What others report: who, of which model, what does not change, and the transfer.
 PUBLISHED = (
     ("TRL, pull request 5417: indices and values", "Qwen3, 0.6 B", "more than 99 %", "20 to 35 MB of 1.2 GB"),
@@ -58,13 +58,13 @@ def trained(seed: int) -> tuple[Arrays, Gradients]:
     start = problem.initial_parameters(seed)
     optimizer = mcf.Optimizer(mcf.AdamW(), mcf.strategy("fp32"), start, problem.decayed)
     for step in range(TRAINED):
-        _, gradient = problem.loss_and_gradient(optimizer.represented(), step, seed)
+        _, gradient = problem.loss_and_gradient(optimizer.weights(), step, seed)
         optimizer.step(optimizer.receive(gradient), TRAINED_RATE)
 
     def gradients(weights: Arrays, step: int) -> Arrays:
         return problem.loss_and_gradient(weights, TRAINED + step, seed)[1]
 
-    return {name: np.array(x) for name, x in optimizer.represented().items()}, gradients
+    return {name: np.array(x) for name, x in optimizer.weights().items()}, gradients
 
 
 MODELS = {"voice detector, gradients of noise": published, "language model": trained}
@@ -78,7 +78,7 @@ def sent(weights: Arrays, gradients: Gradients, strategy: str) -> Iterator[dict[
     for between in (None, *BETWEEN):  # the first steps are not recorded
         found: list[dict[str, float]] = []
         with changes(optimizer, before=True) as recorder:
-            for step in range(BEFORE if between is None else max(STEPS, 4 * between)):
+            for step in range(BEFORE if between is None else max(STEPS, 2 * between)):
                 now = {name: p.detach().double().numpy() for name, p in given.items()}
                 for name, x in gradients(now, count).items():
                     given[name].grad = torch.tensor(x).bfloat16()
@@ -119,18 +119,22 @@ def forecast(weights: Arrays, strategy: str) -> float:
     return float(changed @ sizes / sizes.sum())
 
 
+def studied(model: str, seed: int) -> list[dict[str, Any]]:
+    """Return the rows of a model and a seed, with the forecast of a single step."""
+    torch.set_num_threads(1)
+    weights, gradients = MODELS[model](seed)
+    rows = []
+    for strategy in STRATEGIES:
+        about = {"model": model, "seed": seed, "strategy": strategy, "forecast": forecast(weights, strategy)}
+        rows += [{**about, **row} for row in sent(weights, gradients, strategy)]
+    return rows
+
+
 def main() -> None:
     """Measure, and write the numbers."""
-    rows, forecasts = [], []
-    for model, make in MODELS.items():
-        for seed in SEEDS:
-            weights, gradients = make(seed)
-            for strategy in STRATEGIES:
-                forecasts.append({"model": model, "seed": seed, strategy: forecast(weights, strategy)})
-                for row in sent(weights, gradients, strategy):
-                    rows.append({"model": model, "strategy": strategy, "seed": seed, **row})
+    made = in_processes(studied, [(model, seed) for model in MODELS for seed in SEEDS])
     about = {"torch": torch.__version__}
-    write_result(RESULT, {"versions": about, "rate": RATE, "rows": rows, "forecasts": forecasts})
+    write_result(RESULT, {"versions": about, "rate": RATE, "rows": [row for rows in made for row in rows]})
 
 
 def table() -> str:
@@ -138,7 +142,6 @@ def table() -> str:
     result, shown = read_result(RESULT), []
     for model in MODELS:
         for strategy in STRATEGIES:
-            ahead = [x[strategy] for x in result["forecasts"] if x["model"] == model and strategy in x]
             for between in BETWEEN:
                 rows = [
                     x
@@ -151,7 +154,7 @@ def table() -> str:
                         "strategy": f"`{strategy}`",
                         "steps": str(between),
                         "changed": _ends([x["touched"] for x in rows]),
-                        "forecast": _ends(ahead) if between == 1 else "",
+                        "forecast": _ends([x["forecast"] for x in rows]) if between == 1 else "",
                         **{
                             name: _ends([x[name] for x in rows])
                             for name in ("mask", "indices", "gaps", "gaps, deflated", "xor, deflated")

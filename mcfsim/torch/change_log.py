@@ -86,19 +86,25 @@ def places_of(mask: torch.Tensor) -> torch.Tensor:
 
 def packed_bits(x: torch.Tensor) -> torch.Tensor:
     """Return a vector of bool as bits, the lowest of a byte first."""
-    if x.is_cpu:
-        return torch.from_numpy(np.packbits(x.numpy(), bitorder="little"))
-    rows = torch.nn.functional.pad(x.to(torch.uint8), (0, -x.numel() % 8)).view(-1, 8)
-    return (rows << torch.arange(8, dtype=torch.uint8, device=x.device)).sum(1, dtype=torch.uint8)
+    return torch.from_numpy(np.packbits(x.numpy(), bitorder="little")) if x.is_cpu else _packed_there(x)
 
 
 def unpacked_bits(bits: torch.Tensor, size: int) -> torch.Tensor:
     """Return bits as a vector of bool."""
-    if bits.is_cpu:
-        found = np.unpackbits(bits.numpy(), count=size, bitorder="little")
-        return torch.from_numpy(found.view(np.bool_))
+    if not bits.is_cpu:
+        return _unpacked_there(bits, size)
+    return torch.from_numpy(np.unpackbits(bits.numpy(), count=size, bitorder="little").view(np.bool_))
+
+
+def _packed_there(x: torch.Tensor) -> torch.Tensor:
+    rows = torch.nn.functional.pad(x.to(torch.uint8), (0, -x.numel() % 8)).view(-1, 8)
+    places = torch.arange(8, dtype=torch.uint8, device=x.device)
+    return torch.bitwise_left_shift(rows, places).sum(1, dtype=torch.uint8)
+
+
+def _unpacked_there(bits: torch.Tensor, size: int) -> torch.Tensor:
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits[:, None] >> places) & 1).view(-1)[:size].bool()
+    return (torch.bitwise_right_shift(bits[:, None], places) & 1).view(-1)[:size].bool()
 
 
 def noting(

@@ -8,7 +8,7 @@ import mcfsim as mcf
 from experiments import weight_transfers
 from experiments.common import read_result
 from mcfsim.checks import SpoiltStateError
-from mcfsim.torch import AdamW, apply_delta, changes, host_step, step_in_backward, watch
+from mcfsim.torch import AdamW, apply_delta, change_log, changes, host_step, step_in_backward, watch
 from mcfsim.torch import step as steps
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, backward, give_hard, listed, made, net
@@ -133,6 +133,14 @@ def test_a_thousand_steps(strategy, low, last):
             assert np.array_equal(recorder.mask(p).reshape(-1).numpy(), there)
         if count % 10 == 9:
             assert_are_the_changes(recorder, optimizer, begun, returned=False)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])
+def test_bits_are_packed_on_a_device_as_by_numpy(size):
+    x = torch.rand(size, generator=torch.Generator().manual_seed(size)) < 0.5
+    bits = change_log._packed_there(x)
+    assert bits.tolist() == np.packbits(x.numpy(), bitorder="little").tolist()
+    assert torch.equal(change_log._unpacked_there(bits, size), x)
 
 
 def turning(sign, count):

@@ -71,7 +71,7 @@ class HostStep:
             joint = self._joined(batch, vectors)
             parameter, log = joint.tensors["parameter"], log_of(batch)
             differing = None if log is None else log.apart(parameter)
-            self._make(joint, bound_loop, inputs, differing=differing)
+            self._make(joint, bound_loop, inputs, None, differing)
             for x, part in zip(batch, joint.parts, strict=True):
                 if x.log is not None and differing is not None:
                     x.log.note(parameter[part], differing[part])

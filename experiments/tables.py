@@ -50,6 +50,7 @@ from experiments import (
     theorems,
     torch_steps,
     train_gpt,
+    weight_transfers,
 )
 from experiments import claims as statements
 from experiments.common import read_result, versions_of
@@ -406,6 +407,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "family_search": family_search.table,
     "gallery": gallery.table,
     "real_audit": real_audit.table,
+    "weight_transfers": weight_transfers.table,
+    "recorded_steps": torch_steps.recorded_table,
     **commands.tables(),
 }
 #: Pages that have tables.

@@ -57,3 +57,27 @@ def table() -> str:
             f"{about['processor']}; {versions_of(about)}.",
         ]
     )
+
+
+def recorded_table() -> str:
+    """Return times of steps whose changes are recorded, as `tests.benchmarks.recorded_steps` measures."""
+    result = read_result("recorded_steps")
+    rows = [
+        {
+            "strategy": f"`{found['strategy']}`",
+            "rate": f"{found['rate']:g}",
+            "changed": f"{100 * found['changed']:.1f} %",
+            "unrecorded": f"{found['ns']:.2f}",
+            **{
+                heading: f"{found[name]:.2f} ({100 * (found[name] / found['ns'] - 1):+.0f} %)"
+                for heading, name in (("recorded", "recorded"), ("with old codes", "before"))
+            },
+        }
+        for found in result["steps"]
+    ]
+    about = result["versions"]
+    said = (
+        f"{result['parameters']:.3g} parameters in tensors of a million, the thread's own time, medians. "
+        f"{about['processor']}; {versions_of(about)}."
+    )
+    return f"{markdown_table(rows)}\n\n{said}"

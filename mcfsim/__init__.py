@@ -40,6 +40,7 @@ if typing.TYPE_CHECKING:
     from mcfsim.analysis.curves import curve
     from mcfsim.analysis.moving_average import MovingAverage
     from mcfsim.models.merged_adapter import merge_adapter
+    from mcfsim.models.transfer import Delta, apply_delta
     from mcfsim.optim.muon import Muon
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
@@ -57,6 +58,7 @@ __all__ = [
     "AdamW",
     "Arithmetic",
     "Certificate",
+    "Delta",
     "Format",
     "Grid",
     "Meter",
@@ -81,6 +83,7 @@ __all__ = [
     "VanishingScalarWarning",
     "adamw",
     "analyse",
+    "apply_delta",
     "arithmetic",
     "array",
     "codec",
@@ -131,6 +134,7 @@ _LATER = {
     "Muon": "mcfsim.optim.muon",
     **dict.fromkeys(("Reduction", "reduce"), "mcfsim.training.all_reduce"),
     "merge_adapter": "mcfsim.models.merged_adapter",
+    **dict.fromkeys(("Delta", "apply_delta"), "mcfsim.models.transfer"),
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
     "MovingAverage": "mcfsim.analysis.moving_average",
 }

@@ -118,7 +118,7 @@ def _write(path: Path, text: str) -> None:
 
 
 # -- audit ------------------------------------------------------------------------------------------------
-@command(epilog=terminal.help_text(terminal.AUDIT))
+@command(epilog=terminal.help_text(terminal.AUDIT, terminal.TRANSFER))
 @with_settings(PLAN)
 def audit(
     weights: WeightsFile,
@@ -144,6 +144,10 @@ def audit(
     ] = None,
     samples: Samples = 1024,
     most: Most = 20,
+    rl: Annotated[
+        bool,
+        Option("--rl", help="Say, too, what it takes to send others the weights that a step changes."),
+    ] = False,
     fail_if_stops: Annotated[
         str | None,
         Option(
@@ -189,7 +193,7 @@ def audit(
         from mcfsim.optim.strategies import strategy as look_up
         from mcfsim.report.audit_figure import audit_figure
         from mcfsim.report.audit_page import at_rates, audit_page
-        from mcfsim.report.audits import adapters_text, as_json
+        from mcfsim.report.audits import adapters_text, as_json, transfer_table
         from mcfsim.report.plotting import checked_suffix, save_one
         from mcfsim.storage.shards import check_apart
 
@@ -220,6 +224,9 @@ def audit(
         found = audited(read, plan, fmt)
         page = audit_page(str(model.path), at_rates(read, found), model.left_out) if html is not None else ""
         _show(model, found, most, *more)
+        if rl:
+            say("", "Bytes that send what a step changes:")
+            print_rows(transfer_table(found), terminal.TRANSFER)
         if output is not None:
             _write(output, _json(as_json(found, model.left_out, adapters)))
         if html is not None:

@@ -121,6 +121,32 @@ class Epilogue(Protocol):
         """Return the line with new results; it may add numbers that are the same for all elements."""
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The `Epilogue` that adds a result: whether the first result differs in memory from the first operand.
+
+    Codes are compared, whatever they stand for: zeros of other signs and codes of NaN differ.
+
+    Parameters
+    ----------
+    bits : bool
+        Whether the result is the old bits exclusive or the new ones, in place of a truth value.
+    """
+
+    bits: bool
+
+    cost = 1.0
+
+    def __call__(self, lowered: Lowered) -> Lowered:
+        """Return the line with one more result."""
+        old, new = lowered.operands[0], lowered.results[0]
+        made = old.bits() ^ new.bits() if new.type.is_float else old ^ new
+        if not self.bits:
+            return replace(lowered, results=(*lowered.results, ~made.equals(0)))
+        packed = {**lowered.packed, made: lowered.packed[new]} if new in lowered.packed else lowered.packed
+        return replace(lowered, results=(*lowered.results, made), packed=packed)
+
+
 class Lines(ABC):
     """A program, lowered once for each way its real scalars can enter.
 

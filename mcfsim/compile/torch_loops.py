@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mcfsim.compile.launch import Ready, SourceWords
-from mcfsim.compile.lines import AsBits, Lines
+from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
@@ -303,12 +303,19 @@ class TensorLines(Lines):
 
     Parameters
     ----------
-    program, scalars, joined
+    program, scalars, joined, epilogue
         As for `mcfsim.compile.kernel.TableKernel`.
     """
 
-    def __init__(self, program: Program, scalars: Scalars = "exact", joined: AsBits | None = None) -> None:
-        super().__init__(program, scalars, None, joined, packed=True, clean=False)
+    def __init__(
+        self,
+        program: Program,
+        scalars: Scalars = "exact",
+        joined: AsBits | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        super().__init__(program, scalars, epilogue, joined, packed=True, clean=False)
 
     def with_numbers(self, numbers: Sequence[Any]) -> BoundTensorLoop:
         """Return the line bound to real scalars, as `mcfsim.compile.kernel.TableKernel.with_numbers` does."""

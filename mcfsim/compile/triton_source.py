@@ -125,6 +125,7 @@ _UNSIGNED = {I32: "tl.uint32", I64: "tl.uint64"}
 _EXPRESSIONS = {**INFIX, "abs": "tl.abs({})", "select": "tl.where({}, {}, {})"}
 #: The types of vectors in memory: numbers or codes.
 _LYING = {("f", 4): "tl.float32", ("f", 8): "tl.float64", ("u", 1): "tl.int8", ("u", 2): "tl.int16"}
+_LYING |= {("b", 1): "tl.int8", ("i", 4): "tl.int32", ("i", 8): "tl.int64"}
 #: Place of the first address in a row of a table, after the first element, the count, and the first instance.
 FIRST_ADDRESS = 3
 #: Vectors are read and written 16 bytes at a time where addresses, in bytes, and sizes are multiples of this.

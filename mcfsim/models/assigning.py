@@ -14,12 +14,13 @@ from mcfsim.checks import check_processor, finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
-from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
+from mcfsim.models.audit import Audit
 from mcfsim.models.forecast import frozen_share
 from mcfsim.models.known import RecordedUpdates
 from mcfsim.models.memory import footprint, possible
 from mcfsim.models.plan import Plan, Table
 from mcfsim.models.samples import TensorSample
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.optim.strategies import Strategy
 
 #: Strategies tried by default. None rounds at random: such numbers wander about their mean, and no forecast

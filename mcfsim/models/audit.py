@@ -19,92 +19,13 @@ from mcfsim.models.kinds import TensorKind, kind_of
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
+from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
 from mcfsim.training.schedule import Schedule
 
 #: Up to this many strategies are all shown.
 _FEW = 6
-
-
-@dataclass(frozen=True)
-class TensorFinding:
-    """The findings for one tensor under one strategy.
-
-    Parameters
-    ----------
-    lost : float
-        Share of its elements whose updates do nothing, averaged over the run with each step weighted by its
-        rate; NaN if nothing is asked.
-    edq : float
-        Normalised effective descent quality <D, E> / <D, D>, averaged in the same way: 1 if all arrives.
-    at_first : float
-        Share of its elements that the first update leaves where it finds them, at the largest rate; NaN if
-        nothing is asked.
-    stops : int or None
-        The first step from which less than `Plan.stopped` of each update arrives until the end.
-    idle : float or None
-        Share of its weights that decay alone does not move at the largest rate; None without decay.
-    beyond : int or None
-        The first step at which its weights are out of the format's range; later steps have no EDQ.
-    bytes : float
-        Bytes stored for it.
-    lost_by_step, edq_by_step : tuple of float
-        The same at each of `Audit.steps`.
-    """
-
-    lost: float
-    edq: float
-    at_first: float
-    stops: int | None
-    idle: float | None
-    beyond: int | None
-    bytes: float
-    lost_by_step: tuple[float, ...]
-    edq_by_step: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class AuditedTensor:
-    """One tensor and the findings for it.
-
-    Parameters
-    ----------
-    name, shape, format
-        Name, shape and format of the tensor in its file.
-    kind : TensorKind
-        A factor of an adapter, a magnitude, a gain, or another one.
-    decayed : bool
-        Whether weight decay applies.
-    rms, zeros : float
-        Root mean square of its weights, and the share that is zero.
-    direction_rms : float
-        Root mean square of a step's directions, in units of the learning rate, without decay.
-    stays_below : tuple of float
-        The rates below which steps as long as the rate leave half of its weights or more where they are,
-        toward zero and away from it, if a weight is one number of the low format: half the distance to their
-        neighbours.
-    histogram : tuple of float
-        Shares of |update| / ulp(weight) in the low format at the largest rate, in the bins of `EDGES`.
-    found : mapping of str to TensorFinding
-        The findings, by strategy.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    format: str
-    kind: TensorKind
-    decayed: bool
-    rms: float
-    zeros: float
-    direction_rms: float
-    stays_below: tuple[float, float]
-    histogram: tuple[float, ...]
-    found: Mapping[str, TensorFinding]
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -115,7 +36,7 @@ class Total:
     ----------
     strategy : Strategy
         The strategy.
-    lost, edq : float
+    lost, edq, changed : float
         Means over all weights.
     worst : str
         The tensor of the smallest EDQ.
@@ -131,11 +52,14 @@ class Total:
     sufficient : bool
         Whether each tensor's EDQ reaches the threshold within the format's range, and the second moment can
         decay.
+    transfer : mapping of Encoding to float
+        Bytes expected to send what a step changes, in each encoding of `mcfsim.models.transfer`.
     """
 
     strategy: Strategy
     lost: float
     edq: float
+    changed: float
     worst: str
     of_worst: TensorFinding
     stopped: int
@@ -143,6 +67,7 @@ class Total:
     beside: float
     bytes: float
     sufficient: bool
+    transfer: Mapping[Encoding, float]
 
 
 @dataclass(frozen=True)
@@ -201,10 +126,16 @@ class Audit:
         name = strategy.name
         sizes = np.array([item.size for item in self.tensors], float)
         found = [item.found[name] for item in self.tensors]
-        lost, edq = np.array([(item.lost, item.edq) for item in found]).T
+        lost, edq, changed = np.array([(item.lost, item.edq, item.changed) for item in found]).T
         there = ~np.isnan(edq)
         weights = sizes[there] / sizes[there].sum() if there.any() else np.array([])
         worst = self.worst_first(name)[0]
+        fmt = strategy.parameter.format
+        assert fmt is not None
+        sent = [
+            expected_bytes(size, share, -(-fmt.bits // 8))
+            for size, share in zip(sizes.astype(int).tolist(), changed.tolist(), strict=True)
+        ]
         frozen, beside = (
             frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) for beside in (False, True)
         )
@@ -212,6 +143,7 @@ class Audit:
             strategy,
             lost=float(weights @ lost[there]) if there.any() else math.nan,
             edq=float(weights @ edq[there]) if there.any() else math.nan,
+            changed=float(sizes @ changed / sizes.sum()),
             worst=worst.name,
             of_worst=worst.found[name],
             stopped=sum(item.stops is not None for item in found),
@@ -219,6 +151,7 @@ class Audit:
             beside=beside,
             bytes=sum(item.bytes for item in found),
             sufficient=all(map(self._reached, found)) and frozen == 0,
+            transfer={encoding: sum(part[encoding] for part in sent) for encoding in Encoding},
         )
 
     def _reached(self, found: TensorFinding) -> bool:
@@ -347,7 +280,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         course = forecast(trial, plan.hyper, item, plan.schedule, plan.steps)
         idle, at_first = (forecast(rows, plan.hyper, item, peak, 1).lost[:, 0] for rows in (still, trial))
         lost, edq = course.over_run(course.lost), course.over_run(course.edq)
-        stops = course.stops(plan.stopped)
+        stops, changed = course.stops(plan.stopped), course.per_step(course.changed)
         for row, (sample, beyond) in enumerate(zip(kept, course.beyond, strict=True)):
             found[row][item.name] = TensorFinding(
                 lost=float(lost[row]),
@@ -356,6 +289,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
                 stops=stops[row],
                 idle=None if np.isnan(idle[row]) else float(idle[row]),
                 beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
+                changed=float(changed[row]),
                 bytes=(item.bytes_per_parameter or 0.0) * sample.size,
                 lost_by_step=tuple(course.lost[row].tolist()),
                 edq_by_step=tuple(course.edq[row].tolist()),

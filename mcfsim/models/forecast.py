@@ -153,6 +153,9 @@ class Course:
     lost, edq : array, shape (tensors, points)
         Share of elements that were to change and did not; normalised EDQ. NaN where nothing is asked, or
         weights are beyond the range.
+    changed : array, shape (tensors, points)
+        Share of elements whose parameter, as others read it, has another code after the step; NaN where
+        weights are beyond the range.
     beyond : array of bool, shape (tensors, points)
         Whether weights have left the format's range, or a step takes them out of it.
     """
@@ -161,6 +164,7 @@ class Course:
     rates: Table
     lost: Table
     edq: Table
+    changed: Table
     beyond: NDArray[np.bool_]
 
     def over_run(self, measure: Table) -> Table:
@@ -169,7 +173,13 @@ class Course:
         So it is the share of the whole way: what arrives of all that is asked. It is NaN if nothing is asked
         of a tensor.
         """
-        weight = self.rates * lengths(self.steps)
+        return self._mean(measure, self.rates * lengths(self.steps))
+
+    def per_step(self, measure: Table) -> Table:
+        """Return a measure's mean over the steps, each of which counts alike."""
+        return self._mean(measure, lengths(self.steps))
+
+    def _mean(self, measure: Table, weight: Table) -> Table:
         there = ~np.isnan(measure)
         total = (there * weight).sum(axis=1)
         sums = np.where(there, measure, 0.0) @ weight
@@ -232,7 +242,7 @@ def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Sche
     tensors = len(trial.weights)
     _, wandering = normal_directions(*trial.weights.shape)
     shift, variance, arriving = np.zeros(trial.weights.shape), np.zeros(tensors), np.ones(tensors)
-    lost, edq = np.empty((2, tensors, points.size))
+    lost, edq, changed = np.empty((3, tensors, points.size))
     beyond = np.zeros((tensors, points.size), np.bool_)
     done = 0
     for place, step in enumerate(points.tolist()):
@@ -244,17 +254,17 @@ def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Sche
         done = step - 1
         rate = float(rates[step - 1])
         found = _tried(trial, weights, hyper, strategy, roles, step, rate)
-        lost[:, place], edq[:, place], beyond[:, place] = found
+        lost[:, place], edq[:, place], changed[:, place], beyond[:, place] = found
         arriving = np.clip(np.nan_to_num(edq[:, place]), 0.0, 1.0)
-    return Course(points, rates[points - 1], lost, edq, beyond)
+    return Course(points, rates[points - 1], lost, edq, changed, beyond)
 
 
 def _tried(
     trial: TensorRows, weights: Table, hyper: AdamW, strategy: Strategy, roles: Roles, step: int, rate: float
-) -> tuple[Table, Table, NDArray[np.bool_]]:
-    """Return the lost share and EDQ of each tensor in one step, and which tensors leave the range."""
+) -> tuple[Table, Table, Table, NDArray[np.bool_]]:
+    """Return lost share, EDQ and changed share of each tensor in one step, and which leave the range."""
     directions = trial.directions.at(step)
-    lost, edq = np.empty((2, len(weights)))
+    lost, edq, changed = np.empty((3, len(weights)))
     beyond = np.zeros(len(weights), np.bool_)
     for decayed in (True, False):
         rows = np.flatnonzero(trial.decayed == decayed)
@@ -267,7 +277,8 @@ def _tried(
             meant = np.sum([np.asarray(x, np.float64) for x in before], axis=0).reshape(rows.size, -1)
             asked = -(directions[rows] + scalars.decay * meant)  # in units of the rate
         given = directions[rows].ravel()
-        moved, still = _moved(strategy, roles, state, given, scalars, step).reshape(2, rows.size, -1)
+        found = _moved(strategy, roles, state, given, scalars, step).reshape(3, rows.size, -1)
+        moved, still, other = found
         beyond[rows] = ~np.isfinite(meant + moved).all(axis=1)
         there = (asked != 0) & (rate > 0) & ~beyond[rows, None]
         count = there.sum(axis=1)
@@ -277,16 +288,18 @@ def _tried(
             squares = np.square(asked).sum(axis=1)
             arrived = (asked * (moved / rate if rate else moved)).sum(axis=1)
         edq[rows] = np.divide(arrived, squares, out=nothing, where=count > 0)
-    return lost, edq, beyond
+        changed[rows] = np.where(beyond[rows], np.nan, other.mean(axis=1))
+    return lost, edq, changed, beyond
 
 
 def _moved(
     strategy: Strategy, roles: Roles, state: State, directions: Table, scalars: Any, step: int
 ) -> Table:
-    """Return the change of each weight in one step, and 1 if there is none, as means over draws."""
+    """Return means over draws: the change of each weight, 1 if there is none, 1 if its code changes."""
     draws = _DRAWS if any(role.rounding and role.rounding.stochastic for role in roles) else 1
     before = state.represented(strategy)
-    moved, still = found = np.zeros((2, directions.size))
+    moved, still, other = found = np.zeros((3, directions.size))
+    code = state.parameter[0]
     for draw in range(draws):
         drawn = roles if draws == 1 else roles.on_block(step * draws + draw, 0)
         with np.errstate(all="ignore"):
@@ -297,6 +310,7 @@ def _moved(
         change = effective_update(before, after)
         moved += change / draws
         still += (change == 0) / draws
+        other += ((parameter[0] != code) | (np.signbit(parameter[0]) != np.signbit(code))) / draws
     return found
 
 

@@ -291,10 +291,15 @@ class CompiledStep:
         Whether its vectors hold codes.
     closed : bool, optional
         Whether a master copy is stored as bits beside its parameter, if the strategy says so.
+    **options
+        As for `mcfsim.compile.choice.Loops.bound_loop`.
     """
 
-    def __init__(self, hyper: Declaration, strategy: Strategy, *, packed: bool, closed: bool = False) -> None:
+    def __init__(
+        self, hyper: Declaration, strategy: Strategy, *, packed: bool, closed: bool = False, **options: Any
+    ) -> None:
         self.hyper, self.strategy, self.packed, self._closed = hyper, strategy, packed, closed
+        self._options = {"by_numpy": True, **options}
         self._programs = StepPrograms(hyper, strategy, closed=closed)
         self._stages = lru_cache(maxsize=64)(partial(stages_of, hyper))
 
@@ -339,19 +344,16 @@ class CompiledStep:
         def program_at(place: int) -> Program:
             return recorded()[place].program
 
-        def words(program: Program) -> dict[int, RandomWords]:
-            return words_of(roles, count)
-
-        # The results of stages between means are numbers in carriers.
-        packed = self.packed and not staged
+        packed = self.packed and not staged  # results of stages between means are numbers in carriers
         kept = loops(roles.moments.scalars, packed=packed, apart=True)  # type: ignore[attr-defined]
         found, named = {}, numbers(scalars)
         for place, elements in enumerate(sizes):
             if elements < least:
                 continue
-            record, given = partial(program_at, place), (named, words, elements * ahead)
+            record = partial(program_at, place)
+            given = named, lambda program: words_of(roles, count), elements * ahead
             joined = as_bits(self.strategy, record()) if self._closed else None
-            loop = kept.bound_loop(record, elements, compiled, *given, by_numpy=True, joined=joined)
+            loop = kept.bound_loop(record, elements, compiled, *given, joined=joined, **self._options)
             if loop is not None:
                 found[place] = BoundStage(loop, recorded()[place].results)
         return found

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mcfsim.models.audit import Audit, AuditedTensor, TensorFinding
+from mcfsim.models.audit import Audit
 from mcfsim.models.forecast import edges_of
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, subplots
 
 if TYPE_CHECKING:

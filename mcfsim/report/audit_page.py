@@ -13,8 +13,9 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total, audit
+from mcfsim.models.audit import EDGES, Audit, Total, audit
 from mcfsim.models.samples import TensorSample
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.report import terminal
 from mcfsim.report.audits import frozen, mix_offered, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED

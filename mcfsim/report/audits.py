@@ -8,8 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from mcfsim.models.adapters import CONFIG
-from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, Total
+from mcfsim.models.audit import EDGES, Audit, Total
 from mcfsim.models.plan import Plan
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
+from mcfsim.models.transfer import Encoding
 from mcfsim.report.tables import Rows
 
 
@@ -23,6 +25,7 @@ def strategy_table(audit: Audit) -> Rows:
             "GiB in all": f"{total.bytes / 2**30:.3g}",
             "lost": share_text(total.lost),
             "EDQ": share_text(total.edq),
+            "changed": share_text(total.changed),
             "least EDQ": share_text(total.of_worst.edq),
             "of tensor": total.worst,
             "stop": f"{total.stopped} of {len(audit.tensors)}",
@@ -31,6 +34,18 @@ def strategy_table(audit: Audit) -> Rows:
         }
         for total in audit.totals()
     ]
+
+
+def transfer_table(audit: Audit) -> Rows:
+    """Return one row of strings per strategy: what a step changes, and the bytes to send it."""
+    rows = []
+    for total in audit.totals():
+        least = min(total.transfer.values())
+        sizes = {str(name): f"{size:.4g}" for name, size in total.transfer.items() if name != Encoding.XOR}
+        share = share_text(least / total.transfer[Encoding.DENSE])
+        changed = share_text(total.changed)
+        rows.append({"strategy": total.strategy.name, "changed": changed, **sizes, "of dense": share})
+    return rows
 
 
 def tensor_table(audit: Audit, most: int) -> Rows:
@@ -184,6 +199,8 @@ def _total(total: Total) -> dict[str, Any]:
         "bytes": total.bytes,
         "lost": total.lost,
         "edq": total.edq,
+        "changed": total.changed,
+        "transfer_bytes": {str(name): size for name, size in total.transfer.items()},
         "least_edq": total.of_worst.edq,
         "worst_tensor": total.worst,
         "tensors_that_stop": total.stopped,

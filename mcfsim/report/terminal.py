@@ -93,6 +93,7 @@ AUDIT: Legend = {
     "rate",
     "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
     "change E that would come of it, in the same mean: 1 if nothing is lost",
+    "changed": "share of the parameters' codes, as others read them, that a step changes: a mean over steps",
     "least EDQ, of tensor": "that of the worst tensor, and which it is",
     "kind": "factors of adapters, their magnitudes (DoRA), and gains of norms, by names, shapes and numbers",
     "stays below": "the rate below which steps as long as the rate leave half of a tensor where it is, each "
@@ -109,6 +110,14 @@ AUDIT: Legend = {
     "in the mix": "the cheapest strategy that does for the tensor, where that takes less than one for all",
     "enough": "whether EDQ of every tensor reaches --threshold, and v can decay",
     "bytes": "of parameter, gradient, moments and all else that is stored",
+}
+TRANSFER: Legend = {
+    "changed": AUDIT["changed"],
+    "mask": "bytes of a step's transfer: a bit for each code, and the codes that changed",
+    "indices": "an index for each code that changed, and the code",
+    "gaps": "the distance to the one before, in 16 bits, and the code",
+    "dense": "all codes",
+    "of dense": "the least of these, as a share of it; nothing is deflated",
 }
 ASSIGN: Legend = {
     "bytes / parameter": "of parameter, gradient, moments and all else that is stored",

@@ -1,8 +1,9 @@
 """PyTorch optimizers that make exactly the steps of `mcfsim.simulate`.
 
 `optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
-whether `host_step` or `device_step` makes its steps. The rest deals with PyTorch: state dicts, DTensors,
-captured graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
+whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe. The rest
+deals with PyTorch: state dicts, DTensors, captured graphs, steps in the backward pass. Imports `optim` and
+below. Begin with `optimizers`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ except ModuleNotFoundError as error:
 
 from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
+from mcfsim.torch.change_recorder import ChangeRecorder, apply_delta, changes
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
@@ -27,6 +29,7 @@ __all__ = [
     "SGD",
     "AdamW",
     "BackwardSteps",
+    "ChangeRecorder",
     "ModelRecorder",
     "OutsideWriteWarning",
     "Seen",
@@ -34,7 +37,9 @@ __all__ = [
     "Watch",
     "WeightAverage",
     "adopt",
+    "apply_delta",
     "average",
+    "changes",
     "optimizer",
     "record",
     "release",

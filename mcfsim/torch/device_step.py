@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,13 +18,31 @@ from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_loops import TensorLines
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, torch_dtype
 from mcfsim.optim.step_programs import StepPrograms, as_bits, numbers, words_of
-from mcfsim.torch.moved import ParameterSlice, StepInputs
+from mcfsim.torch.change_log import ChangeLog
+from mcfsim.torch.moved import ParameterSlice, StepInputs, log_of
 from mcfsim.torch.state_layout import StateLayout
 
 #: The vectors of a parameter: itself, its state, and its gradient.
 Vectors = list[torch.Tensor]
-#: Parameters with their vectors.
-VectorSets = Sequence[tuple[ParameterSlice, Vectors]]
+
+
+class VectorSet(NamedTuple):
+    """The vectors that a step reads and writes.
+
+    Attributes
+    ----------
+    slice : ParameterSlice
+    operands, results : list of tensor
+        The parameter, its state and its gradient; the same without the gradient. If changes are logged, a
+        last result says where codes differ.
+    """
+
+    slice: ParameterSlice
+    operands: Vectors
+    results: Vectors
+
+
+VectorSets = Sequence[VectorSet]
 
 
 class DeviceStep:
@@ -41,18 +59,20 @@ class DeviceStep:
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
         """Make a step of parameters on one device."""
-        program, scalars = self.program(inputs)
-        line, words = self.line(program, moved[0].gradient.device), self.words(inputs)
-        sets = [(x, self.vectors(x)) for x in moved if x.gradient.numel()]
+        (program, scalars), log = self.program(inputs), log_of(moved)
+        line, words = self.line(program, moved[0].gradient.device, log), self.words(inputs)
+        sets = [self.set_of(x) for x in moved if x.gradient.numel()]
         if isinstance(line, TensorLines):
             ready = line.with_numbers(scalars)
-            for x, vectors in sets:
-                ready(vectors, vectors[:-1], x.first, words)
+            for x, operands, results in sets:
+                ready(operands, results, x.first, words)
         elif sets:
             self._launch(line, scalars, sets, words)
-        for x, vectors in sets:
-            self.put_back(x, vectors)
+        for x, operands, results in sets:
+            self.put_back(x, operands)
             self.stores.requantize(x.tensors)
+            if x.log is not None:
+                x.log.note(operands[0], results[-1])
 
     def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
         """Return the intended update of a step: one float64 vector per parameter."""
@@ -91,27 +111,36 @@ class DeviceStep:
         ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
         return [*ordered, self.stores.received(x.gradient).reshape(-1).contiguous()]
 
+    def set_of(self, x: ParameterSlice) -> VectorSet:
+        """Return the vectors of a parameter's step."""
+        operands = self.vectors(x)
+        more = [] if x.log is None else [x.log.apart(operands[0])]
+        return VectorSet(x, operands, [*operands[:-1], *more])
+
     def put_back(self, x: ParameterSlice, vectors: Vectors) -> None:
         """Write back the vectors that are copies."""
         for name, vector in zip(chain(*self.stores.names), vectors, strict=False):
             self.stores.keep(x.tensors, name, vector)
 
-    def line(self, program: Program, device: torch.device) -> TableKernel | TensorLines:
+    def line(
+        self, program: Program, device: torch.device, log: ChangeLog | None = None
+    ) -> TableKernel | TensorLines:
         """Return the line of a step, made once per program; it does not store the intended update."""
-        key = program.key, device
+        epilogue = None if log is None else log.epilogue
+        key = program.key, device, epilogue
         if key not in self._lines:
             kept = replace(program, results=program.results[:-1])
             given = kept, self.stores.scalars, as_bits(self.stores.strategy, program)
-            self._lines[key] = TensorLines(*given)
+            self._lines[key] = TensorLines(*given, epilogue=epilogue)
             with suppress(ImportError, ValueError):
                 check_kernels(device)
-                self._lines[key] = TableKernel(*given, packed=True, hardware=True)
+                self._lines[key] = TableKernel(*given, packed=True, hardware=True, epilogue=epilogue)
         return self._lines[key]
 
     def _table(self, ready: TableLauncher, sets: VectorSets) -> Table:
         """Return the table of vectors: that of the last step if their addresses are the same."""
-        starts = [x.first for x, _ in sets]
-        place = [x.data_ptr() for _, vectors in sets for x in vectors], starts
+        starts = [x.slice.first for x in sets]
+        place = [y.data_ptr() for x in sets for y in (*x.operands, x.results[-1])], starts
         key = ready.source, len(sets), starts[0]
         kept = self._tables.get(key)
         if kept is None or kept[0] != place:
@@ -121,9 +150,9 @@ class DeviceStep:
 
 def _taken(ready: TableLauncher, sets: VectorSets) -> list[Vectors]:
     """Return vectors, checked, as a kernel takes them: those it reads, then those it writes."""
-    for _, vectors in sets:
-        ready.checked(vectors, vectors[:-1])
-    return [[*vectors, *vectors[:-1]] for _, vectors in sets]
+    for x in sets:
+        ready.checked(x.operands, x.results)
+    return [[*x.operands, *x.results] for x in sets]
 
 
 # -- a step that a graph repeats --------------------------------------------------------------------------
@@ -203,7 +232,7 @@ class RepeatableStep(DeviceStep):
         line = self.line(program, device)
         if not isinstance(line, TableKernel):
             raise RuntimeError("a captured graph needs a kernel of Triton, which does not serve here")
-        sets = [(x, self.vectors(x)) for x in moved]
+        sets = [self.set_of(x) for x in moved]
         launch, rows, _ = self._earlier(line, scalars, sets)
         if launch is None:
             raise RuntimeError(
@@ -211,8 +240,8 @@ class RepeatableStep(DeviceStep):
                 "kernels and makes state"
             )
         launch.launch()
-        for x, vectors in sets:
-            self.put_back(x, vectors)
+        for x, operands, _ in sets:
+            self.put_back(x, operands)
         return Captured(self, program.key, launch, rows)
 
     def _launch(
@@ -220,7 +249,7 @@ class RepeatableStep(DeviceStep):
     ) -> None:
         launch, rows, elements = self._earlier(line, scalars, sets)
         if launch is None:
-            launch = GraphLaunch(line, scalars, rows, elements, words, sets[0][0].gradient.device)
+            launch = GraphLaunch(line, scalars, rows, elements, words, sets[0].slice.gradient.device)
             self._launches[_key(line, sets)] = launch
             if len(self._launches) > _KEPT:
                 del self._launches[next(iter(self._launches))]
@@ -237,8 +266,8 @@ class RepeatableStep(DeviceStep):
         With it come the rows of the vectors, and the number of elements that an instance processes.
         """
         vectors = _taken(line.with_numbers(scalars), sets)
-        elements = elements_on(vectors[0][0].device, max(x.gradient.numel() for x, _ in sets))
-        rows = tabulated(vectors, [x.first for x, _ in sets], elements)
+        elements = elements_on(vectors[0][0].device, max(x.slice.gradient.numel() for x in sets))
+        rows = tabulated(vectors, [x.slice.first for x in sets], elements)
         launch = self._launches.get(_key(line, sets))
         if launch is not None and not (launch.fits(rows, elements) and launch.chosen(scalars)):
             launch = None
@@ -247,4 +276,4 @@ class RepeatableStep(DeviceStep):
 
 def _key(line: TableKernel, sets: VectorSets) -> Any:
     """Return the key of a launch. Each set of parameters has its own launch, as a graph may have them all."""
-    return line, *(x.tensors["parameter"].data_ptr() for x, _ in sets)
+    return line, *(x.slice.tensors["parameter"].data_ptr() for x in sets)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 
 from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.strategies import DEFAULT_WORDS
 from mcfsim.random import RandomWords
+from mcfsim.torch.change_log import noted
 from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
 from mcfsim.torch.state_layout import SCALE, StateLayout, packed
 from mcfsim.torch.whole_step import on_host
@@ -31,16 +33,17 @@ class GridStep:
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
         """Make a step of these parameters; a first one puts them on their grids before."""
-        if inputs.number == 1:
+        with ExitStack() as stack:
             for x in moved:
-                if not x.tensors[SCALE]:
+                stack.enter_context(noted(x))
+                if inputs.number == 1 and not x.tensors[SCALE]:
                     self.begin(x)
-        grids = [self._grid(x) for x in moved]
-        for x, grid in zip(moved, grids, strict=True):
-            grid.before(packed(on_host(x.tensors["parameter"])))
-        self._inner.move([_without_scale(x) for x in moved], inputs)
-        for x, grid in zip(moved, grids, strict=True):
-            self._put(x, grid, inputs.number)
+            grids = [self._grid(x) for x in moved]
+            for x, grid in zip(moved, grids, strict=True):
+                grid.before(packed(on_host(x.tensors["parameter"])))
+            self._inner.move([_without_scale(x) for x in moved], inputs)
+            for x, grid in zip(moved, grids, strict=True):
+                self._put(x, grid, inputs.number)
 
     def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
         """Return the intended update of a step: one float64 vector per parameter."""
@@ -71,4 +74,5 @@ class GridStep:
 
 
 def _without_scale(x: ParameterSlice) -> ParameterSlice:
-    return x._replace(tensors={name: y for name, y in x.tensors.items() if name != SCALE})
+    """Return a slice for the step before the grid, whose changes are none yet."""
+    return x._replace(log=None, tensors={name: y for name, y in x.tensors.items() if name != SCALE})

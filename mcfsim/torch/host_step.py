@@ -18,8 +18,9 @@ from mcfsim.optim.layout import in_stripes
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.vectors import Vector, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
+from mcfsim.torch.change_log import noting
 from mcfsim.torch.local import SCALES
-from mcfsim.torch.moved import ParameterSlice, StepInputs
+from mcfsim.torch.moved import ParameterSlice, StepInputs, log_of
 from mcfsim.torch.state_layout import StateLayout, packed
 
 #: Most elements of a small tensor: copying it there and back takes less time than a step of its own.
@@ -68,7 +69,12 @@ class HostStep:
         for batch in _batches(moved):
             vectors = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
             joint = self._joined(batch, vectors)
-            self._make(joint, bound_loop, inputs)
+            parameter, log = joint.tensors["parameter"], log_of(batch)
+            differing = None if log is None else log.apart(parameter)
+            self._make(joint, bound_loop, inputs, None, differing)
+            for x, part in zip(batch, joint.parts, strict=True):
+                if x.log is not None and differing is not None:
+                    x.log.note(parameter[part], differing[part])
             for name, whole in joint.tensors.items():
                 parts = vectors[name]
                 if whole is not parts[0]:
@@ -108,7 +114,9 @@ class HostStep:
         if not elements:
             return None
         given = stores.roles, inputs.scalars(stores), self._gradient, (elements,), inputs.number
-        found = self._compiled(inputs.hyper).bound_loops(*given, AHEAD)
+        log = log_of(moved)
+        compiled = self._compiled(inputs.hyper, epilogue=None if log is None else log.epilogue)
+        found = compiled.bound_loops(*given, AHEAD)
         return found[0].loop if found else None
 
     def _make(
@@ -117,25 +125,37 @@ class HostStep:
         bound_loop: BoundLoop | None,
         inputs: StepInputs,
         update: NDArray[Any] | None = None,
+        differing: torch.Tensor | None = None,
     ) -> None:
-        """Make a step, by a loop if there is one; given a vector for the update, fill that alone."""
+        """Make a step, by a loop if there is one; given a vector for the update, fill that alone.
+
+        A vector for what differs is filled in as the log of changes has it.
+        """
         stores, size, threads, block = self.stores, joint.gradient.numel(), torch.get_num_threads(), BLOCK
         vectors: Vectors = {name: packed(joint.tensors[name]) for name in stores.formats}
         for name, kept in stores.grouped.items():
             vectors[name] = kept.vector(joint.tensors[name], joint.tensors[name + SCALES], joint.parts)
         edges = common_edges(vectors.values(), joint.parts)
+        apart = None if differing is None else differing.numpy()
         if bound_loop is None:
             work, threads = self._by_numpy(joint, vectors, inputs, update), 1
         else:
             several = bound_loop.on_threads(threads)
             bound_loop, threads = (several, threads) if size > several.block else (bound_loop, 1)
-            work = self._by_loop(joint, vectors, bound_loop, update)
+            work = self._by_loop(joint, vectors, bound_loop, update, apart)
             # Numbers that share scales are read and written by calls; fewer and larger ones are faster.
             block = bound_loop.block if edges is None else BLOCK
+        if apart is not None and not (bound_loop and bound_loop.source):
+            work = noting(work, packed(joint.tensors["parameter"]), apart)
         in_stripes(work, slice(0, size), block, threads, edges)
 
     def _by_loop(
-        self, joint: JointSlice, vectors: Vectors, loop: BoundLoop, update: NDArray[Any] | None
+        self,
+        joint: JointSlice,
+        vectors: Vectors,
+        loop: BoundLoop,
+        update: NDArray[Any] | None,
+        differing: NDArray[Any] | None,
     ) -> Callable[[slice], None]:
         """Return a function that makes the step of a block by a loop."""
         stores = self.stores
@@ -143,6 +163,8 @@ class HostStep:
         new = [(x if update is None else None, fmt) for x, fmt in old]  # what has no vector is dropped
         given = [*old, (packed(joint.gradient), stores.gradient)]
         asked = [*new, (update, stores.roles.update.format)]
+        if differing is not None:  # a loop that is not on codes has no difference of codes
+            asked.append((differing.view(loop.results[-1]) if loop.source else None, None))
         return lambda block: fill_block(loop, block, given, asked, joint.first)
 
     def _by_numpy(

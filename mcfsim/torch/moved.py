@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.optim.declaration import Declaration, Granularity
+from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import is_spread, local, stretches
 from mcfsim.torch.state_layout import StateLayout
 
@@ -93,7 +94,7 @@ class Watching(Protocol):
     """An observer that sees steps before they are made."""
 
     def see(self, works: Sequence[Work]) -> None:
-        """Look at all works of a step, without changing them."""
+        """Look at all works of a step, and change nothing of them but where changes are logged."""
 
 
 # -- others' writes ---------------------------------------------------------------------------------------
@@ -170,6 +171,8 @@ class ParameterSlice(NamedTuple):
         Whether this process is the first of those that have these elements.
     whole : WholeTensor or None
         What a step in stages has to know of the parameter; None for steps that are straight lines.
+    log : ChangeLog or None
+        The log of the codes that the step changes, if one is kept.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -177,6 +180,12 @@ class ParameterSlice(NamedTuple):
     first: int
     counted: bool = True
     whole: WholeTensor | None = None
+    log: ChangeLog | None = None
+
+
+def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
+    """Return the log of one of some slices, all of which have one that are not empty; None if none has."""
+    return next((x.log for x in moved if x.log is not None), None)
 
 
 def opposite(gradient: torch.Tensor) -> torch.Tensor:

@@ -304,7 +304,7 @@ class StoredOptimizer(SavedOptimizer):
 
     def _check_watches(self) -> None:
         if self.watches:
-            raise RuntimeError("steps of a captured graph cannot be watched; remove the watch first")
+            raise RuntimeError("steps of a captured graph cannot be watched or recorded; remove what does")
 
     def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return a parameter's state before the first step: zeros, and a master copy if there is one."""

@@ -269,6 +269,7 @@ def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
 
 
 def _tally(work: Work, moved: Sequence[ParameterSlice]) -> Tally:
+    moved = [x._replace(log=None) for x in moved]
     copies = [x._replace(tensors={name: y.clone() for name, y in x.tensors.items()}) for x in moved]
     updates = work.on.asked(moved, work.inputs)
     work.on.move(copies, work.inputs)

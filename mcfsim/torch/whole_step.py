@@ -15,6 +15,7 @@ from mcfsim.optim.layout import Layout, StateSlices
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.vectors import Vector, form, read
+from mcfsim.torch.change_log import noted
 from mcfsim.torch.host_step import AHEAD
 from mcfsim.torch.local import SCALES, is_spread, local
 from mcfsim.torch.moved import ParameterSlice, StepInputs
@@ -43,7 +44,8 @@ class WholeStep:
         """Make a step of these parameters."""
         for x in moved:
             if x.gradient.numel():
-                self._move(x, inputs, None)
+                with noted(x):
+                    self._move(x, inputs, None)
 
     def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
         """Return the intended update of a step: one float64 vector per parameter."""

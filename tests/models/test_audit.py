@@ -9,12 +9,13 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS
-from mcfsim.models.audit import EDGES, Audit, AuditedTensor, TensorFinding, audit
+from mcfsim.models.audit import EDGES, Audit, audit
 from mcfsim.models.forecast import frozen_share
 from mcfsim.models.kinds import TensorKind
 from mcfsim.models.known import SavedState
 from mcfsim.models.plan import NoiseModel, Plan, forecast_in
 from mcfsim.models.samples import scan
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import as_json, mix_offered, strategy_table, tensor_table, update_model
 from tests.models import pages
@@ -150,7 +151,7 @@ def made(seed, strategies, beta2):
             edq = float(rng.choice([0.0, 0.5, 0.949, 0.94996, 0.95, 1.0, 1.0001, math.nan]))
             beyond = 3 if rng.random() < 0.1 else None
             found[item.name] = TensorFinding(
-                0.0, edq, 0.0, None, None, beyond, size * item.bytes_per_parameter, (), ()
+                0.0, edq, 0.0, None, None, beyond, 0.0, size * item.bytes_per_parameter, (), ()
             )
         tensors.append(
             AuditedTensor(

@@ -60,6 +60,28 @@ def load(path):
     return json.loads(Path(path).read_text())
 
 
+def test_a_transfer_costs_what_the_share_that_changes_takes():
+    """Printed as it is in the file; each tensor has a head, and codes that change by the forecast."""
+    told = run("audit", "--rl --strategy plain --strategy fp32 --json found.json --lr 3e-6").output
+    found = load("found.json")
+    assert "Bytes that send what a step changes:" in told
+    assert "Bytes" not in run("audit", "--strategy plain").output
+    for total in found["strategies"]:
+        name, sent, width = total["name"], total["transfer_bytes"], {"plain": 2, "fp32": 4}[total["name"]]
+        changed = [(x["parameters"], x["strategies"][name]["changed"]) for x in found["tensors"]]
+        assert total["changed"] == pytest.approx(sum(n * share for n, share in changed) / found["parameters"])
+        assert sent["dense"] == sum(32 + n * width for n, _ in changed)
+        assert sent["indices"] == pytest.approx(sum(32 + n * share * (4 + width) for n, share in changed))
+        (row,) = (
+            line.split() for line in told.partition("Bytes that")[2].splitlines() if name in line.split()
+        )
+        assert row[1:] == [
+            f"{total['changed']:.4f}",
+            *(f"{sent[x]:.4g}" for x in ("mask", "indices", "gaps", "dense")),
+            f"{min(sent.values()) / sent['dense']:.4f}",
+        ]
+
+
 # -- refusals ------------------------------------------------------------------------------------------------
 NO_NUMBERS = ("2.5", "sNaN", "inf", "1e999999999", "1e-999999999")
 

@@ -40,7 +40,7 @@ def test_one_step_with_decay_is_that_of_fractions(name):
     found = course_of(weights, directions, strategy, rate, mcf.AdamW(weight_decay=decay))
     roles = roles_of(strategy, 1, 0, Rounding())
     up, ar, master = roles.update, roles.parameter, name == "fp32-master"
-    lost, mixed, squares = 0, Fraction(0), Fraction(0)
+    lost, changed, mixed, squares = 0, 0, Fraction(0), Fraction(0)
     for w, d in zip(weights[0].tolist(), directions[0].tolist(), strict=True):
         first = ar.round(w)
         rest = () if name in ("plain", "fp32", "fp32-master") else (ar.round(w - first),)
@@ -51,9 +51,11 @@ def test_one_step_with_decay_is_that_of_fractions(name):
         after = sum(map(Fraction, extra if master else (*parameter, *extra)))
         asked = -(Fraction(d) + Fraction(decay) * meant)
         lost += after == meant
+        changed += parameter[0] != (round_fraction(Fraction(first), BFLOAT16) if master else first)
         mixed += asked * (after - meant) / Fraction(rate)
         squares += asked**2
     assert found.lost[0, 0] == lost / 40
+    assert found.changed[0, 0] == changed / 40
     assert found.edq[0, 0] == pytest.approx(float(mixed / squares), rel=1e-12)
 
 
@@ -107,9 +109,11 @@ def test_a_mean_over_the_run_is_weighted_by_the_way():
     """Against the sum over all steps, of a measure that is a line between the points."""
     steps, rates = np.array([1, 2, 5, 9, 10]), np.array([1.0, 2.0, 3.0, 1.0, 0.5])
     edq, none = np.array([[1.0, 0.5, 0.0, 0.25, np.nan]]), np.zeros((1, 5))
-    course = Course(steps, rates, none, edq, none.astype(bool))
-    weight = np.array([1, 2, 3.5, 2.5]) * rates[:4]
+    course = Course(steps, rates, none, edq, none, none.astype(bool))
+    lengths = np.array([1, 2, 3.5, 2.5])
+    weight = lengths * rates[:4]
     assert course.over_run(edq)[0] == (weight @ edq[0, :4]) / weight.sum()
+    assert course.per_step(edq)[0] == (lengths @ edq[0, :4]) / lengths.sum()
 
 
 def test_where_a_series_stops():

@@ -12,7 +12,7 @@ import torch
 
 HAS_COMPILER = "torch._dynamo" in sys.modules
 import mcfsim as mcf
-from mcfsim.torch import AdamW, OutsideWriteWarning, host_step, step_in_backward, watch
+from mcfsim.torch import AdamW, OutsideWriteWarning, changes, host_step, step_in_backward, watch
 
 mcf.arithmetic("bfloat16", backend="torch").add(torch.ones(2), 1.0)
 #: Whether the package imports PyTorch's compiler, which takes two seconds.
@@ -138,7 +138,8 @@ def spread(given, mesh, places):
 def moved(strategy, shapes, places, mesh, summed):
     """Move tensors that processes have parts of, or without a mesh one has whole.
 
-    Gradients come as sums of parts, or lie as the tensors do. What is seen of the last step is returned, too.
+    Gradients come as sums of parts, or lie as the tensors do. What is seen of the last step is returned, too,
+    and which elements have changed, with those that returned and without.
     """
     generator, dtype = torch.Generator().manual_seed(5), dtype_of(strategy)
     draws = [[torch.randn(shape, generator=generator).to(dtype) for shape in shapes] for _ in range(3)]
@@ -152,13 +153,14 @@ def moved(strategy, shapes, places, mesh, summed):
             gradients = [spread(step, mesh, places) for step in gradients]
     given = [torch.nn.Parameter(x) for x in given]
     optimizer = AdamW(given, 1e-2, strategy=strategy)
-    watched = watch(optimizer, 2)
+    watched, recorder = watch(optimizer, 2), changes(optimizer, before=True)
     for step in gradients:
         for p, x in zip(given, step, strict=True):
             p.grad = x
         optimizer.step()
     named = ((str(place), p) for place, p in enumerate(given))
-    return described(named, optimizer), [*map(tuple, watched.seen)]
+    changed = [[recorder.indices(p, returned=x) for x in (True, False)] for p in given]
+    return described(named, optimizer), [*map(tuple, watched.seen)], changed
 
 
 def all_moved(mesh=None):

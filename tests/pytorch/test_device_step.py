@@ -315,7 +315,7 @@ UNFIT = {
     "without capturable=True": ({"capturable": False}, None),
     "quantised between launches": ({"strategy": "fp8-moments"}, None),
     "has no state yet": ({}, lambda p, optimizer: optimizer.state.clear()),
-    "cannot be watched": ({}, lambda p, optimizer: watch(optimizer)),
+    "cannot be watched or recorded": ({}, lambda p, optimizer: watch(optimizer)),
     "a graph cannot wait for lr, a tensor on": ({}, lambda p, x: x.param_groups[0].update(RATE)),
     "gradients must be of bfloat16, not of torch.float32": ({}, of_another_dtype),
     "make a step outside of the graph first": ({}, with_another),
@@ -357,7 +357,7 @@ def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
     refuse("capture it anew with these")
     group["weight_decay"] = 0.1
     watched = watch(optimizer)
-    refuse("cannot be watched")
+    refuse("cannot be watched or recorded")
     watched.remove()
     optimizer.state[p]["m"] = m.clone()
     refuse("lie elsewhere")

@@ -58,12 +58,24 @@ def test_processes_have_the_bits_of_one(strategy, ways, runs):
 def test_rows_columns_and_sums_of_parts(runs):
     """What is seen of a step is counted once, whoever has it; scales lie where their groups do."""
     for there in runs[1]:
-        for strategy, (numbers, told) in there["moved"].items():
-            expected, seen = runs[0]["moved"][strategy]
+        for strategy, (numbers, told, _) in there["moved"].items():
+            expected, seen, _ = runs[0]["moved"][strategy]
             assert_same(numbers, expected, strategy)
             ((*which, edq),) = told
             assert which == [*seen[0][:3]]
             assert edq == pytest.approx(seen[0][3], rel=1e-12)
+
+
+def test_each_process_tells_which_of_its_elements_have_changed(runs):
+    """By their places in the whole tensor: together they are those of one process that has all."""
+    for strategy, (*_, expected) in runs[0]["moved"].items():
+        parts = [there["moved"][strategy][2] for there in runs[1]]
+        for place, both in enumerate(expected):
+            for kind, indices in enumerate(both):
+                found = torch.cat([part[place][kind] for part in parts])
+                assert torch.equal(found.unique(), indices)
+                assert indices.numel() > 0
+    assert any(part[0][0].numel() < expected[0][0].numel() for part in parts)  # rows
 
 
 def test_no_group_that_shares_a_scale_is_cut(runs):

@@ -141,6 +141,22 @@ def test_tensors_that_are_not_the_host_s_are_copied_there_and_back(kind, strateg
     assert_same_states(ours, theirs)
 
 
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("pair", ["muon kahan", "adamw dqt-int4", "adamw bitnet", "adafactor split-master"])
+def test_the_codes_that_such_a_step_changes_are_recorded(pair, before):
+    """Those of bytes that differ after it, on a grid after it was put there."""
+    optimizer = made(*pair.split(), shapes=((4, 6), (5,), (0, 3), (300,)))
+    optimizer.start()
+    recorder = mcfsim.torch.changes(optimizer, before=before)
+    for step in range(0, 8, 2):
+        old = [p.detach().clone() for p in listed(optimizer)]
+        recorder.clear()
+        run(optimizer, [step])
+        for p, was in zip(listed(optimizer), old, strict=True):
+            bits = {2: torch.int16, 4: torch.int32}[p.itemsize]
+            assert torch.equal(recorder.mask(p), was.view(bits) != p.detach().view(bits))
+
+
 # -- names, and what is refused ----------------------------------------------------------------------------
 def test_what_goes_by_names_needs_them():
     given = dict(zip(("embedding", "head"), runs.parameters(((4, 3), (3, 4))), strict=True))

@@ -1,0 +1,262 @@
+"""The codes of parameters that steps change, recorded exactly and without a copy of all weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mcfsim.kernels.torch_tensors import as_array, check_dense
+from mcfsim.models import transfer
+from mcfsim.torch.change_log import INTEGERS, ChangeLog, places_of
+from mcfsim.torch.local import is_spread, local, spread_as, stretches
+from mcfsim.torch.moved import Work
+from mcfsim.torch.step import StoredOptimizer
+
+
+class ChangeRecorder:
+    """A recorder of the codes that an optimizer's steps change; see `changes`."""
+
+    def __init__(self, optimizer: StoredOptimizer, *, before: bool) -> None:
+        self._optimizer, self._before = optimizer, before
+        #: The logs of each parameter, by the first element of its local part that they are of.
+        self._logs: dict[torch.Tensor, dict[int, ChangeLog]] = {}
+        optimizer.watches.append(self)
+
+    def __enter__(self) -> ChangeRecorder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """End the recording; what was recorded stays."""
+        if self in self._optimizer.watches:
+            self._optimizer.watches.remove(self)
+
+    def clear(self) -> None:
+        """Begin anew: from now on changes count from the present codes."""
+        for logs in self._logs.values():
+            for log in logs.values():
+                log.clear()
+
+    def see(self, works: Sequence[Work]) -> None:
+        """Hand logs to the parts of parameters that a step is about to move."""
+        for work in works:
+            filled = (place for place, x in enumerate(work.moved) if x.gradient.numel())
+            for p in work.parameters:
+                logs, done = self._logs.setdefault(p, {}), 0
+                while done < local(p).numel():
+                    place = next(filled)
+                    part = work.moved[place]
+                    if done not in logs:
+                        logs[done] = ChangeLog(part.tensors["parameter"], before=self._before)
+                    work.moved[place] = part._replace(log=logs[done])
+                    done += part.gradient.numel()
+
+    def mask(self, parameter: torch.Tensor, *, returned: bool = True) -> torch.Tensor:
+        """Return where a parameter's codes have changed: bool, of its shape, distributed as it is.
+
+        Parameters
+        ----------
+        parameter : tensor
+            A parameter of the optimizer.
+        returned : bool, optional
+            Whether codes count that one step changed and another changed back; see `changes`.
+
+        Raises
+        ------
+        ValueError
+            If it is no parameter of this optimizer; or codes that returned are not to count, and old codes
+            are not kept.
+        mcfsim.checks.SpoiltStateError
+            If a step was broken off half-way.
+        """
+        whole = parameter.detach()
+        return spread_as(whole, self._mask(parameter, returned=returned).view(local(whole).shape))
+
+    def indices(self, parameter: torch.Tensor, *, returned: bool = True) -> torch.Tensor:
+        """Return the row-major indices of the codes that have changed: int64, ascending.
+
+        Of a parameter that is distributed they are those of this process, counted in the whole parameter.
+        Arguments and exceptions are those of `mask`.
+        """
+        return _counted(parameter, self._places(parameter, returned=returned))
+
+    def values(self, parameter: torch.Tensor, *, returned: bool = True) -> torch.Tensor:
+        """Return the present numbers at `indices`, as a vector in the parameter's dtype."""
+        return _codes(parameter)[self._places(parameter, returned=returned)].view(parameter.dtype)
+
+    def delta(self, parameter: torch.Tensor) -> transfer.Delta:
+        """Return the change since the last `clear`, to be encoded, on the CPU.
+
+        If old codes are kept, it has these, and leaves out codes that returned. Of a parameter that is
+        distributed it is what changed in this process; several processes' changes are at other places, and
+        can be applied one after another.
+        """
+        places, before = self._places(parameter, returned=True), None
+        codes = _codes(parameter)
+        if self._before:
+            places, old = self._old(parameter)
+            differs = codes[places] != old
+            places, before = places[differs], _unsigned(old[differs])
+        indices = _counted(parameter, places).cpu().numpy()
+        return transfer.Delta(parameter.numel(), indices, _unsigned(codes[places]), before)
+
+    def share(self, *, returned: bool = True) -> float:
+        """Return the share of all codes in this process that have changed; NaN if there are none."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        whole = sum(local(p).numel() for p in parameters)
+        changed = sum(int(self._mask(p, returned=returned).sum()) for p in parameters)
+        return changed / whole if whole else float("nan")
+
+    def _found(self, parameter: torch.Tensor) -> dict[int, ChangeLog]:
+        self._optimizer.whole.check()
+        if not any(parameter is p for group in self._optimizer.param_groups for p in group["params"]):
+            raise ValueError("the tensor is no parameter of this optimizer")
+        return self._logs.get(parameter, {})
+
+    def _mask(self, parameter: torch.Tensor, *, returned: bool) -> torch.Tensor:
+        """Return where codes of a parameter's local part have changed, as a vector."""
+        logs, here = self._found(parameter), local(parameter.detach())
+        mask = torch.zeros(here.numel(), dtype=torch.bool, device=here.device)
+        if returned:
+            for first, log in logs.items():
+                there = log.touched()
+                mask[first : first + there.numel()] = there
+        else:
+            places, before = self._old(parameter)
+            mask[places] = _codes(parameter)[places] != before
+        return mask
+
+    def _places(self, parameter: torch.Tensor, *, returned: bool) -> torch.Tensor:
+        return places_of(self._mask(parameter, returned=returned))
+
+    def _old(self, parameter: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the places of codes that steps have changed in the local part, and their old codes."""
+        logs = self._found(parameter)
+        if not self._before:
+            raise ValueError("old codes are not kept; record with changes(optimizer, before=True)")
+        none = _codes(parameter)[:0]
+        parts = [(first, *log.before()) for first, log in sorted(logs.items())]
+        places = torch.cat([none.long(), *(there + first for first, there, _ in parts)])
+        return places, torch.cat([none, *(old for _, there, old in parts if there.numel())])
+
+
+def _counted(parameter: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return indices in the whole parameter for those in its local part."""
+    if not is_spread(parameter):
+        return places
+    whole, here = parameter.detach(), local(parameter.detach())
+    runs = [(first, here[place].numel()) for first, place in stretches(whole)]
+    begins, sizes = torch.tensor(runs or [(0, 0)], device=places.device).T
+    ends = sizes.cumsum(0)
+    row = torch.searchsorted(ends, places, right=True)
+    return places + (begins - ends + sizes)[row]
+
+
+def _codes(parameter: torch.Tensor) -> torch.Tensor:
+    """Return the codes of a parameter's local part as a vector of integers."""
+    here = local(parameter.detach())
+    return here.reshape(-1).view(INTEGERS[here.itemsize])
+
+
+def _unsigned(codes: torch.Tensor) -> NDArray[Any]:
+    found: NDArray[Any] = codes.cpu().numpy()
+    return found.view(np.dtype(f"u{found.itemsize}"))
+
+
+def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecorder:
+    """Record which codes of its parameters an optimizer's steps change, from the inside of the steps.
+
+    A code is what others read of a weight: its bytes in the parameter. Bytes are compared, so zeros of other
+    signs and codes of NaN differ. Compensations, further components and master copies are no part of it.
+
+    Parameters
+    ----------
+    optimizer : optimizer of `mcfsim.torch`
+    before : bool, optional
+        Whether to keep the old code of each that changes, too.
+
+    Returns
+    -------
+    ChangeRecorder
+        Its ``mask``, ``indices``, ``values`` and ``delta`` of a parameter tell of all steps since the last
+        ``clear()``, or since the recording began. Its ``remove()``, or the end of a ``with`` block, ends it.
+
+    Raises
+    ------
+    TypeError
+        If `optimizer` is no optimizer of `mcfsim.torch`, or `before` no bool.
+    ValueError
+        If its changes are recorded already.
+
+    Notes
+    -----
+    After several steps a code may have returned to what it was. It counts as changed, unless old codes are
+    kept and ``returned=False`` is said. Whoever gets the present values of all that count has all weights.
+
+    A bit is stored for each code; of an old code that is kept, itself and an index of 4 bytes. For as long as
+    its step takes, a parameter has a vector beside it that says where codes differ: a byte for each, or, if
+    old codes are kept, as many bytes as a code has.
+
+    Steps count that `step` makes, also compiled ones, and those in the backward pass. Steps of captured
+    graphs cannot be recorded, and raise RuntimeError. What others write is not seen: call ``clear()`` after
+    loading weights or a state.
+
+    Examples
+    --------
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0, 0.001]).bfloat16())
+    >>> optimizer = mcfsim.torch.AdamW([weight], lr=1e-3, strategy="plain")
+    >>> with mcfsim.torch.changes(optimizer) as changed:
+    ...     weight.grad = torch.ones_like(weight)
+    ...     optimizer.step()
+    >>> changed.mask(weight)
+    tensor([False,  True])
+    """
+    if not isinstance(optimizer, StoredOptimizer):
+        raise TypeError(
+            f"only changes by optimizers of mcfsim.torch are recorded, not by {type(optimizer).__name__}"
+        )
+    if not isinstance(before, bool):
+        raise TypeError(f"before must be True or False, not {before!r}")
+    if any(isinstance(watch, ChangeRecorder) for watch in optimizer.watches):
+        raise ValueError("changes of this optimizer are recorded already; remove() that recorder first")
+    return ChangeRecorder(optimizer, before=before)
+
+
+def apply_delta(data: bytes, tensor: torch.Tensor) -> int:
+    """Change a tensor in place as bytes of `mcfsim.Delta.encode` say; see `mcfsim.apply_delta`.
+
+    Parameters
+    ----------
+    data : bytes
+        What was sent.
+    tensor : tensor
+        The old weights, dense, on any device; a parameter may be one.
+
+    Returns
+    -------
+    int
+        How many codes changed.
+
+    Raises
+    ------
+    TypeError
+        If `data` are no bytes, or `tensor` is no dense tensor, or distributed.
+    ValueError
+        If bytes are damaged, or the change is of other weights. Nothing is written then.
+    """
+    if not isinstance(tensor, torch.Tensor) or is_spread(tensor):
+        raise TypeError(f"a change is applied to a tensor of one process, not to a {type(tensor).__name__}")
+    whole = tensor.detach()
+    check_dense(whole)
+    here = whole.cpu().contiguous()
+    count = transfer.apply_delta(data, as_array(here))
+    if here.data_ptr() != whole.data_ptr():
+        whole.copy_(here)
+    torch.autograd.graph.increment_version(tensor)
+    return count

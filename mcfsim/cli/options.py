@@ -278,6 +278,22 @@ class PlanOptions:
     weight_decay: Annotated[
         float, Option(help="Of tensors of two dimensions and more.", rich_help_panel=_PLAN)
     ] = _OPTIMIZER.weight_decay
+    muon: Annotated[
+        str | None,
+        Option(
+            help="Let Muon move matrices, its rate scaled by none, original, match_rms_adamw or spectral.",
+            show_default="all move by AdamW",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
+    others: Annotated[
+        list[str] | None,
+        Option(
+            "--other",
+            help="With --muon, a matrix that AdamW moves, or a pattern; repeat it for several.",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None
     update_rms: Annotated[
         float | None,
         Option(
@@ -317,13 +333,20 @@ class PlanOptions:
         """Return the plan for these strategies; `more` are other parameters of `Plan`."""
         from mcfsim.models.known import updates_of
         from mcfsim.models.plan import Plan
+        from mcfsim.optim.muon import Muon
+        from mcfsim.optim.strategies import Addition
 
+        if self.others and self.muon is None:
+            raise ValueError("--other names what Muon leaves to AdamW, and needs --muon")
+        muon = None if self.muon is None else Muon(scale=self.muon, others=tuple(self.others or ()))
+        if muon is not None:  # which has no formula for errors that are fed back
+            strategies = [item for item in strategies if item.addition is not Addition.FEEDBACK]
         return Plan(
             AdamW(*self.betas, self.eps, self.weight_decay),
             self.rates(),
             self.steps,
             tuple(strategies),
-            updates_of(self.update_rms, self.state, self.gradients),
+            updates_of(self.update_rms, self.state, self.gradients, muon),
             **more,
         )
 

@@ -22,6 +22,7 @@ from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.training.schedule import Schedule
 
 #: Up to this many strategies are all shown.
@@ -137,7 +138,8 @@ class Audit:
             for size, share in zip(sizes.astype(int).tolist(), changed.tolist(), strict=True)
         ]
         frozen, beside = (
-            frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) for beside in (False, True)
+            frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) if self._keeps_v else 0.0
+            for beside in (False, True)
         )
         return Total(
             strategy,
@@ -153,6 +155,11 @@ class Audit:
             sufficient=all(map(self._reached, found)) and frozen == 0,
             transfer={encoding: sum(part[encoding] for part in sent) for encoding in Encoding},
         )
+
+    @property
+    def _keeps_v(self) -> bool:
+        """Whether the optimizer keeps a second moment of any tensor."""
+        return any(self.plan.updates.keeps("v", item.name, item.shape) for item in self.tensors)
 
     def _reached(self, found: TensorFinding) -> bool:
         """Return whether enough of a tensor's updates arrives, or none is asked, in the format's range."""
@@ -176,10 +183,11 @@ class Audit:
     def mixed(self) -> Mix | None:
         """Return the cheapest strategy of each tensor; None unless this takes less than one for all."""
         able = [total.strategy for total in self.totals() if total.frozen == 0]
-        costs = {item.name: footprint(item).total for item in able}
         chosen: dict[str, Strategy] = {}
         size = Fraction(0)
         for tensor in self.tensors:
+            without = 0 if self.plan.updates.keeps("v", tensor.name, tensor.shape) else 1
+            costs = {item.name: footprint(item).total - without * (item.size_of("v") or 0) for item in able}
             edq = {name: np.nan_to_num(found.edq, nan=1.0) for name, found in tensor.found.items()}
             reached = [item for item in able if self._reached(tensor.found[item.name])]
             if not reached:
@@ -205,8 +213,10 @@ class Audit:
         why = (
             f"{chosen.strategy.name} is the cheapest of {_tried(len(totals))} whose updates arrive: EDQ of "
             f"every tensor is at least {self.plan.threshold:g} (the least, {chosen.of_worst.edq:.4f}, is "
-            f"that of {chosen.worst}), and v decays at beta2 = {self.plan.hyper.beta2:g}"
+            f"that of {chosen.worst})"
         )
+        if self._keeps_v:
+            why += f", and v decays at beta2 = {self.plan.hyper.beta2:g}"
         if chosen.beside:
             why += " where numbers that share a scale decay together"
         return chosen, "; ".join([why, *reasons])
@@ -290,7 +300,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
                 idle=None if np.isnan(idle[row]) else float(idle[row]),
                 beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
                 changed=float(changed[row]),
-                bytes=(item.bytes_per_parameter or 0.0) * sample.size,
+                bytes=_bytes(item, plan, sample.name, sample.shape) * sample.size,
                 lost_by_step=tuple(course.lost[row].tolist()),
                 edq_by_step=tuple(course.edq[row].tolist()),
             )
@@ -310,6 +320,12 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         for row, item in enumerate(kept)
     )
     return Audit(plan, low, tuple(points_of(plan.schedule, plan.steps).tolist()), tensors)
+
+
+def _bytes(strategy: Strategy, plan: Plan, name: str, shape: tuple[int, ...]) -> float:
+    """Return the bytes that a strategy stores for a parameter of a tensor."""
+    kept: dict[str, Fraction | int] = {x: 1 for x in SLOTS if plan.updates.keeps(x, name, shape)}
+    return strategy.stored_bytes(kept) or 0.0
 
 
 def _middles(stored: Table, low: Format) -> tuple[float, float]:

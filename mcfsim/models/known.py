@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mcfsim.models.forecast import points_of
+from mcfsim.models.muon_updates import MuonModel
 from mcfsim.models.plan import Directions, NoiseModel, Steady, Table, Updates
 from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
@@ -20,6 +21,7 @@ from mcfsim.models.saving import decoded
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
 from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import Pathlike
 from mcfsim.storage.sealed import STATE
@@ -243,7 +245,10 @@ def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table
 
 # -- either -----------------------------------------------------------------------------------------------
 def updates_of(
-    rms: float | None = None, state: Pathlike | None = None, gradients: Pathlike | None = None
+    rms: float | None = None,
+    state: Pathlike | None = None,
+    gradients: Pathlike | None = None,
+    muon: Muon | None = None,
 ) -> Updates:
     """Return the model of the updates from the one source given, or by default the model of noise.
 
@@ -255,15 +260,19 @@ def updates_of(
         An optimizer's saved state, see `SavedState`.
     gradients : path, optional
         A directory of recorded gradients, see `RecordedUpdates`.
+    muon : Muon, optional
+        Muon, whose updates follow from shapes, see `mcfsim.models.muon_updates.MuonModel`.
 
     Raises
     ------
     ValueError
         If several sources are given.
     """
-    given = {"their size": rms, "a state": state, "gradients": gradients}
+    given = {"their size": rms, "a state": state, "gradients": gradients, "Muon": muon}
     if len(several := [label for label, item in given.items() if item is not None]) > 1:
         raise ValueError(f"updates are known by one thing, not by {' and '.join(several)}; give one of them")
+    if muon is not None:
+        return MuonModel(muon)
     if state is not None:
         return SavedState(Path(state))
     return NoiseModel(rms) if gradients is None else RecordedUpdates(Path(gradients))

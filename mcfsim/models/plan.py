@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,35 +60,41 @@ class Steady(Directions):
     Parameters
     ----------
     table : array, shape (tensors, samples)
-        The directions.
-    beta1 : float
+        The directions, as of Adam.
+    beta1 : float or array, shape (tensors,)
         Decay rate of the first moment.
+    scale : array, shape (tensors,), optional
+        What multiplies the directions of each tensor; by default nothing does.
     """
 
     table: Table
-    beta1: float
+    beta1: float | Table
+    scale: Table | None = None
 
     def at(self, step: int) -> Table:
-        """Return the table."""
-        return self.table
+        """Return the table, scaled."""
+        return self.table if self.scale is None else self.table * self.scale[:, None]
 
     def walk(self, first: int, rates: Table) -> tuple[Table, Table]:
         """Return the part that keeps its sign, times the sum of the rates, and the variance of the noise."""
         noise, size = noise_rms(self.beta1), rms_of(self.table)
         # With beta1 = 0 noise has length 1, and only longer directions can keep their sign.
         longer, room = size**2 - noise**2, 1.0 - noise**2
-        kept = np.sqrt(np.clip(longer / room if room > 0 else longer, 0.0, 1.0))
+        kept = np.sqrt(np.clip(longer / np.where(room > 0, room, 1.0), 0.0, 1.0))
         signs = np.divide(self.table, size[:, None], out=np.zeros_like(self.table), where=size[:, None] > 0)
         square = np.square(np.minimum(size, noise) / noise) * np.square(rates).sum()
-        return (kept * rates.sum())[:, None] * signs, square
+        straight = (kept * rates.sum())[:, None] * signs
+        if self.scale is None:
+            return straight, square
+        return straight * self.scale[:, None], square * self.scale**2
 
 
-def noise_rms(beta1: float) -> float:
+def noise_rms(beta1: float | Table) -> Any:
     """Return the root mean square of Adam's directions if gradients are noise of mean zero.
 
     The moving average by beta1 of independent numbers of variance 1 has variance (1 - beta1) / (1 + beta1).
     """
-    return math.sqrt((1.0 - beta1) / (1.0 + beta1))
+    return np.sqrt((1.0 - beta1) / (1.0 + beta1))
 
 
 def rms_of(table: Table) -> Table:
@@ -119,6 +125,10 @@ class Updates(ABC):
     @abstractmethod
     def words(self) -> str:
         """The source of the directions, in words for a report."""
+
+    def keeps(self, slot: str, name: str, shape: Sequence[int]) -> bool:
+        """Return whether the optimizer keeps a moment, m or v, of a tensor."""
+        return True
 
     @abstractmethod
     def directions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -212,8 +212,11 @@ class Muon(Staged):
         """Return the scalars of a tensor's step: with the factor of a matrix's rate."""
         if len(shape) < 2:
             return scalars
-        factor = _FACTORS[Scale(self.scale)](*(max(1, size) for size in shape[-2:]))
-        return scalars._replace(length=scalars.length * factor)
+        return scalars._replace(length=scalars.length * self.factor(shape))
+
+    def factor(self, shape: Sequence[int]) -> float:
+        """Return the factor of the rate of a matrix of a shape, see `Scale`."""
+        return _FACTORS[Scale(self.scale)](*(max(1, size) for size in shape[-2:]))
 
     def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
         """Return the scalars that enter every step, by role and by their names in the guide."""

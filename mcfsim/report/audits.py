@@ -9,7 +9,8 @@ from typing import Any
 
 from mcfsim.models.adapters import CONFIG
 from mcfsim.models.audit import EDGES, Audit, Total
-from mcfsim.models.plan import Plan
+from mcfsim.models.muon_updates import MuonModel
+from mcfsim.models.plan import Plan, Updates
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding
 from mcfsim.report.tables import Rows
@@ -188,8 +189,17 @@ def planned(plan: Plan) -> dict[str, Any]:
     """Return the optimizer and the schedule of a plan as JSON data."""
     return {
         "optimizer": {"name": "adamw", **asdict(plan.hyper)},
+        **_muon(plan.updates),
         "schedule": {**asdict(plan.schedule), "steps": plan.steps},
     }
+
+
+def _muon(updates: Updates) -> dict[str, Any]:
+    """Return what moves matrices, if Muon does."""
+    if not isinstance(updates, MuonModel):
+        return {}
+    muon = updates.muon
+    return {"muon": {"scale": str(muon.scale), "momentum": muon.momentum, "others": list(muon.others)}}
 
 
 def _total(total: Total) -> dict[str, Any]:

@@ -69,11 +69,16 @@ def _plain(x: torch.Tensor) -> Moment:
     return Moment(Stored(TORCH_DTYPES[x.dtype]), x)
 
 
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a moment before the first step."""
+    return torch.zeros_like(parameter.detach())
+
+
 def _of_torch(
     parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
 ) -> dict[str, Moment]:
-    start = torch.zeros_like(parameter.detach())
-    return {name: _plain(state.get(theirs, start)) for name, theirs in MOMENTS.items()}
+    given = {name: state.get(theirs) for name, theirs in MOMENTS.items()}
+    return {name: _plain(_zeros(parameter) if x is None else x) for name, x in given.items()}
 
 
 def _of_torchao(
@@ -81,7 +86,7 @@ def _of_torchao(
 ) -> dict[str, Moment]:
     found = {}
     for name, theirs in MOMENTS.items():
-        x = state.get(theirs, torch.zeros_like(parameter.detach()))
+        x = _zeros(parameter) if theirs not in state else state[theirs]
         kind = type(x).__name__
         if kind == "OptimState8bit":
             found[name] = _by_table(name, x.codes, x.scale, x.qmap)
@@ -99,7 +104,7 @@ def _of_bitsandbytes(
 ) -> dict[str, Moment]:
     found = {}
     for place, name in enumerate(MOMENTS, 1):
-        x = state.get(f"state{place}", torch.zeros_like(parameter.detach(), dtype=torch.float32))
+        x = _zeros(parameter).float() if f"state{place}" not in state else state[f"state{place}"]
         if x.dtype != torch.uint8:
             found[name] = _plain(x)
         elif f"absmax{place}" in state:
@@ -135,7 +140,7 @@ def _of_flashoptim(
         codes = state.get(f"{theirs}::quantized", getattr(x, "quantized", None))
         if codes is None:
             data = getattr(x, "data", x)
-            found[name] = _plain(torch.zeros_like(parameter.detach()) if data is None else data)
+            found[name] = _plain(_zeros(parameter) if data is None else data)
             continue
         scales = state.get(f"{theirs}::scales", getattr(x, "scales", None))
         assert scales is not None

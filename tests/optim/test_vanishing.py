@@ -8,6 +8,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim import SGD, AdamW, Optimizer, Rounding, VanishingScalarWarning, strategy
+from mcfsim.optim.amsgrad import AMSGrad
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategies import Stored
@@ -93,7 +94,7 @@ def test_stochastic_rounding_warns_of_what_no_draw_saves():
 def test_every_optimizer_warns_of_what_enters_its_steps(kind):
     """Of the defaults the epsilons are zero in float16, each in the format in which it is used."""
     wide = Stored("float32")
-    by_m = kind in (AdamW, Muon)
+    by_m = kind in (AdamW, AMSGrad, Muon)
     for strategies, warns in (({}, True), ({"m": wide}, not by_m), ({"v": wide}, by_m)):
         chosen = strategy(mcf.Strategy("mine", **strategies), "float16")
         expected = {"epsilon"} if warns and hasattr(kind, "epsilon") else set()

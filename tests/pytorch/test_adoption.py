@@ -193,7 +193,7 @@ ADAMW = torch.optim.AdamW
 @pytest.mark.parametrize(
     ("made", "options", "message"),
     [
-        (torch.optim.SGD, {}, "only torch.optim.AdamW and optimizers of mcfsim.torch .* not SGD"),
+        (torch.optim.SGD, {}, "only optimizers of mcfsim.torch and an AdamW .* not torch.s SGD"),
         (lambda p: ADAMW(p, amsgrad=True), {}, "amsgrad = True"),
         (lambda p: ADAMW(p, eps=1e400), {}, "epsilon = inf"),
         (ADAMW, {"strategy": "colage"}, "unknown strategy"),

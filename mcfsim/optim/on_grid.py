@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.compile.choice import loops
+from mcfsim.compile.program import Program, Register, Scalar
+from mcfsim.compile.tracing import trace
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
@@ -25,6 +29,8 @@ Array = NDArray[Any]
 #: The operation number of the random words for grids, beyond the numbers of all operations of a step.
 _OPERATION = 1 << 24
 _NEAREST = Rounding()
+#: Whether a compiled loop puts weights on grids after a step; None if that pays.
+COMPILED: bool | None = None
 
 
 class OnGrid:
@@ -193,9 +199,10 @@ def _put(
     They are rounded to nearest even, or with random words by the grid's rounding; `first` is then the index
     of the first weight.
     """
-    rounding = _NEAREST if random is None else grid.rounding
-    integers, clipped = on_blocks(grid.integers, rounding), 0
-    scales = np.full(min(BLOCK, weights.size), scale, weights.dtype)
+    rounding, clipped = _NEAREST if random is None else grid.rounding, 0
+    if random is not None and _looped(weights, scale, _program(grid, ar.format, rounding), random, first):
+        return clipped
+    integers, scales = on_blocks(grid.integers, rounding), np.full(BLOCK, scale, weights.dtype)
     for start in range(0, weights.size, BLOCK):
         block = weights[start : start + BLOCK]
         by = scales[: block.size]
@@ -206,3 +213,25 @@ def _put(
             np.clip(x, grid.integers.low, grid.integers.high, out=x)
             block[...] = ar.div(integers.at(random, first + start).round(x), by)
     return clipped
+
+
+def _looped(weights: Array, scale: Any, program: Program, random: RandomWords, first: int) -> bool:
+    """Put weights on a grid in place by a compiled loop; return whether there is one."""
+    given = weights.size, COMPILED, {"s": float(scale)}, lambda _: {0: random}
+    if (loop := loops("exact").bound_loop(lambda: program, *given)) is None:
+        return False
+    for start in range(0, weights.size, BLOCK):
+        block = weights[start : start + BLOCK]
+        loop([block], [block], first + start)
+    return True
+
+
+@lru_cache(maxsize=64)
+def _program(grid: WeightGrid, fmt: Format, rounding: Rounding) -> Program:
+    """Return the text of `_put` as a program of one weight."""
+
+    def put(ar: Any, weight: Any, scale: Any) -> Any:
+        within = ar.minimum(ar.maximum(ar.mul(weight, scale), grid.integers.low), grid.integers.high)
+        return ar.div(ar.round(ar.like(grid.integers, rounding).round(within)), scale)
+
+    return trace(put, fmt, operands=(Register("weight", fmt), Scalar("s")))

@@ -15,6 +15,7 @@ ALONE = (
     ("beta2_expansion", "main"),
     ("lost_directions", "main"),
     ("reduced_gradients", "main"),
+    ("muon_losses", "draw"),
     ("stalled_averages", "draw"),
     ("precision_law", "draw"),
     ("audit_forecast", "main"),

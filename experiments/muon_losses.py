@@ -66,8 +66,7 @@ def optimizer(option: Option) -> Declaration:
 
 def train(name: str, rate: float, seed: int) -> dict[str, Any]:
     """Train one option at one rate; return its loss, None if it diverged, its bytes and what is lost."""
-    option = OPTIONS[name]
-    peak = rate * (FASTER if option.coefficients else 1.0)
+    option, peak = OPTIONS[name], _peak(name, rate)
     run = mcf.simulate(
         MODEL.problem(),
         optimizer(option),
@@ -83,7 +82,6 @@ def train(name: str, rate: float, seed: int) -> dict[str, Any]:
         "loss": None if "diverged_at" in results else results["validation_loss"],
         "lost": float(np.mean(run.series[option.strategy]["lost"])),
         "bytes": results["bytes_per_parameter"],
-        "peak": peak,
     }
 
 
@@ -92,15 +90,18 @@ def _losses(jobs: list[Any]) -> list[float | None]:
 
 
 def study() -> None:
-    """Choose the rates, train, and write what came of it; some 15 minutes on two cores."""
+    """Choose the rates, train, and write what came of it; some 20 minutes on two cores."""
     tuned = tuning.tune(list(OPTIONS), _losses)
     best = {name: tuning.best_rate(tuned[name]) for name in OPTIONS}
-    jobs = [(name, best[name], seed) for name in OPTIONS for seed in SEEDS]
+    jobs = [(name, rate, seed) for name in OPTIONS for rate in _rates(name, best) for seed in SEEDS]
     runs: dict[str, dict[str, Any]] = {}
-    for (name, _, _), found in zip(jobs, resumed(RESULT, train, jobs), strict=True):
-        row = runs.setdefault(name, {"rate": found["peak"], "bytes": found["bytes"], "loss": [], "lost": []})
-        row["loss"].append(found["loss"])
-        row["lost"].append(found["lost"])
+    for (name, rate, _), found in zip(jobs, resumed(RESULT, train, jobs), strict=True):
+        row = runs.setdefault(
+            name, {"bytes": found["bytes"], "own": f"{_peak(name, best[name]):g}", "at": {}}
+        )
+        at = row["at"].setdefault(f"{_peak(name, rate):g}", {"loss": [], "lost": []})
+        at["loss"].append(found["loss"])
+        at["lost"].append(found["lost"])
     write_result(
         RESULT,
         {
@@ -112,69 +113,89 @@ def study() -> None:
                 "seeds": SEEDS,
             },
             "tuning": {
-                name: {f"{rate:g}": losses for rate, losses in found.items()} for name, found in tuned.items()
+                name: {f"{_peak(name, rate):g}": losses for rate, losses in found.items()}
+                for name, found in tuned.items()
             },
             "runs": runs,
         },
     )
 
 
+def _peak(name: str, rate: float) -> float:
+    """Return the peak of an option's schedule."""
+    return rate * (FASTER if OPTIONS[name].coefficients else 1.0)
+
+
+def _rates(name: str, best: dict[str, float]) -> list[float]:
+    """Return the rates of an option: of Muon all that are best of one, so that they compare at the same."""
+    if OPTIONS[name].coefficients is None:
+        return [best[name]]
+    return sorted({rate for other, rate in best.items() if OPTIONS[other].coefficients})
+
+
 # -- what came of it ----------------------------------------------------------------------------------------
-def difference(name: str) -> np.ndarray[Any, Any]:
-    """Return the losses of an option less those of the reference, seed by seed, each at its own best rate."""
-    runs = read_result(RESULT)["runs"]
-    losses, reference = (np.array(runs[x]["loss"], float) for x in (name, REFERENCE))
-    return losses - reference
+def losses(name: str, rate: str) -> np.ndarray[Any, Any]:
+    """Return the losses of an option at a peak rate, one a seed."""
+    return np.array(read_result(RESULT)["runs"][name]["at"][rate]["loss"], float)
+
+
+def rates() -> list[str]:
+    """Return the rates at which all options of Muon trained."""
+    return sorted(read_result(RESULT)["runs"][REFERENCE]["at"], key=float)
 
 
 def table() -> str:
-    """Return what each option takes, loses and ends at."""
+    """Return what each option takes, loses and ends at, beside the first at the same rate."""
     runs, rows = read_result(RESULT)["runs"], []
     for name, option in OPTIONS.items():
-        row, gap = runs[name], difference(name)
-        rows.append(
-            {
-                "optimizer": "Muon" if option.coefficients else "AdamW",
-                "coefficients": option.coefficients or "",
-                "iterates": option.iterates,
-                "strategy": f"`{option.strategy}`",
-                "bytes": f"{row['bytes']:.4g}",
-                "best rate": f"{row['rate']:g}",
-                "updates lost": f"{np.mean(row['lost']):.3f}",
-                "validation loss": f"{np.mean(row['loss']):.3f}",
-                "minus the first row's (95 % interval)": "" if name == REFERENCE else paired.shown(gap, 3),
-                "apart": paired.answer(gap),
-            }
-        )
+        row = runs[name]
+        own = row["at"][row["own"]]
+        shown = {
+            "optimizer": "Muon" if option.coefficients else "AdamW",
+            "coefficients": option.coefficients or "",
+            "iterates": option.iterates,
+            "strategy": f"`{option.strategy}`",
+            "bytes": f"{row['bytes']:.4g}",
+            "own rate": row["own"],
+            "updates lost": f"{np.mean(own['lost']):.3f}",
+            "validation loss": f"{np.mean(own['loss']):.3f}",
+        }
+        for rate in rates():
+            there = name != REFERENCE and rate in row["at"]
+            shown[f"minus the first's at {rate}"] = (
+                paired.shown(losses(name, rate) - losses(REFERENCE, rate), 3) if there else ""
+            )
+        rows.append(shown)
     return markdown_table(rows)
 
 
 def draw() -> None:
-    """Draw what each option loses beside the reference."""
-    runs = read_result(RESULT)["runs"]
-    shown = [name for name in OPTIONS if name != REFERENCE]
-    with subplots(1, 1, width=7.6, height=4.0) as (figure, ((axes,),)):
-        for place, name in enumerate(reversed(shown)):
-            gap = difference(name)
-            low, high = paired.interval(gap)
-            colour = COLOURS["vermilion" if paired.apart(gap) else "grey"]
-            axes.plot([low, high], [place, place], color=colour, linewidth=2.4)
-            axes.plot(gap, [place] * gap.size, "o", color=colour, markersize=2.5, alpha=0.5)
-            axes.plot(gap.mean(), place, "D", color=colour, markersize=5)
-        axes.axvline(0, color=COLOURS["black"], linewidth=1)
-        axes.set_yticks(range(len(shown)), [f"{x}, {runs[x]['bytes']:.3g} bytes" for x in reversed(shown)])
-        axes.set_xlabel(
-            "validation loss (nats a byte) minus that of Muon with bf16 iterates and fp32 master weights,\n"
-            f"each at its own best rate: mean, 95 % interval, {len(SEEDS)} seeds"
-        )
+    """Draw what each option of Muon loses beside the reference, at each rate."""
+    shown = [name for name in OPTIONS if name != REFERENCE and OPTIONS[name].coefficients]
+    with subplots(1, len(rates()), width=9.5, height=3.6) as (figure, (panels,)):
+        for axes, rate in zip(panels, rates(), strict=True):
+            for place, name in enumerate(reversed(shown)):
+                gap = losses(name, rate) - losses(REFERENCE, rate)
+                low, high = paired.interval(gap)
+                colour = COLOURS["vermilion" if paired.apart(gap) else "grey"]
+                axes.plot([low, high], [place, place], color=colour, linewidth=2.4)
+                axes.plot(gap.mean(), place, "D", color=colour, markersize=5)
+            axes.axvline(0, color=COLOURS["black"], linewidth=1)
+            axes.set_yticks(range(len(shown)), list(reversed(shown)) if axes is panels[0] else [])
+            axes.set_xlim(-0.045, 0.045)
+            axes.set_xlabel(f"loss minus that with bf16 iterates and fp32 masters,\nat a peak rate of {rate}")
         message(figure, title())
         save(figure, FIGURES / RESULT)
 
 
 def title() -> str:
     """Return what the figure shows, from its numbers."""
-    apart = [name for name in OPTIONS if name != REFERENCE and paired.apart(difference(name))]
-    return f"Told apart from Muon with bf16 iterates: {', '.join(apart) or 'none'}"
+    names = [name for name in OPTIONS if name != REFERENCE and OPTIONS[name].coefficients]
+    gaps = [losses(name, rate) - losses(REFERENCE, rate) for name in names for rate in rates()]
+    held = sum(not paired.apart(gap) for gap in gaps)
+    return (
+        f"Muon's iterates, coefficients and strategies at one rate: {held} of {len(gaps)} intervals hold zero"
+    )
 
 
 if __name__ == "__main__":

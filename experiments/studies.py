@@ -18,10 +18,12 @@ from experiments import (
     late_training,
     lost_update_phase,
     memory_quality,
+    muon_losses,
     own_rates,
     posit_quire,
     precision_law,
     real_audit,
+    reduced_runs,
     replicas,
     scheme_equivalence,
     sr_random_bits,
@@ -55,6 +57,8 @@ STUDIES = (
     real_audit.study,
     switch.study,
     stalled_averages.study,
+    muon_losses.study,
+    reduced_runs.study,
 )
 
 

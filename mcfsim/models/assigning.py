@@ -148,8 +148,13 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
     Raises
     ------
     ValueError
-        If no candidate is left for some tensor.
+        If no candidate is left for some tensor, or a tensor has no second moment, as Muon's matrices.
     """
+    if without := [x.name for x in audit.tensors if not audit.plan.updates.keeps("v", x.name, x.shape)]:
+        raise ValueError(
+            f"{len(without)} tensors have no second moment, {without[0]} first, and an assignment counts one "
+            "for each; mcfsim audit names the cheapest strategy of each tensor under Muon"
+        )
     plan, candidates = audit.plan, audit.plan.strategies
     names, sizes = zip(*((tensor.name, tensor.size) for tensor in audit.tensors), strict=True)
     if isinstance(plan.updates, RecordedUpdates):

@@ -111,6 +111,12 @@ def test_the_command_line_audits_muon(tmp_path):
         assert text in refused("audit", path, *options.split())
 
 
+def test_no_budget_is_shared_among_tensors_without_a_second_moment(tmp_path):
+    path, _ = model(tmp_path)
+    said = refused("assign", path, "--budget", "10", "--muon", "none", "--steps", "3", "--samples", "64")
+    assert "3 tensors have no second moment" in said
+
+
 def test_what_is_no_muon_of_one_rate_is_refused():
     with pytest.raises(TypeError, match=r"those of mcfsim\.Muon"):
         MuonModel(mcf.AdamW())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -49,10 +50,13 @@ def _traced(work: Callable[[], Any], place: int, error: type[BaseException]) -> 
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return local
 
-    before = sys.gettrace()
+    before, collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()  # an error in a callback of the collector, as Hypothesis has one, is swallowed
     sys.settrace(each)
     try:
         work()
     finally:
         sys.settrace(before)
+        if collecting:
+            gc.enable()
     return count

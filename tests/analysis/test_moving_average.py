@@ -98,7 +98,7 @@ def check(average, stored):
 
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, each=False)
 def test_every_significand_of_bf16_is_still_between_its_thresholds(form, decay):
     step = 4 if form == "torch_addcmul" else 1
     check(MovingAverage("bfloat16", decay, form), significands(mcf.get_format("bfloat16"))[::step])
@@ -108,7 +108,7 @@ def test_every_significand_of_bf16_is_still_between_its_thresholds(form, decay):
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("decay", [0.9, 0.999])
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(6, each=False)
 def test_every_number_of_fp8_is_still_between_its_thresholds(form, name, decay, part):
     check(MovingAverage(name, decay, form), values(name)[part::4])
 

@@ -58,7 +58,7 @@ def compared(ours, params, theirs):
 
 @pytest.mark.parametrize("third", range(3))
 @pytest.mark.parametrize(("optimizer", "old"), rotating(STORED))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8, each=False)
 def test_a_switch_is_that_of_arrays(optimizer, old, third):
     """Bit for bit, then and after a step; the parameters stay the objects that they are."""
     for new in STORED[third::3]:
@@ -92,6 +92,7 @@ def test_a_switch_of_steps_in_stages_is_that_of_arrays(optimizer):
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(STORED))
+@pytest.mark.sampled(3, each=False)
 def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy):
     ours, params, theirs = begun(optimizer, strategy)
     whole, kept, _ = begun(optimizer, strategy)

@@ -183,11 +183,12 @@ class Audit:
     def mixed(self) -> Mix | None:
         """Return the cheapest strategy of each tensor; None unless this takes less than one for all."""
         able = [total.strategy for total in self.totals() if total.frozen == 0]
+        whole = {item.name: footprint(item).total for item in able}
+        without = {item.name: whole[item.name] - (item.size_of("v") or 0) for item in able}
         chosen: dict[str, Strategy] = {}
         size = Fraction(0)
         for tensor in self.tensors:
-            without = 0 if self.plan.updates.keeps("v", tensor.name, tensor.shape) else 1
-            costs = {item.name: footprint(item).total - without * (item.size_of("v") or 0) for item in able}
+            costs = whole if self.plan.updates.keeps("v", tensor.name, tensor.shape) else without
             edq = {name: np.nan_to_num(found.edq, nan=1.0) for name, found in tensor.found.items()}
             reached = [item for item in able if self._reached(tensor.found[item.name])]
             if not reached:

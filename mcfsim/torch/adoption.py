@@ -168,8 +168,8 @@ def release(
     with torch.no_grad():
         for own in optimizer.param_groups:
             for parameter in own["params"]:
-                found, begun = _held(optimizer, None, own, parameter), parameter in optimizer.state
-                optimizer.state.pop(parameter, None)
+                found = _held(optimizer, None, own, parameter)
+                begun = optimizer.state.pop(parameter, None)
                 made = _taken(giving.stores(dtype, parameter), parameter, found)
                 _put(parameter, made.pop("parameter"))
                 if begun:

@@ -115,8 +115,7 @@ class ChangeRecorder:
 
     def _found(self, parameter: torch.Tensor) -> dict[int, ChangeLog]:
         self._optimizer.whole.check()
-        if not any(parameter is p for group in self._optimizer.param_groups for p in group["params"]):
-            raise ValueError("the tensor is no parameter of this optimizer")
+        self._optimizer.group_of(parameter)  # raises if it is no parameter of it
         return self._logs.get(parameter, {})
 
     def _mask(self, parameter: torch.Tensor, *, returned: bool) -> torch.Tensor:

@@ -39,6 +39,8 @@ class Moment(NamedTuple):
 
 #: The moments of AdamW in PyTorch, and in what follows it, by their names here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+#: The tables of moments in 8 bits, of which torchao's and bitsandbytes' are.
+TABLES: Mapping[str, DynamicMap] = MappingProxyType({"m": DYNAMIC, "v": DYNAMIC_UNSIGNED})
 #: As torchao's in float8 are kept: in groups of 256.
 FLOAT8_256 = replace(FLOAT8_GROUPS, name="float8_256", block=256)
 #: For optimi, whose moments are corrected: they are divided and multiplied by the correction in binary64.
@@ -154,7 +156,7 @@ def _of_flashoptim(
 
 def _by_table(name: str, codes: torch.Tensor, scales: torch.Tensor, table: torch.Tensor) -> Moment:
     """Return a moment of codes of a table with a scale for each group; as it is, if it is that here."""
-    kept: DynamicMap = DYNAMIC if name == "m" else DYNAMIC_UNSIGNED
+    kept = TABLES[name]
     # Groups are of a power of two, and the last may be short.
     size = 1 << (-(-codes.numel() // scales.numel()) - 1).bit_length()
     ours = scales.numel() == -(-codes.numel() // kept.block)

@@ -12,16 +12,14 @@ import torch
 
 from mcfsim.checks import hint
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES
-from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, FLOAT32, Stored
-from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.torch.foreign import MOMENTS, WIDE, layout
+from mcfsim.optim.stored import DYNAMIC, FLOAT32, Stored
+from mcfsim.torch.foreign import MOMENTS, TABLES, WIDE, layout
 from mcfsim.torch.group import number
 from mcfsim.torch.local import SCALES
 from mcfsim.torch.state_layout import StateLayout
 
 #: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
 _LEAST = 4096
-_TABLES: Mapping[str, Quantiser] = MappingProxyType({"m": DYNAMIC, "v": DYNAMIC_UNSIGNED})
 
 #: A parameter's state by the names here, with its step.
 State = Mapping[str, Any]
@@ -66,10 +64,16 @@ class Giving:
 
     def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
         """Return the optimizer with the states of its parameters."""
+        made = self.begun()
+        for group in made.param_groups:
+            for parameter in group["params"]:
+                if parameter in states:
+                    made.state[parameter] = self.dressed(parameter, states[parameter], group)
+        return made
+
+    def begun(self) -> torch.optim.Optimizer:
+        """Return the optimizer before any step."""
         made: torch.optim.Optimizer = self.make(self.groups)
-        for parameter, state in states.items():
-            group = next(x for x in made.param_groups if any(p is parameter for p in x["params"]))
-            made.state[parameter] = self.dressed(parameter, state, group)
         return made
 
     def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +91,7 @@ class _InEightBits(Giving):
         if not self.quantised(parameter):
             own = Stored(TORCH_DTYPES[self.plain or dtype])
             return layout(dtype, own, own)
-        return layout(dtype, *(Stored(FLOAT32, scaled=kept) for kept in _TABLES.values()))
+        return layout(dtype, *(Stored(FLOAT32, scaled=kept) for kept in TABLES.values()))
 
     def quantised(self, parameter: torch.Tensor) -> bool:
         """Return whether the moments of a parameter are kept in 8 bits."""
@@ -106,7 +110,7 @@ class _ToTorchao(_InEightBits):
         if self.quantised(parameter):
             held = import_module("torchao.optim.subclass_8bit").OptimState8bit
             for name, theirs in MOMENTS.items():
-                table = torch.tensor(_TABLES[name].table, device=parameter.device)
+                table = torch.tensor(TABLES[name].table, device=parameter.device)
                 scales = state[name + SCALES].reshape(-1)
                 found[theirs] = held(state[name], scales, table, name == "m", parameter.dtype)
         return found
@@ -122,7 +126,7 @@ class _ToBitsandbytes(_InEightBits):
         for place, name in enumerate(MOMENTS, 1):
             found[f"state{place}"] = state[name]
             if self.quantised(parameter):
-                table = torch.tensor(_TABLES[name].table, device=parameter.device)
+                table = torch.tensor(TABLES[name].table, device=parameter.device)
                 found |= {f"qmap{place}": table, f"absmax{place}": state[name + SCALES].reshape(-1)}
         return found
 
@@ -133,10 +137,8 @@ class _ToOptimi(Giving):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._steps: list[int] = []
-        plain = {"maximize"}
         if any(group.get("maximize") for group in self.groups):
             raise ValueError("optimi's AdamW does not maximize")
-        self.groups = [{k: x for k, x in group.items() if k not in plain} for group in self.groups]
 
     def check(self, steps: Iterable[int]) -> None:
         counts = set(steps)
@@ -148,10 +150,8 @@ class _ToOptimi(Giving):
         low = dtype in (torch.bfloat16, torch.float16)
         return layout(dtype, WIDE, WIDE, "compensation" if low else None)
 
-    def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
-        rate = self.groups[0]["lr"]
-        make, self.make = self.make, lambda groups: make(_by_betas(groups), lr=number(rate))
-        found = super().made(states)
+    def begun(self) -> torch.optim.Optimizer:
+        found: torch.optim.Optimizer = self.make(_by_betas(self.groups), lr=number(self.groups[0]["lr"]))
         for group, step in zip(found.param_groups, self._steps, strict=True):
             group.update(setup=step > 0, step=torch.tensor(step, dtype=torch.int32), triton=False)
         return found
@@ -165,9 +165,9 @@ class _ToOptimi(Giving):
 
 
 def _by_betas(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return groups with the entries that optimi has in place of betas."""
+    """Return groups with the entries that optimi has in place of betas, and without one that it lacks."""
     split = ({**group, "beta1": group["betas"][0], "beta2": group["betas"][1]} for group in groups)
-    return [{name: x for name, x in group.items() if name != "betas"} for group in split]
+    return [{name: x for name, x in group.items() if name not in ("betas", "maximize")} for group in split]
 
 
 #: How runs are given back, by the library.

@@ -185,10 +185,9 @@ class StateLayout:
         state: dict[str, torch.Tensor] = {}
         for name in [name for name in self.dtypes if name != "parameter"] if names is None else names:
             slot = name.partition("_")[0]
-            sizes = (
-                [part.stop - part.start for part in slots[slot].every()] if slots and slot in slots else []
-            )
-            like = not (slots and slot in slots) or sizes == [whole.numel()]
+            parts = slots[slot].every() if slots and slot in slots else [slice(0, whole.numel())]
+            sizes = [part.stop - part.start for part in parts]
+            like = sizes == [whole.numel()]
             dtype, kept = self.dtypes[name], self.scales(name)
             if name == SCALE:
                 state[name] = torch.zeros((), dtype=dtype, device=whole.device)

@@ -343,7 +343,7 @@ class StoredOptimizer(SavedOptimizer):
         this optimizer raises ValueError.
         """
         self.whole.check()
-        group, whole = self._group_of(parameter), parameter.detach()
+        group, whole = self.group_of(parameter), parameter.detach()
         stores = self.steps_of(group).stores
         state = self.state.get(parameter) or self._start(parameter, group)
         tensors = local_tensors({**state, "parameter": whole})
@@ -352,9 +352,8 @@ class StoredOptimizer(SavedOptimizer):
     def resync(self, *parameters: torch.Tensor) -> None:
         """Reset the state to the numbers that parameters hold now, after something else wrote them.
 
-        Call it after other code has written weights that are to stay: averaged, pruned or loaded ones. A
-        master copy is made anew from the parameter. Compensations, and the further components of an
-        expansion, become zero, as before the first step. Moments and step counts stay.
+        Call it after other code has written weights that are to stay: averaged, pruned or loaded ones. Master
+        copies are made anew. Compensations and further components become zero. Moments and step counts stay.
 
         Parameters
         ----------
@@ -368,7 +367,7 @@ class StoredOptimizer(SavedOptimizer):
         """
         chosen = parameters or [p for group in self.param_groups for p in group["params"]]
         self.whole.check()
-        found = [(p, self.steps_of(self._group_of(p)).stores) for p in chosen]
+        found = [(p, self.steps_of(self.group_of(p)).stores) for p in chosen]
         with torch.no_grad(), self.whole.changing("a resync"):
             for p, stores in found:
                 self._writes.made([p])
@@ -376,7 +375,8 @@ class StoredOptimizer(SavedOptimizer):
                     for name, x in stores.begun(p, stores.compensating).items():
                         state[name].copy_(x)
 
-    def _group_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+    def group_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """Return the group of a parameter; raise ValueError if it has none."""
         groups = (group for group in self.param_groups if any(parameter is p for p in group["params"]))
         if (group := next(groups, None)) is None:
             raise ValueError("the tensor is no parameter of this optimizer")

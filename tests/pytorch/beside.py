@@ -58,7 +58,7 @@ def compared(ours, params, theirs):
         yield name, found, expected
         yield f"{name} represented", runs.array(ours.represented(p)), meant[name]
         state, stores = ours.state[p], ours.steps_of(ours.param_groups[0]).stores
-        slots = ours._slots(p, ours._group_of(p))
+        slots = ours._slots(p, ours.group_of(p))
         for slot in ("m", "v") if state else ():
             names = getattr(stores.names, slot)
             for key, vector in zip(names, getattr(theirs.state, slot), strict=True):

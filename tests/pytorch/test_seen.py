@@ -186,7 +186,7 @@ def test_what_was_written_is_what_the_optimizer_goes_on_with(kind, strategy):
         write(theirs)
         for p, q in zip(listed(ours), listed(theirs), strict=True):
             kept = {name: x for name, x in ours.state[p].items() if name.split("_")[0] in ("step", "m", "v")}
-            theirs.state[q] = theirs._start(q, theirs._group_of(q)) | copy.deepcopy(kept)
+            theirs.state[q] = theirs._start(q, theirs.group_of(q)) | copy.deepcopy(kept)
         assert_same_states(ours, theirs)
         for optimizer in (ours, theirs):
             run(optimizer, [2])

@@ -50,7 +50,7 @@ def compared(ours, params, theirs):
         assert state["step"] == theirs.count
         for slot in ("m", "v"):
             names = getattr(stores.names, slot)
-            slots = ours._slots(p, ours._group_of(p))
+            slots = ours._slots(p, ours.group_of(p))
             for key, vector in zip(names, getattr(theirs.state, slot), strict=True):
                 expected = vector[theirs.parts[slot].tensor(name)]
                 yield f"{name} {key}", array(stores.numbers(state, key, slots)), expected

@@ -1,5 +1,6 @@
 """Whether a name that is given twice is found, and a file that is too short or too long."""
 
+import ast
 import re
 
 import pytest
@@ -54,3 +55,20 @@ def test_pages_name_files_that_are_there(page):
     known = [path.as_posix() for folder in folders for path in folder.rglob("*.py")]
     named = re.findall(r"`([\w/-]+\.py)`", page.read_text())
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
+
+
+#: Folders whose tests are collected only where PyTorch is installed, and what is no test.
+WITH_TORCH = {"pytorch", "benchmarks"}
+
+
+def test_tests_are_collected_where_pytorch_is_not_installed():
+    """What `test-lowest` and `test-newest` would say, before they are run."""
+    wrong = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.relative_to(ROOT / "tests").parts[0] not in WITH_TORCH:
+            for node in ast.parse(path.read_text()).body:
+                names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+                names |= {node.module or ""} if isinstance(node, ast.ImportFrom) and not node.level else set()
+                if any(name.split(".")[0] == "torch" or name.startswith("mcfsim.torch") for name in names):
+                    wrong.append(f"{path.name}:{node.lineno}")
+    assert wrong == []

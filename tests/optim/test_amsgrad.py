@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 import mcfsim as mcf
 from mcfsim.optim.amsgrad import AMSGrad
@@ -66,6 +65,7 @@ def test_moments_that_only_grow_are_those_of_adamw():
 
 
 def test_steps_are_those_of_pytorch_within_its_rounding():
+    torch = pytest.importorskip("torch")
     random, x = np.random.default_rng(0), np.ones(50, np.float32)
     ours = mcf.Optimizer(AMSGrad(weight_decay=0.01), mcf.strategy("fp32"), {"w": x}, {"w"})
     theirs = torch.nn.Parameter(torch.from_numpy(x.copy()))

@@ -27,7 +27,7 @@ from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
 from mcfsim.rounded_array import RoundedArray, array
 from mcfsim.rounding import Rounding
-from mcfsim.scaled import SCALED, Scaled, ScaledFormat, get_scaled_format, quantize
+from mcfsim.scaled import SCALED, Scaled, ScaledFormat, ScaleRule, get_scaled_format, quantize
 from mcfsim.training import metrics
 from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import get_problem
@@ -75,6 +75,7 @@ __all__ = [
     "RoundedArray",
     "Rounding",
     "Run",
+    "ScaleRule",
     "Scaled",
     "ScaledFormat",
     "Schedule",

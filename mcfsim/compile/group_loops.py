@@ -127,7 +127,7 @@ class BlockLoops:
     """
 
     def __init__(self, text: GroupText, block: int) -> None:
-        self._line, self._block, self._done = GroupLine(text), block, 0
+        self.text, self._line, self._block, self._done = text, GroupLine(text), block, 0
         self._lock = Lock()
 
     def pays(self, size: int) -> bool:
@@ -167,7 +167,10 @@ class BlockLoops:
     def _loops(self) -> dict[str, Callable[..., int]]:
         with self._lock:  # so that threads do not compile them twice
             numbers, found = np.empty(0, np.float32), np.empty(0, np.int32)
-            shared, same = np.empty((0, 1), np.float32), [np.float64(1)] * len(self._line.numbers)
+            shared, same = (
+                np.empty((0, self.text.shared), np.float32),
+                [np.float64(1)] * len(self._line.numbers),
+            )
             out = np.empty(0, DTYPES[self._line.decoded.type])
             arrays: dict[str, Any] = {"encode": (numbers, numbers, shared), "decode": (numbers, shared, out)}
             arrays["measure"] = numbers, found

@@ -203,6 +203,7 @@ class Stored:
         if self.scaled is not None:
             if not isinstance(self.scaled, Quantiser):
                 object.__setattr__(self, "scaled", get_scaled_format(self.scaled))
+                _check_moments(self.scaled)
             if self.format is None or self.components != 1:
                 raise ValueError(f"{self.scaled} keeps one number of a format an element")
         if self.grid is not None:
@@ -241,6 +242,15 @@ class Stored:
         if is_open(self.format):
             raise ValueError("the low format is still open; strategy(..., 'bfloat16') puts one in")
         return None if self.format is None else self.format.bits * self.components
+
+
+def _check_moments(kept: ScaledFormat) -> None:
+    """Raise ValueError unless moments, vectors of any float dtype, can be kept in a scaled format."""
+    if isinstance(kept.block, tuple):
+        raise ValueError(f"{kept} has tiles of a matrix; moments are kept in blocks of neighbours")
+    if kept.rule.in_binary32:
+        allowed = ", ".join(rule for rule in ScaleRule if not rule.in_binary32)
+        raise ValueError(f"{kept}: rule '{kept.rule}' is for operands of products; moments take {allowed}")
 
 
 #: How a tensor is stored unless a strategy says otherwise.

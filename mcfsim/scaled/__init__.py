@@ -1,11 +1,14 @@
-"""Numbers that share scales: the OCP MX formats, NVFP4, scaled integers, 8-bit moments.
+"""Numbers that share scales: the OCP MX formats, NVFP4, FP8, scaled integers, 8-bit moments.
 
-`formats` are data, `rules` choose scales, `quantization` converts both ways; `quantisers` are published ways
-to store moments that no scaled format describes. Imports `backends` and below. Begin with `formats`.
+`formats` are data, `scale_rules` name the rules, which `rules` (exact quotients), `float32_rules` (those of
+published code) and `searched_scales` carry out on `block_views`; `quantization` converts both ways, and
+`block_quantization` does by compiled loops. `quantisers` are published ways to store moments that no scaled
+format describes. Imports `backends` and below. Begin with `formats`.
 """
 
-from mcfsim.scaled.formats import SCALED, ScaledFormat, ScaleRule, get_scaled_format, scaled_table
+from mcfsim.scaled.formats import SCALED, ScaledFormat, get_scaled_format, scaled_table
 from mcfsim.scaled.quantization import Scaled, quantize
+from mcfsim.scaled.scale_rules import ScaleRule
 
 __all__ = [
     "SCALED",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,11 +12,14 @@ from mcfsim.compile.group_loops import BlockLoops, block_loops
 from mcfsim.compile.group_text import GroupText
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
 from mcfsim.kernels.element.floats import INFINITY, NAN
-from mcfsim.kernels.element.machine import F32, Value, greatest, least
+from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.rounding import Mode, Overflow, Rounding
-from mcfsim.scaled.formats import ScaledFormat, ScaleRule
-from mcfsim.scaled.rules import POWERS, carried, divisors, exponents
+from mcfsim.scaled.float32_rules import Float32Text
+from mcfsim.scaled.formats import ScaledFormat
+from mcfsim.scaled.power_scales import exponents, power_element
+from mcfsim.scaled.rules import divisors
+from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
 
 Array = NDArray[Any]
 _SATURATING = Rounding(overflow=Overflow.SATURATE)
@@ -62,24 +64,17 @@ class BlockText(GroupText):
         tie = fmt.element.precision + 1 + sum(x.precision for x in scales)
         short = carrier_of(fmt.element) == FLOAT32 and (powers or tie <= 45)
         held = holds(FLOAT32, fmt.scale) or powers
-        return (
-            cls(fmt, rounding) if scaled and near and short and held and isinstance(fmt.block, int) else None
-        )
+        return cls(fmt, rounding) if scaled and near and short and held else None
 
     def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
         """Return the scale, or NaN if a number of the block is not finite."""
         largest, (divisor, _) = greatest.as_number(), others
-        scale = self._power(largest) if self.format.rule in POWERS else self._quotient(largest, divisor)
+        scale = (
+            power_element(largest, self.format)
+            if self.format.rule in POWERS
+            else self._quotient(largest, divisor)
+        )
         return ((largest < INFINITY).select(scale, NAN),)
-
-    def _power(self, largest: Value) -> Value:
-        bits = largest.widen().bits()
-        exponent = bits.shr(52).cut() - 1022  # as frexp has it
-        over = (bits & (2**52 - 1)) >= _fraction(carried(self.format))
-        exponent = exponent + over.count() if carried(self.format) < 1 else exponent
-        top, lowest, highest = exponents(self.format)
-        exponent = least(greatest(exponent - top, lowest), highest)
-        return ((exponent + 1023).extend() << 52).as_number().narrow()
 
     def _quotient(self, largest: Value, divisor: Value) -> Value:
         target = self.format.scale
@@ -115,9 +110,26 @@ class BlockText(GroupText):
         return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
 
 
+def text_of(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
+    """Return the algorithm of a format's blocks, whatever their shape, or None if there is none."""
+    if fmt.rule.exact:
+        return BlockText.of(fmt, rounding)
+    alone = fmt.rule not in FOUR_SIX and fmt.rule is not ScaleRule.EDEN
+    return Float32Text(fmt, rounding) if alone and not rounding.stochastic else None
+
+
+def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tuple[float, float]:
+    """Return the two numbers that all blocks share, given the greatest measures of blocks."""
+    largest = found[found < _INFINITE].view(np.float32)
+    if isinstance(text, Float32Text):
+        return text.both(float(largest.max(initial=0)))
+    divisor, tensor_scale = divisors(largest, text.format)
+    return divisor, 1.0 if tensor_scale is None else tensor_scale
+
+
 def _loops(x: Array, fmt: ScaledFormat, rounding: Rounding) -> BlockLoops | None:
     """Return loops over an array whose blocks lie along its last axis, if there are some and they pay."""
-    text, block = BlockText.of(fmt, rounding), fmt.block
+    text, block = text_of(fmt, rounding), fmt.block
     if text is None or not isinstance(block, int) or not x.ndim or x.shape[-1] % block:
         return None
     if x.dtype != FLOAT32 or not (x.flags.c_contiguous and x.flags.aligned):
@@ -132,7 +144,8 @@ def decoded(elements: Array, scale: Array, fmt: ScaledFormat, tensor_scale: floa
     if loops is None or fmt.carrier != FLOAT64:
         return None
     out = np.empty(elements.shape, np.float64)
-    rows = np.ascontiguousarray(scale, np.float32).reshape(-1, 1)
+    rows = np.ones((scale.size, loops.text.shared), np.float32)
+    rows[:, 0] = scale.reshape(-1)
     loops.decode(
         elements.reshape(-1), rows, out.reshape(-1), 0.0, 1.0 if tensor_scale is None else tensor_scale
     )
@@ -145,26 +158,20 @@ def encoded(x: Array, fmt: ScaledFormat, rounding: Rounding) -> tuple[Array, Arr
     The result is None if there is no compiled loop for them, or none that pays.
     """
     loops, block = _loops(x, fmt, rounding), fmt.block
-    if loops is None or not isinstance(block, int):
+    text = text_of(fmt, rounding)
+    if loops is None or text is None or not isinstance(block, int):
         return None
     blocks, vector = x.size // block, x.reshape(-1)
-    divisor, tensor_scale = float(fmt.element.max), None
+    found = np.empty(blocks if fmt.tensor_scale else 0, np.int32)
     if fmt.tensor_scale is not None:
-        found = np.empty(blocks, np.int32)
         loops.measure(vector, found, 1.0, 1.0)
-        divisor, tensor_scale = divisors(found[found < _INFINITE].view(np.float32), fmt)
-    elements, scale = np.empty(x.shape, np.float32), np.empty((blocks, 1), np.float32)
-    by = (divisor, 1.0 if tensor_scale is None else tensor_scale)
-    loops.encode(vector, elements.reshape(-1), scale, *by)
-    shape = (*x.shape[:-1], x.shape[-1] // block)
-    return elements, scale.astype(carrier_of(fmt.scale), copy=False).reshape(shape), tensor_scale
+    numbers = shared_by_all(text, found)
+    elements, rows = np.empty(x.shape, np.float32), np.empty((blocks, text.shared), np.float32)
+    loops.encode(vector, elements.reshape(-1), rows, *numbers)
+    scale = rows[:, 0].astype(carrier_of(fmt.scale)).reshape(*x.shape[:-1], x.shape[-1] // block)
+    return elements, scale, None if fmt.tensor_scale is None else numbers[1]
 
 
 def quotient_element(x: Value, by: Value) -> Value:
     """Return a number of binary32 over one of binary64, in binary64; by zero, a zero of its sign."""
     return by.equals(0.0).select(x.widen() * 0.0, x.widen() / by)
-
-
-def _fraction(x: float) -> int:
-    """Return the bits of a number's fraction in binary64."""
-    return int(struct.unpack("<q", struct.pack("<d", x))[0]) & (2**52 - 1)

@@ -5,54 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
-from mcfsim.checks import chosen, hint
+from mcfsim.checks import chosen, hint, whole_number
 from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.floating import floor_log2
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.formats.named import RELATED
-from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, carrier_of, holds
+from mcfsim.scaled.scale_rules import ScaleRule
 
 #: Elements, and products of block and tensor scales, lie between 2 to this power and its inverse.
 _RANGE = 200
-
-
-class ScaleRule(StrEnum):
-    """A rule that gives the scale of a block from its elements; M is the largest number of their format.
-
-    Three rules give powers of two from ``amax = max |x|``. A scale beyond the range of the scale format is
-    replaced by the nearest one within it; a block of zeros has the smallest scale:
-
-    ``floor``: ``2**(floor(log2(amax)) - floor(log2(M)))``, which lets elements overflow (OCP MX v1.0, 6.3).
-    ``round_up``: the smallest scale with ``amax / scale <= M``, so no element does (Mishra et al. 2025).
-    ``even``: ``floor``, with amax first rounded to the precision of M, ties to even.
-
-    Three rules give real numbers, rounded once to nearest even in the scale format. A number beyond its
-    largest becomes the largest; in a format without zero a number below its smallest becomes the smallest:
-
-    ``absmax``: ``amax / M``.
-    ``absmean``: ``max(mean |x|, 1e-5) / M`` (Zhao et al. 2024).
-    ``max``: ``max(x) / M``, an error in a block without positive numbers (the update of Zhao et al. 2024).
-
-    References
-    ----------
-    Open Compute Project, OCP microscaling formats (MX) specification, version 1.0, 2023.
-    Mishra, Stosic, Layton, Micikevicius, Recipes for pre-training LLMs with MXFP8, arXiv 2506.08027, 2025.
-    Zhao et al., Direct quantized training of language models, arXiv 2412.04787, 2024.
-    """
-
-    FLOOR = "floor"
-    ROUND_UP = "round_up"
-    EVEN = "even"
-    ABSMAX = "absmax"
-    ABSMEAN = "absmean"
-    MAX = "max"
+_E8M0 = FORMATS["float8_e8m0fnu"]
 
 
 @dataclass(frozen=True)
@@ -66,17 +35,20 @@ class ScaledFormat:
     element : Format or Grid or str
         The format of the elements, or its name. Posits are refused: their products with scales have no
         format.
-    block : int or "axis" or None
-        How many neighbours along an axis share a scale; the last block may have fewer. ``"axis"``: all of
-        them; None: all elements of the tensor.
+    block : int or (int, int) or "axis" or None
+        How many neighbours along an axis share a scale; the last block may have fewer. Two numbers: rows and
+        columns of a tile over the last two axes, those at the ends may be smaller. ``"axis"``: all along an
+        axis; None: all elements of the tensor.
     scale : Format or str
         The floating-point format of the scales, or its name. It has NaN; its sign is not used.
-    rule : {"floor", "round_up", "even", "absmax", "absmean", "max"}
-        The default rule, see `ScaleRule`.
+    rule : ScaleRule or str
+        The default rule, or its name.
     tensor_scale : Format or str, optional
-        The format of a second scale that all blocks share: ``amax / (M S)`` rounded to nearest even, where S
-        is the largest number of `scale`. The scale of a block is then ``amax / (M tensor_scale)``, and the
-        rule must be ``absmax``.
+        The format of a second scale that all blocks share. With the rule ``absmax`` it is ``amax / (M S)``
+        rounded to nearest even, where S is the largest number of `scale`, and the scale of a block is ``amax
+        / (M tensor_scale)``; others compute both as they say. Some rules need one, most go with none.
+    group : int, optional
+        For the rule ``eden``, which needs it: how many neighbours share a correction, a multiple of `block`.
 
     Raises
     ------
@@ -98,10 +70,11 @@ class ScaledFormat:
     name: str = field(compare=False)
     _: KW_ONLY
     element: Format
-    block: int | Literal["axis"] | None
+    block: int | tuple[int, int] | Literal["axis"] | None
     scale: Format
     rule: ScaleRule
     tensor_scale: Format | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -117,15 +90,66 @@ class ScaledFormat:
                 raise TypeError(f"{label} must be a floating-point format, not {_kind(scale)}")
             if not scale.has_nan:
                 raise ValueError(f"{scale} has no NaN, and so no scale for a block that holds one")
-        if self.block not in (None, "axis"):
-            if not isinstance(self.block, int) or isinstance(self.block, bool):
-                raise TypeError(f"block must be an int, 'axis' or None, not {self.block!r}")
-            if self.block < 1:
-                raise ValueError(f"block = {self.block}: at least 1 element is needed")
+        self._check_block()
         object.__setattr__(self, "rule", chosen("rule", self.rule, ScaleRule))
-        if self.tensor_scale is not None and self.rule is not ScaleRule.ABSMAX:
-            raise ValueError(f"rule {self.rule!s} goes with no tensor scale; only 'absmax' does")
+        needed, given = self.rule.tensor_scale, self.tensor_scale is not None
+        if needed is not None and needed is not given:
+            every = ", ".join(repr(str(x)) for x in ScaleRule if x.tensor_scale in (given, None))
+            with_or = "a" if given else "no"
+            verb = "goes with no" if given else "needs a"
+            raise ValueError(
+                f"rule '{self.rule}' {verb} tensor scale; with {with_or} tensor scale go {every}"
+            )
+        if self.rule is ScaleRule.EDEN or self.group is not None:
+            self._check_group()
+        if not self.rule.exact:
+            self._check_binary32()
         self._check_exactness(scales)
+
+    def _check_block(self) -> None:
+        block = self.block
+        if block in (None, "axis"):
+            return
+        if isinstance(block, list | tuple):
+            if len(block) != 2:
+                raise ValueError(f"block = {block!r}: a tile has rows and columns, two numbers")
+            object.__setattr__(self, "block", tuple(block))
+        for size in block if isinstance(block, list | tuple) else [block]:
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise TypeError(f"block must be an int, two of them, 'axis' or None, not {block!r}")
+            if size < 1:
+                raise ValueError(f"block = {block!r}: at least 1 element is needed")
+
+    def _check_group(self) -> None:
+        if self.rule is not ScaleRule.EDEN:
+            raise ValueError(f"group = {self.group!r} is for rule 'eden', not '{self.rule}'")
+        if not isinstance(self.block, int):
+            raise ValueError(f"rule 'eden' needs blocks along an axis, an int, not {self.block!r}")
+        if self.group is None:
+            raise ValueError("rule 'eden' needs group=..., how many neighbours share a correction")
+        group = whole_number("group", self.group, least=1)
+        if group % self.block:
+            raise ValueError(f"group = {group} must be a multiple of block = {self.block}")
+
+    def _check_binary32(self) -> None:
+        """Raise UnsupportedFormatError unless a rule that computes in binary32 can."""
+        float32, named = FORMATS["float32"], f"rule '{self.rule}' computes in binary32"
+        if not holds(FLOAT32, self.element):
+            raise UnsupportedFormatError(f"{named}, which does not hold elements of {self.element}")
+        if self.tensor_scale not in (None, float32):
+            raise UnsupportedFormatError(f"{named}: its tensor scale is float32, not {self.tensor_scale}")
+        kept: dict[ScaleRule, tuple[Format, ...]] = dict.fromkeys(
+            (ScaleRule.CURRENT, ScaleRule.DEEPSEEK), (float32,)
+        )
+        kept[ScaleRule.QUARTET] = (_E8M0,)
+        kept |= dict.fromkeys((ScaleRule.FLOOR_POWER, ScaleRule.DEEPSEEK_POWER), (float32, _E8M0))
+        if self.rule in kept and self.scale not in kept[self.rule]:
+            allowed = " or ".join(map(str, kept[self.rule]))
+            raise UnsupportedFormatError(f"{named}: its scales are {allowed}, not {self.scale}")
+        if self.rule not in kept and not (holds(FLOAT32, self.scale) and self.scale.zero):
+            raise UnsupportedFormatError(
+                f"{named}, and rounds scales to a format with zero, not {self.scale}"
+            )
 
     def _check_exactness(self, scales: list[Format]) -> None:
         try:
@@ -135,7 +159,7 @@ class ScaledFormat:
                 f"{self}: not every product of an element and its scale ({self.values.precision} bits) is a "
                 "number of float64"
             ) from None
-        for parts in ([self.element], scales):
+        for parts in ([self.element], scales) if self.rule.exact else ():
             low = sum(map(_low_exponent, parts))
             high = sum(floor_log2(part.max) for part in parts)
             if low < -_RANGE or high >= _RANGE:
@@ -149,14 +173,22 @@ class ScaledFormat:
 
     def with_rule(self, rule: ScaleRule | str) -> ScaledFormat:
         """Return the format with another default rule."""
-        return replace(self, rule=rule)  # type: ignore[arg-type]  # a name becomes a rule in the making
+        group = self.group if rule == ScaleRule.EDEN else None
+        return replace(self, rule=rule, group=group)  # type: ignore[arg-type]  # a name becomes a rule
 
     # -- what the fields imply -------------------------------------------------------------------------
     @property
     def bits_per_element(self) -> Fraction:
         """Bits of an element plus its share of the scale of a full block of fixed size, exactly."""
-        shared = Fraction(self.scale.bits, self.block) if isinstance(self.block, int) else 0
-        return self.element.bits + Fraction(shared)
+        size = self.block_size
+        return self.element.bits + (Fraction(self.scale.bits, size) if size else Fraction(0))
+
+    @property
+    def block_size(self) -> int | None:
+        """How many elements share a scale, if the format says how many."""
+        if isinstance(self.block, tuple):
+            return math.prod(self.block)
+        return self.block if isinstance(self.block, int) else None
 
     @property
     def values(self) -> Format:
@@ -191,14 +223,27 @@ def _low_exponent(fmt: Format) -> int:
 
 
 def _mx(name: str, element: Format) -> ScaledFormat:
-    return ScaledFormat(
-        name, element=element, block=32, scale=FORMATS["float8_e8m0fnu"], rule=ScaleRule.FLOOR
-    )
+    return ScaledFormat(name, element=element, block=32, scale=_E8M0, rule=ScaleRule.FLOOR)
 
 
 def _integers(name: str, rule: ScaleRule) -> ScaledFormat:
     return ScaledFormat(name, element=grid(name), block=None, scale=FORMATS["float32"], rule=rule)
 
+
+def _fp8(
+    name: str, element: str, block: int | tuple[int, int] | Literal["axis"] | None, rule: ScaleRule
+) -> ScaledFormat:
+    return ScaledFormat(name, element=FORMATS[element], block=block, scale=FORMATS["float32"], rule=rule)
+
+
+_NVFP4 = ScaledFormat(
+    "nvfp4",
+    element=FORMATS["float4_e2m1fn"],
+    block=16,
+    scale=FORMATS["float8_e4m3fn"],
+    rule=ScaleRule.ABSMAX,
+    tensor_scale=FORMATS["float32"],
+)
 
 _ALL = (
     _mx("mxfp8_e4m3", FORMATS["float8_e4m3fn"]),
@@ -207,19 +252,25 @@ _ALL = (
     _mx("mxfp6_e2m3", FORMATS["float6_e2m3fn"]),
     _mx("mxfp4", FORMATS["float4_e2m1fn"]),
     _mx("mxint8", Grid("int8_fraction6", low=-128, high=127, fraction_bits=6)),
-    ScaledFormat(
-        "nvfp4",
-        element=FORMATS["float4_e2m1fn"],
-        block=16,
-        scale=FORMATS["float8_e4m3fn"],
-        rule=ScaleRule.ABSMAX,
+    _NVFP4,
+    replace(_NVFP4, name="nvfp4_16x16", block=(16, 16)),
+    replace(_NVFP4, name="nvfp4_eden", rule=ScaleRule.EDEN, group=128),
+    replace(
+        _mx("mxfp4_quartet", FORMATS["float4_e2m1fn"]),
+        rule=ScaleRule.QUARTET,
         tensor_scale=FORMATS["float32"],
     ),
+    _fp8("fp8_e4m3_tensor", "float8_e4m3fn", None, ScaleRule.CURRENT),
+    _fp8("fp8_e5m2_tensor", "float8_e5m2", None, ScaleRule.CURRENT),
+    _fp8("fp8_e4m3_rows", "float8_e4m3fn", "axis", ScaleRule.CURRENT),
+    _fp8("fp8_e4m3_1x128", "float8_e4m3fn", 128, ScaleRule.FLOOR_POWER),
+    _fp8("fp8_e4m3_128x128", "float8_e4m3fn", (128, 128), ScaleRule.FLOOR_POWER),
     _integers("ternary", ScaleRule.ABSMEAN),
     *(_integers(f"int{bits}", ScaleRule.ABSMAX) for bits in range(2, 9)),
 )
 
-#: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4, integers with a scale per tensor.
+#: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4 with rows of 16 or tiles, what
+#: Quartet and Quartet II store, FP8 by tensor, row, block and tile, integers with a scale per tensor.
 SCALED: Mapping[str, ScaledFormat] = MappingProxyType({item.name: item for item in _ALL})
 
 RELATED.update(
@@ -251,6 +302,12 @@ def get_scaled_format(spec: ScaledFormat | str) -> ScaledFormat:
 
 
 # -- the table --------------------------------------------------------------------------------------------
+def _block_text(block: int | tuple[int, int] | str | None) -> str:
+    if isinstance(block, tuple):
+        return "x".join(map(str, block))
+    return "tensor" if block is None else str(block)
+
+
 def scaled_table(formats: Iterable[ScaledFormat] | None = None) -> list[dict[str, str]]:
     """Return a table with one row of text per scaled format.
 
@@ -263,7 +320,7 @@ def scaled_table(formats: Iterable[ScaledFormat] | None = None) -> list[dict[str
         {
             "format": item.name,
             "element": item.element.name,
-            "block": "tensor" if item.block is None else str(item.block),
+            "block": _block_text(item.block),
             "scale": item.scale.name,
             "tensor scale": item.tensor_scale.name if item.tensor_scale else "none",
             "rule": str(item.rule),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +22,14 @@ from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Overflow, Rounding, get_rounding
+from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import decoded, encoded, quotient_element
-from mcfsim.scaled.formats import ScaledFormat, ScaleRule, get_scaled_format
-from mcfsim.scaled.rules import POWERS, Floats, factors, quotient, scales
+from mcfsim.scaled.block_views import BlockViews
+from mcfsim.scaled.float32_rules import Float32Text, quotients
+from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
+from mcfsim.scaled.rules import Floats, factors, quotient, scales
+from mcfsim.scaled.scale_rules import POWERS, ScaleRule
+from mcfsim.scaled.searched_scales import corrected_scales, published_scales
 
 Array = NDArray[Any]
 RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
@@ -94,10 +98,13 @@ class Scaled:
         def on_block(start: int, elements: Floats, scale: Floats, out: Floats) -> None:
             np.multiply(elements, scale * tensor_scale, out=out)
 
-        layout = self.format.block, self.axis
-        views, targets = in_blocks(self.elements, *layout), in_blocks(result, *layout)
-        for view, scale, target in zip(views, shared(self.scale, views, *layout), targets, strict=True):
-            for_each_block(on_block, [view, scale], FLOAT64, 1, out=target)
+        views = BlockViews(self.shape, self.format.block, self.axis)
+        targets = views.parts(result)
+        for part, scale, target in zip(
+            views.parts(self.elements), views.shared(self.scale), targets, strict=True
+        ):
+            for_each_block(on_block, [part, scale], FLOAT64, 1, out=target)
+        views.put(targets, result)
         return result
 
 
@@ -156,6 +163,16 @@ def quantize(
     >>> quantize([1.0, 2.9, -7.0, 0.2], "mxfp4").dequantize()
     array([ 1.,  3., -6.,  0.])
     """
+    fmt, rounding, array, axis = prepared(x, fmt, axis, rounding, rule)
+    if axis == array.ndim - 1 and (found := encoded(array, fmt, rounding)) is not None:
+        return Scaled(fmt, *found, axis)
+    return quantized(array, fmt, axis, rounding, random)
+
+
+def prepared(
+    x: ArrayLike, fmt: ScaledFormat | str, axis: int, rounding: Rounding | str, rule: ScaleRule | str | None
+) -> tuple[ScaledFormat, Rounding, Array, int]:
+    """Return the arguments of `quantize`, checked: the format, the rounding, the array, and the axis."""
     fmt = get_scaled_format(fmt)
     if rule is not None:
         fmt = fmt.with_rule(rule)
@@ -166,71 +183,89 @@ def quantize(
         raise TypeError(f"x of dtype {array.dtype} is no array of floating-point numbers of at most 64 bits")
     if array.dtype.itemsize < 4:
         array = array.astype(np.float32)
+    if fmt.rule.in_binary32:
+        if array.dtype.itemsize > 4:
+            raise TypeError(f"rule '{fmt.rule}' computes in binary32; x of dtype {array.dtype} is longer")
+        array = array.astype(np.float32, copy=False)  # native
     check_int("axis", axis)
     dimensions = max(array.ndim, 1)
     if not -dimensions <= axis < dimensions:
         raise np.exceptions.AxisError(axis, dimensions)
-    axis %= dimensions
-    if axis == array.ndim - 1 and (found := encoded(array, fmt, rounding)) is not None:
-        return Scaled(fmt, *found, axis)
-    views = in_blocks(array, fmt.block, axis)
-    scale, tensor_scale = scales(views, fmt)
-    elements = np.empty(array.shape, carrier_of(fmt.element))
-    if array.ndim == 0:
-        scale = scale.reshape(())
-    elif fmt.block is not None:
-        scale = np.moveaxis(scale, -1, axis)
-    if fmt.element.precision + rounding.guard_bits > 53 and fmt.rule not in POWERS:
+    return fmt, rounding, array, axis % dimensions
+
+
+def quantized(
+    array: Array,
+    fmt: ScaledFormat,
+    axis: int,
+    rounding: Rounding,
+    random: RandomSource,
+    encode: np.float32 | None = None,
+) -> Scaled:
+    """Return an array quantised by NumPy; arguments as `prepared` returns them.
+
+    By the rule ``current``, `encode` may be the number by which all numbers are multiplied.
+    """
+    views = BlockViews(array.shape, fmt.block, axis)
+    if fmt.rule.exact and fmt.element.precision + rounding.guard_bits > 53 and fmt.rule not in POWERS:
         raise UnsupportedFormatError(
             f"{rounding.random_bits} random bits are more than binary64 holds of a quotient beyond the "
             f"{fmt.element.precision} of {fmt.element}"
         )
+    if fmt.rule is ScaleRule.EDEN and rounding.stochastic:
+        raise ValueError("rule 'eden' rounds scales stochastically, and elements to nearest or directed")
+    drawing = rounding
+    if fmt.rule is ScaleRule.EDEN:
+        drawing = replace(rounding, mode=Mode.STOCHASTIC, overflow=Overflow.SATURATE)
+    parts = views.parts(array)
+    elements = np.empty(array.shape, carrier_of(fmt.element))
     kernel = get_kernel(fmt.element, rounding, FLOAT64)
-    # All at once: blocks along an axis do not take them in the order of the indices.
-    drawn = word_source(random, rounding, array.shape)(0, array.size)
-    words = [] if drawn is None else [drawn.reshape(array.shape)]
 
-    def on_block(start: int, numbers: Floats, power: Floats, significand: Floats, *rest: Floats) -> None:
-        exact, out = quotient(numbers, power, significand), rest[-1]
-        kernel(exact, exact, rest[0].astype(words[0].dtype) if words else None)
+    def on_block(start: int, exact: Floats, draws: Array | None, out: Floats) -> None:
+        kernel(exact, exact, draws)
         if not fmt.element.has_nan:
             np.copyto(exact, 0.0, where=np.isnan(exact))
         np.copyto(out, exact)
 
-    targets = in_blocks(elements, fmt.block, axis)
-    draws = [in_blocks(item, fmt.block, axis) for item in words]
-    for place, by in enumerate(shared(scale, views, fmt.block, axis)):
-        divisor = by if tensor_scale is None else by * FLOAT64.type(tensor_scale)
-        operands = [views[place], *factors(divisor), *(item[place] for item in draws)]
-        for_each_block(on_block, operands, FLOAT64, 1, out=targets[place])
+    # All at once: blocks along an axis do not take them in the order of the indices.
+    shape = array.shape if fmt.rule is not ScaleRule.EDEN else views.scales_shape
+    drawn = word_source(random, drawing, shape)(0, math.prod(shape))
+    words = None if drawn is None else drawn.reshape(shape)
+    draws = [views.parts(words)] if words is not None and rounding.stochastic else []
+    targets = views.parts(elements)
+
+    def fill(place: int, divide: Callable[..., Floats], *operands: Array) -> None:
+        def divided(start: int, *given: Floats) -> None:
+            *numbers, out = given
+            word = numbers.pop().astype(words.dtype) if draws and words is not None else None
+            on_block(start, divide(*numbers), word, out)
+
+        given = [*operands, *(item[place] for item in draws)]
+        for_each_block(divided, given, FLOAT64, 1, out=targets[place])
+
+    if fmt.rule.exact:
+        scale, tensor_scale = scales(parts, fmt, views)
+        for place, by in enumerate(views.shared(scale)):
+            divisor = by if tensor_scale is None else by * FLOAT64.type(tensor_scale)
+            fill(place, quotient, parts[place], *factors(divisor))
+    else:
+        text = Float32Text(
+            fmt, replace(rounding, mode=Mode.NEAREST_EVEN) if rounding.stochastic else rounding
+        )
+        found, tensor_scale = published_scales(parts, text, views, encode)
+        for place, (_, by) in enumerate(found):
+            fill(place, _as_given, quotients(parts[place], by, text))
+        by_part = [scale for scale, _ in found]
+        if fmt.rule is ScaleRule.EDEN:
+            assert words is not None
+            by_part = corrected_scales(parts, targets, found, text, drawing, words, views)
+        scale = views.joined(by_part).astype(carrier_of(fmt.scale), copy=False)
+    views.put(targets, elements)
     return Scaled(fmt, elements, scale, tensor_scale, axis)
 
 
-def in_blocks(array: Array, block: int | Literal["axis"] | None, axis: int) -> list[Array]:
-    """Return views of an array whose last axis runs within a block: the full blocks, then a shorter rest.
-
-    The axis before the last counts the blocks. If all elements form one block, the array is the only view.
-    """
-    array = array.reshape(1) if array.ndim == 0 else array
-    if block is None:
-        return [array]
-    rows = np.moveaxis(array, axis, -1)
-    length = rows.shape[-1]
-    size = max(length, 1) if block == "axis" else block
-    count, rest = divmod(length, size)
-    full = rows[..., : count * size].reshape(*rows.shape[:-1], count, size)  # a view: one axis is split
-    return [full, rows[..., np.newaxis, count * size :]] if rest else [full]
-
-
-def shared(
-    scale: Array, views: Sequence[Array], block: int | Literal["axis"] | None, axis: int
-) -> list[Array]:
-    """Return views of the scales that broadcast with the views of the elements."""
-    if block is None:
-        return [scale.reshape(1)]
-    rows = np.moveaxis(scale.reshape(1) if scale.ndim == 0 else scale, axis, -1)[..., np.newaxis]
-    ends = accumulate(view.shape[-2] for view in views)
-    return np.split(rows, list(ends)[:-1], axis=-2)
+def _as_given(numbers: Floats) -> Floats:
+    return numbers.copy()
 
 
 # -- groups in compiled steps -----------------------------------------------------------------------------

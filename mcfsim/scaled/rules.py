@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -16,7 +15,10 @@ from mcfsim.kernels import native
 from mcfsim.kernels.blocks import for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
 from mcfsim.rounding import Overflow, Rounding
-from mcfsim.scaled.formats import ScaledFormat, ScaleRule
+from mcfsim.scaled.block_views import BlockViews
+from mcfsim.scaled.formats import ScaledFormat
+from mcfsim.scaled.power_scales import carried, exponents
+from mcfsim.scaled.scale_rules import POWERS, ScaleRule
 
 # -- exact sums, from which a mean is rounded once --------------------------------------------------------
 #: Significands of binary64 are summed in two halves; the sum of each over a block is exact in binary64.
@@ -87,34 +89,33 @@ OnBlock = Callable[[int, Floats, Floats], None]
 #: The rule ``absmean`` replaces smaller means by this one.
 LEAST_MEAN = Fraction(1, 100_000)
 _NEAREST = Rounding(overflow=Overflow.SATURATE)
-#: The rules whose scales are powers of two.
-POWERS = (ScaleRule.FLOOR, ScaleRule.ROUND_UP, ScaleRule.EVEN)
 
 
-def scales(parts: Sequence[Array], fmt: ScaledFormat) -> tuple[Array, float | None]:
-    """Return the scale of each block, and the tensor scale if the format has one.
+def scales(parts: Sequence[Array], fmt: ScaledFormat, views: BlockViews) -> tuple[Array, float | None]:
+    """Return the scale of each block by an exact rule, and the tensor scale if the format has one.
 
     Parameters
     ----------
     parts : sequence of array
-        Arrays whose last axis runs within a block; all axes do if the whole tensor shares a scale.
+        The array's parts, as `views` gives them.
     fmt : ScaledFormat
         Format and rule.
+    views : BlockViews
 
     Returns
     -------
     array, float or None
-        Scales in the carrier of their format, one for each block; those of successive parts follow each other
-        along the last axis. A block with a NaN or an infinity has scale NaN; the tensor scale ignores it.
+        Scales in the carrier of their format, in the shape of `BlockViews.scales`. A block with a NaN or an
+        infinity has scale NaN; the tensor scale ignores it.
 
     Raises
     ------
     ValueError
         If the rule is ``max`` and a block without NaN has no positive number.
     """
-    if fmt.rule is ScaleRule.ABSMEAN:
-        return _joined([_by_mean(part, fmt) for part in parts], fmt), None
-    largest = _joined([_largest(part, fmt) for part in parts], fmt)
+    if fmt.rule in _BY_BLOCK:
+        return views.joined([_BY_BLOCK[fmt.rule](part, fmt) for part in parts]), None
+    largest = views.joined([largest_magnitudes(part, fmt.rule is ScaleRule.MAX) for part in parts])
     if fmt.rule is ScaleRule.MAX and (largest == 0).any():
         index = tuple(int(i) for i in np.argwhere(largest == 0)[0])
         raise ValueError(
@@ -142,35 +143,12 @@ def divisors(largest: Array, fmt: ScaledFormat) -> tuple[float, float | None]:
     return divisor * float(found), float(found)
 
 
-def _joined(found: Sequence[Array], fmt: ScaledFormat) -> Array:
-    return found[0] if fmt.block is None else np.concatenate(found, axis=-1)
-
-
-def _largest(part: Array, fmt: ScaledFormat) -> Array:
-    """Return each block's largest magnitude (rule ``max``: largest number); NaN unless all are finite."""
-    within = None if fmt.block is None else -1
-    top = np.asarray(part.max(axis=within, initial=0))
-    bottom = np.asarray(part.min(axis=within, initial=0))
+def largest_magnitudes(part: Array, signed: bool = False) -> Array:
+    """Return each block's largest magnitude, or its largest number; NaN unless all are finite."""
+    top = np.asarray(part.max(axis=-1, initial=0))
+    bottom = np.asarray(part.min(axis=-1, initial=0))
     amax: Array = np.maximum(top, -bottom)
-    largest = top if fmt.rule is ScaleRule.MAX else amax
-    return np.where(np.isfinite(amax), largest, amax.dtype.type("nan"))
-
-
-def carried(fmt: ScaledFormat) -> float:
-    """Return from which significand on, in [1/2, 1), a power of two is one larger; 1 if it never is."""
-    top, _ = math.frexp(float(fmt.element.max))
-    return {
-        ScaleRule.FLOOR: 1.0,
-        ScaleRule.ROUND_UP: math.nextafter(top, 1.0),
-        ScaleRule.EVEN: 1 - 2.0 ** -(fmt.top_precision + 1),
-    }[fmt.rule]
-
-
-def exponents(fmt: ScaledFormat) -> tuple[int, int, int]:
-    """Return the largest element's exponent, as frexp has it, and the least and the largest of a scale."""
-    lowest = math.frexp(float(fmt.scale.smallest_subnormal))[1] - 1
-    highest = math.frexp(float(fmt.scale.max))[1] - 1
-    return math.frexp(float(fmt.element.max))[1], lowest, highest
+    return np.where(np.isfinite(amax), top if signed else amax, amax.dtype.type("nan"))
 
 
 def _powers(fmt: ScaledFormat) -> OnBlock:
@@ -200,8 +178,7 @@ def _quotients(divisor: float, target: Format) -> OnBlock:
 
 def _by_mean(part: Array, fmt: ScaledFormat) -> Array:
     """Return the scale of each block from the exact mean of its magnitudes."""
-    within = 0 if fmt.block is None else part.ndim - 1
-    result = np.empty(part.shape[:within], carrier_of(fmt.scale))
+    result = np.empty(part.shape[:-1], carrier_of(fmt.scale))
     for index in np.ndindex(result.shape):
         block = part[index]
         total = sum_of_magnitudes(block)
@@ -211,3 +188,40 @@ def _by_mean(part: Array, fmt: ScaledFormat) -> Array:
         mean = total / block.size if block.size else Fraction(0)
         result[index] = round_to(max(mean, LEAST_MEAN) / fmt.element.max, fmt.scale, _NEAREST)
     return result
+
+
+#: Of the standard deviation of a block: where QuEST clips normally distributed numbers to 4 bits.
+_CLIPPED = 2.92247856
+
+
+def halved_sums(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return sums along the last axis in binary32, by halving: element i is added to element ``i + n/2``.
+
+    n is the next power of two; elements that do not exist are 0.
+    """
+    size = 1 << max(x.shape[-1] - 1, 0).bit_length()
+    if size != x.shape[-1]:
+        x = np.concatenate([x, np.zeros((*x.shape[:-1], size - x.shape[-1]), x.dtype)], axis=-1)
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        x = x[..., :half] + x[..., half:]
+    return x[..., 0]
+
+
+def _by_deviation(part: Array, fmt: ScaledFormat) -> Array:
+    """Return the scale of each block by the rule ``quest``."""
+    size, factor = np.float32(part.shape[-1]), np.float32(_CLIPPED / float(fmt.element.max))
+    with np.errstate(all="ignore"):
+        mean = halved_sums(part) / size
+        square = halved_sums(part * part) / size
+        deviation = np.sqrt(np.maximum(square - mean * mean, np.float32(0)))
+        clip = factor * deviation + np.float32(1e-8)
+        exponent = np.frexp(clip.astype(np.float64))[1] - 1
+    _, lowest, highest = exponents(fmt)
+    # Where squares overflow there is no deviation, and the scale is the largest one.
+    exponent = np.where(np.isfinite(clip), np.clip(exponent, lowest, highest), highest)
+    finite = np.isfinite(part).all(axis=-1)
+    return np.where(finite, np.ldexp(1.0, exponent), np.nan).astype(carrier_of(fmt.scale))
+
+
+_BY_BLOCK = {ScaleRule.ABSMEAN: _by_mean, ScaleRule.QUEST: _by_deviation}

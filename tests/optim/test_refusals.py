@@ -67,6 +67,8 @@ STORED = rows(
     ({"format": None, "rounding": "up"}, "exact numbers are not rounded"),
     ({"scaled": "mxfp9"}, r"unknown scaled format 'mxfp9' \(did you mean"),
     ({"scaled": "mxfp8_e4m3", "components": 2}, "keeps one number of a format an element"),
+    ({"scaled": "nvfp4_16x16"}, "tiles of a matrix"),
+    ({"scaled": "nvfp4_eden"}, "rule 'eden' is for operands of products; moments take floor, ceil"),
     *(({"remainder": bits}, "remainder") for bits in (1, 17)),
     ({"random_bits": 4}, "random_bits: only rounding 'stochastic' of its own .*, not None"),
     ({"rule": "centred", "rounding": "up"}, "rule: only rounding 'stochastic' of its own"),

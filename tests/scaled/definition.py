@@ -46,6 +46,8 @@ def power_scale(amax, element, rule, scale):
     if rule is ScaleRule.EVEN:
         quantum = Fraction(2) ** floor_log2(amax) / 2 ** (top_precision(element) - 1)
         exponent = floor_log2(round(amax / quantum) * quantum) - floor_log2(largest)
+    if rule is ScaleRule.CEIL:
+        exponent += amax != Fraction(2) ** floor_log2(amax)
     if rule is ScaleRule.ROUND_UP:
         exponent = next(e for e in itertools.count(exponent - 1) if amax <= largest * Fraction(2) ** e)
     return Fraction(2) ** min(max(exponent, low), high)

@@ -23,9 +23,10 @@ from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, get_scaled_format, qu
 from tests.scaled.definition import by_definition, hard_rows, round_element, special_rows
 from tests.shared.layouts import LAYOUTS
 
-RULES = [(fmt, rule) for fmt in SCALED.values() for rule in ScaleRule if not fmt.tensor_scale]
+EXACT = [rule for rule in ScaleRule if rule.exact and rule is not ScaleRule.QUEST]
+RULES = [(fmt, rule) for fmt in SCALED.values() for rule in EXACT if fmt.rule.exact and not fmt.tensor_scale]
 RULES.append((SCALED["nvfp4"], ScaleRule.ABSMAX))
-MX = [name for name in SCALED if name.startswith("mx")]
+MX = [name for name, fmt in SCALED.items() if name.startswith("mx") and fmt.rule.exact]
 GFLOAT = {
     "mxfp8_e4m3": gfloat.formats.format_info_mxfp8_e4m3,
     "mxfp8_e5m2": gfloat.formats.format_info_mxfp8_e5m2,
@@ -235,7 +236,7 @@ def test_formats_say_what_they_are_and_are_listed():
     rows = scaled_table()
     assert [row["format"] for row in rows] == list(SCALED)
     assert rows[4]["bits an element"] == "4.25"
-    assert {row["block"] for row in rows} == {"32", "16", "tensor"}
+    assert {row["block"] for row in rows} == {"32", "16", "16x16", "128", "128x128", "axis", "tensor"}
     assert get_scaled_format("MXFP4") is SCALED["mxfp4"]
     assert get_scaled_format(SCALED["nvfp4"]) is SCALED["nvfp4"]
     parts = {"element": "e2m1fn", "scale": "e4m3fn", "tensor_scale": "fp32"}
@@ -284,7 +285,7 @@ def quantized(x=(1.0,), fmt="mxfp4", **options):
         (changed, {"scale": FORMATS["float4_e2m1fn"]}, ValueError, "has no NaN"),
         (changed, {"block": 0}, ValueError, "at least 1 element"),
         *((changed, {"block": bad}, TypeError, "block must be") for bad in (1.5, "row", True)),
-        (changed, {"rule": "largest"}, ValueError, "allowed: floor, round_up"),
+        (changed, {"rule": "largest"}, ValueError, "allowed: floor, ceil"),
         (changed, {"rule": "floor", "tensor_scale": FORMATS["float32"]}, ValueError, "no tensor scale"),
         (changed, {"scale": FORMATS["float64"]}, UnsupportedFormatError, "not every product"),
         (changed, {"scale": DEEP}, UnsupportedFormatError, "quotients are exact"),

@@ -1,0 +1,251 @@
+"""Rules of published code, which compute scales and quotients in binary32: one text for every machine.
+
+The text is a straight line per block and one per element. NumPy runs it on blocks of any shape, with elements
+rounded in any mode; `block_quantization` compiles it for blocks along the last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.compile.group_text import GroupLine, GroupText
+from mcfsim.formats import Format
+from mcfsim.kernels.element.floats import INFINITY, NAN
+from mcfsim.kernels.element.machine import F32, Value
+from mcfsim.kernels.element.operations import change_element
+from mcfsim.kernels.element.verbs import run
+from mcfsim.rounding import Overflow, Rounding
+from mcfsim.scaled.formats import ScaledFormat
+from mcfsim.scaled.power_scales import power_element
+from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
+
+Array = NDArray[Any]
+#: The shared numbers of the blocks of each part: scales, and by what numbers are multiplied or divided.
+Shared = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
+
+SATURATING = Rounding(overflow=Overflow.SATURATE)
+_MOST = float(np.finfo(np.float32).max)
+#: Four Over Six's stand-in for the largest scale: 1.5 times it is a number of float8_e4m3fn, too.
+SMALLER_TOP = 256.0
+#: EDEN's, below 256 so that corrections have room, and what 6 stands for.
+_EDEN_TOP = 255.99
+_EDEN_SIX = 6.0 / (17 / 16 * 0.93)
+
+
+@dataclass(frozen=True)
+class Float32Text(GroupText):
+    """The algorithm of a rule that computes in binary32, except what `eden` and Four Over Six do beyond.
+
+    Two numbers are the same for all blocks: the first depends on the rule, the second is the tensor scale
+    or 1.
+
+    Parameters
+    ----------
+    format : ScaledFormat
+    rounding : Rounding
+        Of the elements.
+    expansion : float
+        A factor of the scales of Four Over Six: 1 for 6, 1.5 for 4.
+    """
+
+    format: ScaledFormat
+    rounding: Rounding
+    expansion: float = 1.0
+
+    coded: ClassVar[bool] = False
+    numbers: int = 2
+
+    @property
+    def shared(self) -> int:
+        """The scale, and by what numbers are multiplied or divided."""
+        return 2
+
+    @property
+    def top(self) -> float:
+        """The largest element."""
+        return float(self.format.element.max)
+
+    def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
+        """Return the scale and what goes with it, or NaN if a number of the block is not finite."""
+        largest, numbers = greatest.as_number(), (x.narrow() for x in others)
+        found = _SCALES[self.format.rule](self, largest, *numbers)
+        return tuple((largest < INFINITY).select(x, NAN) for x in found)
+
+    def quotient(self, x: Value, by: Value) -> Value:
+        """Return the quotient; where there is none, a zero of the sign of x."""
+        y = x / by if self.format.rule in _DIVIDING else x * by
+        return y.equals(y).select(y, x * 0.0)
+
+    def clipped(self, y: Value) -> Value:
+        """Return a quotient clipped to the range of elements."""
+        return (y > self.top).select(self.top, (y < -self.top).select(-self.top, y))
+
+    def encoded(self, x: Value, *shared: Value) -> Value:
+        """Return the element: the rounded quotient; where the scale is NaN, NaN or if there is none 0."""
+        scale, by, element = shared[0], shared[1], self.format.element
+        found = change_element(
+            "round", self.clipped(self.quotient(x, by)), element, self.rounding, carrier=F32
+        )
+        return scale.equals(scale).select(found, NAN if element.has_nan else 0.0)
+
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the element times the scales."""
+        (scale, _, _, tensor_scale), x = shared, code.widen()
+        return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
+
+    def both(self, amax: float) -> tuple[float, float]:
+        """Return the two numbers that all blocks share, from the largest magnitude of them all."""
+        rule, largest = self.format.rule, np.float32(amax)
+        top, most = np.float32(self.top), np.float32(_MOST)
+        highest = float(self.format.scale.max)
+        with np.errstate(all="ignore"):
+            if rule is ScaleRule.TORCHAO and self.format.tensor_scale is not None:
+                scale = largest / np.float32(self.top * highest)
+                return float(np.float32(1) / scale), float(scale)
+            if rule is ScaleRule.TRANSFORMER_ENGINE or rule in FOUR_SIX:
+                highest = SMALLER_TOP if rule in FOUR_SIX else highest
+                encode = np.minimum(np.float32(self.top * highest) / largest, most)
+                return float(encode), float(np.float32(1) / encode)
+            if rule is ScaleRule.EDEN:
+                six = np.float32(_EDEN_SIX / 6 * self.top)
+                scale = largest / np.float32(_EDEN_TOP) / six if largest else np.float32(1)
+                return float(six), float(scale)
+            if rule is ScaleRule.QUARTET:
+                return 1.0, float(np.float32(1) / np.float32(0.75))
+        return float(top), 1.0
+
+
+# -- the rules --------------------------------------------------------------------------------------------
+def _least(x: Value, bound: float) -> Value:
+    return (x < bound).select(x, bound)  # NaN becomes the bound
+
+
+def _rounded(x: Value, target: Format) -> Value:
+    """Return a scale rounded to nearest even; what exceeds the largest becomes it."""
+    return change_element("round", _least(x, float(target.max)), target, SATURATING, carrier=F32)
+
+
+def _inverse(x: Value) -> Value:
+    return _least(x.like(1.0) / x, _MOST)
+
+
+def _torchao(text: Float32Text, largest: Value, inverse: Value, tensor_scale: Value) -> tuple[Value, Value]:
+    scale, least = largest / text.top, float(text.format.scale.smallest_normal)
+    if text.format.tensor_scale is None:
+        inverse = largest.like(1.0)
+    else:
+        scale = scale / tensor_scale
+    scale = _rounded((scale > least).select(scale, least), text.format.scale)
+    return scale, inverse / scale
+
+
+def _transformer_engine(
+    text: Float32Text, largest: Value, encode: Value, tensor_scale: Value
+) -> tuple[Value, Value]:
+    if text.format.rule in FOUR_SIX:
+        scale = largest / text.top * encode
+        scale = scale * text.expansion if text.expansion != 1 else scale
+    else:
+        scale = largest * (encode * float(np.float32(1) / np.float32(text.top)))
+    scale = _rounded(scale, text.format.scale)
+    return scale, _inverse(scale * tensor_scale)
+
+
+def _eden(text: Float32Text, largest: Value, six: Value, tensor_scale: Value) -> tuple[Value, Value]:
+    scale = _rounded(largest / six / tensor_scale, text.format.scale)
+    scale = scale.equals(0.0).select(1.0, scale)
+    return scale, scale * tensor_scale
+
+
+def _encode_scale(text: Float32Text, largest: Value) -> Value:
+    return largest.equals(0.0).select(1.0, _least(largest.like(text.top) / largest, _MOST))
+
+
+def _current(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
+    encode = _encode_scale(text, largest)
+    return largest.like(1.0) / encode, encode
+
+
+def _floor_power(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
+    encode = (_encode_scale(text, largest).bits() & -(2**23)).as_number()
+    return largest.like(1.0) / encode, encode
+
+
+def _deepseek(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
+    least = float(np.float32(1e-4))
+    scale = (largest < least).select(least, largest) / text.top
+    if text.format.rule is ScaleRule.DEEPSEEK_POWER:
+        scale = ((scale.bits() + (2**23 - 1)) & -(2**23)).as_number()
+    return scale, largest.like(1.0) / scale
+
+
+def _quartet(text: Float32Text, largest: Value, _: Value, tensor_scale: Value) -> tuple[Value, Value]:
+    scale = power_element(largest, text.format)
+    return scale, scale * tensor_scale
+
+
+_SCALES: Mapping[ScaleRule, Callable[..., tuple[Value, Value]]] = {
+    ScaleRule.TORCHAO: _torchao,
+    ScaleRule.TRANSFORMER_ENGINE: _transformer_engine,
+    ScaleRule.FOUR_SIX_MAE: _transformer_engine,
+    ScaleRule.FOUR_SIX_MSE: _transformer_engine,
+    ScaleRule.EDEN: _eden,
+    ScaleRule.CURRENT: _current,
+    ScaleRule.FLOOR_POWER: _floor_power,
+    ScaleRule.DEEPSEEK: _deepseek,
+    ScaleRule.DEEPSEEK_POWER: _deepseek,
+    ScaleRule.QUARTET: _quartet,
+}
+_DIVIDING = (ScaleRule.EDEN, ScaleRule.QUARTET)
+
+
+# -- by NumPy ---------------------------------------------------------------------------------------------
+@lru_cache(maxsize=64)
+def line_of(text: Float32Text) -> tuple[GroupLine, Value, Value]:
+    """Return the line of a text, and in it the quotient as it is and clipped; made once."""
+    line = GroupLine(text)
+    quotient = text.quotient(line.x, line.shared[1])
+    return line, quotient, text.clipped(quotient)
+
+
+def measures(parts: Sequence[Array], text: Float32Text) -> list[NDArray[np.int32]]:
+    """Return the greatest measure of each block."""
+    line, _, _ = line_of(text)
+    found = (run(line.line, (line.measured,), x=part)[0] for part in parts)
+    return [np.asarray(x.max(axis=-1, initial=0), np.int32) for x in found]
+
+
+def overall(found: Sequence[NDArray[np.int32]]) -> float:
+    """Return the largest magnitude of finite blocks, from the greatest measures; 0 if none is."""
+    return max((_finite(x) for x in found), default=0.0)
+
+
+def _finite(found: NDArray[np.int32]) -> float:
+    kept = np.where(found < 0xFF << 23, found, np.int32(0))
+    return float(np.asarray(kept.max(initial=0), np.int32).view(np.float32))
+
+
+def shared_numbers(
+    found: Sequence[NDArray[np.int32]], text: Float32Text, numbers: tuple[float, float]
+) -> Shared:
+    """Return the scales of blocks and what goes with them, given their greatest measures."""
+    line, _, _ = line_of(text)
+    given = {f"number{place}": np.array([x], np.float64) for place, x in enumerate(numbers)}
+    result = []
+    for part in found:
+        scale, by = run(line.line, line.made, greatest=part, **given)
+        result.append((scale.reshape(part.shape), by.reshape(part.shape)))
+    return result
+
+
+def quotients(part: Array, by: Array, text: Float32Text, *, clipped: bool = True) -> NDArray[np.float32]:
+    """Return the quotients of a part's numbers in binary32, clipped to the range of elements; or NaN."""
+    line, *both = line_of(text)
+    (found,) = run(line.line, (both[clipped],), x=part, shared1=by[..., np.newaxis])
+    return np.where(np.isnan(by)[..., np.newaxis], np.float32(np.nan), found)

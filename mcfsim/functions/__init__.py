@@ -5,7 +5,15 @@ error analysis is tried on. `fpbench` is a published suite, with ranges of input
 below. Begin with `reductions`.
 """
 
-from mcfsim.functions.activations import gelu, sigmoid, silu, softplus
+from mcfsim.functions.activations import (
+    gelu,
+    sigmoid,
+    silu,
+    silu_gradient,
+    softplus,
+    squared_relu,
+    squared_relu_gradient,
+)
 from mcfsim.functions.complex_numbers import (
     complex_product,
     complex_product_fma,
@@ -30,6 +38,7 @@ from mcfsim.functions.logits import (
     naive_log_sum_exp,
     naive_softmax,
     softmax,
+    softmax_gradient,
 )
 from mcfsim.functions.normalization import layer_norm, layer_norm_gradient, rms_norm, rms_norm_gradient
 from mcfsim.functions.polynomials import (
@@ -109,10 +118,14 @@ __all__ = [
     "scaled_hypot",
     "sigmoid",
     "silu",
+    "silu_gradient",
     "smith_quotient",
     "softmax",
+    "softmax_gradient",
     "softplus",
     "sqrt_newton",
+    "squared_relu",
+    "squared_relu_gradient",
     "stable_quadratic_roots",
     "sum_k",
     "variance_one_pass",

@@ -1,4 +1,4 @@
-"""Activation functions of neural networks on one value: sigmoid, softplus, GELU, SiLU.
+"""Activation functions of neural networks on one value: sigmoid, softplus, GELU, SiLU, squared ReLU.
 
 The bounds are to first order in the unit roundoff u. They assume elementary functions that round correctly to
 nearest, and results that do not underflow. Each sums up the errors of its steps by the standard model.
@@ -105,3 +105,73 @@ def silu(ar: Arithmetic, x: Value) -> Value:
     reinforcement learning, Neural Networks 107, 2018.
     """
     return ar.mul(x, sigmoid(ar, x))
+
+
+@straight_line
+def silu_gradient(ar: Arithmetic, x: Value, upstream: Value) -> Value:
+    """Return ``upstream (s + x s (1 - s))`` with ``s = sigmoid(x)``: the gradient of ``upstream silu(x)``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Has `choose`, so that its underflow is gradual.
+    x, upstream : value
+
+    Returns
+    -------
+    value
+        The slope is off by a few u times ``s (1 + |x|)``. Near its zero, at about -1.278, it cancels and has
+        no relative accuracy.
+
+    References
+    ----------
+    The chain rule, on the formula of Elfwing, Uchibe, Doya, 2018.
+    """
+    share = sigmoid(ar, x)
+    slope = ar.add(share, ar.mul(ar.mul(x, share), ar.sub(1.0, share)))
+    return ar.mul(upstream, slope)
+
+
+@straight_line
+def squared_relu(ar: Arithmetic, x: Value) -> Value:
+    """Return ``max(x, 0)**2``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x : value
+
+    Returns
+    -------
+    value
+        Off by at most u times itself.
+
+    References
+    ----------
+    So et al., Primer: searching for efficient transformers for language modeling, NeurIPS 2021.
+    """
+    positive = ar.maximum(x, 0.0)
+    return ar.mul(positive, positive)
+
+
+@straight_line
+def squared_relu_gradient(ar: Arithmetic, x: Value, upstream: Value) -> Value:
+    """Return ``2 upstream max(x, 0)``: the gradient of ``upstream squared_relu(x)``.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    x, upstream : value
+
+    Returns
+    -------
+    value
+        Off by at most 2 u times itself.
+
+    References
+    ----------
+    The chain rule, on the formula of So et al., 2021.
+    """
+    return ar.mul(ar.mul(upstream, ar.maximum(x, 0.0)), 2.0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from mcfsim.checks import check_int
-from mcfsim.formats import Format, get_format
-from mcfsim.functions.reductions import Terms, check_tuples, recursive_dot
+from mcfsim.formats import Format
+from mcfsim.functions.reductions import Terms, check_tuples, in_accumulator, recursive_dot
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 Matrix = tuple[Terms, ...]
@@ -224,8 +224,7 @@ def iterative_refinement(
     check_int("steps", steps, 0)
     factors = _factors(ar, a)
     x = _solve(ar, factors, b)
-    rounding: Any = ar.rounding  # None of an exact arithmetic, which is alike in every format
-    wide = ar if residual is None else ar.like(get_format(residual), rounding)
+    wide = in_accumulator(ar, residual)[0]
     raised = tuple(tuple(map(wide.round, row)) for row in (*a, b))
     for _ in range(steps):
         guess = tuple(map(wide.round, x))

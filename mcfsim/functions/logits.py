@@ -7,7 +7,8 @@ without underflow of results.
 
 from __future__ import annotations
 
-from mcfsim.functions.reductions import Terms, check_tuples, recursive_dot
+from mcfsim.formats import Format
+from mcfsim.functions.reductions import Terms, check_tuples, in_accumulator, of_values, recursive_dot
 from mcfsim.multiword.summation import recursive_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
@@ -57,7 +58,7 @@ def naive_softmax(ar: Arithmetic, x: Terms) -> Terms:
 
 
 @straight_line
-def softmax(ar: Arithmetic, x: Terms) -> Terms:
+def softmax(ar: Arithmetic, x: Terms, *, accumulator: Format | str | None = None) -> Terms:
     """Return ``exp(x[i] - m) / sum(exp(x - m))`` for every i.
 
     Parameters
@@ -65,7 +66,9 @@ def softmax(ar: Arithmetic, x: Terms) -> Terms:
     ar : Arithmetic
         Any arithmetic.
     x : tuple of n values
-        Finite.
+        Finite, or some -infinity: they get 0, as if they were not there.
+    accumulator : Format or str, optional
+        Format of the sum of exponentials, see `reductions`.
 
     Returns
     -------
@@ -80,8 +83,40 @@ def softmax(ar: Arithmetic, x: Terms) -> Terms:
     Anal. 41(4), 2021.
     """
     _, _, parts = _shifted(ar, x)
-    total = recursive_sum(ar, parts)
+    wide, terms = in_accumulator(ar, accumulator, parts)
+    total = of_values(ar, wide, recursive_sum(wide, terms))
     return tuple(ar.div(part, total) for part in parts)
+
+
+@straight_line
+def softmax_gradient(
+    ar: Arithmetic, probabilities: Terms, upstream: Terms, *, accumulator: Format | str | None = None
+) -> Terms:
+    """Return ``p[i] (g[i] - sum(p g))`` for every i: the gradient of ``sum(g softmax(x))`` by the scores x.
+
+    Parameters
+    ----------
+    ar : Arithmetic
+        Any arithmetic.
+    probabilities, upstream : tuples of n values
+        The softmax p of the scores, and g.
+    accumulator : Format or str, optional
+        Format of the sum of products, see `reductions`.
+
+    Returns
+    -------
+    tuple of n values
+        The difference cancels where g[i] is near the mean of g by p, which is itself off by up to n u times
+        the mean of the magnitudes. Elsewhere the error is a few u.
+
+    References
+    ----------
+    The chain rule, on the definition of softmax.
+    """
+    check_tuples(probabilities=probabilities, upstream=upstream)
+    wide, weights, given = in_accumulator(ar, accumulator, probabilities, upstream)
+    shared = of_values(ar, wide, recursive_dot(wide, weights, given))
+    return tuple(ar.mul(p, ar.sub(g, shared)) for p, g in zip(probabilities, upstream, strict=True))
 
 
 @straight_line
@@ -110,7 +145,7 @@ def naive_log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
 
 
 @straight_line
-def log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
+def log_sum_exp(ar: Arithmetic, x: Terms, *, accumulator: Format | str | None = None) -> Value:
     """Return ``m + log(sum(exp(x - m)))``.
 
     Parameters
@@ -119,6 +154,8 @@ def log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
         Any arithmetic.
     x : tuple of n values
         Finite.
+    accumulator : Format or str, optional
+        Format of the sum of exponentials, its logarithm and the last sum, see `reductions`.
 
     Returns
     -------
@@ -131,11 +168,12 @@ def log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
     Blanchard, D. Higham, N. Higham, IMA J. Numer. Anal. 41(4), 2021.
     """
     top, _, parts = _shifted(ar, x)
-    return ar.add(top, ar.log(recursive_sum(ar, parts)))
+    wide, terms, (top,) = in_accumulator(ar, accumulator, parts, (top,))
+    return of_values(ar, wide, wide.add(top, wide.log(recursive_sum(wide, terms))))
 
 
 @straight_line
-def log_softmax(ar: Arithmetic, x: Terms) -> Terms:
+def log_softmax(ar: Arithmetic, x: Terms, *, accumulator: Format | str | None = None) -> Terms:
     """Return ``x[i] - m - log(sum(exp(x - m)))`` for every i.
 
     Parameters
@@ -144,6 +182,8 @@ def log_softmax(ar: Arithmetic, x: Terms) -> Terms:
         Any arithmetic.
     x : tuple of n values
         Finite.
+    accumulator : Format or str, optional
+        Format of the sum of exponentials and its logarithm, see `reductions`.
 
     Returns
     -------
@@ -156,12 +196,15 @@ def log_softmax(ar: Arithmetic, x: Terms) -> Terms:
     The bound adds up the errors of the steps, as Blanchard, D. Higham, N. Higham, 2021, do for log-sum-exp.
     """
     _, below, parts = _shifted(ar, x)
-    shift = ar.log(recursive_sum(ar, parts))
+    wide, terms = in_accumulator(ar, accumulator, parts)
+    shift = of_values(ar, wide, wide.log(recursive_sum(wide, terms)))
     return tuple(ar.sub(value, shift) for value in below)
 
 
 @straight_line
-def cross_entropy(ar: Arithmetic, logits: Terms, targets: Terms) -> Value:
+def cross_entropy(
+    ar: Arithmetic, logits: Terms, targets: Terms, *, accumulator: Format | str | None = None
+) -> Value:
     """Return ``-sum(targets[i] log_softmax(logits)[i])``.
 
     Parameters
@@ -170,6 +213,8 @@ def cross_entropy(ar: Arithmetic, logits: Terms, targets: Terms) -> Value:
         Any arithmetic.
     logits, targets : tuples of n values
         Scores, and probabilities: one of them 1 and the others 0, or any that add up to 1.
+    accumulator : Format or str, optional
+        Format of both sums and the logarithm, see `reductions`.
 
     Returns
     -------
@@ -181,11 +226,15 @@ def cross_entropy(ar: Arithmetic, logits: Terms, targets: Terms) -> Value:
     Goodfellow, Bengio, Courville, Deep Learning, 2016, section 6.2.
     """
     check_tuples(logits=logits, targets=targets)
-    return ar.neg(recursive_dot(ar, targets, log_softmax(ar, logits)))
+    found = log_softmax(ar, logits, accumulator=accumulator)
+    wide, found, targets = in_accumulator(ar, accumulator, found, targets)
+    return of_values(ar, wide, wide.neg(recursive_dot(wide, targets, found)))
 
 
 @straight_line
-def cross_entropy_gradient(ar: Arithmetic, logits: Terms, targets: Terms) -> Terms:
+def cross_entropy_gradient(
+    ar: Arithmetic, logits: Terms, targets: Terms, *, accumulator: Format | str | None = None
+) -> Terms:
     """Return ``softmax(logits)[i] - targets[i]`` for every i: the gradient by the scores.
 
     Parameters
@@ -194,6 +243,8 @@ def cross_entropy_gradient(ar: Arithmetic, logits: Terms, targets: Terms) -> Ter
         Any arithmetic.
     logits, targets : tuples of n values
         As for `cross_entropy`; the targets add up to 1.
+    accumulator : Format or str, optional
+        Format of the sum of exponentials, see `reductions`.
 
     Returns
     -------
@@ -206,5 +257,5 @@ def cross_entropy_gradient(ar: Arithmetic, logits: Terms, targets: Terms) -> Ter
     Goodfellow, Bengio, Courville, Deep Learning, 2016, section 6.2.
     """
     check_tuples(logits=logits, targets=targets)
-    found = softmax(ar, logits)
+    found = softmax(ar, logits, accumulator=accumulator)
     return tuple(ar.sub(value, target) for value, target in zip(found, targets, strict=True))

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcfsim.functions.reductions import Terms, check_tuples, recursive_dot
+from mcfsim.formats import Format
+from mcfsim.functions.reductions import Terms, check_tuples, in_accumulator, of_values, recursive_dot
 from mcfsim.functions.statistics import mean
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
+_Wide = Format | str | None
 
-def _scaled(ar: Arithmetic, x: Terms, epsilon: Any) -> tuple[Value, Terms]:
+
+def _scaled(ar: Arithmetic, x: Terms, epsilon: Any, accumulator: _Wide) -> tuple[Value, Terms]:
     """Return the reciprocal root of the mean square plus epsilon, and x times it."""
-    square = ar.div(recursive_dot(ar, x, x), float(len(x)))
-    scale = ar.div(1.0, ar.sqrt(ar.add(square, epsilon)))
+    wide, terms = in_accumulator(ar, accumulator, x)
+    square = wide.div(recursive_dot(wide, terms, terms), float(len(x)))
+    scale = of_values(ar, wide, wide.div(1.0, wide.sqrt(wide.add(square, epsilon))))
     return scale, tuple(ar.mul(value, scale) for value in x)
 
 
-def _centered(ar: Arithmetic, x: Terms) -> Terms:
-    center = mean(ar, x)
+def _centered(ar: Arithmetic, x: Terms, accumulator: _Wide) -> Terms:
+    center = mean(ar, x, accumulator=accumulator)
     return tuple(ar.sub(value, center) for value in x)
 
 
 @straight_line
-def layer_norm(ar: Arithmetic, x: Terms, gain: Terms, bias: Terms, *, epsilon: Any = 1e-5) -> Terms:
+def layer_norm(
+    ar: Arithmetic, x: Terms, gain: Terms, bias: Terms, *, epsilon: Any = 1e-5, accumulator: _Wide = None
+) -> Terms:
     """Return ``gain (x - mean) / sqrt(variance + epsilon) + bias``, with the variance divided by n.
 
     Parameters
@@ -36,6 +42,8 @@ def layer_norm(ar: Arithmetic, x: Terms, gain: Terms, bias: Terms, *, epsilon: A
     x, gain, bias : tuples of n values
     epsilon : float or Fraction, optional
         A real scalar above zero.
+    accumulator : Format or str, optional
+        Format of mean, variance and the reciprocal deviation, see `reductions`.
 
     Returns
     -------
@@ -48,7 +56,7 @@ def layer_norm(ar: Arithmetic, x: Terms, gain: Terms, bias: Terms, *, epsilon: A
     Ba, Kiros, Hinton, Layer normalization, arXiv:1607.06450, 2016.
     """
     check_tuples(x=x, gain=gain, bias=bias)
-    _, normal = _scaled(ar, _centered(ar, x), epsilon)
+    _, normal = _scaled(ar, _centered(ar, x, accumulator), epsilon, accumulator)
     return tuple(
         ar.add(ar.mul(value, factor), shift) for value, factor, shift in zip(normal, gain, bias, strict=True)
     )
@@ -56,7 +64,13 @@ def layer_norm(ar: Arithmetic, x: Terms, gain: Terms, bias: Terms, *, epsilon: A
 
 @straight_line
 def layer_norm_gradient(
-    ar: Arithmetic, x: Terms, gain: Terms, upstream: Terms, *, epsilon: Any = 1e-5
+    ar: Arithmetic,
+    x: Terms,
+    gain: Terms,
+    upstream: Terms,
+    *,
+    epsilon: Any = 1e-5,
+    accumulator: _Wide = None,
 ) -> Terms:
     """Return the gradient by x of ``sum(upstream layer_norm(x, gain, bias))``.
 
@@ -69,6 +83,8 @@ def layer_norm_gradient(
     x, gain, upstream : tuples of n values
     epsilon : float or Fraction, optional
         That of `layer_norm`.
+    accumulator : Format or str, optional
+        Format of means, variance and the reciprocal deviation, see `reductions`.
 
     Returns
     -------
@@ -81,21 +97,24 @@ def layer_norm_gradient(
     The chain rule, on the formula of Ba, Kiros, Hinton, 2016.
     """
     check_tuples(x=x, gain=gain, upstream=upstream)
-    scale, normal = _scaled(ar, _centered(ar, x), epsilon)
-    given = _centered(ar, tuple(ar.mul(a, b) for a, b in zip(upstream, gain, strict=True)))
-    return _projected(ar, given, normal, scale)
+    scale, normal = _scaled(ar, _centered(ar, x, accumulator), epsilon, accumulator)
+    given = _centered(ar, tuple(ar.mul(a, b) for a, b in zip(upstream, gain, strict=True)), accumulator)
+    return _projected(ar, given, normal, scale, accumulator)
 
 
-def _projected(ar: Arithmetic, given: Terms, normal: Terms, scale: Value) -> Terms:
+def _projected(ar: Arithmetic, given: Terms, normal: Terms, scale: Value, accumulator: _Wide) -> Terms:
     """Return ``scale (given - normal mean(given normal))``."""
-    share = ar.div(recursive_dot(ar, given, normal), float(len(normal)))
+    wide, left, right = in_accumulator(ar, accumulator, given, normal)
+    share = of_values(ar, wide, wide.div(recursive_dot(wide, left, right), float(len(normal))))
     return tuple(
         ar.mul(scale, ar.sub(value, ar.mul(unit, share))) for value, unit in zip(given, normal, strict=True)
     )
 
 
 @straight_line
-def rms_norm(ar: Arithmetic, x: Terms, gain: Terms, *, epsilon: Any = 1e-5) -> Terms:
+def rms_norm(
+    ar: Arithmetic, x: Terms, gain: Terms, *, epsilon: Any = 1e-5, accumulator: _Wide = None
+) -> Terms:
     """Return ``gain x / sqrt(mean(x**2) + epsilon)``.
 
     Parameters
@@ -106,6 +125,8 @@ def rms_norm(ar: Arithmetic, x: Terms, gain: Terms, *, epsilon: Any = 1e-5) -> T
         Squares that overflow make all results zero.
     epsilon : float or Fraction, optional
         A real scalar above zero.
+    accumulator : Format or str, optional
+        Format of the mean square and its reciprocal root, see `reductions`.
 
     Returns
     -------
@@ -118,13 +139,19 @@ def rms_norm(ar: Arithmetic, x: Terms, gain: Terms, *, epsilon: Any = 1e-5) -> T
     Zhang, Sennrich, Root mean square layer normalization, NeurIPS 2019. The bound is that of its steps.
     """
     check_tuples(x=x, gain=gain)
-    _, normal = _scaled(ar, x, epsilon)
+    _, normal = _scaled(ar, x, epsilon, accumulator)
     return tuple(ar.mul(value, factor) for value, factor in zip(normal, gain, strict=True))
 
 
 @straight_line
 def rms_norm_gradient(
-    ar: Arithmetic, x: Terms, gain: Terms, upstream: Terms, *, epsilon: Any = 1e-5
+    ar: Arithmetic,
+    x: Terms,
+    gain: Terms,
+    upstream: Terms,
+    *,
+    epsilon: Any = 1e-5,
+    accumulator: _Wide = None,
 ) -> Terms:
     """Return the gradient by x of ``sum(upstream rms_norm(x, gain))``.
 
@@ -137,6 +164,8 @@ def rms_norm_gradient(
     x, gain, upstream : tuples of n values
     epsilon : float or Fraction, optional
         That of `rms_norm`.
+    accumulator : Format or str, optional
+        Format of means and the reciprocal root, see `reductions`.
 
     Returns
     -------
@@ -148,6 +177,6 @@ def rms_norm_gradient(
     The chain rule, on the formula of Zhang, Sennrich, 2019.
     """
     check_tuples(x=x, gain=gain, upstream=upstream)
-    scale, normal = _scaled(ar, x, epsilon)
+    scale, normal = _scaled(ar, x, epsilon, accumulator)
     given = tuple(ar.mul(a, b) for a, b in zip(upstream, gain, strict=True))
-    return _projected(ar, given, normal, scale)
+    return _projected(ar, given, normal, scale, accumulator)

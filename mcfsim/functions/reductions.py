@@ -3,6 +3,11 @@
 Terms are a tuple of values, as there. A tuple that is empty, or of another length than its partner, is a
 ValueError, and what is no tuple of values a TypeError; so it is in all files of this folder.
 
+Functions with an option `accumulator` compute what all values share (a sum or mean, its root or logarithm) in
+this second format, which needs the carrier of the arithmetic's. Where it meets the values it is rounded into
+their format. By default it is that format. With a second format, bounds hold with the u of this format for
+what is summed, and one u of the values' format besides.
+
 In the bounds, s is the exact sum of the n terms, S the sum of their magnitudes, ``u = 2**-p``, and
 ``gamma(k) = k u / (1 - k u)`` with k u < 1. They assume rounding to nearest, without overflow, and without
 underflow of products and quotients. "To first order" leaves out terms of order u**2. Operations are counted
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcfsim.formats import Format, get_format
 from mcfsim.multiword.shewchuk import check_parts
 from mcfsim.multiword.summation import recursive_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
@@ -35,6 +41,20 @@ def check_tuples(**given: Any) -> int:
         said = ", ".join(f"{name} has {length} values" for name, length in lengths.items())
         raise ValueError(f"{said}: they go together one by one")
     return next(iter(lengths.values()))
+
+
+def in_accumulator(ar: Arithmetic, accumulator: Format | str | None, *terms: Terms) -> tuple[Any, ...]:
+    """Return the arithmetic of an accumulator's format, or `ar` if it is None, and terms brought into it."""
+    if accumulator is None:
+        return ar, *terms
+    rounding: Any = ar.rounding  # None of an exact arithmetic, which is alike in every format
+    wide = ar.like(get_format(accumulator), rounding)
+    return wide, *(tuple(map(wide.round, x)) for x in terms)
+
+
+def of_values(ar: Arithmetic, wide: Arithmetic, x: Value) -> Value:
+    """Return a value of the accumulator's arithmetic in the format of the values."""
+    return x if wide is ar else ar.round(x)
 
 
 @straight_line

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from mcfsim.checks import check_int
-from mcfsim.functions.reductions import Terms, check_tuples
+from mcfsim.formats import Format
+from mcfsim.functions.reductions import Terms, check_tuples, in_accumulator, of_values
 from mcfsim.multiword import expansion
 from mcfsim.multiword.summation import recursive_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
 
 @straight_line
-def mean(ar: Arithmetic, x: Terms) -> Value:
+def mean(ar: Arithmetic, x: Terms, *, accumulator: Format | str | None = None) -> Value:
     """Return the sum of the terms, added one after another, divided by their number. n operations.
 
     Parameters
@@ -24,6 +25,8 @@ def mean(ar: Arithmetic, x: Terms) -> Value:
     ar : Arithmetic
         Any arithmetic.
     x : tuple of n values
+    accumulator : Format or str, optional
+        Format of sum and quotient, see `reductions`.
 
     Returns
     -------
@@ -36,7 +39,8 @@ def mean(ar: Arithmetic, x: Terms) -> Value:
     The sum: Jeannerod, Rump, SIAM J. Matrix Anal. Appl. 34(2), 2013.
     """
     n = check_tuples(x=x)
-    return ar.div(recursive_sum(ar, x), float(n))
+    wide, terms = in_accumulator(ar, accumulator, x)
+    return of_values(ar, wide, wide.div(recursive_sum(wide, terms), float(n)))
 
 
 def _degrees(x: Terms, correction: int) -> float:

@@ -222,10 +222,19 @@ CASES = {
     "cross_entropy_gradient": Case(
         lambda x, t: gradient(lambda y: entropy(y, t), x), (vec(4, -3, 3), TARGETS)
     ),
+    "softmax_gradient": Case(
+        lambda p, g: tuple(a * (b - dot(p, g)) for a, b in zip(p, g, strict=True)), (vec(5, 0, 0.5), vec(5))
+    ),
     "sigmoid": Case(lambda x: (1 + M.tanh(x / 2)) / 2, (Within(-6, 6),)),
     "softplus": Case(lambda x: M.log(1 + M.exp(x)), (Within(-6, 6),)),
     "gelu": Case(lambda x: x * M.erfc(-x * M.mpf(0.5**0.5)) / 2, (Within(-3, 3),)),
     "silu": Case(lambda x: x * (1 + M.tanh(x / 2)) / 2, (Within(-6, 6),)),
+    "silu_gradient": Case(
+        lambda x, up: gradient(lambda y: up * y[0] * (1 + M.tanh(y[0] / 2)) / 2, (x,))[0],
+        (Within(-6, 6), Within(-4, 4)),
+    ),
+    "squared_relu": Case(lambda x: x**2 if x > 0 else M.mpf(0), (Within(-4, 4),)),
+    "squared_relu_gradient": Case(lambda x, up: up * (x + abs(x)), PLANE),
     "layer_norm": Case(layer, (vec(5), vec(5), vec(5))),
     "layer_norm_gradient": Case(
         lambda x, g, up: gradient(lambda y: dot(up, layer(y, g, (0,) * 5)), x), (vec(5), vec(5), vec(5))

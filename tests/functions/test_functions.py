@@ -1,5 +1,7 @@
 """Functions in exact arithmetic against their definitions, on arrays against the oracle, and as programs."""
 
+from importlib.util import find_spec
+from inspect import signature
 from zlib import crc32
 
 import numpy as np
@@ -53,6 +55,34 @@ def test_on_arrays_it_has_the_bits_of_the_oracle(name, assert_same):
     alone = [flat(RUN[name](oracle, *element(operands, i), **case.options)) for i in range(4)]
     for mine, other in zip(found, zip(*alone, strict=True), strict=True):
         assert_same(mine, np.float32(other))
+
+
+ACCUMULATED = [name for name in CASES if "accumulator" in signature(RUN[name]).parameters]
+
+
+@pytest.mark.parametrize("name", ACCUMULATED)
+def test_what_all_values_share_is_computed_in_the_accumulator(name, assert_same):
+    """By the oracle's bits, compiled or not; in a shorter accumulator they are others."""
+    case, fmt = CASES[name], mcf.get_format("bfloat16")
+    operands, alone = drawn(case.operands, "bfloat16", 12, seed=2), {}
+    for accumulator in ("float32", "float8_e5m2", "bfloat16", None):
+        elements = [element(operands, i) for i in range(12)]
+        found = [flat(RUN[name](OracleArithmetic(fmt), *x, accumulator=accumulator)) for x in elements]
+        alone[accumulator] = np.float32([*zip(*found, strict=True)])
+    assert_same(alone["bfloat16"], alone[None])
+    for accumulator, right in alone.items():
+        assert accumulator in ("bfloat16", None) or (right != alone[None]).any()
+        found = RUN[name](mcf.arithmetic(fmt), *operands, accumulator=accumulator)
+        assert_same(np.stack(flat(found)), right)
+    if find_spec("llvmlite"):  # which has no logarithm of long formats
+        ar = mcf.arithmetic(fmt, compiled=True)
+        found = RUN[name](ar, *operands, accumulator="float8_e5m2")
+        assert_same(np.stack(flat(found)), alone["float8_e5m2"])
+
+
+def test_an_accumulator_is_a_known_format():
+    with pytest.raises(ValueError, match="unknown format 'float33'"):
+        functions.softmax(mcf.arithmetic("bfloat16"), (1.0, 2.0), accumulator="float33")
 
 
 @pytest.mark.parametrize("name", TRIED)

@@ -71,7 +71,7 @@ def test_what_all_values_share_is_computed_in_the_accumulator(name, assert_same)
         alone[accumulator] = np.float32([*zip(*found, strict=True)])
     assert_same(alone["bfloat16"], alone[None])
     for accumulator, right in alone.items():
-        assert accumulator in ("bfloat16", None) or (right != alone[None]).any()
+        assert accumulator != "float8_e5m2" or (right != alone[None]).any()
         found = RUN[name](mcf.arithmetic(fmt), *operands, accumulator=accumulator)
         assert_same(np.stack(flat(found)), right)
     if find_spec("llvmlite"):  # which has no logarithm of long formats

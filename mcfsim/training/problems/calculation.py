@@ -1,9 +1,11 @@
-"""Array operations of a network: in binary64, or with every result rounded into a format."""
+"""What a network computes in: the format of its elements, and the accumulators of its sums, as data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,12 @@ from mcfsim.checks import hint
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds
 from mcfsim.products import Accumulator, Products, matmul
+from mcfsim.rounding import Rounding
 
 Array = NDArray[Any]
+
+#: Matrix products by NumPy's library: fast, and with other last digits on another machine.
+BLAS = "blas"
 
 
 class Sums(StrEnum):
@@ -27,80 +33,191 @@ class Sums(StrEnum):
     ONCE = "once"
     EACH = "each"
 
+    @classmethod
+    def of(cls, given: Sums | str) -> Sums:
+        """Return the member of this name, or raise ValueError."""
+        if given not in tuple(cls):
+            raise ValueError(f"unknown sums {given!r}{hint(str(given), cls)}; allowed: {', '.join(cls)}")
+        return cls(given)
 
+    def accumulator(self, fmt: Format | str) -> Accumulator:
+        """Return the accumulator of a format that rounds so."""
+        if self is Sums.ONCE:
+            return Accumulator(get_format(fmt), block=None)
+        return Accumulator(get_format(fmt), block=1, products=Products.ROUNDED)
+
+
+def _exact_in_float32() -> Accumulator:
+    return Accumulator(get_format("float32"), block=None)
+
+
+@dataclass(frozen=True)
 class Calculation:
-    """Array operations that round every result into one format, to nearest even.
+    """Array operations that round every result into one format, to nearest even, and their accumulators.
 
     Parameters
     ----------
-    fmt : Format or str or None
-        The format; float32 must hold its values. None computes in binary64, by NumPy alone.
-    sums : {"once", "each"}, optional
-        See `Sums`; in binary64 NumPy decides.
-
-    Attributes
-    ----------
-    format : Format or None
-        The format.
-    sums : Sums
-        How sums are rounded.
+    format : Format or str or None
+        The format of elements; float32 must hold its values. None computes in binary64, by NumPy alone.
+    reductions : Format or str, optional
+        The format of what the elements of a row share, such as a sum of exponentials or a mean square. It is
+        one that float32 holds; see `mcfsim.functions.reductions`.
+    products : Accumulator or "blas", optional
+        How matrix products are summed, to nearest even, before they are rounded into the format of elements.
+        By default the exact sum is rounded to float32. ``"blas"`` multiplies in float32 by NumPy's library:
+        some twenty times as fast, and the last digits depend on machine, library and number of threads.
 
     Raises
     ------
+    TypeError
+        If `products` is neither.
     ValueError
-        If a name is unknown.
+        If a name is unknown, a format's name means another one, or an accumulator rounds otherwise.
     UnsupportedFormatError
-        If float32 does not hold the format.
+        If float32 does not hold a format.
 
     Notes
     -----
     Overflow follows IEEE 754: it gives an infinity, or NaN in a format without infinities; posits and grids
-    saturate. NaN stays NaN. The exponential is computed in binary64, where its last bit may depend on the
-    processor, and then rounded.
+    saturate. NaN stays NaN. Elementary functions are correctly rounded, but in binary64, where they are
+    NumPy's.
     """
 
-    def __init__(self, fmt: Format | str | None, sums: Sums | str = Sums.ONCE) -> None:
-        self.format = None if fmt is None else get_format(fmt)
-        if sums not in tuple(Sums):
-            raise ValueError(f"unknown sums {sums!r}{hint(str(sums), Sums)}; allowed: {', '.join(Sums)}")
-        self.sums = Sums(sums)
-        if self.format is None:
-            self._ar: Any = arithmetic("float64", backend="native")
-            return
-        if not holds(FLOAT32, self.format):
-            raise UnsupportedFormatError(
-                f"{self.format} has numbers that float32, which gradients are handed on in, does not hold"
-            )
-        self._ar = arithmetic(self.format)
-        self._accumulator = (
-            Accumulator(self.format, block=None)
-            if self.sums is Sums.ONCE
-            else Accumulator(self.format, block=1, products=Products.ROUNDED)
-        )
+    format: Format | str | None
+    reductions: Format | str = "float32"
+    products: Accumulator | str = field(default_factory=_exact_in_float32)
 
+    def __post_init__(self) -> None:
+        for name in ("format", "reductions"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, fmt := known(given))
+                if not holds(FLOAT32, fmt):
+                    raise UnsupportedFormatError(
+                        f"{fmt} has numbers that float32, which gradients are handed on in, does not hold"
+                    )
+        if isinstance(self.products, Accumulator):
+            known(self.products.format)
+            if self.products.rounding != Rounding():
+                raise ValueError(
+                    f"products are summed to nearest even, with gradual underflow and the overflow of IEEE "
+                    f"754, not {self.products.rounding}"
+                )
+        elif self.products != BLAS:
+            raise TypeError(f"products must be an Accumulator or {BLAS!r}, not {self.products!r}")
+        made = arithmetic("float64", backend="native") if self.format is None else arithmetic(self.format)
+        object.__setattr__(self, "ar", made)
+
+    #: The arithmetic of the elements.
+    ar: Any = field(init=False, repr=False, compare=False)
+
+    # -- as data ------------------------------------------------------------------------------------------
+    @classmethod
+    def of(cls, given: Calculation | Mapping[str, Any] | str | None) -> Self | None:
+        """Return a calculation given as such, as data, or in text; None for None.
+
+        Parameters
+        ----------
+        given : Calculation or mapping or str or None
+            Data are those of `settings`. A text has up to four entries: the formats of elements, reductions
+            and accumulators of products, and the number of products in a block, or ``all``:
+            ``"bfloat16,float32,float32,16"``. The third may be ``blas``, and is then the last.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it is none of these, or an entry is out of range.
+        """
+        if given is None or isinstance(given, cls):
+            return given
+        if isinstance(given, str):
+            entries = [entry.strip() for entry in given.split(",")]
+            blas = entries[2:3] == [BLAS]
+            if len(entries) > 4 - blas or "" in entries:
+                raise ValueError(
+                    "a calculation in text is the format of elements, then that of reductions, then blas or "
+                    "the format of products and how many make a block, as 'bfloat16,float32,float32,16', not "
+                    f"{given!r}"
+                )
+            more: dict[str, Any] = dict(zip(("reductions", "products"), entries[1:3], strict=False))
+            if "products" in more and not blas:
+                block = _block(entries[3]) if entries[3:] else None
+                more["products"] = Accumulator(get_format(entries[2]), block=block)
+            return cls(entries[0], **more)
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"a calculation is a Calculation, its data, or a text as 'bfloat16,float32', not {given!r}"
+            )
+        names = {item.name for item in fields(cls) if item.init}
+        if given.keys() != names:
+            raise ValueError(f"data of a calculation have the entries {sorted(names)}, not {sorted(given)}")
+        products = given["products"]
+        if isinstance(products, Mapping):
+            products = Accumulator(**products)
+        return cls(**{**given, "products": products})
+
+    def settings(self) -> dict[str, Any]:
+        """Return JSON-able data, of which `of` makes an equal calculation."""
+        products: Any = self.products
+        if isinstance(products, Accumulator):
+            names = ("format", "block", "order", "lanes", "products")
+            products = {name: _plain(getattr(products, name)) for name in names}
+        return {"format": _plain(self.format), "reductions": _plain(self.reductions), "products": products}
+
+    # -- operations ---------------------------------------------------------------------------------------
     def round(self, x: Array) -> Array:
         """Return numbers rounded into the format."""
-        rounded: Array = self._ar.round(x)
+        rounded: Array = self.ar.round(x)
         return rounded
 
     def product(self, a: Array, b: Array, added: Array | None = None) -> Array:
         """Return ``a @ b``, or ``added + a @ b`` with `added` as the first term of each sum."""
         if self.format is None:
             return a @ b if added is None else a @ b + added
-        product: Array = matmul(a, b, self._accumulator, c=added)
-        return product
+        if isinstance(self.products, Accumulator):
+            out = None if self.products.format == self.format else self.format
+            product: Array = matmul(a, b, self.products, c=added, out_format=out)
+            return product
+        with np.errstate(all="ignore"):
+            multiplied = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
+            return self.round(multiplied if added is None else multiplied + added)
 
     def sub(self, a: Array, b: Array) -> Array:
         """Return ``a - b``; the operands' shapes broadcast."""
-        difference: Array = self._ar.sub(*np.broadcast_arrays(a, b))
+        difference: Array = self.ar.sub(*np.broadcast_arrays(a, b))
         return difference
 
     def div(self, a: Array, b: Array | int) -> Array:
         """Return ``a / b``; the operands' shapes broadcast."""
         divisor = b if isinstance(b, int) else np.broadcast_to(b, a.shape)
-        quotient: Array = self._ar.div(a, divisor)
+        quotient: Array = self.ar.div(a, divisor)
         return quotient
 
     def exp(self, a: Array) -> Array:
         """Return the exponential of each element."""
-        return self.round(np.exp(a.astype(np.float64)))
+        exponential: Array = np.exp(a.astype(np.float64)) if self.format is None else self.ar.exp(a)
+        return exponential
+
+
+def known(fmt: Format | str) -> Format:
+    """Return a format; raise ValueError if its name means another one."""
+    found = get_format(fmt)
+    try:
+        same = get_format(found.name) == found
+    except ValueError:
+        same = False
+    if not same:
+        raise ValueError(f"{found!r} is not what its name means, by which a run's settings keep it")
+    return found
+
+
+def _plain(x: Any) -> Any:
+    """Return a name for a format or an enumerated choice, and anything else as it is."""
+    return str(x) if isinstance(x, StrEnum) else getattr(x, "name", x)
+
+
+def _block(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"a block of products is a number, or all, not {text!r}")
+    return int(text)

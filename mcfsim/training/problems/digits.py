@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import Format
 from mcfsim.training.problems._transformer import cross_entropy
 from mcfsim.training.problems.base import (
     DataStream,
@@ -20,7 +20,7 @@ from mcfsim.training.problems.base import (
     generator,
     labelled,
 )
-from mcfsim.training.problems.calculation import Array, Calculation, Sums
+from mcfsim.training.problems.calculation import Array, Calculation, Sums, known
 
 PIXELS, CLASSES = 64, 10
 
@@ -82,12 +82,13 @@ class Digits(DescribedProblem):
         self.batch = check_size("batch", batch)
         if format is None and loss_format is not None:
             raise ValueError(f"loss_format = {loss_format} needs a format of forward and backward pass, too")
-        self.calculation = Calculation(_known(format), sums)
-        self.loss = Calculation(_known(loss_format), sums) if loss_format is not None else self.calculation
+        sums = Sums.of(sums)
+        self.calculation = _calculation(format, sums)
+        self.loss = self.calculation if loss_format is None else _calculation(loss_format, sums)
         # Formats are kept by their names.
-        self.format = None if format is None else get_format(format).name
-        self.loss_format = None if loss_format is None else get_format(loss_format).name
-        self.sums = str(self.calculation.sums)
+        self.format = None if format is None else known(format).name
+        self.loss_format = None if loss_format is None else known(loss_format).name
+        self.sums = str(sums)
         # Weights and their gradients, and the intermediate results of a batch.
         check_memory(f"hidden = {hidden}", 2 * (PIXELS + CLASSES) * hidden + 3 * batch * hidden)
         self.shapes = {
@@ -167,15 +168,6 @@ def _mean_loss(scores: Array, labels: Array) -> float:
     return cross_entropy(scores.astype(np.float64), labels)[0]
 
 
-def _known(fmt: Format | str | None) -> Format | None:
-    """Return the format, or None; raise ValueError if its name means another format."""
-    if fmt is None:
-        return None
-    found = get_format(fmt)
-    try:
-        same = get_format(found.name) == found
-    except ValueError:
-        same = False
-    if not same:
-        raise ValueError(f"{found!r} is not what its name means, by which a run's settings keep it")
-    return found
+def _calculation(fmt: Format | str | None, sums: Sums) -> Calculation:
+    """Return a calculation with all sums in its one format."""
+    return Calculation(None) if fmt is None else Calculation(fmt, fmt, sums.accumulator(known(fmt)))

@@ -20,10 +20,11 @@ from mcfsim.formats import Format
 from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.decided_values import decided_values
 from mcfsim.kernels.element.calls import Calls
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.elementary import function_entry, nearest_values, odd_values
+from mcfsim.kernels.elementary import function_entry, nearest_values
 from mcfsim.kernels.operation_plan import SELECTING, Way, plan, refusal
 from mcfsim.kernels.real_numbers import (
     Scalars,
@@ -325,7 +326,7 @@ class BlockArithmetic(Forwarding):
             return nearest_values(name, a)
         if self.rounding.underflow is Underflow.FLUSH_INPUTS:
             a = np.where(np.abs(a) < float(self.format.smallest_normal), np.copysign(a.dtype.type(0), a), a)
-        y = odd_values(name, a, self.format)
+        y = decided_values(name, a, self.format, self.format.precision + self.rounding.guard_bits)
         self._wide_kernel(y, y, self._words(a.size, self.start))
         return y.astype(self.carrier, copy=False)
 

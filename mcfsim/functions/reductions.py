@@ -4,9 +4,9 @@ Terms are a tuple of values, as there. A tuple that is empty, or of another leng
 ValueError, and what is no tuple of values a TypeError; so it is in all files of this folder.
 
 Functions with an option `accumulator` compute what all values share (a sum or mean, its root or logarithm) in
-this second format, which needs the carrier of the arithmetic's. Where it meets the values it is rounded into
-their format. By default it is that format. With a second format, bounds hold with the u of this format for
-what is summed, and one u of the values' format besides.
+this second format, which needs the carrier of the arithmetic's. Values are rounded into it first; where what
+they share meets them, it is rounded into their format. By default both formats are the same. With two, bounds
+hold with the u of the accumulator for what it computes, and one u of the values' format besides.
 
 In the bounds, s is the exact sum of the n terms, S the sum of their magnitudes, ``u = 2**-p``, and
 ``gamma(k) = k u / (1 - k u)`` with k u < 1. They assume rounding to nearest, without overflow, and without

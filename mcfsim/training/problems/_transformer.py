@@ -8,7 +8,7 @@ if an operand is not needed again. So a backward pass may overwrite its argument
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -237,3 +237,65 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Callable[[], Ar
         return dlogits
 
     return float(loss), backward
+
+
+#: The product of a linear layer: of activations, one row a token, and a matrix, for the layer of this name.
+Multiplier = Callable[[Array, Array, str], tuple[Array, BackPair]]
+
+
+class Pieces:
+    """The pieces of a transformer as one object, which another way of computing may replace.
+
+    Parameters
+    ----------
+    multiplier : callable, optional
+        ``multiplier(x, weight, name)`` returns ``x @ weight`` and its backward pass, with `weight` of shape
+        (inputs, outputs) and the name of its tensor. By default NumPy multiplies.
+    """
+
+    def __init__(self, multiplier: Multiplier | None = None) -> None:
+        self.multiplier: Multiplier = multiplier or (lambda x, weight, name: matmul(x, weight))
+
+    def linear(self, x: Array, weight: Array, name: str) -> tuple[Array, BackPair]:
+        """Return the product of a linear layer: all such products are made here."""
+        return self.multiplier(x, weight, name)
+
+    def entered(self, parameters: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the parameters as they are computed with."""
+        return parameters
+
+    def add(self, x: Array, change: Array) -> Array:
+        """Return ``x + change``, which may overwrite x."""
+        x += change
+        return x
+
+    def total(self, x: Array) -> Array:
+        """Return the sum along the first axis."""
+        summed: Array = x.sum(axis=0)
+        return summed
+
+    def rms_norm(self, x: Array, gain: Array) -> tuple[Array, BackPair]:
+        """See `rms_norm`."""
+        return rms_norm(x, gain)
+
+    def squared_relu(self, x: Array) -> tuple[Array, Back]:
+        """See `squared_relu`."""
+        return squared_relu(x)
+
+    def gated_silu(self, x: Array) -> tuple[Array, Back]:
+        """See `gated_silu`."""
+        return gated_silu(x)
+
+    def causal_attention(
+        self, qkv: Array, sequences: int, heads: int, angles: Array | None = None
+    ) -> tuple[Array, Back]:
+        """See `causal_attention`."""
+        return causal_attention(qkv, sequences, heads, angles)
+
+    def embedding(self, tokens: Array, table: Array) -> tuple[Array, Back]:
+        """See `embedding`."""
+        return embedding(tokens, table)
+
+    def cross_entropy(self, logits: Array, targets: Array) -> tuple[float, Callable[[], Array]]:
+        """See `cross_entropy`."""
+        return cross_entropy(logits, targets)

@@ -15,16 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.training.problems._transformer import (
-    Array,
-    as_integers,
-    causal_attention,
-    cross_entropy,
-    embedding,
-    matmul,
-    rms_norm,
-    squared_relu,
-)
+from mcfsim.training.problems._rounded_transformer import RoundedPieces
+from mcfsim.training.problems._transformer import Array, Pieces, as_integers
 from mcfsim.training.problems.base import (
     DataStream,
     DescribedProblem,
@@ -35,6 +27,7 @@ from mcfsim.training.problems.base import (
     check_tensors,
     generator,
 )
+from mcfsim.training.problems.calculation import Calculation
 
 # -- text to train on -------------------------------------------------------------------------------------
 Bytes = NDArray[np.uint8]
@@ -170,6 +163,12 @@ class LanguageModel(DescribedProblem):
     activation_bits : int, optional
         If not 0, the activations that the layers' matrices multiply are rounded to integers of so many bits,
         2 to 16, with one scale per token; gradients pass unchanged. The head's input is not rounded.
+    calculation : Calculation or mapping or str, optional
+        A format, with infinities, into which every result of forward and backward pass is rounded, parameters
+        first, and accumulators of reductions and matrix products: as such, as data or in text
+        (``"bfloat16"``, ``"float16,float32,blas"``), see
+        `mcfsim.training.problems.calculation.Calculation.of`. The bits are the same on every machine, unless
+        ``blas`` multiplies. By default nothing is rounded but by NumPy.
     """
 
     name = "language-model"
@@ -184,6 +183,7 @@ class LanguageModel(DescribedProblem):
         context: int = 64,
         batch: int = 16,
         activation_bits: int = 0,
+        calculation: Calculation | Mapping[str, Any] | str | None = None,
     ) -> None:
         self.layers = check_size("layers", layers)
         self.width = check_size("width", width)
@@ -193,6 +193,14 @@ class LanguageModel(DescribedProblem):
         self.activation_bits = check_size("activation_bits", activation_bits, least=0)
         if activation_bits not in (0, *range(2, 17)):
             raise ValueError(f"activation_bits = {activation_bits} must be 2 to 16, or 0 for no rounding")
+        self.calculation = Calculation.of(calculation)
+        if self.calculation is not None:
+            if not getattr(self.calculation.format, "has_infinity", False):
+                raise ValueError(
+                    f"calculation in {self.calculation.format}: attention needs a format with infinities"
+                )
+            if activation_bits:
+                raise ValueError(f"activation_bits = {activation_bits} and a calculation exclude each other")
         if width % heads:
             raise ValueError(f"heads = {heads} must divide width = {width}")
         if not isinstance(corpus, Corpus | None):
@@ -230,6 +238,10 @@ class LanguageModel(DescribedProblem):
         found = super().settings() | {"corpus": self.corpus.settings()}
         if not self.activation_bits:
             del found["activation_bits"]
+        if self.calculation is None:
+            del found["calculation"]
+        else:
+            found["calculation"] = self.calculation.settings()
         return found
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
@@ -257,21 +269,22 @@ class LanguageModel(DescribedProblem):
     def loss_and_gradient(self, parameters: Tensors, step: int, seed: int) -> LossAndGradient:
         """Return the mean loss over the batch of (seed, step), and its gradient."""
         check_tensors(parameters, self.shapes, np.float32, np.float64)
-        windows = self.training_batch(step, seed)
-        logits, back = self._forward(parameters, windows[:, :-1])
-        loss, loss_back = cross_entropy(logits, windows[:, 1:].ravel())
-        return loss, back(loss_back())
+        windows, pieces = self.training_batch(step, seed), self._pieces()
+        logits, back = self._forward(pieces, parameters, windows[:, :-1])
+        loss, loss_back = pieces.cross_entropy(logits, windows[:, 1:].ravel())
+        gradients = back(loss_back())
+        return loss, {name: x.astype(parameters[name].dtype, copy=False) for name, x in gradients.items()}
 
     @np.errstate(over="ignore", invalid="ignore")
     def validation_loss(self, parameters: Tensors) -> float:
         """Return the mean loss over 16 batches of evenly spaced held-out windows, always the same."""
         check_tensors(parameters, self.shapes, np.float32, np.float64)
         windows = self.corpus.validation_windows(VALIDATION_BATCHES * self.batch, self.context + 1)
-        losses = []
+        losses, pieces = [], self._pieces()
         for start in range(0, len(windows), self.batch):
             batch = windows[start : start + self.batch]
-            logits, _ = self._forward(parameters, batch[:, :-1])
-            losses.append(cross_entropy(logits, batch[:, 1:].ravel())[0])
+            logits, _ = self._forward(pieces, parameters, batch[:, :-1])
+            losses.append(pieces.cross_entropy(logits, batch[:, 1:].ravel())[0])
         return math.fsum(losses) / len(losses)
 
     def logits(self, parameters: Tensors, tokens: NDArray[np.uint8]) -> Array:
@@ -287,61 +300,73 @@ class LanguageModel(DescribedProblem):
         check_tensors(parameters, self.shapes, np.float32, np.float64)
         if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
             raise ValueError(f"tokens must be rows of 1 to {self.context} bytes, not of shape {tokens.shape}")
-        return self._forward(parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
+        return self._forward(self._pieces(), parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
+
+    def _pieces(self) -> Pieces:
+        """Return what forward and backward pass are made of."""
+        return Pieces() if self.calculation is None else RoundedPieces(self.calculation)
 
     def _forward(
-        self, parameters: Tensors, tokens: NDArray[np.uint8]
+        self, pieces: Pieces, given: Tensors, tokens: NDArray[np.uint8]
     ) -> tuple[Array, Callable[[Array], dict[str, Array]]]:
         """Return the logits, one row per token, and the function from their gradient to the parameters'."""
         sequences, length = tokens.shape
+        parameters = pieces.entered(given)
         table = parameters["embedding"]
-        stream, embedding_back = embedding(tokens.ravel(), table)
+        stream, embedding_back = pieces.embedding(tokens.ravel(), table)
         if "positions" in self.shapes:
             by_sequence = stream.reshape(sequences, length, self.width)
-            by_sequence += parameters["positions"][:length]
+            stream = pieces.add(by_sequence, parameters["positions"][:length]).reshape(stream.shape)
 
         backs: list[BranchBack] = []
         for layer in range(self.layers):
-            for kind, middle in self._middles(sequences, length).items():
-                change, back = self._branch(parameters, layer, kind, stream, middle)
-                stream += change
+            for kind, middle in self._middles(pieces, sequences, length).items():
+                change, back = self._branch(pieces, parameters, layer, kind, stream, middle)
+                stream = pieces.add(stream, change)
                 backs.append(back)
-        normal, norm_back = rms_norm(stream, parameters["gain"])
-        logits, head_back = matmul(normal, parameters.get("head", table).T)
+        normal, norm_back = pieces.rms_norm(stream, parameters["gain"])
+        head = "head" if "head" in self.shapes else "embedding"
+        logits, head_back = pieces.linear(normal, parameters[head].T, head)
 
         def backward(dlogits: Array) -> dict[str, Array]:
             gradients: dict[str, Array] = {}
             dnormal, dhead = head_back(dlogits)
             dstream, gradients["gain"] = norm_back(dnormal)
             for back in reversed(backs):
-                dstream += back(dstream, gradients)
+                dstream = pieces.add(dstream, back(dstream, gradients))
             if "positions" in self.shapes:
                 dpositions = np.zeros_like(parameters["positions"])
-                dpositions[:length] = dstream.reshape(sequences, length, self.width).sum(axis=0)
+                dpositions[:length] = pieces.total(dstream.reshape(sequences, length, self.width))
                 gradients["positions"] = dpositions
             gradients["embedding"] = embedding_back(dstream)
             if "head" in self.shapes:
                 gradients["head"] = np.ascontiguousarray(dhead.T)
             else:
-                gradients["embedding"] = gradients["embedding"] + dhead.T
+                gradients["embedding"] = pieces.add(gradients["embedding"], dhead.T)
             return {name: gradients[name] for name in self.shapes}
 
         return logits, backward
 
-    def _middles(self, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
+    def _middles(self, pieces: Pieces, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
         """Return the function between the two matrices of each branch, for a batch of this shape."""
-        attention = partial(causal_attention, sequences=sequences, heads=self.heads)
-        return {"attention": attention, "mlp": squared_relu}
+        attention = partial(pieces.causal_attention, sequences=sequences, heads=self.heads)
+        return {"attention": attention, "mlp": pieces.squared_relu}
 
     def _branch(
-        self, parameters: Tensors, layer: int, kind: str, stream: Array, middle: Callable[[Array], Any]
+        self,
+        pieces: Pieces,
+        parameters: Tensors,
+        layer: int,
+        kind: str,
+        stream: Array,
+        middle: Callable[[Array], Any],
     ) -> tuple[Array, BranchBack]:
         """Return a branch's change of the stream: a matrix, a function between, and another matrix."""
         gain, into, out = (f"layer{layer}.{kind}.{name}" for name in _BRANCHES[kind])
-        normal, norm_back = rms_norm(stream, parameters[gain])
-        inside, into_back = matmul(self._multiplied(normal), parameters[into])
+        normal, norm_back = pieces.rms_norm(stream, parameters[gain])
+        inside, into_back = pieces.linear(self._multiplied(normal), parameters[into], into)
         mixed, mix_back = middle(inside)
-        change, out_back = matmul(self._multiplied(mixed), parameters[out])
+        change, out_back = pieces.linear(self._multiplied(mixed), parameters[out], out)
 
         def backward(dchange: Array, gradients: dict[str, Array]) -> Array:
             dmixed, gradients[out] = out_back(dchange)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from mcfsim.training.problems._transformer import Array, causal_attention, gated_silu
+from mcfsim.training.problems._transformer import Array, Pieces
 from mcfsim.training.problems.language_model import VOCABULARY, LanguageModel
 
 #: The longest period of the rotary angles, in tokens over 2 pi.
@@ -24,7 +24,7 @@ class Llama(LanguageModel):
 
     Parameters
     ----------
-    corpus, layers, width, heads, context, batch, activation_bits
+    corpus, layers, width, heads, context, batch, activation_bits, calculation
         As for `LanguageModel`; ``width / heads`` must be even.
 
     References
@@ -46,8 +46,18 @@ class Llama(LanguageModel):
             shapes[f"layer{layer}.mlp.down"] = (hidden, width)
         return {**shapes, "head": (VOCABULARY, width)}
 
-    def _middles(self, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
+    def _middles(self, pieces: Pieces, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
         half = self.width // self.heads // 2
-        angles = np.arange(length)[:, None] * LONGEST ** (-np.arange(half) / half)
-        attention = partial(causal_attention, sequences=sequences, heads=self.heads, angles=angles)
-        return {"attention": attention, "mlp": gated_silu}
+        powers = LONGEST ** (-np.arange(half) / half) if self.calculation is None else _powers(half)
+        angles = np.arange(length)[:, None] * powers
+        attention = partial(pieces.causal_attention, sequences=sequences, heads=self.heads, angles=angles)
+        return {"attention": attention, "mlp": pieces.gated_silu}
+
+
+@lru_cache(maxsize=8)
+def _powers(half: int) -> Array:
+    """Return the angles between neighbours, the binary64 numbers nearest to them: NumPy's vary by machine."""
+    from mpmath import mp
+
+    with mp.workprec(200):
+        return np.array([float(mp.mpf(LONGEST) ** (mp.mpf(-i) / half)) for i in range(half)])

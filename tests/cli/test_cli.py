@@ -213,9 +213,13 @@ def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: KindOp
     for kind in kinds:
         instance = settings.make(kind, dict.fromkeys(item.name for item in settings.parameters()))
         numbers = {name for name, value in vars(instance).items() if type(value) in (int, float)}
-        words = {"digits": {"format", "loss_format", "sums"}, "muon": {"scale"}, "torchmuon": {"scale"}}.get(
-            kind, set()
-        )
+        words = {
+            "digits": {"format", "loss_format", "sums"},
+            "language-model": {"calculation"},
+            "llama": {"calculation"},
+            "muon": {"scale"},
+            "torchmuon": {"scale"},
+        }.get(kind, set())
         assert set(settings.of(kind)) <= numbers | words
         if settings is OPTIMIZER:
             assert set(settings.of(kind)) == numbers | words == set(kinds[kind].ranges) | words

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from mcfsim import functions
-from mcfsim.backends.factory import arithmetic
 from mcfsim.formats import Format
 from mcfsim.training.problems._transformer import NORM_EPSILON, Array, Back, BackPair, Multiplier, Pieces
-from mcfsim.training.problems.calculation import Calculation
+from mcfsim.training.problems.calculation import Calculation, emulated
 
 
 class RoundedPieces(Pieces):
@@ -154,7 +153,7 @@ class RoundedPieces(Pieces):
 
     def cross_entropy(self, logits: Array, targets: Array) -> tuple[float, Callable[[], Array]]:
         """Return the mean of ``-log softmax(logits)[target]`` over the rows, and its gradient."""
-        wide = arithmetic(self.calculation.reductions)
+        wide = emulated(self.calculation.reductions)
         logarithms = functions.log_softmax(wide, _columns(wide.round(logits)))
         losses = -_rows(logarithms)[np.arange(len(targets)), targets].astype(np.float64)
         mean = math.fsum(losses) / len(losses) if np.isfinite(losses).all() else np.mean(losses)
@@ -182,7 +181,7 @@ def _rows(columns: tuple[Array, ...]) -> Array:
 @lru_cache(maxsize=8)
 def _turn(fmt: Format, shape: tuple[int, ...], angles: bytes) -> tuple[Array, Array]:
     """Return cosines and sines of angles, rounded into a format."""
-    ar = arithmetic(fmt)
+    ar = emulated(fmt)
     numbers = np.frombuffer(angles, np.float64).tolist()
     cosine, sine = (np.array([*map(of, numbers)], ar.carrier).reshape(shape) for of in (ar.cos, ar.sin))
     return cosine, sine

@@ -104,8 +104,7 @@ class Calculation:
                 )
         elif self.products != BLAS:
             raise TypeError(f"products must be an Accumulator or {BLAS!r}, not {self.products!r}")
-        made = arithmetic("float64", backend="native") if self.format is None else arithmetic(self.format)
-        object.__setattr__(self, "ar", made)
+        object.__setattr__(self, "ar", emulated("float64" if self.format is None else self.format))
 
     #: The arithmetic of the elements.
     ar: Any = field(init=False, repr=False, compare=False)
@@ -196,6 +195,16 @@ class Calculation:
         """Return the exponential of each element."""
         exponential: Array = np.exp(a.astype(np.float64)) if self.format is None else self.ar.exp(a)
         return exponential
+
+
+def emulated(fmt: Format | str) -> Any:
+    """Return the arithmetic of a format; binary64 is NumPy's.
+
+    Nothing is compiled: functions of hundreds of columns take longer to be recorded than to be computed.
+    """
+    if fmt == "float64":
+        return arithmetic(fmt, backend="native")
+    return arithmetic(fmt, compiled=False)
 
 
 def known(fmt: Format | str) -> Format:

@@ -22,6 +22,7 @@ from mcfsim.models.plan import Plan, Table
 from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.strategy import SLOTS
 
 #: Strategies tried by default. None rounds at random: such numbers wander about their mean, and no forecast
 #: says what that costs.
@@ -148,24 +149,23 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
     Raises
     ------
     ValueError
-        If no candidate is left for some tensor, or a tensor has no second moment, as Muon's matrices.
+        If no candidate is left for some tensor.
+
+    Notes
+    -----
+    Of a tensor that the optimizer keeps no second moment of, as of Muon's matrices, no bytes of one are
+    counted, no format of one is asked about, and a frozen one costs nothing.
     """
-    if without := [x.name for x in audit.tensors if not audit.plan.updates.keeps("v", x.name, x.shape)]:
-        raise ValueError(
-            f"{len(without)} tensors have no second moment, {without[0]} first, and an assignment counts one "
-            "for each; mcfsim audit names the cheapest strategy of each tensor under Muon"
-        )
     plan, candidates = audit.plan, audit.plan.strategies
+    moments = [plan.updates.kept(tensor.name, tensor.shape) for tensor in audit.tensors]
+    costs = {kept: tuple(footprint(item, kept).total for item in candidates) for kept in {*moments}}
     names, sizes = zip(*((tensor.name, tensor.size) for tensor in audit.tensors), strict=True)
     if isinstance(plan.updates, RecordedUpdates):
         asked, held = _recorded(plan, plan.updates, samples)
     else:
         asked = np.array([item.size * item.direction_rms**2 for item in audit.tensors])
-        reaching = [
-            all(fmt.emin <= -_REACH and fmt.emax >= _REACH for fmt in _formats(item).values())
-            for item in candidates
-        ]
-        held = np.tile(reaching, (len(names), 1))
+        reach = {kept: [_reaches(item, kept) for item in candidates] for kept in costs}
+        held = np.array([reach[kept] for kept in moments])
     for name, row in zip(names, held, strict=True):
         if not row.any():
             raise ValueError(
@@ -179,12 +179,14 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
     losses = np.empty((len(names), len(candidates)))
     for column, item in enumerate(candidates):
         frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)
-        share = [_unarrived(tensor.found[item.name]) + frozen for tensor in audit.tensors]
+        share = [
+            _unarrived(tensor.found[item.name]) + (frozen if "v" in kept else 0.0)
+            for tensor, kept in zip(audit.tensors, moments, strict=True)
+        ]
         # Where nothing is asked nothing is lost, but a candidate that is ruled out stays so.
         losses[:, column] = np.where(np.isinf(share), math.inf, asked * np.nan_to_num(share, posinf=0.0))
     losses[~held] = math.inf
-    costs = tuple(footprint(item).total for item in candidates)
-    return Choices(names, sizes, candidates, costs, losses), asked
+    return Choices(names, sizes, candidates, tuple(costs[kept] for kept in moments), losses), asked
 
 
 def check_request(budget: Fraction | float, method: str, frozen_cost: float) -> Fraction:
@@ -238,7 +240,7 @@ def assign(
         tried = ", ".join(item.name for item in choices.candidates)
         raise ValueError(f"demotion is from one strategy and format to another one, not among {tried}")
     else:
-        high = 0 if choices.bytes[0] > choices.bytes[1] else 1
+        high = 0 if choices.bytes[0][0] > choices.bytes[0][1] else 1
         chosen = by_demotion(choices, limit, [group_of(name) for name in choices.names], high, 1 - high)
     return Assignment(audit, choices, limit, method, frozen_cost, tuple(chosen), tuple(asked.tolist()))
 
@@ -248,10 +250,15 @@ def _unarrived(found: TensorFinding) -> float:
     return math.inf if found.beyond is not None else abs(1.0 - found.edq)
 
 
-def _formats(item: Strategy) -> Mapping[str, Format]:
+def _formats(item: Strategy, moments: Sequence[str] = SLOTS) -> Mapping[str, Format]:
     """Return the formats that hold gradient and moments, except those that have scales."""
-    kept = {label: item.tensors[label] for label in ("gradient", "m", "v")}
+    kept = {label: item.tensors[label] for label in ("gradient", *moments)}
     return {label: stored.format for label, stored in kept.items() if stored.format and stored.scaled is None}
+
+
+def _reaches(item: Strategy, moments: Sequence[str]) -> bool:
+    """Return whether the formats of gradient and moments have about the range of float32."""
+    return all(fmt.emin <= -_REACH and fmt.emax >= _REACH for fmt in _formats(item, moments).values())
 
 
 def _recorded(

@@ -31,8 +31,8 @@ class Choices:
         Their numbers of elements.
     candidates : tuple of Strategy
         The strategies, each with its format filled in.
-    bytes : tuple of Fraction
-        Bytes per parameter of each candidate.
+    bytes : tuple of tuple of Fraction
+        Bytes per parameter of each tensor under each candidate.
     losses : array, shape (tensors, candidates)
         Loss of each tensor under each candidate, not negative; infinite where a candidate is ruled out.
 
@@ -46,19 +46,20 @@ class Choices:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     candidates: tuple[Strategy, ...]
-    bytes: tuple[Fraction, ...]
+    bytes: tuple[tuple[Fraction, ...], ...]
     losses: NDArray[np.float64]
 
     def __post_init__(self) -> None:
         shape = len(self.names), len(self.candidates)
         if 0 in shape:
             raise ValueError(f"there are {shape[0]} tensors and {shape[1]} candidates; it takes one of each")
-        if (len(self.sizes), len(self.bytes)) != shape or self.losses.shape != shape:
+        lengths = [len(row) for row in self.bytes]
+        if lengths != [shape[1]] * shape[0] or len(self.sizes) != shape[0] or self.losses.shape != shape:
             raise ValueError(
-                f"{len(self.sizes)} sizes, {len(self.bytes)} numbers of bytes and losses of shape "
+                f"{len(self.sizes)} sizes, {lengths} numbers of bytes and losses of shape "
                 f"{self.losses.shape} do not fit {shape[0]} tensors and {shape[1]} candidates"
             )
-        if min(self.sizes) < 1 or min(self.bytes) <= 0:
+        if min(self.sizes) < 1 or min(map(min, self.bytes)) <= 0:
             raise ValueError("sizes and bytes must be positive")
         if not (self.losses >= 0).all():
             raise ValueError("losses must be numbers that are not negative, or infinite")
@@ -78,9 +79,8 @@ class Choices:
 
     def bytes_of(self, chosen: Sequence[int]) -> Fraction:
         """Return the bytes that an assignment takes in all."""
-        return sum(
-            (self.bytes[item] * size for item, size in zip(chosen, self.sizes, strict=True)), Fraction(0)
-        )
+        each = zip(self.bytes, chosen, self.sizes, strict=True)
+        return sum((row[item] * size for row, item, size in each), Fraction(0))
 
     def loss_of(self, chosen: Sequence[int]) -> float:
         """Return the total loss of an assignment, correctly rounded."""
@@ -89,8 +89,8 @@ class Choices:
     def least(self) -> list[int]:
         """Return the assignment of fewest bytes and, among several, the one of least loss."""
         return [
-            min(self.allowed(tensor), key=lambda item: (self.bytes[item], row[item]))
-            for tensor, row in enumerate(self.losses)
+            min(self.allowed(tensor), key=lambda item: (each[item], row[item]))
+            for tensor, (each, row) in enumerate(zip(self.bytes, self.losses, strict=True))
         ]
 
     def check_budget(self, budget: Fraction, least: Sequence[int], why: str) -> None:
@@ -145,7 +145,7 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     row, column = np.array(places).T
     loss = choices.losses[row, column]
     largest = loss.max()
-    share = np.array([float(choices.bytes[item] * choices.sizes[t] / choices.size) for t, item in places])
+    share = np.array([float(choices.bytes[t][item] * choices.sizes[t] / choices.size) for t, item in places])
     here = np.arange(len(places))
     one_each = csr_array((np.ones(len(places)), (row, here)), shape=(len(choices.names), len(places)))
     rules: list[Any] = [
@@ -198,8 +198,8 @@ def by_demotion(
     Raises
     ------
     ValueError
-        If the groups do not fit, high takes no more than low, a tensor can be neither high nor low, or the
-        budget is exceeded even when all tensors that can be low are.
+        If the groups do not fit, high takes no more than low of some tensor, a tensor can be neither high nor
+        low, or the budget is exceeded even when all tensors that can be low are.
 
     References
     ----------
@@ -208,9 +208,10 @@ def by_demotion(
     """
     if len(groups) != len(choices.names):
         raise ValueError(f"{len(groups)} groups do not fit {len(choices.names)} tensors")
-    if choices.bytes[high] <= choices.bytes[low]:
-        above, below = choices.candidates[high].name, choices.candidates[low].name
-        raise ValueError(f"demotion is to fewer bytes, and {above} takes no more than {below}")
+    for name, row in zip(choices.names, choices.bytes, strict=True):
+        if row[high] <= row[low]:
+            above, below = choices.candidates[high].name, choices.candidates[low].name
+            raise ValueError(f"demotion is to fewer bytes, and {above} takes no more than {below} of {name}")
     able = np.isfinite(choices.losses)
     for name, (is_high, is_low) in zip(choices.names, able[:, [high, low]], strict=True):
         if not (is_high or is_low):
@@ -237,9 +238,9 @@ def group_of(name: str) -> str:
 
 def _front(choices: Choices, tensor: int) -> list[int]:
     """Return a tensor's candidates without dominated ones, fewest bytes first; keep the first of equals."""
-    row = choices.losses[tensor]
+    row, taken = choices.losses[tensor], choices.bytes[tensor]
     kept: list[int] = []
-    for item in sorted(choices.allowed(tensor), key=lambda item: (choices.bytes[item], row[item], item)):
+    for item in sorted(choices.allowed(tensor), key=lambda item: (taken[item], row[item], item)):
         if not kept or row[item] < row[kept[-1]]:
             kept.append(item)
     return kept

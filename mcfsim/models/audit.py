@@ -22,7 +22,6 @@ from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
-from mcfsim.optim.strategy import SLOTS
 from mcfsim.training.schedule import Schedule
 
 #: Up to this many strategies are all shown.
@@ -182,13 +181,13 @@ class Audit:
 
     def mixed(self) -> Mix | None:
         """Return the cheapest strategy of each tensor; None unless this takes less than one for all."""
-        able = [total.strategy for total in self.totals() if total.frozen == 0]
-        whole = {item.name: footprint(item).total for item in able}
-        without = {item.name: whole[item.name] - (item.size_of("v") or 0) for item in able}
+        totals = self.totals()
         chosen: dict[str, Strategy] = {}
         size = Fraction(0)
         for tensor in self.tensors:
-            costs = whole if self.plan.updates.keeps("v", tensor.name, tensor.shape) else without
+            kept = self.plan.updates.kept(tensor.name, tensor.shape)
+            able = [total.strategy for total in totals if total.frozen == 0 or "v" not in kept]
+            costs = {item.name: footprint(item, kept).total for item in able}
             edq = {name: np.nan_to_num(found.edq, nan=1.0) for name, found in tensor.found.items()}
             reached = [item for item in able if self._reached(tensor.found[item.name])]
             if not reached:
@@ -276,7 +275,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     Raises
     ------
     ValueError
-        If the known updates do not fit the tensors.
+        If the known updates do not fit the tensors, or a strategy stores exact numbers, which have no size.
     """
     check_processor()
     kept = list(samples)
@@ -293,6 +292,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         lost, edq = course.over_run(course.lost), course.over_run(course.edq)
         stops, changed = course.stops(plan.stopped), course.per_step(course.changed)
         for row, (sample, beyond) in enumerate(zip(kept, course.beyond, strict=True)):
+            moments = plan.updates.kept(sample.name, sample.shape)
             found[row][item.name] = TensorFinding(
                 lost=float(lost[row]),
                 edq=float(edq[row]),
@@ -301,7 +301,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
                 idle=None if np.isnan(idle[row]) else float(idle[row]),
                 beyond=int(course.steps[beyond.argmax()]) if beyond.any() else None,
                 changed=float(changed[row]),
-                bytes=_bytes(item, plan, sample.name, sample.shape) * sample.size,
+                bytes=float(footprint(item, moments).total * sample.size),
                 lost_by_step=tuple(course.lost[row].tolist()),
                 edq_by_step=tuple(course.edq[row].tolist()),
             )
@@ -321,12 +321,6 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         for row, item in enumerate(kept)
     )
     return Audit(plan, low, tuple(points_of(plan.schedule, plan.steps).tolist()), tensors)
-
-
-def _bytes(strategy: Strategy, plan: Plan, name: str, shape: tuple[int, ...]) -> float:
-    """Return the bytes that a strategy stores for a parameter of a tensor."""
-    kept: dict[str, Fraction | int] = {x: 1 for x in SLOTS if plan.updates.keeps(x, name, shape)}
-    return strategy.stored_bytes(kept) or 0.0
 
 
 def _middles(stored: Table, low: Format) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.models.weights import open_weights
 from mcfsim.optim.strategies import STRATEGIES, Addition, Strategy, strategy
+from mcfsim.optim.strategy import SLOTS
 
 # -- published models -------------------------------------------------------------------------------------
 Extent = tuple[int, ...]
@@ -170,8 +171,15 @@ class Footprint:
         return 1 - self.total / reference.total
 
 
-def footprint(chosen: Strategy) -> Footprint:
+def footprint(chosen: Strategy, moments: Sequence[str] = SLOTS) -> Footprint:
     """Return the bytes that a strategy stores per parameter.
+
+    Parameters
+    ----------
+    chosen : Strategy
+        The strategy.
+    moments : sequence of str, optional
+        The moments that the optimizer keeps.
 
     Raises
     ------
@@ -183,6 +191,8 @@ def footprint(chosen: Strategy) -> Footprint:
         size = chosen.size_of(label)
         if size is None:
             raise ValueError(f"strategy {chosen.name!r} stores exact numbers, which have no fixed size")
+        if label in SLOTS and label not in moments:
+            continue
         if label == "extra":
             parts["master" if chosen.addition is Addition.MASTER else "components"] += size
         else:

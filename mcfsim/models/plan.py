@@ -17,6 +17,7 @@ from mcfsim.formats import Format
 from mcfsim.models.samples import TensorSample
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.training.schedule import Schedule
 
 # -- directions: updates in units of the learning rate ----------------------------------------------------
@@ -129,6 +130,10 @@ class Updates(ABC):
     def keeps(self, slot: str, name: str, shape: Sequence[int]) -> bool:
         """Return whether the optimizer keeps a moment, m or v, of a tensor."""
         return True
+
+    def kept(self, name: str, shape: Sequence[int]) -> tuple[str, ...]:
+        """Return the moments of a tensor that the optimizer keeps."""
+        return tuple(slot for slot in SLOTS if self.keeps(slot, name, shape))
 
     @abstractmethod
     def directions(

@@ -68,11 +68,13 @@ def tensors(found: Assignment) -> list[dict[str, Any]]:
             "parameters": tensor.size,
             "strategy": chosen.name.rpartition(" ")[0],
             "format": str(chosen.parameter.format),
-            "bytes_per_parameter": float(found.choices.bytes[place]),
+            "bytes_per_parameter": float(row[place]),
             "edq": what.edq,
             "lost": loss / whole if whole else math.nan,
         }
-        for (tensor, chosen, what), place, loss in zip(found.tensors(), found.chosen, losses, strict=True)
+        for (tensor, chosen, what), row, place, loss in zip(
+            found.tensors(), found.choices.bytes, found.chosen, losses, strict=True
+        )
     ]
 
 
@@ -96,7 +98,8 @@ def as_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
         "bytes_per_parameter": float(found.bytes / choices.size),
         "lost": found.lost(),
         "candidates": {
-            item.name: float(size) for item, size in zip(choices.candidates, choices.bytes, strict=True)
+            item.name: float(choices.bytes_of((place,) * len(choices.names)) / choices.size)
+            for place, item in enumerate(choices.candidates)
         },
         "left_out": left_out,
         "tensors": tensors(found),

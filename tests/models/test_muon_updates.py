@@ -1,11 +1,15 @@
 """Audits of Muon, whose updates follow from the shapes of matrices."""
 
 import json
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.models.assigning import assign, candidates_of, choices_of
 from mcfsim.models.audit import audit
 from mcfsim.models.muon_updates import MuonModel
 from mcfsim.models.plan import Plan, Steady, noise_rms
@@ -111,10 +115,99 @@ def test_the_command_line_audits_muon(tmp_path):
         assert text in refused("audit", path, *options.split())
 
 
-def test_no_budget_is_shared_among_tensors_without_a_second_moment(tmp_path):
+#: Bytes a parameter without a second moment, and with it.
+TAKEN = {
+    "plain": (Fraction(6), Fraction(8)),
+    "collage-light": (Fraction(8), Fraction(10)),
+    "int8-moments": (Fraction(577, 64), Fraction(321, 32)),
+    "fp32-master": (Fraction(12), Fraction(16)),
+}
+
+
+def budgeted(path, lows=(BFLOAT16,), names=tuple(TAKEN)):
+    """Return an audit of candidates, and its samples."""
+    updates = MuonModel(mcf.Muon(others=("embedding*",)))
+    plan = Plan(mcf.AdamW(), SCHEDULE, 3, candidates_of(lows, names), updates)
+    samples = scan(open_weights(path), 128)
+    return audit(samples, plan, BFLOAT16), samples
+
+
+@pytest.mark.parametrize("method", ["sensitivity", "demotion"])
+def test_a_budget_is_shared_as_by_trying_all_assignments(tmp_path, method):
+    """No v of one component in bfloat16 decays at beta2 = .999. Matrices have none, which costs nothing."""
     path, _ = model(tmp_path)
-    said = refused("assign", path, "--budget", "10", "--muon", "none", "--steps", "3", "--samples", "64")
-    assert "3 tensors have no second moment" in said
+    taken = dict(TAKEN) if method == "sensitivity" else {x: TAKEN[x] for x in ("fp32-master", "plain")}
+    given = budgeted(path, names=tuple(taken))
+    choices, asked = choices_of(*given, 0.05)
+    sizes, stored = [tensor.size for tensor in given[0].tensors], []
+    for row, tensor in enumerate(given[0].tensors):
+        has_v = tensor.name not in ("tall.weight", "wide.weight")
+        stored.append([each[has_v] for each in taken.values()])
+        for column, (name, item) in enumerate(zip(taken, choices.candidates, strict=True)):
+            found = tensor.found[item.name]
+            assert found.bytes == float(taken[name][has_v] * tensor.size)
+            cost = 0.05 if has_v and name in ("plain", "collage-light") else 0.0
+            assert choices.losses[row, column] == pytest.approx(asked[row] * (abs(1 - found.edq) + cost))
+    every = list(product(range(len(taken)), repeat=4))
+    whole = [sum(n * row[x] for n, row, x in zip(sizes, stored, one, strict=True)) for one in every]
+    lost = [sum(row[x] for row, x in zip(choices.losses.tolist(), one, strict=True)) for one in every]
+    mixed = 0
+    for budget in (*np.linspace(6.8, 13.5, 9), min(whole) / sum(sizes)):
+        found = assign(*given, budget, method)
+        allowed = [n <= budget * sum(sizes) for n in whole]
+        assert found.bytes == whole[every.index(found.chosen)] <= budget * sum(sizes)
+        mixed += len({*found.chosen}) > 1
+        if method == "sensitivity":
+            least = min(y for y, fits in zip(lost, allowed, strict=True) if fits)
+            assert found.lost() * sum(asked) == pytest.approx(least, rel=1e-6)
+        else:  # the largest first, each in a group of its own
+            order = sorted(range(4), key=lambda row: -sizes[row])
+            tried = [tuple(int(row in order[:count]) for row in range(4)) for count in range(5)]
+            assert found.chosen == next(one for one in tried if allowed[every.index(one)])
+    assert mixed >= 3
+    with pytest.raises(ValueError, match="less than the least"):
+        assign(*given, min(whole) / sum(sizes) - Fraction(1, 10**9), method)
+
+
+def test_a_second_moment_that_is_not_there_rules_nothing_out(tmp_path):
+    """In what range it would be kept is not asked, and whether it decays neither."""
+    narrow = mcf.strategy("plain")
+    narrow = replace(narrow, name="narrow", v=replace(narrow.v, format=mcf.get_format("float16")))
+    updates = MuonModel(mcf.Muon(others=("embedding*",)))
+    for shapes, allowed in (({"w.weight": (64, 64)}, True), ({"embedding.weight": (64, 64)}, False)):
+        path, _ = model(tmp_path, shapes)
+        samples = scan(open_weights(path), 128)
+        made = audit(samples, Plan(mcf.AdamW(), SCHEDULE, 3, (narrow,), updates), BFLOAT16)
+        if allowed:
+            assert assign(made, samples, 6).bytes == 6 * 64 * 64
+        else:
+            with pytest.raises(ValueError, match="no candidate holds its gradients and moments"):
+                assign(made, samples, 8)
+    path, _ = model(tmp_path)
+    found = budgeted(path, names=("plain", "collage-light", "fp32-master"))[0]
+    mixed = found.mixed()  # no one but fp32-master has a v that decays
+    assert mixed.bytes < found.recommended()[0].bytes
+    chosen = {name: item.name.partition(" ")[0] for name, item in mixed.strategies.items()}
+    assert chosen["embedding.weight"] == chosen["norm.weight"] == "fp32-master"
+    assert chosen["tall.weight"] in ("plain", "collage-light")
+
+
+def test_the_command_line_assigns_under_muon(tmp_path):
+    path, _ = model(tmp_path)
+    options = "--muon none --other embedding* --lr 0.002 --steps 3 --samples 64 --budget 8 --json"
+    said = " ".join(call("assign", path, *options.split(), tmp_path / "a.json").stdout.split())
+    assert "as of Muon, by its scale none" in said
+    data = json.loads((tmp_path / "a.json").read_text())
+    each = {row["name"]: (row["strategy"], row["bytes_per_parameter"]) for row in data["tensors"]}
+    own = {name: mcf.strategy(strategy) for name, (strategy, _) in each.items()}
+    for name, (_, taken) in each.items():
+        whole = own[name].bytes_per_parameter
+        matrix = name in ("tall.weight", "wide.weight")
+        assert taken == whole - (own[name].size_of("v") if matrix else 0)
+    assert data["bytes"] == sum(row["parameters"] * row["bytes_per_parameter"] for row in data["tensors"])
+    sizes = {name: int(np.prod(shape)) for name, shape in SHAPES.items()}
+    share = (sizes["tall.weight"] + sizes["wide.weight"]) / sum(sizes.values())
+    assert data["candidates"]["fp32-master bfloat16"] == pytest.approx(16 - 4 * share, rel=1e-12)
 
 
 def test_what_is_no_muon_of_one_rate_is_refused():

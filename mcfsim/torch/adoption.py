@@ -18,7 +18,7 @@ from mcfsim.optim.switch import alike, check_no_grid, split_sum, stored_paramete
 from mcfsim.torch.foreign import Held, SavedRun, held, hyperparameters, library_of
 from mcfsim.torch.giving import Giving
 from mcfsim.torch.group import LABELS
-from mcfsim.torch.local import SCALES, is_spread, local, spread_as
+from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import Slots, StateLayout, packed, summed
@@ -163,7 +163,7 @@ def release(
     for own in optimizer.param_groups:
         giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])
         for parameter in own["params"]:
-            _check_dtype(parameter, dtype)
+            _check_spread(parameter, dtype, optimizer.steps_of(own).stores)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for own in optimizer.param_groups:
@@ -234,7 +234,7 @@ def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.
 def _check(stores: StateLayout, parameter: torch.Tensor, source: Held) -> None:
     """Raise unless a parameter and its state can be taken over."""
     old, state, slots = source
-    _check_dtype(parameter, stores.dtypes["parameter"])
+    _check_spread(parameter, stores.dtypes["parameter"], old, stores)
     stores.check_groups(parameter)
     stores.check_scales(parameter)
     here = _here(parameter, state)
@@ -261,7 +261,13 @@ def _moment_parts(
     return tuple(stores.numbers(here, name, slots) for name in getattr(stores.names, slot))
 
 
-def _check_dtype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
+def _check_spread(parameter: torch.Tensor, dtype: torch.dtype, *stores: StateLayout) -> None:
+    """Raise ValueError if processes share a parameter that cannot be taken over a part at a time."""
+    if is_cut(parameter) and any(x.together for x in stores):
+        raise ValueError(
+            f"processes share a parameter of shape {tuple(parameter.shape)}, and its steps need the whole; "
+            "change the optimizer before the model is spread"
+        )
     if parameter.dtype != dtype and is_spread(parameter):
         raise ValueError(
             f"processes share a parameter of {parameter.dtype} that is to become {dtype}; change the "

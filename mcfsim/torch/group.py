@@ -19,6 +19,7 @@ from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.torch.device_step import DeviceStep, RepeatableStep
+from mcfsim.torch.gathered_step import GatheredStep
 from mcfsim.torch.grid_step import GridStep
 from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import StepRunner
@@ -393,4 +394,6 @@ class Steps:
             found = self.on_host
         if self.whole is not None:
             found = self.whole
-        return GridStep(self.stores, found, self._random) if self.on_grid else found
+        if self.on_grid:
+            found = GridStep(self.stores, found, self._random)
+        return GatheredStep(self.stores, found) if self.stores.together else found

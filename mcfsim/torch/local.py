@@ -73,7 +73,13 @@ def _spread(here: torch.Tensor, mesh: Any, placements: Any, shape: Any, stride: 
 
 
 def spread_beside(
-    whole: torch.Tensor, shape: tuple[int, ...], size: int, dtype: torch.dtype, each: int = 1
+    whole: torch.Tensor,
+    shape: tuple[int, ...],
+    size: int,
+    dtype: torch.dtype,
+    each: int = 1,
+    *,
+    together: bool = False,
 ) -> torch.Tensor:
     """Return zeros, one row per group of consecutive elements of a tensor, distributed like the elements.
 
@@ -87,6 +93,8 @@ def spread_beside(
     dtype : dtype
     each : int, optional
         The number of zeros per row; if several, they have an axis of their own.
+    together : bool, optional
+        Whether each process has all of them instead.
 
     Raises
     ------
@@ -94,8 +102,8 @@ def spread_beside(
         If they cannot be distributed so that each process has the rows of its elements.
     """
     full = shape if each == 1 else (*shape, each)
-    if not is_spread(whole):
-        return torch.zeros(full, dtype=dtype, device=whole.device)
+    if together or not is_spread(whole):
+        return torch.zeros(full, dtype=dtype, device=local(whole).device)
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -127,6 +135,36 @@ def _runs(tensor: torch.Tensor, size: int) -> list[list[int]]:
         elif count:
             found.append([begin, begin + count])
     return found
+
+
+def is_cut(tensor: torch.Tensor) -> bool:
+    """Return whether processes have parts of a tensor, even if this one has all; the same in each of them."""
+    if not is_spread(tensor) or not tensor.numel():
+        return False
+    spread: Any = tensor
+    sizes = zip(spread.device_mesh.shape, spread.placements, strict=True)
+    return any(size > 1 and not x.is_replicate() for size, x in sizes)
+
+
+def gathered(here: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the whole, on its device, of a tensor that is distributed like another, given its part here.
+
+    All processes that have parts of it must call this.
+    """
+    sent = here.view(torch.uint8) if here.itemsize == 1 else here  # no process sends 8-bit floats
+    spread: Any = spread_as(like, sent)
+    found: torch.Tensor = spread.full_tensor()
+    return found.view(here.dtype)
+
+
+def own_part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the part that this process has of a tensor distributed like another: a view of the whole."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    spread: Any = like
+    shape = tuple(spread.shape)
+    here, offset = compute_local_shape_and_global_offset(shape, spread.device_mesh, spread.placements)
+    return whole[tuple(slice(first, first + size) for first, size in zip(offset, here, strict=True))]
 
 
 def placed_as(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -249,8 +287,8 @@ class Grouped:
         """The code of zero."""
         return self.kept.zero if isinstance(self.kept, Quantiser) else 0
 
-    def zero_scales(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return a zero for each group of elements of a parameter, distributed like the parameter.
+    def zero_scales(self, whole: torch.Tensor, *, together: bool = False) -> torch.Tensor:
+        """Return a zero for each group of elements of a parameter, distributed like it unless all lie here.
 
         If the parameter's rows consist of whole groups, the zeros have its shape, with groups along the last
         axis; otherwise they are a vector. Several numbers per group have one more axis.
@@ -263,7 +301,7 @@ class Grouped:
         shape, size = whole.shape, self.size
         rows = shape and shape[-1] and not shape[-1] % size
         groups = (*shape[:-1], shape[-1] // size) if rows else (-(-whole.numel() // size),)
-        return spread_beside(whole, groups, size, self.dtypes[1], self.shared)
+        return spread_beside(whole, groups, size, self.dtypes[1], self.shared, together=together)
 
     def vector(self, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()) -> Groups:
         """Return contiguous CPU tensors of codes and scales as one vector in the same memory.

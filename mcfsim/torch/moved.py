@@ -11,7 +11,7 @@ import torch
 from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.optim.declaration import Declaration, Granularity
 from mcfsim.torch.change_log import ChangeLog
-from mcfsim.torch.local import is_spread, local, stretches
+from mcfsim.torch.local import is_cut, is_spread, local, stretches
 from mcfsim.torch.state_layout import StateLayout
 
 
@@ -173,6 +173,10 @@ class ParameterSlice(NamedTuple):
         What a step in stages has to know of the parameter; None for steps that are straight lines.
     log : ChangeLog or None
         The log of the codes that the step changes, if one is kept.
+    cut : tuple of str
+        The tensors whose other parts other processes have, if the step needs the whole; with the gradient.
+    like : tensor or None
+        A tensor that is distributed as these are.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -181,6 +185,13 @@ class ParameterSlice(NamedTuple):
     counted: bool = True
     whole: WholeTensor | None = None
     log: ChangeLog | None = None
+    cut: tuple[str, ...] = ()
+    like: torch.Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of elements that a step has in memory; the same in each process if the slice is cut."""
+        return int((self.gradient if self.like is None else self.like).numel())
 
 
 def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
@@ -193,6 +204,21 @@ def opposite(gradient: torch.Tensor) -> torch.Tensor:
     if gradient.itemsize > 1:
         return gradient.neg()
     return gradient.to(torch.float32).neg_().to(gradient.dtype)  # torch cannot negate 8-bit floats
+
+
+def whole_slice(
+    tensors: Mapping[str, Any],
+    gradient: torch.Tensor,
+    first: int,
+    counted: bool = True,
+    whole: WholeTensor | None = None,
+) -> ParameterSlice:
+    """Return a slice for a step of a whole parameter, of which other processes may have parts."""
+    like, here = tensors["parameter"], local_tensors(tensors)
+    if not is_cut(like):
+        return ParameterSlice(here, gradient, first, counted, whole)
+    cut = tuple(name for name in here if is_spread(tensors[name]))
+    return ParameterSlice(here, gradient, first, counted, whole, cut=cut, like=like)
 
 
 def local_parts(

@@ -54,6 +54,8 @@ class StateLayout:
         The dtypes of the tensors, including the scales of moments.
     grouped : dict of str to Grouped
         The moments stored as codes and scales.
+    together : bool
+        Whether a step needs the whole of a parameter, for its rows, columns or grid.
     """
 
     strategy: Strategy
@@ -63,6 +65,7 @@ class StateLayout:
     formats: Mapping[str, Format]
     dtypes: Mapping[str, torch.dtype]
     grouped: Mapping[str, Grouped]
+    together: bool = False
 
     @classmethod
     def of(
@@ -106,7 +109,8 @@ class StateLayout:
         grouped = {name: item for name, item in found.items() if item}
         for name, item in grouped.items():
             dtypes[name], dtypes[name + SCALES] = item.dtypes
-        return cls(strategy, roles, scalars, names, formats, dtypes, grouped)
+        together = declaration.staged or strategy.parameter.grid is not None
+        return cls(strategy, roles, scalars, names, formats, dtypes, grouped, together)
 
     @property
     def gradient(self) -> Format:
@@ -180,8 +184,13 @@ class StateLayout:
         slots : mapping of str to StateSlices, optional
             The parts that moments keep of the parameter, if they are not one number an element. Such a moment
             is a vector of its parts, one after another, each with scales of its own.
+
+        Notes
+        -----
+        If a step needs whole parameters, scales and such vectors lie whole in each process.
         """
         whole = parameter.detach()
+        device = local(whole).device
         state: dict[str, torch.Tensor] = {}
         for name in [name for name in self.dtypes if name != "parameter"] if names is None else names:
             slot = name.partition("_")[0]
@@ -190,13 +199,13 @@ class StateLayout:
             like = sizes == [whole.numel()]
             dtype, kept = self.dtypes[name], self.scales(name)
             if name == SCALE:
-                state[name] = torch.zeros((), dtype=dtype, device=whole.device)
+                state[name] = torch.zeros((), dtype=dtype, device=device)
             elif not like:
                 rows = sum(sizes) if kept is None else sum(-(-size // kept.size) for size in sizes)
                 several = () if kept is None or kept.shared == 1 else (kept.shared,)
-                state[name] = torch.zeros((rows, *several), dtype=dtype, device=whole.device)
+                state[name] = torch.zeros((rows, *several), dtype=dtype, device=device)
             elif kept is not None:
-                state[name] = kept.zero_scales(whole)
+                state[name] = kept.zero_scales(whole, together=self.together)
             else:
                 state[name] = torch.zeros_like(whole, dtype=dtype, memory_format=torch.contiguous_format)
             if name in self.grouped:
@@ -218,11 +227,11 @@ class StateLayout:
     def check_scales(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process would have the scales of other groups than those of its elements."""
         for kept in self.grouped.values():
-            kept.zero_scales(parameter)
+            kept.zero_scales(parameter, together=self.together)
 
     def check_groups(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process has only part of a group that shares a scale."""
-        for kept in self.scaled.values():
+        for kept in () if self.together else self.scaled.values():
             alone = isinstance(kept, Quantiser) or (isinstance(kept.block, int) and kept.tensor_scale is None)
             check_whole(parameter, kept.block if alone else None)
 

@@ -14,9 +14,9 @@ from mcfsim.optim.layout import offsets
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
-from mcfsim.torch.grid_step import GridStep
+from mcfsim.torch.gathered_step import GatheredStep
 from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags, without_doubles
-from mcfsim.torch.local import is_first_copy, local, placed_as, spread_as
+from mcfsim.torch.local import is_cut, is_first_copy, local, placed_as, spread_as
 from mcfsim.torch.moved import (
     ParameterPlace,
     ParameterSlice,
@@ -28,10 +28,10 @@ from mcfsim.torch.moved import (
     local_parts,
     local_tensors,
     opposite,
+    whole_slice,
 )
 from mcfsim.torch.state_dicts import SavedOptimizer
-from mcfsim.torch.state_layout import Slots, StateLayout, summed
-from mcfsim.torch.whole_step import check_together
+from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, summed
 
 
 class StoredOptimizer(SavedOptimizer):
@@ -151,10 +151,10 @@ class StoredOptimizer(SavedOptimizer):
                 group, p = self.param_groups[place.group], place.parameter
                 if not self.state[p]:
                     self.state[p] = self._start(p, group)
-                    tensors = local_tensors({**self.state[p], "parameter": p.detach()})
                     runner = self.steps_of(group).carrier(host=_is_host(p.device), repeated=False)
-                    if isinstance(runner, GridStep):
-                        runner.begin(ParameterSlice(tensors, tensors["parameter"], place.first))
+                    if isinstance(runner, GatheredStep) and self.steps_of(group).on_grid:
+                        tensors = {SCALE: self.state[p][SCALE], "parameter": p.detach()}
+                        runner.begin(whole_slice(tensors, local(p.detach()), place.first))
                         self._writes.made([p])
 
     def listed(self) -> list[ParameterPlace]:
@@ -245,9 +245,9 @@ class StoredOptimizer(SavedOptimizer):
             work = works[which, count, device]
             work.parameters.append(p)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p)
-            if staged:
-                whole = WholeTensor(_name(groups[which], within), before[p])
-                work.moved.append(ParameterSlice(local_tensors(tensors), gradient, first, counted, whole))
+            if staged or (steps[which].on_grid and is_cut(p)):
+                whole = WholeTensor(_name(groups[which], within), before[p]) if staged else None
+                work.moved.append(whole_slice(tensors, gradient, first, counted, whole))
             elif steps[which].numbered:
                 work.moved.extend(local_parts(steps[which].stores, tensors, gradient, first, counted))
             else:
@@ -326,8 +326,6 @@ class StoredOptimizer(SavedOptimizer):
                 f"strategy {stores.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
                 f"convert the model with .to({expected}), or choose another strategy or low format"
             )
-        if self._declaration.staged or stores.strategy.parameter.grid is not None:
-            check_together(parameter)
         here = local(parameter.detach())
         check_dense(here)
         dimensions = zip(here.shape, here.stride(), strict=True)

@@ -259,11 +259,11 @@ def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
     part: list[ParameterSlice] = []
     size = 0
     for x in moved:
-        if part and size + x.gradient.numel() > AT_ONCE:
+        if part and size + x.size > AT_ONCE:
             yield part
             part, size = [], 0
         part.append(x)
-        size += x.gradient.numel()
+        size += x.size
     if part:
         yield part
 

@@ -17,7 +17,7 @@ from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.vectors import Vector, form, read
 from mcfsim.torch.change_log import noted
 from mcfsim.torch.host_step import AHEAD
-from mcfsim.torch.local import SCALES, is_spread, local
+from mcfsim.torch.local import SCALES
 from mcfsim.torch.moved import ParameterSlice, StepInputs
 from mcfsim.torch.state_layout import StateLayout, packed
 
@@ -85,15 +85,6 @@ class WholeStep:
         for name, y in x.tensors.items():
             if here[name] is not y:
                 y.copy_(here[name])
-
-
-def check_together(parameter: torch.Tensor) -> None:
-    """Raise ValueError if a process has only part of a parameter."""
-    if is_spread(parameter) and local(parameter).shape != parameter.shape:
-        raise ValueError(
-            f"a step needs the whole of a parameter of shape {tuple(parameter.shape)}, for its rows, columns "
-            f"or grid, and this process has only {tuple(local(parameter).shape)}: do not shard it"
-        )
 
 
 def on_host(x: torch.Tensor) -> torch.Tensor:

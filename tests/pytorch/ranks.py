@@ -12,7 +12,17 @@ import torch
 
 HAS_COMPILER = "torch._dynamo" in sys.modules
 import mcfsim as mcf
-from mcfsim.torch import AdamW, OutsideWriteWarning, changes, host_step, step_in_backward, watch
+from mcfsim.torch import (
+    AdamW,
+    OutsideWriteWarning,
+    adopt,
+    changes,
+    host_step,
+    release,
+    step_in_backward,
+    watch,
+    whole_step,
+)
 
 mcf.arithmetic("bfloat16", backend="torch").add(torch.ones(2), 1.0)
 #: Whether the package imports PyTorch's compiler, which takes two seconds.
@@ -27,33 +37,39 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.pytorch.runs import EVERY, dtype_of
 from tests.shared.kinds import QUANTISED
 
 STEPS, SAVED = 2, 1
+#: How many processes have a part of a batch: as many as leave no doubt how gradients are summed and divided.
+WITH_BATCH = 2
+
+
+def kind_of(name):
+    """Return the optimizer of a name, as ``muon plain``, and its strategy; alone that is of AdamW."""
+    *kind, strategy = name.split()
+    return EVERY[kind[0] if kind else "adamw"], strategy
 
 
 def model(strategy, seed=0):
     """Return a model with vectors of 3 and of 1, which two processes cannot share evenly.
 
-    Where groups of 128 or 256 share a scale, each has whole groups.
+    Where groups of 128 or 256 share a scale, each has whole groups, unless a step is of whole parameters.
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = (5, 512, 1) if strategy in QUANTISED else (5, 16, 3, 1)
     layers = [torch.nn.Linear(*pair, bias=pair != (512, 1)) for pair in itertools.pairwise(sizes)]
-    made = torch.nn.Sequential(*layers).to(dtype_of(strategy))
+    made = torch.nn.Sequential(*layers).to(dtype_of(kind_of(strategy)[1]))
     with torch.no_grad():
         for p in made.parameters():
             p.copy_(torch.randn(p.shape, generator=generator))
     return made
 
 
-def dtype_of(strategy):
-    return getattr(torch, mcf.strategy(strategy).parameter.format.name)
-
-
 def loss_of(given, step, rank, strategy):
     x = torch.randn(8, 5, generator=torch.Generator().manual_seed(10 * step + rank))
-    return given(x.to(dtype_of(strategy))).square().mean()
+    loss = given(x.to(dtype_of(kind_of(strategy)[1]))).square().mean()
+    return loss if rank < WITH_BATCH else 0 * loss
 
 
 def train(given, optimizer, steps, strategy, rank):
@@ -141,6 +157,7 @@ def moved(strategy, shapes, places, mesh, summed):
     Gradients come as sums of parts, or lie as the tensors do. What is seen of the last step is returned, too,
     and which elements have changed, with those that returned and without.
     """
+    kind, strategy = kind_of(strategy)
     generator, dtype = torch.Generator().manual_seed(5), dtype_of(strategy)
     draws = [[torch.randn(shape, generator=generator).to(dtype) for shape in shapes] for _ in range(3)]
     given, *gradients = draws
@@ -152,7 +169,7 @@ def moved(strategy, shapes, places, mesh, summed):
         else:
             gradients = [spread(step, mesh, places) for step in gradients]
     given = [torch.nn.Parameter(x) for x in given]
-    optimizer = AdamW(given, 1e-2, strategy=strategy)
+    optimizer = kind(given, 1e-2, strategy=strategy)
     watched, recorder = watch(optimizer, 2), changes(optimizer, before=True)
     for step in gradients:
         for p, x in zip(given, step, strict=True):
@@ -163,12 +180,17 @@ def moved(strategy, shapes, places, mesh, summed):
     return described(named, optimizer), [*map(tuple, watched.seen)], changed
 
 
+#: Steps of whole parameters: of their matrices, rows and columns, and of their grids.
+WHOLE = ("muon collage-plus", "adafactor int8-moments", "bitnet")
+
+
 def all_moved(mesh=None):
     """Return what comes of rows, columns and copies, by strategies, and of groups of 128 that share scales.
 
     These lie in rows, over rows, and in columns.
     """
     names, four = ("collage-plus", "stochastic", "split-master"), [Shard(0), Shard(1), Replicate(), Shard(1)]
+    names += WHOLE
     found = {name: moved(name, [(7, 5)] * 4, four, mesh, True) for name in names}
     shapes = ((4, 256), (3, 256), (8, 96), (1, 64), (295, 32), (5, 256), (3, 100), (640,))
     places = [*[Shard(0)] * 5, Shard(1), Replicate(), Replicate()]
@@ -192,10 +214,28 @@ def written(rank):
     return told, [torch.equal(whole(optimizer.represented(p)), whole(p).double()) for p in given.parameters()]
 
 
+def adopted(mesh):
+    """Return why steps of whole parameters are not taken over where these are cut, nor given back."""
+    told = []
+    for name, change in (("muon plain", lambda x: adopt(x, "plain")), ("dqt-int8", release)):
+        kind, strategy = kind_of(name)
+        whole = torch.zeros(4, 2).to(dtype_of(strategy))
+        optimizer = kind([torch.nn.Parameter(distribute_tensor(whole, mesh, [Shard(1)]))], strategy=strategy)
+        try:
+            change(optimizer)
+        except ValueError as problem:
+            told.append(str(problem))
+    return told
+
+
 def begun(given, strategy):
     weights, biases = ([p for p in given.parameters() if p.ndim == n] for n in (2, 1))
     groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 3e-2}]
-    return given, AdamW(groups, 1e-2, weight_decay=0.1, strategy=strategy)
+    kind, strategy = kind_of(strategy)
+    optimizer = kind(groups, 1e-2, weight_decay=0.1, strategy=strategy)
+    if mcf.strategy(strategy).parameter.grid:
+        optimizer.start()
+    return given, optimizer
 
 
 def in_backward(strategy, rank, folder):
@@ -257,13 +297,16 @@ def work(rank, world, folder, asked, ready):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
     found = {(name, way): x for name, ways in asked.items() for way, x in runs(name, ways, rank, folder)}
     mesh = init_device_mesh("cpu", (world,))
-    found["moved"], found["written"] = all_moved(mesh), written(rank)
-    for shape in ((250,), (3, 320)):
+    found["written"] = written(rank)
+    if world == 2:
+        found["moved"] = all_moved(mesh)
+    for shape in ((250,), (3, 320)) if world == 2 else ():
         given = torch.nn.Parameter(distribute_tensor(torch.zeros(shape).bfloat16(), mesh, [Shard(0)]))
         try:
             AdamW([given], strategy="fp8-moments")
         except ValueError as problem:
             found["cut", shape] = str(problem)
+    found["adopted"] = adopted(mesh)
     torch.save(found, Path(folder) / f"found by {rank}")
     dist.destroy_process_group()
 
@@ -285,10 +328,12 @@ def main(world, folder, *asked):
 
     Asked are strategies, each with its ways.
     """
+    global WITH_BATCH
     world = int(world)
+    WITH_BATCH = 2 if world == 2 else 1
     asked = {name: ways.split(",") for name, _, ways in (x.partition(":") for x in asked)}
     torch.set_num_threads(1)
-    host_step.AHEAD = 0  # so that nothing is compiled, in each of them
+    host_step.AHEAD = whole_step.AHEAD = 0  # so that nothing is compiled, in each of them
     ready = torch.multiprocessing.get_context("fork").Event()
     # Copies of a process that has computed share locks that threads hold: now and then one of them crashed.
     copies = torch.multiprocessing.start_processes(

@@ -1,5 +1,6 @@
 """Several processes that train together have the bits of one: weights, state, and what they save."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import torch
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
+from tests.pytorch.ranks import WHOLE
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-WORLD = 2
 #: One of each way in which states lie, of which two are ordinary: bits beside the parameter, and scales.
 OTHERS = ("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-master", "fp32")
 OTHERS += ("int8-moments", "coat-moments")
@@ -23,20 +25,36 @@ CASES = [
     *(("remainder-8", WAYS[::2] + WAYS[1:2]), ("fp8-moments", WAYS[:1] + WAYS[1::2])),
     *(pytest.param(x, WAYS, marks=pytest.mark.exhaustive) for x in (*OTHERS, "remainder-8", "fp8-moments")),
 ]
+#: Steps of whole parameters, whose groups that share scales may be cut.
+STAGED = (*WHOLE, "torchmuon plain", "amsgrad kahan", "muon int8-moments", "adafactor split-master")
+STAGED += ("dqt-ternary", "dqt-int4", "muon dqt-int4")
+CASES += [("muon bitnet", WAYS[:2]), ("adafactor int8-moments", WAYS[2:3] + WAYS[-1:])]
+CASES += [pytest.param(x, WAYS, marks=pytest.mark.exhaustive) for x in STAGED]
 
 
 @pytest.fixture(scope="module")
-def runs(request, tmp_path_factory):
-    """Return what one process came to, and what each of several did; they have no GPU."""
-    own = [x for x in request.session.items if x.path == request.path and "_bits_of_one" in x.name]
-    asked = [x.callspec.params for x in own]
-    strategies = [f"{x['strategy']}:{','.join(x['ways'])}" for x in asked]
-    folder = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-m", "tests.pytorch.ranks", str(WORLD), str(folder), *strategies]
-    there = {"cwd": Path(__file__).parents[2], "env": os.environ | {"CUDA_VISIBLE_DEVICES": ""}}
-    done = subprocess.run(command, **there, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return torch.load(folder / "expected"), [torch.load(folder / f"found by {i}") for i in range(WORLD)]
+def ran(request, tmp_path_factory):
+    """Return a function: of how many processes, what one came to, and what each did; they have no GPU."""
+
+    @functools.cache
+    def of(world):
+        own = [x for x in request.session.items if x.path == request.path and "_bits_of_one" in x.name]
+        asked = [x.callspec.params for x in own if x.callspec.params["runs"] == world]
+        strategies = [f"{x['strategy']}:{','.join(x['ways'])}" for x in asked]
+        folder = tmp_path_factory.mktemp("runs")
+        command = [sys.executable, "-m", "tests.pytorch.ranks", str(world), str(folder), *strategies]
+        there = {"cwd": Path(__file__).parents[2], "env": os.environ | {"CUDA_VISIBLE_DEVICES": ""}}
+        done = subprocess.run(command, **there, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return torch.load(folder / "expected"), [torch.load(folder / f"found by {i}") for i in range(world)]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def runs(ran, request):
+    """Return what came of a number of processes: if nothing else is said, of two."""
+    return ran(getattr(request, "param", 2))
 
 
 def assert_same(found, expected, *what):
@@ -46,6 +64,7 @@ def assert_same(found, expected, *what):
         assert torch.equal(found[name], x), (*what, name)
 
 
+@pytest.mark.parametrize("runs", [2, pytest.param(3, marks=pytest.mark.exhaustive)], indirect=True)
 @pytest.mark.parametrize(("strategy", "ways"), CASES)
 def test_processes_have_the_bits_of_one(strategy, ways, runs):
     expected, found = runs
@@ -82,6 +101,12 @@ def test_no_group_that_shares_a_scale_is_cut(runs):
     for there in runs[1]:
         assert "cuts a group of 128 that share a scale" in there["cut", (250,)]
         assert "that share a scale in one process, and the scale in another" in there["cut", (3, 320)]
+
+
+def test_steps_of_whole_parameters_are_not_taken_over_by_parts(runs):
+    for there in runs[1]:
+        assert len(there["adopted"]) == 2
+        assert all("change the optimizer before the model is spread" in x for x in there["adopted"])
 
 
 def test_what_others_write_is_seen_and_taken(runs):

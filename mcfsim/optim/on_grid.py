@@ -51,8 +51,6 @@ class OnGrid:
     ----------
     scales : array, shape (tensors,)
         The scales with which weights were last put on their grids.
-    clipped : int
-        How many weights at the start lay beyond the ends of their grid.
 
     Notes
     -----
@@ -72,15 +70,34 @@ class OnGrid:
         self._random = random.of(_OPERATION)
         self._arithmetic = on_blocks(fmt, _NEAREST)
         self.scales = np.ones(len(self._tensors), carrier_of(fmt))
-        self._first = self.scales
-        self.clipped = 0
+        self._first = self.scales.copy()
+        self._clipped = np.zeros(1, np.int64)
+
+    @property
+    def clipped(self) -> int:
+        """The number of weights at the start that lay beyond the ends of their grid."""
+        return int(self._clipped[0])
+
+    @property
+    def kept(self) -> tuple[Array, ...]:
+        """What is kept between steps: the scales, those at the start, and the count of clipped weights."""
+        return self.scales, self._first, self._clipped
 
     def begin(self, weights: Array) -> None:
         """Put the weights at the start on their grids, in place."""
         self._scale(weights, self.grid.start)
         self._first = self.scales.copy()
+        self._clipped[0] = 0
         for part, scale in self._scaled():
-            self.clipped += _put(weights[part], scale, self._arithmetic, self.grid, None)
+            self._clipped += _put(weights[part], scale, self._arithmetic, self.grid, None)
+
+    def go_on(self, other: OnGrid | None, weights: Array) -> None:
+        """Go on from weights on the same grids, or else put them there as at the start."""
+        if other is None:
+            self.begin(weights)
+            return
+        for x, y in zip(self.kept, other.kept, strict=True):
+            x[...] = y
 
     def before(self, weights: Array) -> None:
         """Compute the scales that depend on the weights before a step."""

@@ -23,7 +23,7 @@ from mcfsim.optim.start import receive, start
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import warn_of_vanishing
-from mcfsim.optim.switch import carry_over, check_no_grid
+from mcfsim.optim.switch import carry_over
 from mcfsim.optim.vectors import (
     Formats,
     form,
@@ -131,9 +131,7 @@ class Optimizer:
         if packed and strategy.gradient.format is None:
             raise ValueError("exact numbers have no codes: packed=True is for formats")
         if packed and strategy.parameter.grid is not None:
-            raise ValueError(
-                f"strategy {strategy.name!r} keeps its weights on a grid, as numbers; leave out packed=True"
-            )
+            raise ValueError(f"{strategy.name!r} keeps weights on a grid, as numbers; leave out packed=True")
         if folder is not None and strategy.gradient.format is None:
             raise ValueError("exact numbers lie in no file: folder is for formats")
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
@@ -253,14 +251,13 @@ class Optimizer:
         What the state represents is rounded once into the new storage, to nearest even:
 
         - the parameter, the exact sum of the numbers of `represented`, into a master copy, and from there
-          into the parameter; or into components, of which each is the rest so far, rounded, and a
-          compensation the last one;
+          into the parameter; or into components, each the rest so far, rounded, a compensation the last one;
         - the exact sum of a moment's components in the same way, and from there into blocks, if the moment is
           kept in a scaled format or by a quantiser.
 
         What both strategies store in the same way is copied bit for bit: each moment, and the parameter with
         all that lies beside it. The count of steps goes on, and so do random words. So a switch to the same
-        strategy changes nothing.
+        strategy changes nothing. Weights are put on a grid of other integers as at the start.
 
         Parameters
         ----------
@@ -278,14 +275,17 @@ class Optimizer:
         Raises
         ------
         TypeError, ValueError, SpoiltStateError
-            As the constructor and `represented` do; or if one of the strategies keeps weights on a grid.
+            As the constructor and `represented` do; or if codes would become numbers, or numbers codes.
         """
         self.whole.check()
+        if options.get("packed", self.packed) is not self.packed:
+            raise ValueError(f"a switch leaves packed = {self.packed} as it is")
         empty = {name: np.broadcast_to(np.float32(0), shape) for name, shape in self.layout.shapes.items()}
-        check_no_grid(self.strategy, strategy)
         made = Optimizer(self.hyper, strategy, empty, self._decayed, **{**self._given, **options})
         formats, strategies = (self.formats, made.formats), (self.strategy, strategy)
-        carry_over(self.state, made.state, formats, strategies, made.roles, self.parts)
+        same = carry_over(self.state, made.state, formats, strategies, made.roles, self.parts)
+        if made.grid is not None:
+            made.grid.go_on(self.grid if same else None, made.state.parameter[0])
         made.count = self.count
         return made
 

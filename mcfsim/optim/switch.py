@@ -19,6 +19,7 @@ from mcfsim.optim.groups import Groups, common_edges
 from mcfsim.optim.layout import StateSlices, blocks
 from mcfsim.optim.start import from_master
 from mcfsim.optim.state import State
+from mcfsim.optim.stored import WeightGrid
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.vectors import Formats, Split, Vector, read, read_block, requantize, write
@@ -117,16 +118,6 @@ def stored_parameter(
 
 
 # -- strategies ------------------------------------------------------------------------------------------
-def check_no_grid(*strategies: Strategy) -> None:
-    """Raise ValueError if a strategy keeps weights on a grid, whose scales depend on the start."""
-    for item in strategies:
-        if isinstance(item, Strategy) and item.parameter.grid is not None:
-            raise ValueError(
-                f"strategy {item.name!r} keeps its weights on a grid, whose scale depends on the start; a "
-                "training neither begins with it and changes, nor changes to it"
-            )
-
-
 def alike(old: Strategy, new: Strategy, label: str) -> bool:
     """Return whether two strategies store a tensor in the same way, so that it can be taken over as it is.
 
@@ -149,8 +140,9 @@ def alike(old: Strategy, new: Strategy, label: str) -> bool:
 
 
 def _form(stored: Stored) -> Stored:
-    """Return how a tensor is stored, without the rounding of what is stored there."""
-    return replace(stored, rounding=None, random_bits=None, rule=None)
+    """Return how a tensor is stored, without the rounding of what is stored there; of a grid the integers."""
+    lies = None if stored.grid is None else WeightGrid(stored.grid.integers)
+    return replace(stored, rounding=None, random_bits=None, rule=None, grid=lies)
 
 
 def _copy(source: Vector, target: Vector) -> None:
@@ -173,7 +165,7 @@ def carry_over(
     strategies: tuple[Strategy, Strategy],
     roles: Roles,
     parts: Mapping[str, StateSlices],
-) -> None:
+) -> bool:
     """Fill the vectors of a new state with what an old one represents, a block at a time.
 
     Parameters
@@ -188,10 +180,15 @@ def carry_over(
         The arithmetics of the new strategy.
     parts : mapping of str to StateSlices
         The places of the numbers of each slot.
+
+    Returns
+    -------
+    bool
+        Whether the parameter is taken over as it was. Otherwise it lies on no grid yet.
     """
     old, new = strategies
     before, after = (dict(zip(State._fields, items, strict=True)) for items in formats)
-    if alike(old, new, "parameter"):
+    if same := alike(old, new, "parameter"):
         for x, y in zip(source.parameter + source.extra, target.parameter + target.extra, strict=True):
             _copy(x, y)
     else:
@@ -218,3 +215,4 @@ def carry_over(
         kept, fmt = new.tensors[slot].scaled, after[slot]
         if kept is not None and fmt is not None and isinstance(made_of[0], np.ndarray):
             requantize(made_of[0], places, kept, fmt)
+    return same

@@ -14,14 +14,15 @@ from mcfsim.kernels.torch_tensors import Tensors, as_array, check_dense, torch_d
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
-from mcfsim.optim.switch import alike, check_no_grid, split_sum, stored_parameter
+from mcfsim.optim.switch import alike, split_sum, stored_parameter
 from mcfsim.torch.foreign import Held, SavedRun, held, hyperparameters, library_of
 from mcfsim.torch.giving import Giving
+from mcfsim.torch.grid_step import grid_of
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
 from mcfsim.torch.optimizers import AdamW
 from mcfsim.torch.state_dicts import NAMES
-from mcfsim.torch.state_layout import Slots, StateLayout, packed, summed
+from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, packed, summed
 from mcfsim.torch.step import StoredOptimizer
 
 #: Hyperparameters that both optimizers have.
@@ -83,6 +84,7 @@ def adopt(
     Nothing that the formats can hold is lost. State is carried over as `mcfsim.Optimizer.switched` says, to
     the same bits: what it represents, parameter or moment, is summed exactly, and rounded once to nearest
     even. Further components, Kahan's compensation or the master copy hold the rest, as far as they reach.
+    Weights are put on a grid of other integers as at the start.
     """
     if isinstance(optimizer, Mapping) != (params is not None):
         raise TypeError("params are the parameters of a state dict: give both or neither")
@@ -101,13 +103,13 @@ def adopt(
         if any(group.get("amsgrad") for group in groups):
             raise ValueError("a group has amsgrad = True, which has no counterpart here")
     chosen = _kind(given, kind)
-    check_no_grid(get_strategy(strategy), *(group["strategy"] for group in groups if "strategy" in group))
     said = [_shared(group, given.defaults, kept) for group in groups]
     taken = [{name: x for name, x in group.items() if name in (*kept, *LABELS)} for group in said]
     stores = _stores(chosen, taken, strategy, options)
     for group in groups:
         for parameter in group["params"]:
             _check(stores, parameter, _held(given, library, group, parameter))
+    _start_on_grids(given)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for group in groups:
@@ -164,6 +166,7 @@ def release(
         giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])
         for parameter in own["params"]:
             _check_spread(parameter, dtype, optimizer.steps_of(own).stores)
+    _start_on_grids(optimizer)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for own in optimizer.param_groups:
@@ -175,6 +178,13 @@ def release(
                 if begun:
                     states[parameter] = {"step": found.state["step"], **made}
         return giving.made(states)
+
+
+def _start_on_grids(optimizer: Any) -> None:
+    """Put weights on their grids that have made no step there."""
+    groups = optimizer.param_groups if isinstance(optimizer, StoredOptimizer) else ()
+    if any(optimizer.steps_of(group).on_grid for group in groups):
+        optimizer.start()
 
 
 def _kind(optimizer: Any, kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
@@ -288,7 +298,8 @@ def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[s
         if not found or any(here[name].dtype != stores.dtypes[name] for name in names):
             return False
         scales = [name + SCALES for name in names if name in stores.grouped]
-        same.update({name: given[name].contiguous() for name in (*names, *scales)})
+        of_grid = [SCALE] if label == "parameter" and SCALE in given else []
+        same.update({name: given[name].contiguous() for name in (*names, *scales, *of_grid)})
         return True
 
     def tensor(numbers: NDArray[Any], name: str) -> torch.Tensor:
@@ -301,6 +312,10 @@ def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[s
     blank = {name: local(x) for name, x in begun.items()}
     if not is_same("parameter", ("parameter", *stores.compensating)):
         leading, extra = stored_parameter(_arrays(old.represented(here)), stores.strategy, stores.roles)
+        if SCALE in stores.dtypes:
+            grid = grid_of(stores, leading[0].size)
+            grid.begin(leading[0])
+            same[SCALE] = stores.begun(parameter, [SCALE])[SCALE].fill_(float(grid.scales[0]))
         made |= {name: tensor(x, name) for name, x in zip(stores.names.parameter, leading, strict=True)}
         for name, numbers in zip(stores.names.extra, extra, strict=True):
             if name == "remainder":

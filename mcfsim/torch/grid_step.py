@@ -9,6 +9,7 @@ import torch
 
 from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.strategies import DEFAULT_WORDS
+from mcfsim.optim.vectors import read, write
 from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import noted
 from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
@@ -40,7 +41,7 @@ class GridStep:
                     self.begin(x)
             grids = [self._grid(x) for x in moved]
             for x, grid in zip(moved, grids, strict=True):
-                grid.before(packed(on_host(x.tensors["parameter"])))
+                grid.before(read(packed(on_host(x.tensors["parameter"])), grid.format))
             self._inner.move([_without_scale(x) for x in moved], inputs)
             for x, grid in zip(moved, grids, strict=True):
                 self._put(x, grid, inputs.number)
@@ -56,21 +57,30 @@ class GridStep:
     def _put(self, x: ParameterSlice, grid: OnGrid, step: int | None) -> None:
         """Put a parameter on its grid after a step, or at the start, and keep the scale."""
         weights = on_host(x.tensors["parameter"])
+        vector = packed(weights)
+        numbers = read(vector, grid.format)
         if step is None:
-            grid.begin(packed(weights))
+            grid.begin(numbers)
         else:
-            grid.after(packed(weights), step, x.first)
+            grid.after(numbers, step, x.first)
+        if numbers is not vector:
+            write(vector, numbers, grid.format)
         if weights is not x.tensors["parameter"]:
             x.tensors["parameter"].copy_(weights)
         x.tensors[SCALE].fill_(float(grid.scales[0]))
 
     def _grid(self, x: ParameterSlice) -> OnGrid:
         """Return the grid of a parameter, with the scale that its state has."""
-        grid, size = self.stores.strategy.parameter.grid, x.gradient.numel()
-        assert grid is not None
-        made = OnGrid(grid, self.stores.formats["parameter"], {"": slice(0, size)}, self._random)
+        made = grid_of(self.stores, x.gradient.numel(), self._random)
         made.scales[0] = float(x.tensors[SCALE])
         return made
+
+
+def grid_of(stores: StateLayout, size: int, random: RandomWords = DEFAULT_WORDS) -> OnGrid:
+    """Return the grid of one parameter of so many elements, which is not begun."""
+    grid = stores.strategy.parameter.grid
+    assert grid is not None
+    return OnGrid(grid, stores.formats["parameter"], {"": slice(0, size)}, random)
 
 
 def _without_scale(x: ParameterSlice) -> ParameterSlice:

@@ -197,6 +197,8 @@ class Checkpoint:
         for name, optimizer in self._optimizers(step).items():
             trainer = self.trainers[name]
             parts = {**optimizer.state._asdict(), "average": trainer.averages.values()}
+            if optimizer.grid is not None and len(trainer.phases.phases) > 1:  # or it follows from the start
+                parts["grid"] = optimizer.grid.kept
             named |= {f"{name}|{part}{i}": x for part, items in parts.items() for i, x in enumerate(items)}
             named[f"{name}|diverged_at"] = trainer.diverged_at
         return named

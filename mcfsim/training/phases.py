@@ -9,7 +9,6 @@ from mcfsim.checks import whole_number
 from mcfsim.formats import Format
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
-from mcfsim.optim.switch import check_no_grid
 from mcfsim.rounding import Rounding, get_rounding
 
 #: What separates phases, and a strategy from its first step, in a text.
@@ -104,8 +103,7 @@ class PrecisionSchedule:
         TypeError
             If it is none of these.
         ValueError
-            If a name is unknown, or a phase begins after the last step; or if a strategy that takes another's
-            place, or whose place another one takes, is exact or keeps weights on a grid.
+            If a name is unknown, or a phase begins after the last step.
         """
         if isinstance(given, str) and _FROM in given:
             given = cls.read(given)
@@ -115,19 +113,17 @@ class PrecisionSchedule:
         phases = tuple(replace(item, strategy=get_strategy(item.strategy, low)) for item in given.phases)
         if phases[-1].first > steps:
             raise ValueError(f"{given.name}: step {phases[-1].first} begins a phase, and the run has {steps}")
-        found = replace(given, phases=phases)
-        if len(phases) > 1:
-            check_no_grid(*found.strategies)
-            if any(item.parameter.format is None for item in found.strategies):
-                raise ValueError(
-                    f"{given.name}: an exact run is what others are compared with, and stays exact"
-                )
-        return found
+        return replace(given, phases=phases)
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
         """The strategies of a settled schedule, in order."""
         return tuple(item.strategy for item in self.phases if isinstance(item.strategy, Strategy))
+
+    @property
+    def exact(self) -> bool:
+        """Whether all steps of a settled schedule are exact, so that others are compared with it."""
+        return all(item.parameter.format is None for item in self.strategies)
 
     @property
     def plainly(self) -> PrecisionSchedule | Strategy:

@@ -187,7 +187,7 @@ class Setup:
             "strategies": _strategies(given["strategies"], low, whole["steps"]),
         }
         setup = cls(**given | whole | checked)
-        if any(item.strategies[0].parameter.format is None for item in setup.strategies):
+        if any(x.parameter.format is None for item in setup.strategies for x in item.strategies):
             setup.source.check_exact()
         return setup
 

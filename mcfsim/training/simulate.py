@@ -64,7 +64,7 @@ def carry_out(
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
         measures: dict[str, list[str]] = {}
         if checkpoint is not None or output is not None:
-            exact = any(trainer.exact for trainer in trainers.values())
+            exact = any(trainer.phases.exact for trainer in trainers.values())
             measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
         if output is not None:
             numbers = setup.recorded(setup.steps) * sum(map(len, measures.values()))
@@ -185,7 +185,8 @@ def simulate(
     strategies : sequence of str, Strategy or PrecisionSchedule, or one of these, optional
         Names of `STRATEGIES` or `GRID_STRATEGIES`, or declarations; ``"exact"`` trains in mpmath, if the
         problem can, and then every other strategy's distance to it is recorded. A `PrecisionSchedule`, or its
-        text, as ``"plain,fp32@201"``, changes the strategy on the way.
+        text, as ``"plain,fp32@201"``, changes the strategy on the way; at the steps of a phase that does not
+        have a measure, it is NaN.
     steps : int, optional
         Length of the run.
     schedule : Schedule or sequence of float, optional

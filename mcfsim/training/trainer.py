@@ -13,6 +13,7 @@ from mcfsim.optim.on_grid import on_grid
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.staged import Staged
 from mcfsim.optim.state import State
+from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.training import metrics
 from mcfsim.training.exact_step import (
@@ -51,7 +52,6 @@ class Trainer:
         self.source, self.optimizer, self.phases = source, optimizer, phases
         self.phase = 0
         self.base = BASE if source.has_losses else BASE[1:]
-        self.exact = optimizer.strategy.parameter.format is None
         self.series: dict[str, list[float]] = {}
         #: The first step that met or left a number that is not finite; 0 while there is none.
         self.diverged_at = np.zeros(1, np.int64)
@@ -64,12 +64,14 @@ class Trainer:
         """Make step number t, and record its measures if the setup records this step."""
         self.enter(t, setup)
         optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
+        if record and not self.series:
+            self.series = {name: [] for name in self.measures(setup, False)} if self._mixed else {}
         loss, gradients = self.source.gradient(optimizer.weights(), t, setup.seed)
         losses = () if loss is None else (loss,)
         finite = all_finite(*losses, *gradients.values())
         kept, norm = clipped(gradients, setup.clip)
         gradient = optimizer.receive(kept)
-        if not self.exact:
+        if not self.phases.exact:
             self._average(gradient, t, rate)
         if record and not self.exact:
             before, leading = optimizer.represented(), optimizer.state.parameter[0].copy()
@@ -94,6 +96,19 @@ class Trainer:
             self.diverged_at[0] = t
         if record:
             self.put(dict(zip(self.base, (*losses, rate, norm), strict=True)))
+            # A measure that steps of this phase do not have is NaN.
+            short = [name for name, x in self.series.items() if len(x) < setup.recorded(t)]
+            self.put(dict.fromkeys((name for name in short if name != DISTANCE), np.nan))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the optimizer of the present phase keeps exact numbers."""
+        return self.optimizer.strategy.parameter.format is None
+
+    @property
+    def _mixed(self) -> bool:
+        """Whether steps of some phases have measures that others have not."""
+        return len({_kind(item) for item in self.phases.strategies}) > 1
 
     def optimizer_at(self, step: int, setup: Setup) -> Optimizer:
         """Return the optimizer, switched if a step is of another phase."""
@@ -116,13 +131,20 @@ class Trainer:
         distance : bool
             Whether `record_distances` finds an exact trajectory.
         """
-        if self.exact:
+        found: dict[str, Any] = {}
+        kinds = {_kind(item): item for item in self.phases.strategies}
+        for kind, strategy in kinds.items():
+            if kind == _EXACT:
+                continue
+            here = kind == _kind(self.optimizer.strategy)
+            optimizer = self.optimizer if here else self.optimizer.switched(strategy)
+            trial, state = Trainer(self.source, optimizer, self.phases), optimizer.state.parameter[0]
+            trial._measure(np.zeros_like(state), optimizer.represented(), state)
+            found |= dict.fromkeys(trial.series)
+        if not found:
             return list(self.base)
-        trial = Trainer(self.source, self.optimizer, self.phases)
-        state = self.optimizer.state.parameter[0]
-        trial._measure(np.zeros_like(state), self.optimizer.represented(), state)
         compared = COMPARED if setup.truth_sample else ()
-        return [*trial.series, *compared, *self.base, *((DISTANCE,) if distance else ())]
+        return [*found, *compared, *self.base, *((DISTANCE,) if distance else ())]
 
     def results(self) -> dict[str, float]:
         """Return the numbers of the whole run."""
@@ -166,7 +188,7 @@ class Trainer:
         if isinstance(hyper, Staged):
             # The parameter is the run's own: updates follow from it.
             state: dict[str, Components] = {slot: (x,) for slot, x in self.averages.items()}
-            state["parameter"] = self.optimizer.represented()
+            state["parameter"] = [x.astype(np.float64) for x in self.optimizer.represented()]
             step = WideStep(hyper, self.optimizer.layout, state, g, t, rate)
             for name, found in step.tensors(REFERENCE):
                 for field, parts in self.optimizer.parts.items():
@@ -207,9 +229,19 @@ class Trainer:
             self.put({measure + suffix: number for measure, number in numbers.items()})
 
 
+_EXACT = "exact"
+
+
+def _kind(strategy: Strategy) -> str:
+    """Return the kind of a strategy, by what is measured of its steps."""
+    if strategy.parameter.format is None:
+        return _EXACT
+    return "float" if strategy.parameter.grid is None else "grid"
+
+
 def record_distances(trainers: Collection[Trainer]) -> None:
     """Record the distance of every strategy from the exact trajectory, relative to its norm."""
-    truth = next((trainer for trainer in trainers if trainer.exact), None)
+    truth = next((trainer for trainer in trainers if trainer.phases.exact), None)
     if truth is None:
         return
     ar: Any = truth.optimizer.roles.parameter

@@ -10,10 +10,13 @@ import mcfsim as mcf
 from mcfsim.checks import SpoiltStateError
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.declaration import components, optimizers
-from mcfsim.oracle import round_fraction
+from mcfsim.optim.stored import Reach
+from mcfsim.oracle import operate, round_fraction
 from tests.optim.stored import bits, held, made, numbers
 from tests.shared.kinds import STORED, UNPACKED, rotating
 
+from . import on_grid_reference as grids
+from .on_grid_reference import placed
 from .reference import left_of, quantised
 
 SHAPES = {"w": (5, 7), "empty": (0, 4), "b": (9,), "scalar": ()}
@@ -46,7 +49,8 @@ def filled(strategy):
 
 # -- by the definition ---------------------------------------------------------------------------------------
 def form(stored):
-    return stored and (stored.format, stored.components, stored.scaled, stored.shared, stored.remainder)
+    lies = stored and stored.grid and stored.grid.integers
+    return stored and (stored.format, stored.components, stored.scaled, stored.shared, stored.remainder, lies)
 
 
 def beside(strategy):
@@ -85,6 +89,8 @@ def expected(optimizer, new):
             parameter = [theta, master]
         else:
             parameter = split(whole, low, new.parameter.components + (new.extra is not None))
+        if new.parameter.grid:
+            parameter[0] = laid(optimizer, parameter[0], new.parameter.grid)[0]
     moments = []
     for slot in "mv":
         stored, vectors = getattr(new, slot), getattr(state, slot)
@@ -98,6 +104,18 @@ def expected(optimizer, new):
         moments += made_of
     count = new.parameter.components
     return parameter[:count] + moments + parameter[count:]
+
+
+def laid(optimizer, numbers, grid):
+    """Return numbers on a grid as at the start, the scale of each tensor, and how many lay beyond ends."""
+    low, high, found, scales, beyond = grid.integers.low, grid.integers.high, [], [], 0
+    for part in optimizer.layout.slices.values():
+        tensor = numbers[part]
+        scales.append(grids.scale(tensor, high, str(grid.start)) if tensor else 1.0)
+        found += [grids.put(x, scales[-1], low, high)[0] for x in tensor]
+        by = [operate("mul", [x, float(scales[-1])], FLOAT32) for x in tensor]
+        beyond += sum(not low <= x <= high for x in by)
+    return found, scales, beyond
 
 
 def split(whole, fmt, count):
@@ -157,6 +175,67 @@ def test_beside_a_master_copy_the_parameter_is_that_rounded(strategy):
     x = {"w": np.array([1 + 2.0**-8 + 2.0**-30])}
     for optimizer in (made(x, strategy), made(x, "plain", "float64").switched(mcf.strategy(strategy))):
         assert (optimizer.weights()["w"], optimizer.represented()[0]) == (1.0, 1 + 2.0**-8)
+
+
+# -- weights on grids ----------------------------------------------------------------------------------------
+LAID = ["dqt-ternary", "dqt-int4", "bitnet", placed("dqt-int3", reach="fixed", start="absmax")]
+BESIDE = [*LAID, "plain", "mcf-3", "remainder-8", "fp8-moments", "fp32"]
+
+
+@pytest.mark.parametrize("old", BESIDE, ids=lambda x: getattr(x, "name", x))
+def test_weights_are_put_on_grids_as_at_the_start_and_taken_from_there_as_they_are(old, assert_same):
+    optimizer = trained(old, random=mcf.RandomWords(3))
+    before = bits(optimizer)
+    for name in LAID if old not in LAID else BESIDE:
+        new = mcf.strategy(name)
+        switched = optimizer.switched(new)
+        for found, wanted in zip(held(switched), expected(optimizer, new), strict=True):
+            assert_same(found, wanted)
+        if new.parameter.grid and beside(new) != beside(optimizer.strategy):
+            whole = split(summed(optimizer.represented()), FLOAT32, 1)[0]
+            _, scales, beyond = laid(optimizer, whole, new.parameter.grid)
+            assert switched.grid.scales.tolist() == scales
+            assert switched.grid.clipped == beyond
+    assert bits(optimizer) == before
+
+
+@pytest.mark.parametrize("reach", Reach)
+def test_what_is_on_a_grid_goes_on_there(reach):
+    """By the scales that it came to lie by; under other rules for what comes, too."""
+    first, second = (trained(placed("dqt-int3", reach=reach), random=mcf.RandomWords(3)) for _ in range(2))
+    other = first.switched(first.strategy)
+    assert bits(other) == bits(first)
+    assert [x.tolist() for x in other.grid.kept] == [x.tolist() for x in first.grid.kept]
+    assert bits(trained_on(other, 2)) == bits(trained_on(second, 2)) != bits(first)
+    last = first.switched(placed("dqt-int3", reach="fixed"))
+    assert bits(last) == bits(first)
+    scales = first.grid.scales.tolist()
+    assert trained_on(last, 2).grid.scales.tolist() == scales != [1.0] * 4
+
+
+def test_steps_on_a_grid_go_on_from_any_state():
+    """As those of one that began there, with the same numbers in its state."""
+    given = trained("kahan", random=mcf.RandomWords(3))
+    switched = given.switched(mcf.strategy("dqt-int4"))
+    other = made(given.weights(), "dqt-int4", decayed=["w"], random=mcf.RandomWords(3))
+    for slot, vectors in other.state._asdict().items():
+        for x, y in zip(vectors, getattr(switched.state, slot), strict=True):
+            x[...] = y
+    other.count = switched.count
+    assert bits(trained_on(other, 2)) == bits(trained_on(switched, 2))
+
+
+def test_exact_numbers_and_grids_take_each_other_s_place(assert_same):
+    given = trained("dqt-int4", random=mcf.RandomWords(3))
+    exact = given.switched(mcf.strategy("exact"))
+    wanted = given.state.parameter[0].tolist()
+    assert [to_fraction(x) for x in exact.state.parameter[0]] == [*map(Fraction, wanted)]
+    assert [to_fraction(x) for x in exact.state.v[0]] == [*map(Fraction, given.state.v[0].tolist())]
+    third = exact.roles.parameter.round(1) / 3
+    exact.state.parameter[0][:] = exact.state.parameter[0] + third
+    back = exact.switched(mcf.strategy("dqt-ternary"))
+    rounded = [round_fraction(to_fraction(x), FLOAT32) for x in exact.state.parameter[0]]
+    assert_same(back.state.parameter[0], laid(given, rounded, back.strategy.parameter.grid)[0])
 
 
 # -- exact numbers -------------------------------------------------------------------------------------------
@@ -234,11 +313,11 @@ def test_the_rounding_of_steps_may_change_alone():
 
 def test_what_cannot_take_another_s_place_is_refused(tmp_path):
     given = trained("plain")
-    with pytest.raises(ValueError, match="'dqt-int8' keeps its weights on a grid, whose scale depends"):
-        given.switched(mcf.strategy("dqt-int8"), folder=tmp_path / "new")
+    with pytest.raises(ValueError, match="'dqt-int8' keeps weights on a grid, as numbers"):
+        trained("plain", packed=True).switched(mcf.strategy("dqt-int8"), folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="'bitnet' keeps its weights on a grid"):
-        made(4, "bitnet").switched(given.strategy)
+    with pytest.raises(ValueError, match="a switch leaves packed = False as it is"):
+        given.switched(given.strategy, packed=True)
     with pytest.raises(TypeError, match="must be a Strategy"):
         given.switched("plain")
     with pytest.raises(ValueError, match="unknown rounding"):

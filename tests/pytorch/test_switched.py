@@ -1,5 +1,7 @@
 """A run goes on under another strategy by one call, with the bits of `mcfsim.Optimizer.switched`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,13 @@ import mcfsim as mcf
 import mcfsim.torch
 from mcfsim.checks import SpoiltStateError
 from mcfsim.optim.declaration import optimizers
+from mcfsim.optim.stored import Stored
 from mcfsim.torch import SGD, AdamW, TorchAdamW, adopt
+from tests.optim.on_grid_reference import placed
 from tests.pytorch.runs import EVERY, array, assert_all_same, assert_same_states, dtype_of, states
 from tests.shared.kinds import STORED, feeds, rotating
 
+LAID = placed("dqt-int4", reach="fixed", start="absmax")
 SHAPES = {"w": (7, 20), "b": (11,), "empty": (0, 3), "scalar": (), "long": (300,)}
 
 
@@ -103,6 +108,30 @@ def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy):
     assert_all_same(compared(ours, params, theirs))
 
 
+@pytest.mark.parametrize(("old", "optimizer"), [("plain", "adamw"), ("dqt-int4", "sgd"), ("bitnet", "muon")])
+@pytest.mark.costly("stages are compiled")
+def test_a_switch_to_grids_and_from_there_is_that_of_arrays(old, optimizer):
+    """To others, to the same, and back; of weights that have not moved yet, too."""
+    for steps in (0, 2):
+        ours, params, theirs = begun(optimizer, old, steps=steps)
+        for new in ("dqt-int4", LAID, "bitnet", "bitnet", "mcf-2", "dqt-ternary", "dqt-ternary", "fp32"):
+            ours, theirs = adopt(ours, new), theirs.switched(mcf.strategy(new))
+            assert_all_same(compared(ours, params, theirs))
+            if theirs.grid is not None:
+                scales = [ours.state[params[name]]["scale"].item() for name in theirs.layout.slices]
+                assert_all_same([("scales", scales, theirs.grid.scales)])
+            if steps:
+                train(ours, params, theirs, 1)
+                assert_all_same(compared(ours, params, theirs))
+
+
+def test_grids_in_other_formats_are_those_of_arrays():
+    strategy = placed("dqt-int4", reach="absmax")
+    low = Stored("bfloat16", grid=strategy.parameter.grid)
+    ours, params, theirs = begun("adamw", replace(strategy, name="bf16", parameter=low))
+    assert_all_same(compared(ours, params, theirs))
+
+
 def test_settings_go_on_unless_others_are_named():
     options = {"rounding": "stochastic", "random": mcf.RandomWords(4), "scalars": "float32"}
     ours, params, theirs = begun("adamw", "plain", **options)
@@ -135,7 +164,6 @@ def test_what_is_refused_changes_nothing():
     for given, message in (
         ({"strategy": "plain", "low": "float16"}, "1 numbers of parameter .* too large for float16"),
         ({"strategy": "exact"}, "exact numbers"),
-        ({"strategy": "dqt-int8"}, "on a grid"),
         ({"kind": SGD}, "a run of AdamW does not go on by SGD"),
         ({"lower": "bfloat16"}, "lower"),
     ):

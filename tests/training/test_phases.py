@@ -11,6 +11,8 @@ from mcfsim import AdamW, Phase, PrecisionSchedule, Run, Schedule, simulate
 from mcfsim.cli import app
 from mcfsim.training.problems import Quadratic
 from mcfsim.training.schedule import clipped
+from mcfsim.training.trainer import BASE
+from tests.optim.on_grid_reference import placed
 from tests.shared.kinds import STORED
 from tests.training.problems import Watched, assert_same_run, tiny_model
 
@@ -26,6 +28,18 @@ CHANGING = PrecisionSchedule(
         Phase("fp32", 8),
     ],
     "changing",
+)
+#: To grids and exact numbers, and from there.
+FAR = PrecisionSchedule(
+    [
+        Phase("plain"),
+        Phase("exact", 2),
+        Phase(placed("dqt-int4", reach="fixed"), 3),
+        Phase("dqt-int2", 5),
+        Phase("kahan", 7),
+        Phase("bitnet", 8),
+    ],
+    "far",
 )
 
 
@@ -44,38 +58,70 @@ def test_a_switch_to_the_same_strategy_is_no_switch(strategy):
     assert known == found
 
 
-def test_a_schedule_is_its_phases_one_after_another():
+@pytest.mark.parametrize(("schedule", "most"), [(CHANGING, 16), (FAR, 14.25)], ids=["near", "far"])
+def test_a_schedule_is_its_phases_one_after_another(schedule, most):
     """By hand: steps of an optimizer, and of the next one, which it is switched to."""
     watched = Watched(QUADRATIC)
-    run = train(CHANGING, watched)
+    run = train(schedule, watched)
     start = {name: mcf.round_to(x, "bfloat16") for name, x in QUADRATIC.initial_parameters(6).items()}
     words, low = mcf.RandomWords(6), "bfloat16"
     optimizer = mcf.Optimizer(
-        AdamW(0.9, 0.95, 1e-6), mcf.strategy("stochastic", low), start, QUADRATIC.decayed, random=words
+        *(AdamW(0.9, 0.95, 1e-6), mcf.strategy(schedule.phases[0].strategy, low), start, QUADRATIC.decayed),
+        random=words,
     )
-    changes = {phase.first: phase for phase in CHANGING.phases[1:]}
+    changes = {phase.first: phase for phase in schedule.phases[1:]}
     losses = []
     for step in range(1, STEPS + 1):
         if phase := changes.get(step):
             chosen = mcf.strategy(phase.strategy, low)
             optimizer = optimizer.switched(chosen, rounding=phase.rounding or "nearest_even")
-        weights = {name: x.astype(np.float64) for name, x in optimizer.weights().items()}
+        weights = {
+            name: x if x.dtype == object else x.astype(np.float64) for name, x in optimizer.weights().items()
+        }
         loss, gradients = QUADRATIC.loss_and_gradient(weights, step, 6)
-        losses.append(loss)
+        losses.append(float(loss))
         optimizer.step(optimizer.receive(clipped(gradients, 1.0)[0]), RATES.rate(step, STEPS))
-    assert run.series["changing"]["loss"].tolist() == losses
+    assert run.series[schedule.name]["loss"].tolist() == losses
     (final,) = watched.finals
     assert all(np.array_equal(final[name], x) for name, x in optimizer.weights().items())
-    alone = [train("stochastic"), train("fp32")]
-    assert run.results["changing"]["bytes_per_parameter"] == 16
-    assert losses[:3] == alone[0].series["stochastic"]["loss"][:3].tolist()
-    assert losses[3:] != alone[0].series["stochastic"]["loss"][3:].tolist()
+    assert run.results[schedule.name]["bytes_per_parameter"] == most
+    first = schedule.phases[0].strategy
+    alone = train(first).series[first]["loss"].tolist()
+    same = schedule.phases[1].first - 1
+    assert losses[:same] == alone[:same]
+    assert losses[same + 1 :] != alone[same + 1 :]
+
+
+def test_measures_that_a_phase_does_not_have_are_nan():
+    run = train(["exact", FAR, "exact,exact@4", "plain,dqt-int4@5"], truth_sample=2)
+    far, exact = run.series["far"], run.series["exact"]
+    assert {len(x) for series in run.series.values() for x in series.values()} == {STEPS}
+    there = {
+        name: np.flatnonzero(np.isfinite(far[name])) + 1 for name in ("changed", "lost", "one_step_error")
+    }
+    assert there["changed"].tolist() == [3, 4, 5, 6, 8]
+    assert there["lost"].tolist() == there["one_step_error"].tolist() == [1, *range(3, STEPS + 1)]
+    assert list(exact) == [*BASE]
+    assert all(np.array_equal(exact[name], run.series["exact,exact@4"][name]) for name in BASE)
+    assert np.isfinite(far["distance"]).all()
+    assert far["distance"][0] < 1e-2 < far["distance"][2]
+    assert run.results["far"]["clipped_at_start"] <= 1
+    assert "clipped_at_start" not in run.results["exact"]
+
+
+def test_a_reference_average_goes_on_through_exact_steps():
+    """It is that of the gradients in binary64, so that float32's averages stay near it."""
+    for optimizer in ("adamw", "adafactor"):
+        run = simulate(QUADRATIC, optimizer, "fp32,exact@3,fp32@6", 8, RATES, record_every=1, progress=False)
+        (series,) = run.series.values()
+        assert np.isnan(series["v_error"]).tolist() == [2 <= step < 5 for step in range(8)]
+        assert np.nanmax(series["v_error"]) < 1e-6
 
 
 @pytest.mark.parametrize("at", range(2, STEPS + 1))
 def test_a_run_goes_on_across_its_switches(at, tmp_path):
     """From a checkpoint before one, at one and after one: the run that was not interrupted."""
-    schedules = [CHANGING, "kahan,fp32-master@4,split-master@7"]
+    schedules = [CHANGING, "kahan,fp32-master@4,split-master@7", FAR]
     whole, path = train(schedules), tmp_path / "run.npz"
     with pytest.raises(KeyboardInterrupt):
         train(schedules, Watched(QUADRATIC, at, 1, KeyboardInterrupt), checkpoint=path)
@@ -133,8 +179,7 @@ def test_a_text_is_a_schedule():
         (lambda: train("plain,fp32@late"), ValueError, "must be a strategy and its first step, as fp32@201"),
         (lambda: train("plain,fp33@5"), ValueError, "unknown strategy 'fp33'"),
         (lambda: train("plain,fp32@9"), ValueError, "step 9 begins a phase, and the run has 8"),
-        (lambda: train("plain,exact@5"), ValueError, "stays exact"),
-        (lambda: train("plain,dqt-int8@5"), ValueError, "keeps its weights on a grid"),
+        (lambda: train("plain,exact@5", tiny_model()), ValueError, "cannot be trained in exact arithmetic"),
         (lambda: train(["plain", "plain"]), ValueError, "each named once"),
     ],
 )

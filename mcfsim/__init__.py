@@ -27,7 +27,16 @@ from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
 from mcfsim.rounded_array import RoundedArray, array
 from mcfsim.rounding import Rounding
-from mcfsim.scaled import SCALED, Scaled, ScaledFormat, ScaleRule, get_scaled_format, quantize
+from mcfsim.scaled import (
+    SCALED,
+    DelayedScale,
+    Scaled,
+    ScaledFormat,
+    ScaleRule,
+    get_scaled_format,
+    hadamard,
+    quantize,
+)
 from mcfsim.training import metrics
 from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import get_problem
@@ -58,6 +67,7 @@ __all__ = [
     "AdamW",
     "Arithmetic",
     "Certificate",
+    "DelayedScale",
     "Delta",
     "Format",
     "Grid",
@@ -104,6 +114,7 @@ __all__ = [
     "get_problem",
     "get_scaled_format",
     "grow",
+    "hadamard",
     "matmul",
     "merge_adapter",
     "metrics",

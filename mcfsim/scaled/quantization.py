@@ -107,6 +107,28 @@ class Scaled:
         views.put(targets, result)
         return result
 
+    def inside(self, x: ArrayLike) -> Array:
+        """Return where the quotients of the array that was quantised are less than the largest element.
+
+        Magnitudes are compared exactly. Gradients pass there: QuEST's mask, of the rule ``quest``.
+
+        Raises
+        ------
+        ValueError
+            If it is of another shape.
+        """
+        array = as_array(x)
+        if array.shape != self.shape:
+            raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
+        result = np.empty(self.shape, np.bool_)
+        views = BlockViews(self.shape, self.format.block, self.axis)
+        targets, top = views.parts(result), float(self.format.element.max)
+        top *= 1.0 if self.tensor_scale is None else self.tensor_scale
+        for part, scale, target in zip(views.parts(array), views.shared(self.scale), targets, strict=True):
+            target[...] = np.abs(part.astype(np.float64)) < scale.astype(np.float64) * top
+        views.put(targets, result)
+        return result
+
 
 def quantize(
     x: ArrayLike,
@@ -122,19 +144,20 @@ def quantize(
     Parameters
     ----------
     x : array_like of a NumPy or ml_dtypes floating dtype of at most 64 bits
-        Any shape, layout and byte order. A number counts as an array of one element.
+        Any shape, layout and byte order; of at most 32 bits by rules that compute in binary32. A number
+        counts as an array of one element.
     fmt : ScaledFormat or str
         The format, or a name of `SCALED`.
     axis : int, optional
-        The axis along which neighbours share a scale; ignored if the whole tensor shares one.
+        The axis along which neighbours share a scale; ignored if a tile or the whole tensor shares one.
     rounding : str or Rounding, optional
         How elements are rounded. With the name of a mode, overflow saturates; a `Rounding` has its own
-        policy. Scales are rounded as their rule says.
+        policy, but rules that compute in binary32 clip quotients. Scales are rounded as their rule says.
     rule : str, optional
         A `ScaleRule` in place of the format's own.
     random : RandomWords or array of uint32 or uint16, optional
         For stochastic rounding: one word for each element, or a stream. From a stream an element takes the
-        word of its index in row-major order.
+        word of its index in row-major order. For the rule ``eden``, words are for the scales instead.
 
     Returns
     -------
@@ -152,7 +175,8 @@ def quantize(
     TypeError
         If x is no array of such a dtype, or is masked, or the axis is not an int.
     ValueError
-        If a name is unknown, stochastic rounding has no words, or the rule does not apply, see `ScaleRule`.
+        If a name is unknown, stochastic rounding has no words, the rule does not apply, see `ScaleRule`, or
+        blocks are tiles and x has fewer than two axes.
     UnsupportedFormatError
         If quotients of elements cannot be rounded once with that many random bits.
     numpy.exceptions.AxisError

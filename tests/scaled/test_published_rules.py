@@ -228,3 +228,19 @@ def test_formats_count_the_bits_of_tiles():
     assert mine.block == (2, 4)
     assert SCALED["nvfp4_eden"].with_rule("absmax") == SCALED["nvfp4"]
     assert {rule for rule in ScaleRule if rule.exact} >= {"floor", "ceil", "quest"}
+
+
+# -- masks ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("fmt", ["mxfp4", "nvfp4", "nvfp4_16x16"])
+def test_a_mask_says_whose_quotients_are_less_than_the_largest_element(fmt):
+    x = hostile_rows(20, 70, 16, 2)
+    scaled = quantize(x, fmt, rule="quest" if fmt == "mxfp4" else None)
+    inside = scaled.inside(x)
+    assert inside.any()
+    assert not inside.all()
+    numbers = dataclasses.replace(scaled, elements=np.ones_like(scaled.elements)).dequantize()
+    for place in np.ndindex(x.shape):
+        by = Fraction(float(numbers[place]))
+        assert inside[place] == (abs(Fraction(float(x[place]))) < 6 * by)
+    with pytest.raises(ValueError, match="is not the one of shape"):
+        scaled.inside(x[1:])

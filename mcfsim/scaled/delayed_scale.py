@@ -1,0 +1,166 @@
+"""Delayed scaling: the scale of a tensor from the largest magnitudes of the steps before."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcfsim.checks import check_int, whole_number
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.rounding import Rounding
+from mcfsim.scaled.formats import ScaledFormat
+from mcfsim.scaled.quantization import RandomSource, Scaled, prepared, quantized
+from mcfsim.scaled.scale_rules import ScaleRule
+
+
+class DelayedScale:
+    """The scale of one tensor of FP8 numbers, from a history: Transformer Engine's delayed scaling.
+
+    A call quantises by the scale that the calls before have left, and leaves a new one:
+    ``(M / amax) / 2**margin`` in binary32, M the largest element.
+
+    Parameters
+    ----------
+    element : Format or str, optional
+        The format of the elements.
+    length : int, optional
+        The number of steps whose largest magnitudes are kept. The scale follows the largest of them.
+    margin : int, optional
+        Powers of two kept free above.
+    most_recent : bool, optional
+        Whether the scale follows the last step's largest magnitude alone.
+
+    Attributes
+    ----------
+    scale : float32
+        The number by which the next call multiplies; 1 at first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the length or the margin is no int, or the length is less than 1.
+    UnsupportedFormatError
+        If binary32 does not hold the elements.
+
+    Notes
+    -----
+    The scale is kept where the largest magnitude is 0, infinite or NaN. A step whose largest magnitude is 0
+    leaves the history as it is; an infinity stays in it for `length` steps, a NaN counts as nothing. If the
+    quotient overflows, the scale is the largest binary32 number. ``M / 2**margin`` is one binary32 number, as
+    in ``delayed_scaling.cu``.
+
+    References
+    ----------
+    NVIDIA, Transformer Engine, ``transformer_engine/common/recipe/delayed_scaling.cu``.
+
+    Examples
+    --------
+    >>> delayed = DelayedScale()
+    >>> delayed([1.0, 3.5]).dequantize().tolist(), float(delayed.scale)
+    ([1.0, 3.5], 128.0)
+    """
+
+    def __init__(
+        self,
+        element: Format | str = "float8_e4m3fn",
+        *,
+        length: int = 1024,
+        margin: int = 0,
+        most_recent: bool = False,
+    ) -> None:
+        check_int("margin", margin)
+        self._format = ScaledFormat(
+            "delayed",
+            element=get_format(element),
+            block=None,
+            scale=FORMATS["float32"],
+            rule=ScaleRule.CURRENT,
+        )
+        self._length, self._margin = whole_number("length", length, least=1), margin
+        self._most_recent = bool(most_recent)
+        top = np.float32(float(self._format.element.max))
+        with np.errstate(all="ignore"):
+            self._top = top * np.float32(2.0) ** np.float32(-margin)
+        if not (np.isfinite(self._top) and self._top > 0):
+            raise ValueError(f"margin = {margin} leaves no number for {self._format.element} in binary32")
+        self._history: deque[np.float32] = deque(maxlen=self._length)
+        self.scale = np.float32(1)
+
+    def __call__(
+        self, x: ArrayLike, *, rounding: Rounding | str = "nearest_even", random: RandomSource = None
+    ) -> Scaled:
+        """Quantise a tensor by the scale of the steps before, and update the scale for the next call.
+
+        Parameters
+        ----------
+        x : array_like of a floating dtype of at most 32 bits
+        rounding : str or Rounding, optional
+        random : RandomWords or array of uint32 or uint16, optional
+            As for `mcfsim.quantize`.
+
+        Returns
+        -------
+        Scaled
+            Its scale is the inverse of the number by which x was multiplied, in binary32. What exceeds the
+            largest element becomes it. A NaN or an infinity makes the tensor NaN.
+        """
+        fmt, policy, array, axis = prepared(x, self._format, -1, rounding, None)
+        found = quantized(array, fmt, axis, policy, random, self.scale)
+        self.update(np.fmax.reduce(np.abs(array), axis=None, initial=np.float32(0)))
+        return found
+
+    def update(self, amax: float) -> None:
+        """Put the largest magnitude of a step into the history, and follow it.
+
+        Raises
+        ------
+        ValueError
+            If it is negative.
+        """
+        last = np.float32(amax)
+        if last < 0:
+            raise ValueError(f"amax = {last} must not be negative")
+        if last == 0:
+            return
+        self._history.append(last)
+        largest = last if self._most_recent else np.float32(np.fmax.reduce(list(self._history), initial=0.0))
+        if np.isfinite(largest) and largest > 0:
+            with np.errstate(over="ignore"):
+                self.scale = np.minimum(self._top / largest, np.finfo(np.float32).max)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the history and the scale as arrays, to be saved."""
+        return {
+            "history": np.array(self._history, np.float32),
+            "scale": np.array(self.scale, np.float32),
+            "of": np.array([self._length, self._margin, self._most_recent], np.int64),
+        }
+
+    def load(self, state: Mapping[str, ArrayLike]) -> None:
+        """Go on from a saved state.
+
+        Raises
+        ------
+        ValueError
+            If it is no state of a scale of this length, margin and kind.
+        """
+        own = self.state()
+        if set(state) != set(own):
+            raise ValueError(f"a state has {', '.join(own)}, not {', '.join(map(str, state)) or 'nothing'}")
+        found = {name: np.asarray(state[name]) for name in own}
+        for name, array in found.items():
+            if array.dtype != own[name].dtype or array.ndim != own[name].ndim:
+                raise ValueError(f"{name} of {array.dtype} with {array.ndim} axes is of no state")
+        if not np.array_equal(found["of"], own["of"]):
+            raise ValueError(
+                f"the state has length, margin and kind {found['of'].tolist()}, this {own['of'].tolist()}"
+            )
+        scale, history = found["scale"], found["history"]
+        if not (np.isfinite(scale) and scale > 0) or history.size > self._length or (history <= 0).any():
+            raise ValueError("the state holds numbers that no scale or history has")
+        self.scale = np.float32(scale)
+        self._history = deque(history, maxlen=self._length)

@@ -1,0 +1,137 @@
+"""Hadamard transforms of groups along an axis, with signs, in a stated format and order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcfsim.backends.factory import arithmetic
+from mcfsim.checks import as_array, check_int, is_real
+from mcfsim.convert import round_to
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.random import RandomWords
+
+Array = NDArray[Any]
+
+#: The signs of Transformer Engine's transform of 16 numbers.
+TE_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+
+
+def hadamard(
+    x: ArrayLike,
+    size: int = 16,
+    *,
+    axis: int = -1,
+    signs: RandomWords | ArrayLike | str | None = None,
+    inverse: bool = False,
+    fmt: Format | str = "float32",
+    result: Format | str | None = None,
+) -> Array:
+    """Transform groups of neighbours: ``y = (x * signs) H / sqrt(size)``, H Sylvester's matrix of +1 and -1.
+
+    Parameters
+    ----------
+    x : array_like of a floating dtype
+        Its numbers must be values of `fmt`; the length of the axis must be a multiple of `size`.
+    size : int, optional
+        A power of two, at least 2. Published recipes take 16, 32 and 128.
+    axis : int, optional
+        The axis along which groups lie.
+    signs : RandomWords or array_like or "transformer_engine", optional
+        The signs of a group's numbers, the same for all groups: +1 and -1; or words, whose upper bits are 1
+        where a sign is -1, word i for number i; or the vector of 16 that Transformer Engine has built in.
+        Default: all +1.
+    inverse : bool, optional
+        Whether to undo the transform: ``y = (x H / sqrt(size)) * signs``.
+    fmt : Format or str, optional
+        The format to which each operation is rounded, to nearest even.
+    result : Format or str, optional
+        A format to which the results are rounded once more, as "bfloat16" after sums in float32.
+
+    Returns
+    -------
+    array
+        In the carrier of the last format, in the shape of x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the size is no power of two or does not divide the axis, signs are others than +1 and -1, or x has
+        numbers that are no values of `fmt`.
+    numpy.exceptions.AxisError
+        If there is no such axis.
+
+    Notes
+    -----
+    Butterflies of strides 1, 2, 4, ... ``size / 2`` add and subtract neighbours at that distance, then each
+    sum is multiplied by ``1 / sqrt(size)`` rounded to `fmt`; that is exact for sizes that are powers of four.
+    So ``inverse`` gives x back up to rounding. A NaN makes its group NaN, an infinity NaN or infinite.
+    Published kernels multiply by a matrix, in an order of the sums that is the library's.
+
+    References
+    ----------
+    NVIDIA, Pretraining large language models with NVFP4, arXiv 2509.25149, 2025.
+
+    Examples
+    --------
+    >>> hadamard([4.0, 0.0, 0.0, 0.0], 4).tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    """
+    check_int("size", size)
+    if size < 2 or size & (size - 1):
+        raise ValueError(f"size = {size} must be a power of two, at least 2")
+    array = as_array(x)
+    if not is_real(array.dtype) or array.dtype.kind in "iu":
+        raise TypeError(f"x of dtype {array.dtype} is no array of floating-point numbers")
+    check_int("axis", axis)
+    if not -array.ndim <= axis < array.ndim:
+        raise np.exceptions.AxisError(axis, array.ndim)
+    if array.shape[axis] % size:
+        raise ValueError(
+            f"axis {axis} of length {array.shape[axis]} is no multiple of size = {size}; pad the array"
+        )
+    fmt = get_format(fmt)
+    flipped = _signs(signs, size)
+    ar = arithmetic(fmt)
+    rows = np.moveaxis(np.asarray(array, carrier_of(fmt)), axis, -1)
+    groups = np.ascontiguousarray(rows).reshape(-1, size)
+    if not inverse:
+        groups = groups * flipped
+    stride = 1
+    while stride < size:
+        pairs = groups.reshape(-1, size // (2 * stride), 2, stride)
+        first, second = (np.ascontiguousarray(pairs[:, :, place]) for place in (0, 1))
+        both = ar.add(first, second), ar.sub(first, second)
+        groups = np.stack([np.asarray(item).reshape(first.shape) for item in both], axis=2)
+        groups = groups.reshape(-1, size)
+        stride *= 2
+    factor = float(round_to(math.sqrt(1 / size), fmt))
+    groups = np.asarray(ar.mul(groups, np.full_like(groups, factor)))
+    if inverse:
+        groups = groups * flipped
+    found = np.moveaxis(groups.reshape(rows.shape), -1, axis)
+    return found if result is None else np.asarray(round_to(found, result))
+
+
+def _signs(signs: RandomWords | ArrayLike | str | None, size: int) -> Array:
+    """Return the signs of a group as float32 numbers."""
+    if signs is None:
+        return np.ones(size, np.float32)
+    if isinstance(signs, RandomWords):
+        return np.where(signs.words(0, size) >> np.uint32(31), np.float32(-1), np.float32(1))
+    if isinstance(signs, str):
+        if signs != "transformer_engine":
+            raise ValueError(
+                f"unknown signs {signs!r}; allowed: transformer_engine, an array, or RandomWords"
+            )
+        signs = TE_SIGNS
+    found = np.asarray(as_array(signs, "signs"))
+    if found.shape != (size,):
+        raise ValueError(f"signs of shape {found.shape} do not fit groups of {size} numbers")
+    if found.dtype.kind not in "iuf" or not (np.abs(found.astype(np.float64)) == 1).all():
+        raise ValueError("signs must be +1 and -1")
+    return found.astype(np.float32)

@@ -1,0 +1,113 @@
+"""Delayed scaling against Transformer Engine's rolled history, by its definition."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import mcfsim as mcf
+from mcfsim.formats import FORMATS
+from mcfsim.oracle import round_fraction
+
+MOST = float(np.finfo(np.float32).max)
+
+
+def single(value):
+    return float(round_fraction(Fraction(value), FORMATS["float32"]))
+
+
+def rolled(amaxes, length, top, most_recent):
+    """Return the scale after each step, from a history whose first place is that of the current step."""
+    history, scale = [0.0] * length, 1.0
+    for last in amaxes:
+        history[0] = last
+        amax = 0.0
+        if last != 0:
+            amax = max((x for x in [*history[1:], last] if x == x), default=0.0)
+            history = [0.0, *history[2:], last][:length] if length > 1 else [0.0]
+        amax = last if most_recent else amax
+        if math.isfinite(amax) and amax > 0:
+            exact = Fraction(top) / Fraction(amax)
+            scale = single(exact) if exact < 2**128 else MOST
+            scale = min(scale, MOST)
+        yield scale
+
+
+@pytest.mark.parametrize("most_recent", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("element", "margin"), [("float8_e4m3fn", 0), ("float8_e5m2", 3), ("float8_e4m3fn", -2)]
+)
+def test_the_scale_follows_the_history(element, margin, length, most_recent):
+    rng = np.random.default_rng(length)
+    delayed = mcf.DelayedScale(element, length=length, margin=margin, most_recent=most_recent)
+    amaxes = np.abs(rng.standard_normal(60) * 2.0 ** rng.integers(-140, 120, 60)).astype(np.float32)
+    amaxes[:3] = 1.0, 3.0, 2.0
+    amaxes[rng.integers(3, 60, 12)] = rng.choice(np.float32([0, np.inf, np.nan, 1e-45, 1e-38]), 12)
+    top = Fraction(FORMATS[element].max) / Fraction(2) ** margin
+    for amax, expected in zip(amaxes, rolled(amaxes.tolist(), length, top, most_recent), strict=True):
+        delayed.update(amax)
+        assert delayed.scale == expected
+        assert delayed.scale.dtype == np.float32
+
+
+def test_a_call_quantises_by_the_scale_before_it(assert_same):
+    rng, delayed, seen = np.random.default_rng(0), mcf.DelayedScale(length=3), set()
+    for step in range(6):
+        x = (rng.standard_normal((7, 9)) * 2.0 ** rng.integers(-5, 9)).astype(np.float32)
+        x[0, 0] = -0.0
+        before = delayed.scale
+        found = delayed(x, rounding="stochastic", random=mcf.RandomWords(1, step=step))
+        assert found.scale == single(1 / Fraction(float(before)))
+        clipped = np.clip(x * before, np.float32(-448), np.float32(448))
+        expected = mcf.round_to(clipped, "float8_e4m3fn", "stochastic", random=mcf.RandomWords(1, step=step))
+        assert_same(found.elements, expected, x)
+        seen.add(float(before))
+    assert len(seen) > 3
+    kept = delayed.scale
+    assert np.isnan(delayed(np.float32([1, np.inf])).dequantize()).all()
+    assert delayed.scale == kept
+    assert delayed(np.zeros((0, 3), np.float32)).shape == (0, 3)
+
+
+def test_a_run_goes_on_from_a_saved_state():
+    rng = np.random.default_rng(1)
+    one, other = mcf.DelayedScale(length=4, margin=1), mcf.DelayedScale(length=4, margin=1)
+    for _ in range(7):
+        one.update(abs(rng.standard_normal()))
+    state = {name: array.copy() for name, array in one.state().items()}
+    other.load(state)
+    for _ in range(7):
+        amax = abs(rng.standard_normal()) / 8
+        one.update(amax)
+        other.update(amax)
+        assert one.scale == other.scale
+    for changed, message in (
+        ({"scale": np.float32(0)}, "no scale or history"),
+        ({"scale": np.float64(1)}, "is of no state"),
+        ({"history": np.ones(5, np.float32)}, "no scale or history"),
+        ({"of": np.array([4, 0, 0])}, "length, margin and kind"),
+        ({"more": np.array(1)}, "a state has"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            other.load(state | changed)
+    assert one.scale == other.scale
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"length": 0}, ValueError, "length"),
+        ({"margin": 0.5}, TypeError, "margin"),
+        ({"margin": 300}, ValueError, "leaves no number"),
+        ({"element": "float64"}, ValueError, "does not hold"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        mcf.DelayedScale(**options)
+    with pytest.raises(ValueError, match="negative"):
+        mcf.DelayedScale().update(-1.0)
+    with pytest.raises(TypeError, match="float64 is longer"):
+        mcf.DelayedScale()(np.ones(3))

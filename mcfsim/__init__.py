@@ -22,7 +22,7 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.sgd import SGD, sgd
 from mcfsim.optim.strategies import GRID_STRATEGIES, STRATEGIES, Strategy, strategy
 from mcfsim.optim.strategy import VanishingScalarWarning
-from mcfsim.products import Accumulator, dot, matmul
+from mcfsim.products import UNITS, Accumulator, Unit, dot, get_unit, matmul
 from mcfsim.protocol import Arithmetic, straight_line
 from mcfsim.random import RandomWords
 from mcfsim.rounded_array import RoundedArray, array
@@ -63,6 +63,7 @@ __all__ = [
     "SGD",
     "STRATEGIES",
     "THEOREMS",
+    "UNITS",
     "Accumulator",
     "AdamW",
     "Arithmetic",
@@ -91,6 +92,7 @@ __all__ = [
     "Schedule",
     "Strategy",
     "Theorem",
+    "Unit",
     "VanishingScalarWarning",
     "adamw",
     "analyse",
@@ -113,6 +115,7 @@ __all__ = [
     "get_format",
     "get_problem",
     "get_scaled_format",
+    "get_unit",
     "grow",
     "hadamard",
     "matmul",

@@ -98,7 +98,7 @@ class GroupLoops:
     def _pays(self, size: int) -> bool:
         """Return whether the loops are compiled already, or should be now."""
         self._done += size
-        return "_loops" in self.__dict__ or (is_available() and _pays(self._done, self._source))
+        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
 
     @cached_property
     def _source(self) -> str:
@@ -133,7 +133,7 @@ class BlockLoops:
     def pays(self, size: int) -> bool:
         """Return whether so many more elements are worth compiling or loading loops."""
         self._done += size
-        return "_loops" in self.__dict__ or (is_available() and _pays(self._done, self._source))
+        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
 
     def encode(self, x: Array, elements: Array, shared: Array, *numbers: float) -> None:
         """Write the elements and the shared numbers of blocks.
@@ -177,7 +177,7 @@ class BlockLoops:
             return {name: called(self._source, name, *x, *same) for name, x in arrays.items()}
 
 
-def _pays(done: int, source: str) -> bool:
+def worth_loops(done: int, source: str) -> bool:
     """Return whether so many elements are worth compiling a source, or loading what was compiled before."""
     return done >= _WORTH_COMPILING or (done >= _WORTH_LOADING and is_saved(source))
 

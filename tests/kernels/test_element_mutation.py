@@ -133,7 +133,7 @@ operations: function_element: (encode_element(x, fmt) & (1 << fmt.bits) - 1).cut
 operations: function_element: fmt) & (1 << fmt.bits) - 1 -> fmt); 1 << fmt.bits -> 1 >> fmt.bits; 1 -> 2; 1 -> 0
 # -1 is the code of a NaN, which has no residual
 floats: _inward: 0 -> -1
-operations: _make_odd: 0 -> -1
+operations: make_odd: 0 -> -1
 # all modes keep the values, and nothing else
 element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding(Mode.TOWARD_ZERO)
 element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding()

@@ -193,7 +193,7 @@ def _of_call(call: ast.Call) -> Iterator[ast.AST]:
             yield ast.Call(ast.Attribute(negative, "bits", ast.Load()), [], [])
         case ast.Attribute(attr="widen" | "narrow" | "cut" | "extend" | "sqrt", value=value):
             yield value
-        case ast.Name(id="abs" | "with_sign" | "_brought_back" | "_make_odd" | "flush_element" | "_towards"):
+        case ast.Name(id="abs" | "with_sign" | "_brought_back" | "make_odd" | "flush_element" | "_towards"):
             yield arguments[1] if function.id == "_brought_back" else arguments[0]
     if len(arguments) > 1 and isinstance(function, ast.Name):
         yield ast.Call(function, [arguments[1], arguments[0], *arguments[2:]], keywords)

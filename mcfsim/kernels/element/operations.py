@@ -162,7 +162,7 @@ def _rounded(
         if negated:
             rounded = -rounded if fmt.has_negative_zero else -rounded + 0.0
     else:
-        y = y if lost is None else _make_odd(y, lost)
+        y = y if lost is None else make_odd(y, lost)
         rounded = round_element(-y if negated else y, fmt, rounding, word, clean=clean)
     return _leave(rounded, carrier)
 
@@ -282,7 +282,7 @@ def flush_element(x: Value, fmt: Format) -> Value:
 
 
 # -- a result and its residual -------------------------------------------------------------------------------
-def _make_odd(y: Value, residual: Value) -> Value:
+def make_odd(y: Value, residual: Value) -> Value:
     """Round ``y + residual`` to odd (Boldo and Melquiond 2008)."""
     bits, above, below = y.bits(), residual > 0.0, residual < 0.0
     inward = (bits < 0).select(above, below)
@@ -332,7 +332,7 @@ def _fma(fmt: Format, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
     t_high, t_low = two_sum(BINARY64, c, low)
     v_high, v_low = two_sum(BINARY64, high, t_high)
     # In the last sum the first term is the larger, or a multiple of the second one's unit in the last place.
-    y, lost = fast_two_sum(BINARY64, v_high, _make_odd(*two_sum(BINARY64, t_low, v_low)))
+    y, lost = fast_two_sum(BINARY64, v_high, make_odd(*two_sum(BINARY64, t_low, v_low)))
     return _plainly(y, a * b + c), lost
 
 

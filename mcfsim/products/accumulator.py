@@ -1,4 +1,4 @@
-"""Accumulators for sums of products, and the unit that multiplies matrices with them."""
+"""Accumulators for sums of products, and matrix products by them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import check_int, check_processor, check_threads, chosen
+from mcfsim.checks import check_int, check_processor, check_threads, chosen, real_array
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
@@ -132,13 +132,13 @@ class Accumulator:
         return products + max(1, blocks) + max(0, parts - 1)
 
 
-# -- the unit ---------------------------------------------------------------------------------------------
+# -- products ---------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 
-class Unit:
-    """A matrix multiplication unit: an accumulator, an output format and random words for both."""
+class Accumulation:
+    """Matrix products by an accumulator, with an output format and random words for both."""
 
     def __init__(
         self,
@@ -159,6 +159,20 @@ class Unit:
             raise ValueError("stochastic rounding needs random=RandomWords(seed)")
         self.down = accumulator.rounding.mode is Mode.DOWN
         self.carrier = carrier_of(self.output or accumulator.format)
+
+    def operand(self, x: Any, label: str, axis: int) -> Array:
+        """Return an operand's numbers exactly, whatever its contracted axis is."""
+        return _numbers(x, label)
+
+    def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:
+        """Return the addend c, broadcast to the result's shape."""
+        numbers = _numbers(c, "c")
+        try:
+            return np.broadcast_to(numbers, shape)
+        except ValueError:
+            raise ValueError(
+                f"c of shape {numbers.shape} does not broadcast to the result's {shape}"
+            ) from None
 
     def multiply(self, a: Array, b: Array, c: Array | None, stack: tuple[int, ...], threads: int) -> Array:
         """Return matrix products, of shape ``(number, m, n)``, each accumulated onto its part of ``c``."""
@@ -228,13 +242,13 @@ class Unit:
 
 
 class _Words:
-    """The roundings of one tile, to the unit's accumulator or another format; each takes new words.
+    """The roundings of one tile, to the accumulator's format or another; each takes new words.
 
     ``start`` is the index of the tile's first element in the result.
     """
 
-    def __init__(self, unit: Unit, start: int) -> None:
-        self.accumulator, self.random, self.start = unit.accumulator, unit.random, start
+    def __init__(self, accumulation: Accumulation, start: int) -> None:
+        self.accumulator, self.random, self.start = accumulation.accumulator, accumulation.random, start
 
     def round(self, y: Wide, fmt: Format | None = None, rounding: Rounding | None = None) -> Wide:
         """Return an array rounded."""
@@ -267,3 +281,26 @@ def _add_pairwise(parts: Iterable[Wide], add: Callable[[Wide, Wide], Wide]) -> W
     while waiting:
         total = add(waiting.pop()[1], total)
     return total
+
+
+def _numbers(x: ArrayLike, label: str) -> Array:
+    """Return numbers exactly: as float32 if it holds them all, else as float64."""
+    array = real_array(x, label)
+    dtype = array.dtype
+    if dtype.kind not in "iu" and (dtype.kind != "f" or dtype.itemsize <= 4):
+        return array.astype(np.float32, copy=False)
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+        narrow = wide.astype(np.float32)
+        unlike = ~((narrow == wide) | np.isnan(wide))
+    if dtype.kind in "iu":
+        outside = (array > 2**53) | (array < -(2**53)) if dtype.itemsize == 8 else np.zeros(array.shape, bool)
+        allowed = "2**53 at most"
+    else:
+        magnitude = np.abs(wide)
+        outside = unlike & ((magnitude > 2.0**COMFORT) | (magnitude < 2.0**-COMFORT))
+        allowed = f"within 2**+-{COMFORT}"
+    if outside.any():
+        index = tuple(int(i) for i in np.argwhere(outside)[0])
+        raise ValueError(f"{label}{list(index)} = {array[index]!r}: magnitudes must be {allowed}")
+    return wide if unlike.any() else narrow

@@ -1,0 +1,160 @@
+"""Sums along a contracted axis, a group at a time: one line for an element, by NumPy or in compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks import check_processor
+from mcfsim.compile.choice import is_available
+from mcfsim.compile.group_loops import worth_loops
+from mcfsim.compile.llvm_source import array, loops
+from mcfsim.compile.llvm_text import REGISTERS, Function, module
+from mcfsim.compile.lowering import Lowered
+from mcfsim.compile.objects import called
+from mcfsim.kernels.element.machine import Line, Type, Value
+from mcfsim.kernels.element.verbs import DTYPES, run
+
+Array = NDArray[Any]
+
+#: Elements of the result that NumPy computes at a time.
+_AT_ONCE = 1 << 13
+#: Elements that cost NumPy as much time as one element.
+_FEWEST = 1 << 9
+
+
+class ContractionLine:
+    """The line of what an element of the result does with one group of both operands.
+
+    Parameters
+    ----------
+    parts : int
+        How many numbers a group of an operand has.
+    given, carried : Type
+        The type of these numbers, and of the element.
+
+    Attributes
+    ----------
+    line : Line
+    left, right : tuple of Value
+        The numbers of a group of the left and the right operand.
+    carried, result : Value
+        The element before and after the group.
+    """
+
+    result: Value
+
+    def __init__(self, parts: int, given: Type, carried: Type) -> None:
+        self.line = Line()
+        self.left = tuple(self.line.input(f"left{place}", given) for place in range(parts))
+        self.right = tuple(self.line.input(f"right{place}", given) for place in range(parts))
+        self.carried = self.line.input("carried", carried)
+
+
+class Contraction:
+    """Sums along the contracted axis by a line; it is compiled once so many groups have been summed."""
+
+    def __init__(self, own: ContractionLine) -> None:
+        self.line, self.parts = own, len(own.left)
+        self.given, self.carried = DTYPES[own.left[0].type], DTYPES[own.carried.type]
+        self._lock, self._done = Lock(), 0
+
+    def add(
+        self, left: Array, right: Array, out: Array, first: int, last: int, *, paired: bool = False
+    ) -> None:
+        """Add groups of both operands to a matrix in place, in ascending order.
+
+        Parameters
+        ----------
+        left : array, shape (rows, groups * parts)
+        right : array, shape (groups * parts, columns)
+        out : array, shape (rows, columns)
+        first, last : int
+            The first group, and the one after the last.
+        paired : bool, optional
+            Whether `left` is laid out as `right`, and each column of it goes with the same one there: these
+            are dot products, and `out` has one row.
+
+        Notes
+        -----
+        All arrays are contiguous and of the line's dtypes.
+        """
+        check_processor()
+        if not out.size or last <= first:
+            return
+        if self.pays(max(out.size, _FEWEST) * self.parts * (last - first)):
+            self._loops[paired](left, right, np.int64(first), np.int64(last), out)
+            return
+        rows = max(1, _AT_ONCE // out.shape[1])
+        for row in range(0, len(out), rows):
+            some = slice(row, row + rows)
+            for group in range(first, last):
+                places = range(group * self.parts, (group + 1) * self.parts)
+                own = [left[np.newaxis, x] if paired else left[some, x, np.newaxis] for x in places]
+                given = {f"left{n}": x for n, x in enumerate(own)}
+                given |= {f"right{n}": right[np.newaxis, place] for n, place in enumerate(places)}
+                (out[some],) = run(self.line.line, (self.line.result,), carried=out[some], **given)
+
+    def pays(self, size: int) -> bool:
+        """Return whether the loop is compiled already, or should be for so many more products."""
+        self._done += size
+        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
+
+    @cached_property
+    def _source(self) -> str:
+        return contraction_source(self.line)
+
+    @cached_property
+    def _loops(self) -> list[Callable[..., int]]:
+        with self._lock:  # so that threads do not compile them twice
+            given, out = np.empty((1, 1), self.given), np.empty((1, 1), self.carried)
+            kinds = given, given, np.int64(0), np.int64(0), out
+            return [called(self._source, name, *kinds) for name in ("contract", "pair")]
+
+
+def contraction_source(own: ContractionLine) -> str:
+    """Return the source of a module with functions ``contract`` and ``pair``, for `Contraction.add`.
+
+    All rows take a group before the next one, so that the group of the right operand stays in cache.
+    """
+    functions = (_function(own, name, paired=name == "pair") for name in ("contract", "pair"))
+    return module("Sums of products, a group at a time.", *functions)
+
+
+def _function(own: ContractionLine, name: str, *, paired: bool) -> Function:
+    taken = [*array("%left", 2), *array("%right", 2), "i64 %first", "i64 %last", *array("%out", 2)]
+    function = Function(name, taken)
+    parts, kind = len(own.left), REGISTERS[own.left[0].type]
+    carried = REGISTERS[own.carried.type]
+    lowered = Lowered(own.line, (), (), (), (), None)
+    columns = "%out.columns"
+    with function.loop(function.made("sub i64 %last, %first")) as step:
+        start = function.made(f"mul i64 {function.made(f'add i64 %first, {step}')}, {parts}")
+        places = [function.made(f"add i64 {start}, {place}") for place in range(parts)]
+        rows = [function.made(f"mul i64 {place}, {columns}") for place in places]
+        vectors = dict(zip(own.right, (function.at(kind, "%right", row) for row in rows), strict=True))
+        if paired:
+            vectors |= zip(own.left, (function.at(kind, "%left", row) for row in rows), strict=True)
+        with function.loop("%out.rows") as i:
+            known = {}
+            if not paired:
+                row = function.at(kind, "%left", function.made(f"mul i64 {i}, %left.columns"))
+                known = {x: function.load(kind, row, y) for x, y in zip(own.left, places, strict=True)}
+            out = function.at(carried, "%out", function.made(f"mul i64 {i}, {columns}"))
+
+            def read(value: Value, j: str, vectors: dict[Value, str] = vectors, out: str = out) -> str:
+                if value is own.carried:
+                    return function.load(carried, out, j)
+                return function.load(kind, vectors[value], j)
+
+            def put(_: int, x: str, j: str, out: str = out) -> None:
+                function.store(carried, x, out, j)
+
+            loops(function, lowered, (own.result,), read, put, columns, known, {}, apart=False)
+    function.returns("0")
+    return function

@@ -1,0 +1,308 @@
+"""Matrix products by a matrix unit: its operands, looked at and prepared, and the order of its groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mcfsim.checks import check_int, check_threads, is_tensor, real_array
+from mcfsim.compile.contraction import Contraction
+from mcfsim.convert import round_to
+from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.element.verbs import run
+from mcfsim.products.unit_lines import TERM, group_line, operand_line, scale_line
+from mcfsim.products.units import Unit, UnitSums, get_unit
+from mcfsim.scaled import Scaled
+
+Array = NDArray[Any]
+Index = Any
+
+#: Rows and columns of the result that are computed at a time, and dot products.
+_ROWS, _COLUMNS, _DOTS = 256, 128, 1 << 12
+#: Bits of a binary32 number that TF32 lacks.
+_CUT_BITS = 0x1FFF
+
+
+@dataclass(frozen=True, eq=False)
+class UnitOperand:
+    """An operand of a unit: its numbers in binary64, their format, and for blocks their scales."""
+
+    numbers: Array
+    format: Format
+    scale: Array | None = None
+    block: int = 0
+    tensor_scale: float | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the numbers."""
+        return self.numbers.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.numbers.ndim
+
+    def __getitem__(self, index: Index) -> UnitOperand:
+        scale = None if self.scale is None else self.scale[index]
+        return UnitOperand(self.numbers[index], self.format, scale, self.block, self.tensor_scale)
+
+    def turned(self) -> UnitOperand:
+        """Return the operand with its last two axes exchanged."""
+        scale = None if self.scale is None else self.scale.swapaxes(-1, -2)
+        return UnitOperand(self.numbers.swapaxes(-1, -2), self.format, scale, self.block, self.tensor_scale)
+
+
+class UnitProducts:
+    """Matrix products by a unit.
+
+    Parameters
+    ----------
+    unit : Unit or str
+    promote_every : int or None
+        Products after which a sum is added to a float32 number, and begins again.
+    split_k : int
+        Parts of the contracted axis.
+    """
+
+    def __init__(self, unit: Unit | str, promote_every: int | None, split_k: int) -> None:
+        self.unit = unit = get_unit(unit)
+        check_int("split_k", split_k, 1)
+        self._split, self._promoted = split_k, promote_every
+        if promote_every is not None:
+            check_int("promote_every", promote_every, 1)
+            if promote_every % unit.k:
+                raise ValueError(
+                    f"promote_every = {promote_every} is no multiple of {unit}'s {unit.k} products"
+                )
+        self._parted = promote_every is not None or split_k > 1
+        if self._parted and unit.output.precision > 24:
+            raise ValueError(f"partial sums are added in float32, which does not hold {unit}'s {unit.output}")
+
+    # -- operands -----------------------------------------------------------------------------------------
+    def operand(self, x: ArrayLike | Scaled, label: str, axis: int) -> UnitOperand:
+        """Return an operand whose contracted axis, counted from the end, is given."""
+        unit = self.unit
+        if isinstance(x, Scaled):
+            return self._scaled(x, label, axis)
+        if unit.scales:
+            blocks = " or ".join(map(str, unit.blocks))
+            raise TypeError(
+                f"{label}: {unit} takes numbers in blocks of {blocks} that share a scale of "
+                f"{' or '.join(map(str, unit.scales))}; see mcfsim.quantize"
+            )
+        own = str(x.dtype).removeprefix("torch.") if is_tensor(x) else ""  # type: ignore[union-attr]
+        array = real_array(x, label)
+        own = own or array.dtype.name
+        fmt = FORMATS[own] if own in FORMATS and FORMATS[own] in unit.inputs else unit.input
+        taken = FORMATS["float32"] if unit.cut else fmt
+        numbers = self._values(array, taken, label, known=own == taken.name)
+        if unit.cut:
+            kept = numbers.astype(np.float32).view(np.uint32) & np.uint32(~_CUT_BITS & 0xFFFFFFFF)
+            numbers = kept.view(np.float32).astype(np.float64)
+        return UnitOperand(numbers, fmt)
+
+    def _scaled(self, x: Scaled, label: str, axis: int) -> UnitOperand:
+        unit, fmt = self.unit, x.format
+        if not unit.scales:
+            raise TypeError(f"{label}: {unit} takes no scales; dequantize() gives numbers")
+        if fmt.element not in unit.inputs or fmt.scale not in unit.scales or fmt.block not in unit.blocks:
+            blocks = " or ".join(map(str, unit.blocks))
+            raise ValueError(
+                f"{label} has blocks of {fmt.block} {fmt.element} and scales of {fmt.scale}; {unit} takes "
+                f"blocks of {blocks} of {_listed(unit.inputs)} and {_listed(unit.scales)}"
+            )
+        assert isinstance(fmt.block, int)
+        ndim = x.elements.ndim
+        if ndim and x.axis != ndim + axis:
+            raise ValueError(
+                f"{label} has its blocks along axis {x.axis}, not along the contracted {ndim + axis}"
+            )
+        scale = np.asarray(x.scale, np.float64)
+        return UnitOperand(x.elements.astype(np.float64), fmt.element, scale, fmt.block, x.tensor_scale)
+
+    def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:
+        """Return the addend c, broadcast to the result's shape, in the carrier."""
+        fmt = FORMATS["float32"] if self._parted else self.unit.added
+        array = real_array(c, "c")
+        numbers = self._values(array, fmt, "c", known=array.dtype.name == fmt.name)
+        if self.unit.flush:
+            numbers = np.where(np.abs(numbers) < float(fmt.smallest_normal), 0.0, numbers)
+        with np.errstate(all="ignore"):
+            numbers = numbers.astype(_contraction(self.unit).carried)
+        try:
+            return np.broadcast_to(numbers, shape)
+        except ValueError:
+            raise ValueError(
+                f"c of shape {numbers.shape} does not broadcast to the result's {shape}"
+            ) from None
+
+    def _values(self, array: Array, fmt: Format, label: str, *, known: bool) -> Array:
+        """Return numbers in binary64, all of which a format has."""
+        if array.dtype.kind in "iu":
+            wrong = (array > 2**53) | (array < -(2**53)) if array.dtype.itemsize == 8 else None
+            if wrong is not None and wrong.any():
+                self._refuse(array, wrong, fmt, label)
+        with np.errstate(all="ignore"):
+            numbers = array.astype(np.float64)
+        if not known and fmt != FORMATS["float64"]:
+            same = np.asarray(round_to(numbers, fmt), np.float64) == numbers
+            wrong = ~(same | (np.isnan(numbers) & fmt.has_nan))
+            if wrong.any():
+                self._refuse(array, wrong, fmt, label)
+        return numbers
+
+    def _refuse(self, array: Array, wrong: Array, fmt: Format, label: str) -> None:
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        others = [str(x) for x in self.unit.inputs if x != fmt] if label != "c" else []
+        also = f"; arrays of dtype {' or '.join(others)} are taken, too" if others else ""
+        raise ValueError(
+            f"{label}{list(index)} = {array[index]!s} is no number of {fmt}, which {self.unit} takes: "
+            f"round it first{also}"
+        )
+
+    def _packed(self, operand: UnitOperand) -> Array:
+        """Return what the unit's line takes of an operand: all of a group, then all of the next one."""
+        unit, (*outer, length) = self.unit, operand.shape
+        groups = -(-length // unit.k)
+
+        def filled(x: Array, size: int, by: float) -> Array:
+            made = np.full((*outer, size), by)
+            made[..., : x.shape[-1]] = x[..., :size]
+            return made
+
+        full = groups * unit.k
+        given = {"x": filled(operand.numbers, full, 0.0)}
+        shares: tuple[Array, ...] = ()
+        if operand.scale is not None:
+            least = float(unit.scales[0].smallest_subnormal) if not unit.scales[0].zero else 0.0
+            if unit.sums is UnitSums.ALIGNED_SUMS:
+                spread = np.repeat(operand.scale, operand.block // TERM, axis=-1)[..., : full // TERM]
+                line, results = scale_line(unit.scales[0])
+                shares = run(line, results, scale=filled(spread, full // TERM, least))
+            else:
+                spread = np.repeat(operand.scale, operand.block, axis=-1)[..., :full]
+                given["scale"] = filled(spread, full, least)
+        line, results = operand_line(unit, operand.format)
+        found = run(line, results, **given)
+        contraction = _contraction(unit)
+        if not groups:
+            return np.empty((*outer, 0), contraction.given)
+        lengths = [x.shape[-1] // groups for x in (*found, *shares)]
+        parts = [x.reshape(*outer, groups, n) for x, n in zip((*found, *shares), lengths, strict=True)]
+        packed = np.concatenate(parts, axis=-1).reshape(*outer, groups * contraction.parts)
+        return packed.astype(contraction.given, copy=False)
+
+    # -- products -----------------------------------------------------------------------------------------
+    def multiply(
+        self, a: UnitOperand, b: UnitOperand, c: Array | None, stack: tuple[int, ...], threads: int
+    ) -> Array:
+        """Return matrix products, of shape ``(number, m, n)``, each accumulated onto its part of ``c``."""
+        check_threads(threads)
+        scales = [x for x in (a.tensor_scale, b.tensor_scale) if x is not None]
+        if scales and c is not None:
+            raise ValueError(
+                "c cannot join products of tensors with scales of their own, which come last: add it"
+            )
+        m, n, groups = a.shape[-2], b.shape[-1], -(-a.shape[-1] // self.unit.k)
+        left, right = self._packed(a), self._packed(b.turned()).swapaxes(-1, -2)
+        if right.ndim == 2 and len(stack):  # one matrix serves the whole stack: stack its rows
+            m, left, stack = math.prod(stack) * m, left.reshape(-1, left.shape[-1]), ()
+        contraction = _contraction(self.unit)
+        out = np.zeros((math.prod(stack), m, n), contraction.carried)
+        if c is not None:
+            out[...] = c.reshape(out.shape)
+        lefts = np.broadcast_to(left, (*stack, m, left.shape[-1]))
+        rights = np.broadcast_to(right, (*stack, right.shape[-2], n))
+
+        def run_dots(start: int) -> None:
+            some = np.arange(start, min(start + _DOTS, len(out)))
+            index: tuple[Any, ...] = np.unravel_index(some, stack)
+            given = np.ascontiguousarray(lefts[(*index, 0)].T)
+            other = np.ascontiguousarray(rights[(*index, slice(None), 0)].T)
+            own = out[some, 0].T.copy()
+            with np.errstate(all="ignore"):
+                out[some, 0] = self._tile(given, other, own, groups, c is not None, paired=True).T
+
+        def run_tile(tile: tuple[int, int, int]) -> None:
+            number, row, column = tile
+            index: tuple[Any, ...] = np.unravel_index(number, stack) if stack else ()
+            rows, columns = slice(row, row + _ROWS), slice(column, column + _COLUMNS)
+            given = np.ascontiguousarray(lefts[(*index, rows)])
+            other = np.ascontiguousarray(rights[(*index, slice(None), columns)])
+            own = np.ascontiguousarray(out[number, rows, columns])
+            with np.errstate(all="ignore"):
+                out[number, rows, columns] = self._tile(given, other, own, groups, c is not None)
+
+        work: list[Callable[[], None]] = []
+        if m == n == 1 and stack:
+            work = [partial(run_dots, start) for start in range(0, len(out), _DOTS)]
+        else:
+            tiles = product(range(len(out)), range(0, m, _ROWS), range(0, n, _COLUMNS))
+            work = [partial(run_tile, tile) for tile in tiles]
+        if threads > 1:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(lambda part: part(), work))  # raises what a thread raised
+        else:
+            for part in work:
+                part()
+        if scales:
+            with np.errstate(all="ignore"):
+                out *= np.multiply.reduce(np.array(scales, np.float32))
+        out[np.isnan(out)] = _nan(self.unit)
+        return out
+
+    def _tile(
+        self, left: Array, right: Array, out: Array, groups: int, given: bool, *, paired: bool = False
+    ) -> Array:
+        """Return one tile of the result, to whose elements in ``out`` the products are added."""
+        contraction = _contraction(self.unit)
+        if not self._parted:
+            contraction.add(left, right, out, 0, groups, paired=paired)
+            return out
+        total = None
+        for part in self._parts(groups):
+            sums = None
+            for first, last in part:
+                own = np.zeros_like(out)
+                contraction.add(left, right, own, first, last, paired=paired)
+                sums = own if sums is None else sums + own
+            if sums is not None:
+                total = sums if total is None else total + sums
+        if total is None:
+            return out
+        return out + total if given else total
+
+    def _parts(self, groups: int) -> Iterator[list[tuple[int, int]]]:
+        """Return the parts of the contracted axis, each as ranges of groups that are summed by themselves."""
+        each = max(1, -(-groups // self._split))
+        for start in range(0, groups, each):
+            stop = min(start + each, groups)
+            step = each if self._promoted is None else self._promoted // self.unit.k
+            yield [(x, min(x + step, stop)) for x in range(start, stop, step)]
+
+
+@lru_cache(maxsize=64)
+def _contraction(unit: Unit) -> Contraction:
+    return Contraction(group_line(unit))
+
+
+def _listed(formats: tuple[Format, ...]) -> str:
+    return ", ".join(map(str, formats))
+
+
+def _nan(unit: Unit) -> Any:
+    """Return the NaN of a unit in the carrier of its output."""
+    if unit.sums in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
+        code = 0x7FFFE000 if unit.output == FORMATS["float16"] else 0x7FFFFFFF
+        return np.uint32(code).view(np.float32)
+    wide = unit.output.precision > 24
+    return np.uint64(0x7FF8 << 48).view(np.float64) if wide else np.uint32(0x7FC00000).view(np.float32)

@@ -1,0 +1,307 @@
+"""Matrix units (tensor cores, matrix cores): how each sums products, as data, and a table of named ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from mcfsim.checks import check_int, chosen, hint
+from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.rounding import Mode
+
+#: The most bits of an input's significand: products of two, cut by a sum of binary64, then stay exact.
+_MOST_BITS = 12
+#: The most bits of an aligned sum in binary64.
+_SUM_BITS = 50
+
+
+class UnitSums(StrEnum):
+    """The way in which a matrix unit adds the products of a group to what it carries, C.
+
+    ``aligned``: E is the largest exponent of a product or of C. A product's exponent is the sum of its
+    factors' exponents: it is not normalised again. Each term is cut (toward zero) to a multiple of
+    ``2**(E - fraction_bits)``; their sum is exact, and rounded once. Scales of blocks join the exponents.
+    ``aligned_sums``: as ``aligned``, with other terms: exact sums of 16 products, times the significands of
+    both scales; the exponent of such a term is that of the scales alone.
+    ``floored``: products are cut and summed as ``aligned``, without C. Let E now be the largest exponent with
+    C. The sum is rounded down to a multiple of ``2**(E - fraction_bits - 7)``, and C to one of ``2**(E -
+    fraction_bits)``; their sum is rounded once. A product of 2**128 or more is infinite.
+    ``floored_halves``: the same, with one sum of the products at even places and one of those at odd
+    places; both are rounded down to the larger one's ``2**(E - fraction_bits)`` and added. A C more than
+    ``fraction_bits + 1`` binades below E is left out.
+    ``pairwise``: binary32 products and a binary32 tree of them, neighbours first, each rounded to nearest;
+    then C plus that.
+    ``chain``: fused multiply-adds in order.
+    """
+
+    ALIGNED = "aligned"
+    ALIGNED_SUMS = "aligned_sums"
+    FLOORED = "floored"
+    FLOORED_HALVES = "floored_halves"
+    PAIRWISE = "pairwise"
+    CHAIN = "chain"
+
+    @property
+    def aligns(self) -> bool:
+        """Whether terms are cut at a multiple of a common power of two."""
+        return self not in (UnitSums.PAIRWISE, UnitSums.CHAIN)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A matrix unit: what it multiplies, how many products at a time, and where it cuts bits off.
+
+    The products of an element are taken in groups of `k`, in ascending order. The result of a group, in the
+    output format, is what the next group carries. A last group that is shorter is filled up with zeros.
+
+    Parameters
+    ----------
+    name : str
+        A label, ignored by comparison and hashing.
+    inputs : Format or str or sequence of them
+        Formats that both operands may have, each its own. The first is that of arrays whose dtype does not
+        say.
+    k : int
+        Products of a group.
+    fraction_bits : int or None
+        Bits kept below the largest exponent; None for sums that align nothing.
+    output : Format or str
+        Format of the result, and of what is carried.
+    sums : str, optional
+        See `UnitSums`.
+    rounding : {"toward_zero", "nearest_even"}, optional
+        How a sum is rounded into the output format. It overflows to infinity at ``2**(emax + 1)``, also
+        toward zero.
+    addend : Format or str, optional
+        Format of C at the start; by default the output format.
+    cut : bool, optional
+        Whether operands are binary32 numbers, whose lower bits are cut off (as TF32's are), NaN's too.
+    flush : bool, optional
+        Whether subnormal operands, addends and results become zeros.
+    scales : sequence of Format or str, optional
+        Formats of the scales, of which a unit takes `Scaled` operands.
+    blocks : sequence of int, optional
+        Lengths of blocks that share a scale.
+
+    Raises
+    ------
+    TypeError
+        If a number is no int.
+    ValueError
+        If a name is unknown, a number is out of range, or fields contradict each other.
+
+    Notes
+    -----
+    A zero has the exponent -126. Subnormal numbers have the least exponent of their format, and are not
+    normalised. A result is NaN or infinite if the exact sum is. NaN has the code 0x7FFFFFFF, in float16
+    0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An exact zero is +0.
+
+    References
+    ----------
+    Xie, Wang, Yang, Yang, MMA-Sim: Bit-accurate reference model of tensor cores and matrix cores,
+    arXiv 2511.10909, 2025, whose model of a group this is; a program that goes with it states each unit.
+    Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ Comput. Sci. 7:e330,
+    2021.
+
+    Examples
+    --------
+    >>> Unit("mine", "bf16", k=32, fraction_bits=20, output="fp32").input.name
+    'bfloat16'
+    """
+
+    name: str = field(compare=False)
+    inputs: tuple[Format, ...]
+    _: KW_ONLY
+    k: int
+    fraction_bits: int | None
+    output: Format
+    sums: UnitSums = UnitSums.ALIGNED
+    rounding: Mode = Mode.TOWARD_ZERO
+    addend: Format | None = None
+    cut: bool = False
+    flush: bool = False
+    scales: tuple[Format, ...] = ()
+    blocks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for label in ("inputs", "scales"):
+            given = getattr(self, label)
+            several = (given,) if isinstance(given, Format | str) else tuple(given)
+            object.__setattr__(self, label, tuple(get_format(x) for x in several))
+        object.__setattr__(self, "output", get_format(self.output))
+        object.__setattr__(self, "addend", get_format(self.addend or self.output))
+        object.__setattr__(self, "sums", chosen("sums", self.sums, UnitSums))
+        object.__setattr__(self, "rounding", chosen("rounding", self.rounding, Mode))
+        object.__setattr__(self, "blocks", tuple(self.blocks))
+        if not self.inputs:
+            raise ValueError("inputs: at least one format is needed")
+        check_int("k", self.k, 1)
+        for block in self.blocks:
+            check_int("blocks", block, 1)
+            if self.k % block or (block % 16 and self.sums is UnitSums.ALIGNED_SUMS):
+                raise ValueError(f"blocks of {block} do not divide a group of {self.k}, or sums of 16 them")
+        if self.sums.aligns:
+            self._check_aligned()
+        elif self.fraction_bits is not None:
+            raise ValueError(f"fraction_bits = {self.fraction_bits}: {self.sums!s} sums align nothing")
+        else:
+            self._check_rounded()
+        scaled = self.sums is UnitSums.ALIGNED_SUMS
+        if bool(self.scales) != bool(self.blocks) or (scaled and not self.scales):
+            raise ValueError(f"scales and blocks go together, and {UnitSums.ALIGNED_SUMS!s} sums need them")
+        if self.scales and self.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
+            raise ValueError(f"{self.sums!s} sums take no scales")
+
+    def _check_aligned(self) -> None:
+        if self.fraction_bits is None:
+            raise ValueError(f"{self.sums!s} sums need fraction_bits")
+        check_int("fraction_bits", self.fraction_bits, 2)
+        self._check_formats(self.inputs, _MOST_BITS, "inputs")
+        self._check_formats([self.output, self.added], 24, "outputs and addends")
+        if self.rounding not in (Mode.TOWARD_ZERO, Mode.NEAREST_EVEN):
+            raise ValueError(f"rounding {self.rounding!s}: a unit rounds toward_zero or to nearest_even")
+        if self.sums is UnitSums.ALIGNED_SUMS:
+            quanta = max(int(x.max / x.smallest_subnormal) for x in self.inputs)
+            if quanta > 64 or self.k % 16:
+                raise ValueError(f"{self.sums!s} sums are of 16 numbers of 4 bits, and {self.k} of them")
+        terms, each = self.k, 2 if self.sums is UnitSums.ALIGNED else 9
+        if self.sums is UnitSums.ALIGNED_SUMS:  # of 16 products of at most 36, times significands below 2
+            terms, each = self.k // 16, 12
+        if self.fraction_bits + each + terms.bit_length() > _SUM_BITS:
+            raise ValueError(f"fraction_bits = {self.fraction_bits} and k = {self.k} are beyond binary64")
+
+    def _check_rounded(self) -> None:
+        allowed = ["float32", "float64"] if self.sums is UnitSums.CHAIN else ["float32"]
+        if self.output not in map(get_format, allowed) or self.rounding is not Mode.NEAREST_EVEN:
+            raise ValueError(f"{self.sums!s} sums round to nearest_even, in {' or '.join(allowed)}")
+        if self.added != self.output:
+            raise ValueError(f"{self.sums!s} sums have addends of their output format, {self.output}")
+        self._check_formats(self.inputs, self.output.precision, "inputs", self.output.emax)
+
+    def _check_formats(
+        self, formats: list[Format] | tuple[Format, ...], most: int, label: str, emax: int = 127
+    ) -> None:
+        for fmt in formats:
+            if type(fmt) is not Format or fmt.precision > most or fmt.emax > emax or fmt.emin < 1 - emax:
+                raise ValueError(f"{label}: {fmt} is no binary format of {most} bits and exponents to {emax}")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def input(self) -> Format:
+        """The format of operands whose dtype does not say it."""
+        return self.inputs[0]
+
+    @property
+    def added(self) -> Format:
+        """The format of C."""
+        return get_format(self.addend or self.output)
+
+
+# -- the table --------------------------------------------------------------------------------------------
+_E8M13 = Format("e8m13", precision=14, emin=-126, emax=127)
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+_SMALL = (*_FP8, "float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn")
+_MX: dict[str, Any] = {"scales": ("float8_e8m0fnu",), "blocks": (32,)}
+
+
+def _unit(name: str, inputs: Any, **fields: Any) -> Unit:
+    """Return a unit of formats given by name."""
+    return Unit(name, inputs, **fields)
+
+
+def _nvidia(
+    name: str, bits: int, groups: Mapping[str, int], fp8: tuple[int, int, Format] | None = None
+) -> Iterator[Unit]:
+    """Return the units of an architecture, by its products of a group for each input."""
+    inputs = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
+    for kind, k in groups.items():
+        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "cut": kind == "tf32"}
+        yield _unit(f"{name}_{kind}", inputs[kind], output="float32", **common)
+        if kind == "fp16":
+            yield _unit(
+                f"{name}_fp16_to_fp16", "float16", output="float16", rounding="nearest_even", **common
+            )
+    if fp8 is not None:
+        k, bits, output = fp8
+        taken = _FP8 if output == _E8M13 else _SMALL
+        yield _unit(f"{name}_fp8", taken, k=k, fraction_bits=bits, output=output, addend="float32")
+        yield _unit(
+            f"{name}_fp8_to_fp16", taken, k=k, fraction_bits=bits, output="float16", rounding="nearest_even"
+        )
+
+
+def _chain(name: str, fmt: str) -> Unit:
+    common = {"sums": "chain", "rounding": "nearest_even"}
+    return _unit(name, fmt, k=1, fraction_bits=None, output=fmt, **common)
+
+
+def _pairwise(name: str, fmt: str, k: int) -> Unit:
+    common = {"sums": "pairwise", "rounding": "nearest_even", "flush": name.startswith("cdna2")}
+    return _unit(name, fmt, k=k, fraction_bits=None, output="float32", **common)
+
+
+def _floored(name: str, fmt: str | tuple[str, ...], k: int, **others: Any) -> Unit:
+    common = {"sums": "floored", "rounding": "nearest_even"} | others
+    return _unit(name, fmt, k=k, fraction_bits=24, output="float32", **common)
+
+
+def _units() -> Iterator[Unit]:
+    yield from _nvidia("volta", 23, {"fp16": 4})
+    yield from _nvidia("turing", 24, {"fp16": 8})
+    yield from _nvidia("ampere", 24, {"fp16": 8, "bf16": 8, "tf32": 4})
+    yield from _nvidia("ada", 24, {"fp16": 8, "bf16": 8, "tf32": 4}, (16, 13, _E8M13))
+    yield from _nvidia("hopper", 25, {"fp16": 16, "bf16": 16, "tf32": 8}, (32, 13, _E8M13))
+    float32 = FORMATS["float32"]
+    yield from _nvidia("blackwell", 25, {"fp16": 16, "bf16": 16, "tf32": 8}, (32, 25, float32))
+    yield _unit("blackwell_mxfp8", _SMALL, k=32, fraction_bits=25, output=float32, **_MX)
+    four: dict[str, Any] = {"k": 64, "fraction_bits": 35, "output": float32, "sums": "aligned_sums"}
+    yield _unit("blackwell_mxfp4", "float4_e2m1fn", scales=("float8_e8m0fnu",), blocks=(16, 32), **four)
+    yield _unit("blackwell_nvfp4", "float4_e2m1fn", scales=("float8_e4m3fn",), blocks=(16, 32), **four)
+    yield from (_chain(f"{x}_fp64", "float64") for x in ("ampere", "ada", "hopper", "blackwell"))
+    yield from (_chain(f"cdna{x}_fp32", "float32") for x in (1, 2, 3))
+    yield from (_chain(f"cdna{x}_fp64", "float64") for x in (2, 3))
+    for number in (1, 2):
+        yield _pairwise(f"cdna{number}_fp16", "float16", 4)
+        yield _pairwise(f"cdna{number}_bf16", "bfloat16", 2)
+    yield _pairwise("cdna2_bf16_1k", "bfloat16", 4)
+    yield _floored("cdna3_fp16", "float16", 8)
+    yield _floored("cdna3_bf16", "bfloat16", 8)
+    yield _floored("cdna3_xf32", "tf32", 4, cut=True)
+    yield _floored("cdna3_fp8", ("float8_e4m3fnuz", "float8_e5m2fnuz"), 16, sums="floored_halves")
+
+
+#: Units by name: architecture and inputs; results are float32 unless the name says another format.
+UNITS: Mapping[str, Unit] = MappingProxyType({unit.name: unit for unit in _units()})
+
+
+def get_unit(spec: Unit | str) -> Unit:
+    """Return the unit with a name of `UNITS`; return a `Unit` unchanged.
+
+    Raises
+    ------
+    TypeError
+        If `spec` is neither a Unit nor a string.
+    ValueError
+        If the name is unknown; the message lists the known ones.
+
+    Examples
+    --------
+    >>> get_unit("hopper_fp8").fraction_bits
+    13
+    """
+    if isinstance(spec, Unit):
+        return spec
+    if not isinstance(spec, str):
+        raise TypeError(f"unit must be a Unit or a name, not {spec!r}")
+    name = spec.strip().lower().replace("-", "_")
+    if name not in UNITS:
+        known = ", ".join(UNITS)
+        raise ValueError(
+            f"unknown unit {spec!r}{hint(name, UNITS, 3)}; known units: {known}; or mcfsim.Unit(...)"
+        )
+    return UNITS[name]

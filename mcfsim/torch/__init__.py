@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
 from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
 from mcfsim.torch.change_recorder import ChangeRecorder, apply_delta, changes
+from mcfsim.torch.emulation import EmulatedModel, emulate, restore
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
@@ -30,6 +31,7 @@ __all__ = [
     "AdamW",
     "BackwardSteps",
     "ChangeRecorder",
+    "EmulatedModel",
     "ModelRecorder",
     "OutsideWriteWarning",
     "Seen",
@@ -40,9 +42,11 @@ __all__ = [
     "apply_delta",
     "average",
     "changes",
+    "emulate",
     "optimizer",
     "record",
     "release",
+    "restore",
     "step_in_backward",
     "watch",
 ]

@@ -1,0 +1,152 @@
+"""The three products of a linear layer by a recipe, on whatever holds the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from mcfsim.random import RandomWords
+from mcfsim.recipes.named_recipes import get_recipe
+from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.recipe import OperandRecipe, OperandSource, ProductRecipe, Recipe
+from mcfsim.recipes.unit_operands import Entered
+
+#: How many operations of random words an operand can take: its elements', and its scales'.
+_EACH = 4
+#: The numbers of the operands of the three products, left and right; after them come the products' signs.
+_PLACES = {"forward": 0, "dgrad": 2, "wgrad": 4}
+_SIGNS = 6
+
+
+class ProductMaker(Protocol):
+    """What computes products: on arrays, or on tensors."""
+
+    def enter(self, x: Any, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
+        """Quantise a matrix whose contracted axis is the last."""
+
+    def rotate(self, x: Any, product: ProductRecipe, words: RandomWords | None, *, back: bool = False) -> Any:
+        """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
+
+    def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> Any:
+        """Return ``a b'``, rounded to the output's format."""
+
+
+class ForwardOperands(NamedTuple):
+    """What the forward product took: activations and weights."""
+
+    left: Entered
+    right: Entered
+
+
+class LinearLayer:
+    """A linear layer whose products follow a recipe.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    products : ProductMaker
+        What computes them.
+    words : RandomWords or None
+        Random words of this layer at this step, for recipes that need some. Operands take their own.
+    """
+
+    def __init__(self, recipe: Recipe, products: ProductMaker, words: RandomWords | None) -> None:
+        if recipe.stochastic and not isinstance(words, RandomWords):
+            raise ValueError(f"recipe {recipe.name!r} is stochastic: it needs words=RandomWords(seed)")
+        self.recipe, self.products, self.words = recipe, products, words
+
+    def forward(self, x: Any, weight: Any) -> tuple[Any, ForwardOperands]:
+        """Return the output, and the operands as they entered the product."""
+        taken = self._entered("forward", x, weight)
+        return self.products.multiply(*taken, self.recipe.forward), taken
+
+    def dgrad(self, dy: Any, weight: Any, taken: ForwardOperands) -> Any:
+        """Return the gradient of the activations."""
+        return self._gradient("dgrad", dy, weight, taken.right, taken.left)
+
+    def wgrad(self, dy: Any, x: Any, taken: ForwardOperands) -> Any:
+        """Return the gradient of the weights."""
+        return self._gradient("wgrad", dy.T, x, taken.left, taken.right)
+
+    def _gradient(self, name: str, dy: Any, other: Any, forward: Entered, wanted: Entered) -> Any:
+        """Return a gradient, of the shape of the tensor that is `wanted` as the forward product took it."""
+        product, own = self.recipe.products[name], self.recipe.forward
+        through = product.right.source is OperandSource.FORWARD
+        right = forward.values if through else other
+        found = self.products.multiply(*self._entered(name, dy, right.T), product)
+        if not through:
+            return found
+        if wanted.inside is not None:
+            found = found * wanted.inside
+        if not own.hadamard:
+            return found
+        back = self.products.rotate(found, own, self._drawn("forward"), back=True)
+        return back[:, : other.shape[1]]
+
+    def _entered(self, name: str, left: Any, right: Any) -> ForwardOperands:
+        product, operands = self.recipe.products[name], []
+        for place, (x, recipe) in enumerate(((left, product.left), (right, product.right))):
+            if product.hadamard:
+                x = self.products.rotate(x, product, self._drawn(name))
+            operands.append(self.products.enter(x, recipe, self._of(_PLACES[name] + place)))
+        return ForwardOperands(*operands)
+
+    def _drawn(self, name: str) -> RandomWords | None:
+        """Return the words of a product's signs, which both operands share."""
+        return self._of(_SIGNS + _PLACES[name] // 2)
+
+    def _of(self, place: int) -> RandomWords | None:
+        return None if self.words is None else self.words.of(_EACH * place)
+
+
+def linear(
+    recipe: Recipe | str, x: Any, weight: Any, words: RandomWords | None = None
+) -> tuple[Any, Callable[[Any], tuple[Any, Any]]]:
+    """Return the output of a linear layer computed by a recipe, and its backward pass.
+
+    Parameters
+    ----------
+    recipe : Recipe or str
+        The recipe, or a name of `RECIPES`.
+    x : array of float32, shape (tokens, inputs)
+    weight : array of float32, shape (outputs, inputs)
+    words : RandomWords, optional
+        Random words of this layer at this step, which stochastic recipes need.
+
+    Returns
+    -------
+    y : array of float32, shape (tokens, outputs)
+        Values of the output's format. A NaN or an infinity in a block makes what depends on the block NaN.
+    backward : callable
+        Takes the gradient of y, and returns those of x and of the weight.
+
+    Raises
+    ------
+    TypeError
+        If an operand is no array of real numbers.
+    ValueError
+        If a name is unknown, shapes do not match, or random words are missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, weight = np.ones((2, 32), np.float32), np.full((3, 32), 0.3, np.float32)
+    >>> y, backward = linear("mxfp8", x, weight)
+    >>> float(y[0, 0]), backward(y)[1].shape
+    (10.0, (3, 32))
+    """
+    found = get_recipe(recipe)
+    products = NumPyProducts()
+    left, right = products.matrix(x, "x"), products.matrix(weight, "weight")
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(f"x of {left.shape} and weight of {right.shape} do not share the number of inputs")
+    layer = LinearLayer(found, products, words)
+    y, taken = layer.forward(left, right)
+
+    def backward(dy: Any) -> tuple[Any, Any]:
+        given = products.matrix(dy, "dy")
+        if given.shape != y.shape:
+            raise ValueError(f"dy of shape {given.shape} must have that of the output, {y.shape}")
+        return layer.dgrad(given, right, taken), layer.wgrad(given, left, taken)
+
+    return y, backward

@@ -1,0 +1,72 @@
+"""Operands of products on NumPy: quantised, rotated, multiplied in binary32 or by a matrix unit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks import real_array
+from mcfsim.convert import round_to
+from mcfsim.random import RandomWords
+from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Signs
+from mcfsim.recipes.unit_operands import Entered, by_unit
+from mcfsim.scaled import Scaled, ScaledFormat, ScaleRule, quantize
+from mcfsim.scaled.hadamard import hadamard
+
+Array = NDArray[Any]
+Single = NDArray[np.float32]
+
+
+class NumPyProducts:
+    """Products of arrays of float32."""
+
+    def matrix(self, x: Any, label: str) -> Single:
+        """Return a matrix as float32, or raise."""
+        array = real_array(x, label)
+        if array.ndim != 2:
+            raise ValueError(f"{label} of shape {array.shape} must be a matrix")
+        return np.ascontiguousarray(array, np.float32)
+
+    def enter(self, x: Array, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
+        """Quantise a matrix whose contracted axis is the last."""
+        if recipe.format is None:
+            return Entered(x)
+        x, random = np.ascontiguousarray(x), words if recipe.stochastic else None
+        if not isinstance(recipe.format, ScaledFormat):
+            return Entered(round_to(x, recipe.format, recipe.rounding, random=random))
+        found = quantize(x, recipe.format, rounding=recipe.rounding, random=random)
+        with np.errstate(over="ignore"):
+            values = found.dequantize().astype(np.float32, copy=False)
+        return Entered(values, found, _inside(x, found))
+
+    def rotate(
+        self, x: Array, product: ProductRecipe, words: RandomWords | None, *, back: bool = False
+    ) -> Array:
+        """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
+        fill = -x.shape[1] % product.hadamard
+        filled = np.pad(x, ((0, 0), (0, fill))) if fill else x
+        signs = {Signs.NONE: None, Signs.FIXED: "transformer_engine", Signs.RANDOM: words}[product.signs]
+        return hadamard(filled, product.hadamard, signs=signs, inverse=back)
+
+    def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> Single:
+        """Return ``a b'``, rounded to the output's format."""
+        with np.errstate(all="ignore"):
+            unit = product.unit
+            found = a.values @ b.values.T if unit is None else by_unit(a, b, product)
+        return rounded(found, product)
+
+
+def rounded(found: Single, product: ProductRecipe) -> Single:
+    """Return a product rounded to the format of the output."""
+    return found if product.output is None else round_to(found, product.output)
+
+
+def _inside(x: Array, found: Scaled) -> Array | None:
+    """Return where elements lie strictly within the range of the format, if the rule clips on purpose."""
+    if found.format.rule is not ScaleRule.QUEST:
+        return None
+    top = np.full_like(found.elements, float(found.format.element.max))
+    return np.abs(x) < replace(found, elements=top).dequantize()

@@ -1,0 +1,139 @@
+"""Operands as they entered a product, and their product by a matrix unit, whatever scales it takes itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.backends.factory import arithmetic
+from mcfsim.formats import Format
+from mcfsim.products import Unit, get_unit, matmul
+from mcfsim.recipes.recipe import ProductRecipe
+from mcfsim.scaled import Scaled, ScaledFormat
+
+Array = NDArray[Any]
+Single = NDArray[np.float32]
+
+
+class Entered(NamedTuple):
+    """An operand as it entered a product; the contracted axis is the last.
+
+    Attributes
+    ----------
+    values : array, shape (rows, contracted)
+        Its numbers in binary32: elements times scales, rounded once where binary32 does not hold them.
+    scaled : Scaled or None
+        Elements and scales, which matrix units take; None if it has no scales.
+    inside : array of bool or None
+        Where the rule of the scales did not clip it, if the rule clips on purpose.
+    """
+
+    values: Any
+    scaled: Scaled | None = None
+    inside: Any = None
+
+
+def by_unit(a: Entered, b: Entered, product: ProductRecipe) -> Single:
+    """Return ``a b'`` as a matrix unit computes it.
+
+    A unit with scales takes elements and scales. Another one multiplies elements. Then scales of tensors and
+    rows multiply the result, their own product rounded to binary32 first. Scales of blocks multiply the sum
+    of each block, which starts from zero: it is added to those before by a fused multiply-add in binary32, as
+    DeepGEMM does.
+
+    Raises
+    ------
+    ValueError
+        If the operands' blocks differ, or are no multiple of the unit's products.
+    """
+    unit = get_unit(product.unit or "")
+    if unit.scales:
+        left, right = (_of_rows(x, label, unit) for x, label in ((a, "left"), (b, "right")))
+        turned = replace(right, elements=right.elements.T, scale=right.scale.T, axis=0)
+        return _single(matmul(left, turned, unit=unit, promote_every=product.promote_every))
+    x, y = _elements(a, product.left.format, unit), _elements(b, product.right.format, unit)
+    blocks = {label: _block(entered) for label, entered in (("left", a), ("right", b))}
+    if not any(blocks.values()):
+        found = _single(matmul(x, y.T, unit=unit, promote_every=product.promote_every))
+        return _outer(found, a.scaled, b.scaled)
+    sizes = {size for size in blocks.values() if size}
+    if len(sizes) > 1 or min(sizes) % unit.k:
+        raise ValueError(
+            f"the operands have scales for blocks of {' and '.join(map(str, sorted(sizes)))}; {unit} needs "
+            f"blocks of one length, a multiple of its {unit.k} products"
+        )
+    return _promoted((a, b), (x, y), sizes.pop(), unit)
+
+
+def _promoted(
+    operands: tuple[Entered, Entered], elements: tuple[Array, Array], size: int, unit: Unit
+) -> Single:
+    """Return a product of operands with scales of blocks, block by block."""
+    left, right = elements
+    scales = [_row_scales(x, size) for x in operands]
+    fma = arithmetic("float32").fma
+    total = np.zeros((len(left), len(right)), np.float32)
+    for place, start in enumerate(range(0, left.shape[1], size)):
+        block = slice(start, start + size)
+        part = _single(matmul(left[:, block], right[:, block].T, unit=unit))
+        by = np.multiply.outer(scales[0][:, place], scales[1][:, place])
+        total = fma(by, part, total)
+    tensor = [x.scaled.tensor_scale for x in operands if x.scaled and x.scaled.tensor_scale is not None]
+    return total * np.prod(np.asarray(tensor, np.float32), dtype=np.float32) if tensor else total
+
+
+def _elements(entered: Entered, fmt: ScaledFormat | Format | None, unit: Unit) -> Array:
+    """Return elements in the dtype that names their format to a unit."""
+    numbers = entered.values if entered.scaled is None else entered.scaled.elements
+    name = fmt.element.name if isinstance(fmt, ScaledFormat) else getattr(fmt, "name", "float32")
+    single = len(unit.inputs) == 1
+    return numbers if single or not hasattr(ml_dtypes, name) else numbers.astype(getattr(ml_dtypes, name))
+
+
+def _block(entered: Entered) -> int:
+    """Return how many elements along the contracted axis share a scale; 0 if rows or tensors do, or none."""
+    block = None if entered.scaled is None else entered.scaled.format.block
+    return block[1] if isinstance(block, tuple) else block if isinstance(block, int) else 0
+
+
+def _row_scales(entered: Entered, size: int) -> Single:
+    """Return the scales of each row's blocks."""
+    rows, length = entered.values.shape
+    count = -(-length // size)
+    if entered.scaled is None:
+        return np.ones((rows, count), np.float32)
+    scale, block = np.asarray(entered.scaled.scale, np.float32), entered.scaled.format.block
+    if isinstance(block, tuple):
+        return np.repeat(scale, block[0], axis=0)[:rows]
+    return np.broadcast_to(scale, (rows, scale.shape[-1] if isinstance(block, int) else count))
+
+
+def _of_rows(entered: Entered, label: str, unit: Unit) -> Scaled:
+    """Return an operand whose blocks are runs along rows; those of tiles share their scales."""
+    scaled = entered.scaled
+    if scaled is None:
+        raise ValueError(f"the {label} operand has no scales, which {unit} takes")
+    block = scaled.format.block
+    if not isinstance(block, tuple):
+        return scaled
+    rule = scaled.format.rule
+    alike = replace(scaled.format, block=block[1], rule=rule)
+    return replace(scaled, format=alike, scale=_row_scales(entered, block[1]), axis=1)
+
+
+def _outer(found: Single, left: Scaled | None, right: Scaled | None) -> Single:
+    """Return a product times the scales of tensors or rows of its operands."""
+    if left is None and right is None:
+        return found
+    by = [np.float32(1) if x is None else np.asarray(x.scale, np.float32) for x in (left, right)]
+    with np.errstate(all="ignore"):
+        return found * (by[0] * (by[1].T if by[1].ndim == 2 else by[1]))
+
+
+def _single(x: Any) -> Single:
+    with np.errstate(all="ignore"):
+        return np.asarray(x).astype(np.float32, copy=False)

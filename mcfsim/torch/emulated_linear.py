@@ -1,0 +1,225 @@
+"""Linear layers whose three products follow a recipe: operators that `torch.compile` takes, and modules."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from mcfsim.checks import check_processor
+from mcfsim.random import RandomWords
+from mcfsim.recipes.linear import ForwardOperands, LinearLayer
+from mcfsim.recipes.recipe import OperandSource, Recipe
+from mcfsim.recipes.unit_operands import Entered
+from mcfsim.torch.tensor_products import TensorProducts
+
+#: How many operations of random words a product of a stack takes.
+_EACH = 64
+
+
+class Placed(NamedTuple):
+    """What is emulated where.
+
+    Attributes
+    ----------
+    recipe : Recipe
+    layer : int
+        The number of the layer, which is the stream of its random words.
+    seed : int
+        The seed of the random words.
+    """
+
+    recipe: Recipe
+    layer: int
+    seed: int
+
+
+#: What operators know by number, since they take tensors and numbers alone.
+_PLACED: list[Placed] = []
+_NUMBERS: dict[Placed, int] = {}
+
+
+def number_of(placed: Placed) -> int:
+    """Return the number by which operators know what is emulated; the same for equal ones."""
+    if placed not in _NUMBERS:
+        _PLACED.append(placed)
+        _NUMBERS[placed] = len(_PLACED) - 1
+    return _NUMBERS[placed]
+
+
+def _layer(number: int, call: torch.Tensor, place: int) -> LinearLayer:
+    recipe, layer, seed = _PLACED[number]
+    words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
+    return LinearLayer(recipe, TensorProducts(), words)
+
+
+def _sizes(x: torch.Tensor, weight: torch.Tensor, number: int) -> tuple[int, int]:
+    """Return the lengths of rows of activations and of weights that are kept for the backward pass, or 0."""
+    recipe, length = _PLACED[number].recipe, x.shape[-1]
+    filled = length + (-length % recipe.forward.hadamard if recipe.forward.hadamard else 0)
+    through = [p.right.source is OperandSource.FORWARD for p in (recipe.wgrad, recipe.dgrad)]
+    return filled * through[0], filled * through[1]
+
+
+# -- operators ----------------------------------------------------------------------------------------------
+@torch.library.custom_op("mcfsim::linear", mutates_args=())  # type: ignore[untyped-decorator]
+def _forward(
+    x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return stacks of ``x weight'``, and what the products of the backward pass take from this one."""
+    check_processor()
+    kept: list[list[torch.Tensor]] = [[], [], [], []]
+    found = []
+    for place, (rows, columns) in enumerate(zip(x.float(), weight.float(), strict=True)):
+        y, taken = _layer(number, call, place).forward(rows, columns)
+        found.append(y.to(dtype))
+        for target, part in zip(kept, _parts(taken, _sizes(x, weight, number)), strict=True):
+            target.append(part)
+    stacked = [torch.stack(part) for part in kept] if found else _empty(x, weight, number)
+    y = torch.stack(found) if found else x.new_empty((0, x.shape[1], weight.shape[1]), dtype=dtype)
+    return y, stacked[0], stacked[1], stacked[2], stacked[3]
+
+
+def _parts(taken: ForwardOperands, sizes: tuple[int, int]) -> list[torch.Tensor]:
+    """Return values and clips of both operands, empty where the backward pass takes none."""
+    parts = []
+    for entered, size in zip(taken, sizes, strict=True):
+        parts.append(entered.values if size else entered.values.new_empty((0, 0)))
+    for entered, size in zip(taken, reversed(sizes), strict=True):
+        inside = entered.inside if size else None
+        empty = torch.empty((0, 0), dtype=torch.bool, device=entered.values.device)
+        parts.append(empty if inside is None else inside)
+    return parts
+
+
+def _empty(x: torch.Tensor, weight: torch.Tensor, number: int) -> list[torch.Tensor]:
+    """Return empty stacks in the form of what is kept, for shapes alone."""
+    recipe, sizes = _PLACED[number].recipe, _sizes(x, weight, number)
+    clips = recipe.forward.left.clips, recipe.forward.right.clips
+    values = [
+        t.new_empty((len(t), t.shape[1] if size else 0, size), dtype=torch.float32)
+        for t, size in zip((x, weight), sizes, strict=True)
+    ]
+    inside = [
+        t.new_empty((len(t), t.shape[1] if size and clip else 0, size * clip), dtype=torch.bool)
+        for t, size, clip in zip((x, weight), reversed(sizes), clips, strict=True)
+    ]
+    return values + inside
+
+
+@_forward.register_fake  # type: ignore[untyped-decorator]
+def _(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int, dtype: torch.dtype) -> Any:
+    return x.new_empty((*x.shape[:2], weight.shape[1]), dtype=dtype), *_empty(x, weight, number)
+
+
+@torch.library.custom_op("mcfsim::linear_backward", mutates_args=())  # type: ignore[untyped-decorator]
+def _backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    kept: list[torch.Tensor],
+    call: torch.Tensor,
+    number: int,
+    wanted_x: bool,
+    wanted_weight: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of activations and weights, each empty unless wanted."""
+    check_processor()
+    found: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
+    for place, rows in enumerate(dy.float()):
+        taken = ForwardOperands(*(_entered(kept[side][place], kept[2 + side][place]) for side in range(2)))
+        layer = _layer(number, call, place)
+        if wanted_x:
+            found[0].append(layer.dgrad(rows, weight[place].float(), taken).to(x.dtype))
+        if wanted_weight:
+            found[1].append(layer.wgrad(rows, x[place].float(), taken).to(weight.dtype))
+    gradients = [
+        torch.stack(parts) if parts else t.new_empty(t.shape if want else (0,))
+        for parts, t, want in zip(found, (x, weight), (wanted_x, wanted_weight), strict=True)
+    ]
+    return gradients[0], gradients[1]
+
+
+def _entered(values: torch.Tensor, inside: torch.Tensor) -> Entered:
+    return Entered(values, None, inside if inside.numel() else None)
+
+
+@_backward.register_fake  # type: ignore[untyped-decorator]
+def _(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    kept: list[torch.Tensor],
+    call: torch.Tensor,
+    number: int,
+    wanted_x: bool,
+    wanted_weight: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        x.new_empty(x.shape if wanted_x else (0,)),
+        weight.new_empty(weight.shape if wanted_weight else (0,)),
+    )
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, weight, call, number, _ = inputs
+    ctx.save_for_backward(x, weight, call, *output[1:])
+    ctx.number = number
+
+
+def _gradients(ctx: Any, dy: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    x, weight, call, *kept = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[:2]
+    dx, dweight = _backward(dy, x, weight, kept, call, ctx.number, *wanted)
+    return dx if wanted[0] else None, dweight if wanted[1] else None, None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)
+
+
+# -- layers -------------------------------------------------------------------------------------------------
+def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
+    """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by what has this number.
+
+    The result has the dtype of autocast, if that is on, else of x. Under autocast operands come as they are.
+    """
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    found: torch.Tensor = _forward(x, weight, call, number, dtype)[0]
+    return found
+
+
+class _Emulated:
+    """What emulated layers have beside those they replace."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    emulated: int
+    calls: torch.Tensor
+    replaced: type
+    _buffers: dict[str, torch.Tensor]
+    _non_persistent_buffers_set: set[str]
+
+    def _product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        call = self.calls.clone()
+        if torch.is_grad_enabled():
+            self.calls.add_(1)
+        y = product(x.reshape(1, -1, x.shape[-1]), weight[None], call, self.emulated)
+        y = y.reshape(*x.shape[:-1], weight.shape[0])
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+class EmulatedLinear(_Emulated, torch.nn.Linear):  # type: ignore[misc]  # PyTorch has no types here
+    """A linear layer whose products follow a recipe."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return ``input weight' + bias``; the bias is added in the dtype of the result."""
+        return self._product(input, self.weight)
+
+
+class EmulatedConv1D(_Emulated):
+    """A layer of GPT-2, a linear layer whose weight is stored as (inputs, outputs)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x weight + bias``; the bias is added in the dtype of the result."""
+        return self._product(x, self.weight.t())

@@ -1,0 +1,200 @@
+"""A PyTorch model with its matrix products emulated by a recipe, and the same model given back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from mcfsim.products import Unit
+from mcfsim.recipes.named_recipes import get_recipe
+from mcfsim.recipes.recipe import Recipe
+from mcfsim.torch.emulated_linear import EmulatedConv1D, EmulatedLinear, Placed, number_of
+
+#: What `unit` says by default: each product by what the recipe names.
+AS_THE_RECIPE = "recipe"
+#: Last parts of names of heads that no module tells of.
+_HEADS = frozenset({"lm_head", "head", "classifier", "score", "output_projection", "embed_out"})
+_CONV1D: dict[type, type] = {}
+
+
+@dataclass
+class EmulatedModel:
+    """What `emulate` did to a model.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        The recipe.
+    emulated : list of str
+        The names of the layers that are emulated.
+    high : list of str
+        The names of linear layers that stay as they are, by the recipe or by choice.
+    """
+
+    model: torch.nn.Module = field(repr=False)
+    recipe: Recipe
+    emulated: list[str] = field(default_factory=list)
+    high: list[str] = field(default_factory=list)
+
+    def restore(self) -> torch.nn.Module:
+        """Give the model back as it was, with the weights that it has now."""
+        return restore(self.model)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how often each layer was called in training, from which its random words follow."""
+        return {name: int(self.model.get_submodule(name).calls) for name in self.emulated}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on with the random words of a saved emulation of the same model.
+
+        Raises
+        ------
+        ValueError
+            If the names of the layers differ.
+        """
+        if set(state) != set(self.emulated):
+            odd = sorted(set(state) ^ set(self.emulated))
+            raise ValueError(f"the state is of another emulation: {odd[0]!r} is in one of them alone")
+        for name, calls in state.items():
+            self.model.get_submodule(name).calls.fill_(calls)
+
+
+def emulate(
+    model: torch.nn.Module,
+    recipe: Recipe | str = "nvfp4",
+    *,
+    unit: Unit | str | None = AS_THE_RECIPE,
+    head: bool = False,
+    high: tuple[str, ...] | list[str] = (),
+    seed: int = 0,
+) -> EmulatedModel:
+    """Replace the linear layers of a model by layers whose three products follow a recipe, in place.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        On any device. Parameters, names, hooks and the state dict stay as they are; optimizers made before go
+        on. Layers of exactly `torch.nn.Linear` are emulated, and ``Conv1D`` of Hugging Face's GPT-2.
+    recipe : Recipe or str, optional
+        The recipe, or a name of `mcfsim.recipes.RECIPES`.
+    unit : Unit or str or None, optional
+        The matrix unit of all products. By default what the recipe names. None: products in binary32 of
+        operands that are quantised exactly, the fast way.
+    head : bool, optional
+        Whether the head is emulated too: what the model calls its output embeddings, a linear layer that
+        shares its weight with an embedding, or one whose name ends as heads do (``lm_head``, ``head``,
+        ``classifier``, ``score``).
+    high : sequence of str, optional
+        Names, or patterns as of `fnmatch`, of further layers that stay as they are.
+    seed : int, optional
+        The seed of the random words of stochastic recipes.
+
+    Returns
+    -------
+    EmulatedModel
+        What was done; its ``restore()`` undoes it.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module.
+    ValueError
+        If the model is emulated already, a name is unknown, or no layer is emulated.
+
+    Notes
+    -----
+    Results come in the dtype of autocast if it is on, else in that of the activations: values of the
+    recipe's output format, rounded to that dtype. Biases are added in it. Gradients have the dtypes of what
+    they belong to. Operators are known to `torch.compile`, which keeps its graphs whole.
+
+    Random words are those of (seed, layer, call): a layer's calls are counted in training. So a run repeats
+    bit for bit on a machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 4))
+    >>> emulate(model, "mxfp8").emulated
+    ['0', '1']
+    >>> type(restore(model)[0]).__name__
+    'Linear'
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    found = get_recipe(recipe)
+    if unit != AS_THE_RECIPE:
+        found = found.with_unit(unit)
+    if any(isinstance(module, EmulatedLinear | EmulatedConv1D) for module in model.modules()):
+        raise ValueError("the model is emulated already; mcfsim.torch.restore(model) gives it back first")
+    emulation, heads = EmulatedModel(model, found), _heads(model)
+    chosen = []
+    for number, (name, module) in enumerate(_linears(model)):
+        kept = found.keeps(name, *_block(model, name)) or any(fnmatchcase(name, x) for x in high)
+        if kept or (id(module) in heads and not head):
+            emulation.high.append(name)
+        else:
+            emulation.emulated.append(name)
+            chosen.append((number, module))
+    if not chosen:
+        raise ValueError(
+            f"no layer is emulated: {len(emulation.high)} linear layers stay in high precision"
+            + (f", {emulation.high[0]!r} first" if emulation.high else "")
+        )
+    for number, module in chosen:
+        _replace(module, number_of(Placed(found, number, seed)))
+    return emulation
+
+
+def restore(model: torch.nn.Module) -> torch.nn.Module:
+    """Give a model back as it was before `emulate`, with the weights that it has now; return it."""
+    for module in model.modules():
+        if isinstance(module, EmulatedLinear | EmulatedConv1D):
+            module.__class__ = module.replaced
+            for name in ("replaced", "emulated"):
+                del module.__dict__[name]
+            del module._buffers["calls"]
+            module._non_persistent_buffers_set.discard("calls")
+    return model
+
+
+def _replace(module: torch.nn.Module, number: int) -> None:
+    """Make a layer an emulated one, of the same parameters."""
+    kind = type(module)
+    module.__dict__["replaced"], module.__dict__["emulated"] = kind, number
+    module.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+    if kind is torch.nn.Linear:
+        module.__class__ = EmulatedLinear
+        return
+    if kind not in _CONV1D:
+        _CONV1D[kind] = type("EmulatedConv1D", (EmulatedConv1D, kind), {})
+    module.__class__ = _CONV1D[kind]
+
+
+def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    for name, module in model.named_modules():
+        conv = type(module).__name__ == "Conv1D" and getattr(module, "weight", torch.empty(0)).ndim == 2
+        if type(module) is torch.nn.Linear or conv:
+            yield name, module
+
+
+def _heads(model: torch.nn.Module) -> set[int]:
+    """Return the identities of layers that are heads."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    told: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    return {
+        id(module)
+        for name, module in _linears(model)
+        if module is told or id(module.weight) in tables or name.rpartition(".")[2] in _HEADS
+    }
+
+
+def _block(model: torch.nn.Module, name: str) -> tuple[int | None, int]:
+    """Return the number of a layer's block, in the outermost list that has it, and how many there are."""
+    found = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", name)
+    if found is None:
+        return None, 0
+    return int(found[2]), len(list(model.get_submodule(found[1] or "").children()))

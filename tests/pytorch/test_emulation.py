@@ -1,0 +1,246 @@
+"""Models whose matrix products are emulated: the bits of `recipes.linear`, in whatever shape and dtype."""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import mcfsim as mcf
+from mcfsim import torch as mt
+from mcfsim.recipes import RECIPES, linear
+from mcfsim.torch.emulated_linear import EmulatedLinear
+
+#: A unit whose sums have an order, so that bits do not depend on the machine.
+CHAIN = "cdna3_fp32"
+
+
+def anywhere(name):
+    """Return a recipe without layers in high precision."""
+    return replace(RECIPES[name], first=Fraction(0), last=Fraction(0))
+
+
+def model(kind=torch.float32, inputs=48):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(inputs, 40), torch.nn.Tanh(), torch.nn.Linear(40, 24, bias=False)
+    ).to(kind)
+
+
+def words(layer, call=0, seed=0):
+    return mcf.RandomWords(seed, call, layer)
+
+
+@pytest.mark.parametrize("name", [x for x in RECIPES if x != "bf16-truncating"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_layer_computes_what_the_recipe_says(name, kind, assert_same):
+    net, recipe = model(kind), anywhere(name).with_unit(CHAIN)
+    x = torch.randn(5, 7, 48, dtype=kind, requires_grad=True)
+    given = torch.randn(5, 7, 40, dtype=kind)
+    weight, bias = net[0].weight, net[0].bias
+    rows, matrix = (t.detach().float().numpy() for t in (x.reshape(-1, 48), weight))
+    expected, backward = linear(recipe, rows, matrix, words(0))
+    dx, dweight = backward(given.reshape(-1, 40).float().numpy())
+    mt.emulate(net, recipe)
+    y = net[0](x)
+    y.backward(given)
+    product = torch.from_numpy(expected).to(kind).reshape(5, 7, 40)
+    assert_same(y.detach().float(), (product + bias.detach()).float())
+    for found, right in ((x.grad, dx), (weight.grad, dweight)):
+        assert found.dtype == kind
+        assert_same(found.float(), torch.from_numpy(right).to(kind).float().reshape(found.shape))
+
+
+def test_products_in_binary32_differ_by_their_sums_alone():
+    x, weight = torch.randn(9, 48), torch.randn(40, 48)
+    for name in RECIPES:
+        if RECIPES[name].forward.unit:
+            continue
+        net = torch.nn.Sequential(torch.nn.Linear(48, 40, bias=False))
+        net[0].weight.data.copy_(weight)
+        mt.emulate(net, replace(anywhere(name), forward=replace(RECIPES[name].forward, output=None)))
+        exact = linear(
+            replace(anywhere(name).with_unit(None), forward=replace(RECIPES[name].forward, output=None)),
+            x.numpy(),
+            weight.numpy(),
+            words(0),
+        )[0]
+        bound = 48 * 2.0**-24 * (x.abs() @ weight.abs().T) * 2
+        assert (abs(net(x).detach() - torch.from_numpy(exact)) <= bound).all()
+
+
+# -- what stays as it is ------------------------------------------------------------------------------------
+def test_the_model_is_given_back():
+    net = model(torch.bfloat16)
+    before, hooks = copy.deepcopy(net), []
+    net[0].register_forward_hook(lambda *_: hooks.append(1))
+    names, tensors = list(net.state_dict()), [*net.parameters()]
+    optimizer = mt.AdamW(net.parameters(), lr=1e-2, strategy="plain")
+    done = mt.emulate(net, "mxfp8")
+    assert done.emulated == ["0", "2"]
+    assert not done.high
+    assert list(net.state_dict()) == names
+    assert all(a is b for a, b in zip(net.parameters(), tensors, strict=True))
+    assert isinstance(net[0], torch.nn.Linear)
+    net(torch.randn(3, 48, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    assert hooks == [1]
+    assert done.restore() is net
+    assert [type(m) for m in net.modules()] == [type(m) for m in before.modules()]
+    assert all(vars(m).keys() == vars(b).keys() for m, b in zip(net.modules(), before.modules(), strict=True))
+    assert not torch.equal(net[0].weight, before[0].weight)
+    mt.restore(net)
+
+
+def test_layers_stay_high_by_the_recipe_by_name_and_as_heads():
+    blocks = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(32, 32)) for _ in range(8)])
+    heads = {name: torch.nn.Linear(32, 8) for name in ("lm_head", "own")}
+    net = torch.nn.ModuleDict({"blocks": blocks, **heads})
+    done = mt.emulate(net, replace(RECIPES["nvfp4"], first=Fraction(1, 8), last=Fraction(1, 4)), high=["own"])
+    assert done.high == ["blocks.0.0", "blocks.6.0", "blocks.7.0", "lm_head", "own"]
+    assert done.emulated == [f"blocks.{place}.0" for place in range(1, 6)]
+    mt.restore(net)
+    assert "lm_head" in mt.emulate(net, "mxfp8", head=True).emulated
+
+
+def test_a_head_that_shares_its_weight_is_a_head():
+    layers = {"up": torch.nn.Linear(32, 32), "down": torch.nn.Linear(32, 8, bias=False)}
+    net = torch.nn.ModuleDict({"table": torch.nn.Embedding(8, 32), **layers})
+    net["down"].weight = net["table"].weight
+    assert mt.emulate(net, "mxfp8").high == ["down"]
+
+
+def test_models_are_copied_pickled_and_moved(tmp_path):
+    net, x = model(), torch.randn(3, 48)
+    mt.emulate(net, "mxfp8")
+    expected = net(x)
+    assert torch.equal(copy.deepcopy(net)(x), expected)
+    torch.save(net, tmp_path / "model.pt")
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(x), expected)
+    assert net.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
+
+
+# -- random words -------------------------------------------------------------------------------------------
+def gradient(net, x):
+    net.zero_grad()
+    net(x).sum().backward()
+    return net[0].weight.grad.clone()
+
+
+def test_random_words_are_those_of_seed_layer_and_call():
+    x, net = torch.randn(16, 48), model()
+    done = mt.emulate(net, anywhere("fp4-all"))
+    first, second = gradient(net, x), gradient(net, x)
+    assert not torch.equal(first, second)
+    state = done.state_dict()
+    assert state == {"0": 2, "2": 2}
+    third = gradient(net, x)
+    done.load_state_dict(state)
+    assert torch.equal(gradient(net, x), third)
+    done.restore()
+    mt.emulate(net, anywhere("fp4-all"))
+    assert torch.equal(gradient(net, x), first)
+    mt.restore(net)
+    mt.emulate(net, anywhere("fp4-all"), seed=1)
+    assert not torch.equal(gradient(net, x), first)
+    with pytest.raises(ValueError, match="is in one of them alone"):
+        done.load_state_dict({"0": 1, "4": 1})
+
+
+# -- compiled -----------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.costly("PyTorch imports its compiler")
+@pytest.mark.parametrize("name", ["mxfp8", "fp4-all", "quartet"])
+def test_compiled_models_are_whole_graphs_of_the_same_bits(name):
+    x, net = torch.randn(16, 48), model()
+    mt.emulate(net, anywhere(name))
+    other = copy.deepcopy(net)
+    torch.compiler.reset()
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        expected, found = net(x), compiled(x)
+        assert torch.equal(found, expected)
+        expected.sum().backward()
+        found.sum().backward()
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)
+
+
+@pytest.mark.slow
+@pytest.mark.costly("PyTorch traces operators in several ways")
+def test_operators_keep_what_pytorch_asks_of_them():
+    net = model()
+    for name in ("mxfp8", "quartet"):
+        mt.emulate(net, anywhere(name))
+        number = net[0].emulated
+        mt.restore(net)
+        x, weight = torch.randn(2, 5, 48, requires_grad=True), torch.randn(2, 7, 48, requires_grad=True)
+        call = torch.zeros((), dtype=torch.int64)
+        torch.library.opcheck(torch.ops.mcfsim.linear, (x, weight, call, number, torch.float32))
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_autocast_sets_the_dtype_of_results(on):
+    net = model()
+    mt.emulate(net, "bf16")
+    with torch.autocast("cpu", torch.bfloat16) if on else nullcontext():
+        y = net[0](torch.randn(3, 48))
+    assert y.dtype == (torch.bfloat16 if on else torch.float32)
+    y.float().sum().backward()
+    assert net[0].weight.grad.dtype == torch.float32
+
+
+def test_a_wider_product_allowed_by_the_user_is_not_taken():
+    net, x = model(), torch.randn(64, 48)
+    mt.emulate(net, replace(RECIPES["mxfp8"], forward=replace(RECIPES["mxfp8"].forward, output=None)))
+    expected = net[0](x)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert torch.equal(net[0](x), expected)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# -- refused ------------------------------------------------------------------------------------------------
+def test_what_cannot_be_emulated_is_refused():
+    net = model()
+    with pytest.raises(TypeError, match="Module, not list"):
+        mt.emulate([net])
+    with pytest.raises(ValueError, match=r"unknown recipe 'nvpf4'.*nvfp4"):
+        mt.emulate(net, "nvpf4")
+    with pytest.raises(ValueError, match="no layer is emulated: 2 linear layers"):
+        mt.emulate(net, "mxfp8", high=["*"])
+    mt.emulate(net, "mxfp8")
+    with pytest.raises(ValueError, match="emulated already"):
+        mt.emulate(net, "mxfp8")
+    with pytest.raises(ValueError, match="no layer is emulated"):
+        mt.emulate(torch.nn.ReLU())
+    assert isinstance(net[0], EmulatedLinear)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_stays_in_its_rows(bad):
+    net, x = model(), torch.randn(4, 48)
+    mt.emulate(net, "mxfp8")
+    clean = net[0](x)
+    x[1, 3] = bad
+    y = net[0](x)
+    assert y[1].isnan().all()
+    assert torch.equal(y[[0, 2, 3]], clean[[0, 2, 3]])
+
+
+def test_no_tokens_and_no_gradient_of_inputs():
+    net = model()
+    mt.emulate(net, "quartet")
+    assert net(torch.randn(0, 48)).shape == (0, 24)
+    net(torch.randn(3, 48)).sum().backward()
+    assert net[0].weight.grad.isfinite().all()
+    net[0].weight.requires_grad_(False)
+    x = torch.randn(3, 48, requires_grad=True)
+    net(x).sum().backward()
+    assert x.grad.isfinite().all()

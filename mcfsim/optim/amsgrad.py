@@ -10,6 +10,7 @@ from mcfsim.optim.declaration import Granularity, Slot
 from mcfsim.optim.staged import Known, Stage, Staged
 from mcfsim.optim.state import State, converted, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
+from mcfsim.protocol import Arithmetic, Value
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,12 @@ class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
 
 
 def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalars) -> dict[str, Any]:
-    """Make one step: as `mcfsim.optim.adamw.adamw`, but by the largest v, which is taken without rounding.
-
-    Of a v of several components the leading one is compared; where it is not less than the largest so far,
-    all of them take its place. A NaN stays.
-    """
+    """Make one step: as `mcfsim.optim.adamw.adamw`, but by the largest v; see `larger`."""
     ar, second = roles.moments, roles.second_moment
     g = ar.round(known["gradient"])
     m = first_moment(ar, known["m"], g, scalars)
     v = second_moment(second, known["v"], converted(second, g, ar), scalars)
-    before, *rest = known["largest"]
-    largest = [second.maximum(v[0], before)]
-    if rest:
-        grown = second.sub(v[0], before)
-        largest += [second.choose(grown, new, old) for new, old in zip(v[1:], rest, strict=True)]
+    largest = larger(second, v, known["largest"])
     state = State(known["parameter"], (), (), known["extra"])
     direction, _ = quotient(roles, m, (largest[0],), scalars)
     update = decayed_update(roles.update, strategy, state, direction, scalars)
@@ -60,10 +53,24 @@ def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalar
         "parameter": parameter,
         "m": m,
         "v": v,
-        "largest": tuple(largest),
+        "largest": largest,
         "extra": extra,
         "update": update,
     }
+
+
+def larger(ar: Arithmetic, v: tuple[Value, ...], before: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Return the larger of v and the largest so far, which is taken without rounding.
+
+    Of several components the leading one is compared; where it is not less than the largest so far, all of
+    them take its place. A NaN stays.
+    """
+    first, *rest = before
+    found = [ar.maximum(v[0], first)]
+    if rest:
+        grown = ar.sub(v[0], first)
+        found += [ar.choose(grown, new, old) for new, old in zip(v[1:], rest, strict=True)]
+    return tuple(found)
 
 
 STAGE = Stage(amsgrad, Granularity.ELEMENT, ("gradient", "m", "v", "largest", "parameter", "extra"))

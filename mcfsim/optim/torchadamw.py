@@ -160,17 +160,23 @@ def torchadamw(
     ``_single_tensor_adam`` in torch/optim/adam.py of PyTorch 2.13; its fused multiply-adds are those of a
     processor with AVX2 or AVX-512.
     """
-    ar, second, up = roles.moments, roles.second_moment, roles.update
+    ar, second = roles.moments, roles.second_moment
     g = ar.round(gradient)
     m = first_moment(ar, state.m, g, scalars)
     v = second_moment(second, state.v, converted(second, g, ar), scalars)
-    asked = quotient(roles, m, v, scalars)
+    parameter, extra, update = turned(roles, strategy, state, quotient(roles, m, v, scalars), scalars)
+    return Step(State(parameter, m, v, extra), update)
+
+
+def turned(
+    roles: Roles, strategy: Strategy, state: State, asked: Value, scalars: TorchAdamWScalars
+) -> tuple[tuple[Value, ...], tuple[Value, ...], Value]:
+    """Return the new parameter and extra, given the quotient q, and the update D."""
+    up = roles.update
     update = converted(up, decayed(roles, strategy, state, asked, scalars), inner(up))
     if strategy.addition in (Addition.KAHAN, Addition.GROW):
-        parameter, extra = move(roles, strategy, state, update)
-    else:
-        parameter, extra = added(roles, strategy, state, asked, scalars)
-    return Step(State(parameter, m, v, extra), update)
+        return *move(roles, strategy, state, update), update
+    return *added(roles, strategy, state, asked, scalars), update
 
 
 def quotient(roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: TorchAdamWScalars) -> Value:
@@ -218,7 +224,7 @@ def added(
 class TorchAdamW(AdamW):
     """Hyperparameters of AdamW with the rounding points of `torch.optim.AdamW`.
 
-    They are the same as those of `AdamW`. PyTorch's `amsgrad` is not supported.
+    They are the same as those of `AdamW`. With ``amsgrad`` PyTorch's steps are those of `TorchAMSGrad`.
     """
 
     slots = (Slot("m", first_moment), Slot("v", second_moment))

@@ -67,7 +67,7 @@ ABSENT: Mapping[str, Absent] = {
     "foreach": Absent((False, None), "a step batches tensors by itself"),
     "fused": Absent((False, None), "a step is one loop or kernel already, and rounds as its strategy says"),
     "differentiable": Absent((False, None), "no gradient flows through a rounding"),
-    "amsgrad": Absent((False, None), "such steps are those of mcfsim.torch.AMSGrad"),
+    "amsgrad": Absent((False, None), "such steps are those of mcfsim.torch.AMSGrad or TorchAMSGrad"),
     "nesterov": Absent((False, None), "such steps are those of mcfsim.torch.Nesterov"),
     "dampening": Absent((0,), "only mcfsim.torch.SGD has a momentum that is dampened"),
     "decoupled_weight_decay": Absent((True,), "weight decay is decoupled; torch.optim.Adam's is not here"),

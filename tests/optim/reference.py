@@ -300,15 +300,19 @@ class Element:
         return getattr(self, type(self.hyper).__name__.lower())(roles, roles.moments.round(gradient), rate)
 
     def amsgrad(self, roles, g, rate):
-        def seen(v):
-            old = self.largest[0]
-            top = math.nan if math.isnan(v) or math.isnan(old) else max(v, old)
-            # Infinite moments have a difference of NaN, which chooses none.
-            rest = self.v if v >= old and v - old == v - old else self.largest if v < old else (math.nan,) * 9
-            self.largest = (top, *rest[1 : len(self.v)])
-            return top
+        return self.adamw(roles, g, rate, self._seen)
 
-        return self.adamw(roles, g, rate, seen)
+    def torchamsgrad(self, roles, g, rate):
+        return self.torchadamw(roles, g, rate, self._seen)
+
+    def _seen(self, v):
+        """Return the largest v so far."""
+        old = self.largest[0]
+        top = math.nan if math.isnan(v) or math.isnan(old) else max(v, old)
+        # Infinite moments have a difference of NaN, which chooses none.
+        rest = self.v if v >= old and v - old == v - old else self.largest if v < old else (math.nan,) * 9
+        self.largest = (top, *rest[1 : len(self.v)])
+        return top
 
     def adamw(self, roles, g, rate, seen=lambda v: v):
         up, hyper, count = roles.update, self.hyper, self.count
@@ -341,7 +345,7 @@ class Element:
         self.parameter, self.extra = added(self.strategy, roles, self.parameter, self.extra, update)
         return update
 
-    def torchadamw(self, roles, g, rate):
+    def torchadamw(self, roles, g, rate, seen=lambda v: v):
         """Make one step with the rounding points of PyTorch: in binary32, rounded where it is stored."""
         wide, hyper, count = Single(FLOAT32), self.hyper, self.count
         low, second, up, adding = roles.moments, roles.second_moment, roles.update, roles.parameter
@@ -361,7 +365,7 @@ class Element:
             shrunk = into(second, inner_v.mul(self.v[0], wide.round(hyper.beta2)), inner_v)
             moved = inner_v.fma(inner_v.mul(gain2, taken), taken, shrunk)
             self.v = (into(second, moved, inner_v),)
-        root = into(second, inner_v.sqrt(self.v[0]), inner_v)
+        root = into(second, inner_v.sqrt(seen(self.v[0])), inner_v)
         correction = wide.round((1.0 - hyper.beta2**count) ** 0.5)
         root = into(second, inner_v.div(root, correction), inner_v)
         below = into(second, inner_v.add(root, Single(second.format).round(hyper.epsilon)), inner_v)
@@ -417,7 +421,7 @@ class Judge:
         self.count, self.words = 0, words or DEFAULT_WORDS
         options |= {"rounding": get_rounding(rounding), "words": self.words}
         self.elements, self.scales, index = {}, {}, 0
-        self.largest = type(hyper).__name__ == "AMSGrad"
+        self.largest = type(hyper).__name__ in ("AMSGrad", "TorchAMSGrad")
         for name in sorted(start, key=lambda name: name not in decayed):
             numbers = np.ravel(start[name]).tolist()
             places = enumerate(numbers, start=index)

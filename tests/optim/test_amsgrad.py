@@ -1,10 +1,12 @@
-"""AMSGrad, which keeps the largest second moment: by the judge, in every strategy."""
+"""AMSGrad, which keeps the largest second moment, also at PyTorch's points: by the judge."""
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
 from mcfsim.optim.amsgrad import AMSGrad
+from mcfsim.optim.torchadamw import TorchAdamW
+from mcfsim.optim.torchamsgrad import TorchAMSGrad
 
 from .reference import Judge, assert_course, course
 from .stored import numbers
@@ -12,7 +14,14 @@ from .stored import numbers
 SHAPES = {"w": (3, 4), "b": (3,), "s": (), "e": (3, 0)}
 DECAYED = {"w"}
 RATES = (2.0**-4, 2.0**-6, 2.0**-4, 2.0**-5)
-HYPER = AMSGrad(beta1=0.75, beta2=0.5, epsilon=2.0**-12, weight_decay=0.1)
+KINDS = [AMSGrad, TorchAMSGrad]
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+def hyper(kind):
+    return kind(beta1=0.75, beta2=0.5, epsilon=2.0**-12, weight_decay=0.1)
+
+
 STORED = [name for name in mcf.STRATEGIES if name not in ("exact", "eco")]
 
 
@@ -25,37 +34,38 @@ def gradients(rise=1.0):
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "up", "toward_zero", "stochastic"])
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(10, each=False)
-def test_steps_are_those_of_the_judge(strategy, rounding, assert_same):
+@every_kind
+@pytest.mark.sampled(16, each=False)
+def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
     chosen = mcf.strategy(strategy)
     if chosen.addition == "grow":  # whose exact errors are those of nearest
         rounding = "nearest_even"
     words = {"random": mcf.RandomWords(3)} if rounding == "stochastic" else {}
     begin = chosen, numbers(100, SHAPES), DECAYED, rounding
-    judge = Judge(HYPER, *begin, words=words.get("random"))
+    judge = Judge(hyper(kind), *begin, words=words.get("random"))
     expected = course(judge, gradients(), RATES)
-    assert_course(assert_same, mcf.Optimizer(HYPER, *begin, **words), expected, gradients(), RATES)
+    assert_course(assert_same, mcf.Optimizer(hyper(kind), *begin, **words), expected, gradients(), RATES)
 
 
-def test_what_is_not_finite_is_as_the_judge_has_it(assert_same):
+@every_kind
+def test_what_is_not_finite_is_as_the_judge_has_it(kind, assert_same):
     given = gradients()
     for step, x in zip(given, (mcf.round_to(3e38, "bfloat16"), np.inf, 1.0, np.nan), strict=True):
         step["w"].reshape(-1)[step["w"].size // 2] = x
     for strategy in ("plain", "fp32-master"):
         begin = mcf.strategy(strategy), numbers(100, SHAPES), DECAYED, "nearest_even"
         with np.errstate(all="ignore"):
-            expected = course(Judge(HYPER, *begin), given, RATES)
-        assert_course(assert_same, mcf.Optimizer(HYPER, *begin), expected, given, RATES)
+            expected = course(Judge(hyper(kind), *begin), given, RATES)
+        assert_course(assert_same, mcf.Optimizer(hyper(kind), *begin), expected, given, RATES)
 
 
-def test_moments_that_only_grow_are_those_of_adamw():
+@pytest.mark.parametrize("kinds", [(AMSGrad, mcf.AdamW), (TorchAMSGrad, TorchAdamW)], ids=["own", "torch"])
+def test_moments_that_only_grow_are_those_of_adamw(kinds):
     """And AMSGrad is another optimizer where they fall."""
     differ = []
     for factor in (4.0, 0.25):
         start, steps = numbers(100, SHAPES), numbers(1, SHAPES, least=-1, most=0)
-        ours, theirs = (
-            mcf.Optimizer(kind(beta2=0.5), mcf.strategy("plain"), start) for kind in (AMSGrad, mcf.AdamW)
-        )
+        ours, theirs = (mcf.Optimizer(kind(beta2=0.5), mcf.strategy("plain"), start) for kind in kinds)
         for count in range(4):
             given = {name: x * np.float32(factor**count) for name, x in steps.items()}
             for optimizer in (ours, theirs):

@@ -1,4 +1,4 @@
-"""AdamW with PyTorch's rounding points, beside `torch.optim.AdamW`: the same bits, and no others."""
+"""AdamW with PyTorch's rounding points, also with amsgrad: the bits of `torch.optim.AdamW`, and no others."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mcfsim.optim import torchadamw
-from mcfsim.torch import TorchAdamW
+from mcfsim.torch import AMSGrad, TorchAdamW, TorchAMSGrad
 from tests.pytorch.runs import RightRoots, fused, listed
 
 pytestmark = fused
@@ -39,7 +39,7 @@ def numbers(random, size):
     return x
 
 
-def pair(dtype, hypers=HYPERS, sizes=(60,)):
+def pair(dtype, hypers=HYPERS, sizes=(60,), kind=TorchAdamW):
     """Return PyTorch's optimizer and ours, and their parameters: the same; large ones lie by columns."""
     (strategy, low), random = STORED[dtype], np.random.default_rng(5)
     groups = []
@@ -50,8 +50,9 @@ def pair(dtype, hypers=HYPERS, sizes=(60,)):
         both = [[torch.nn.Parameter(x.clone()) for x in start] for _ in range(2)]
         groups.append([{"params": x, "betas": betas, "eps": epsilon, "weight_decay": decay} for x in both])
     theirs, ours = zip(*groups, strict=True)
-    their = torch.optim.AdamW(theirs, foreach=False, fused=False)
-    our = TorchAdamW(ours, strategy=strategy, low=low)
+    amsgrad = kind is not TorchAdamW
+    their = torch.optim.AdamW(theirs, foreach=False, fused=False, amsgrad=amsgrad)
+    our = kind(ours, strategy=strategy, low=low)
     return (their, listed(their)), (our, listed(our))
 
 
@@ -83,7 +84,9 @@ def run(theirs, ours, steps, roots, seed=1):
         for p, q in zip(moved, others, strict=True):
             one, two = their.state[p], our.state[q]
             if one:
-                yield step, (p, q), (one["exp_avg"], two["m"]), (one["exp_avg_sq"], two["v"])
+                v = [one[name] for name in ("exp_avg_sq", "max_exp_avg_sq") if name in one]
+                v = v[0] if len(v) == 1 else torch.cat([x.reshape(-1) for x in v])
+                yield step, (p, q), (one["exp_avg"], two["m"]), (v, two["v"])
 
 
 def assert_equal(step, *pairs, names=("parameter", "m", "v")):
@@ -117,6 +120,22 @@ ENDS = (60, 1, 3, 7, 15, 17, 31, 33, 47, 63, 65, 70, 33 * 21)
 @every_dtype
 def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
     assert assert_all_equal(run(*pair(dtype, sizes=ENDS), 31, RightRoots(), seed=2))[1] == 31
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ("hypers", "sizes"), [(HYPERS[::3], (60, 7)), pytest.param(HYPERS, ENDS, marks=pytest.mark.exhaustive)]
+)
+def test_steps_by_the_largest_moment_have_the_bits_of_pytorch(dtype, hypers, sizes):
+    """With amsgrad; often the largest is an older one. At other points the bits are others."""
+    older = count = 0
+    for step, *pairs in run(*pair(dtype, hypers, sizes, TorchAMSGrad), 31, RightRoots(), seed=3):
+        assert_equal(step, *pairs)
+        v, largest = pairs[2][0].chunk(2)
+        older, count = older + int((largest > v).sum()), count + v.numel()
+    assert older > count / 4
+    with pytest.raises(AssertionError, match=r"parameter|'m'|'v'"):
+        assert_all_equal(run(*pair(dtype, HYPERS[:1], kind=AMSGrad), 31, RightRoots(), seed=3))
 
 
 @pytest.mark.slow

@@ -85,6 +85,7 @@ def test_every_straight_line_of_the_literature_has_its_name_and_is_listed():
         "muon",
         "torchmuon",
         "amsgrad",
+        "torchamsgrad",
     }
     listed = [line.split()[0] for line in call("show").stdout.splitlines() if line.split()]
     assert [name for name in listed if name in texts()] == list(texts())

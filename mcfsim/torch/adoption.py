@@ -1,4 +1,4 @@
-"""Taking over a run of another library's AdamW, or of another strategy, and giving it back."""
+"""Taking over a run of another library's optimizer, or of another strategy, and giving it back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
 from mcfsim.optim.switch import alike, split_sum, stored_parameter
-from mcfsim.torch.foreign import Held, SavedRun, held, hyperparameters, library_of
+from mcfsim.torch.foreign import Held, Library, SavedRun, held, library_of
 from mcfsim.torch.giving import Giving
 from mcfsim.torch.grid_step import grid_of
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
-from mcfsim.torch.optimizers import AdamW
+from mcfsim.torch.optimizers import declared_optimizer, family
 from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, packed, summed
 from mcfsim.torch.step import StoredOptimizer
-
-#: Hyperparameters that both optimizers have.
-_SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
 
 
 def adopt(
@@ -42,24 +39,26 @@ def adopt(
 
     Parameters
     ----------
-    optimizer : an optimizer of mcfsim.torch, an AdamW, or its state dict
+    optimizer : an optimizer of mcfsim.torch, an AdamW, PyTorch's Adam or Muon, or its state dict
         The AdamW is that of PyTorch, torchao, bitsandbytes, optimi or FlashOptim, see
-        `mcfsim.torch.foreign.LIBRARIES`. Do not use it afterwards. Its parameters change their dtype in place
-        if the strategy stores them in another one. Its state is moved piece by piece, so that little memory
-        is needed for both.
+        `mcfsim.torch.foreign.LIBRARIES`. PyTorch's may have ``amsgrad``; Adam may have no decay but a
+        decoupled one. Do not use it afterwards. Its parameters change their dtype in place if the strategy
+        stores them in another one. Its state is moved piece by piece, so that little memory is needed for
+        both.
     strategy : Strategy or str, optional
         The strategy of the new optimizer, in all groups.
     kind : type, optional
-        The class of the new optimizer: by default that of the old one, and of PyTorch's `AdamW`. Those of
-        AdamW with other rounding points may take each other's place.
+        The class of the new optimizer: by default that of the old one. Of other libraries' AdamW it is
+        `AdamW`, of PyTorch's with ``amsgrad`` `AMSGrad`, and of its Muon `TorchMuon`, which has its bits.
+        Those with other rounding points may take each other's place, as `TorchAdamW` that of `AdamW`.
     from_ : str, optional
         The library of a state dict: ``"torch"``, ``"torchao"``, ``"bitsandbytes"``, ``"optimi"`` or
         ``"flashoptim"``.
     params : iterable of tensor, optional
         The parameters that a state dict is of, in its order.
     **options
-        ``low``, ``rounding``, ``scalars``, ``random``, ``capturable`` of `mcfsim.torch.AdamW`. All but `low`
-        are by default those of the old optimizer's groups.
+        Arguments of the new optimizer, as ``low``, ``rounding`` or ``random``. All but `low` are by default
+        those of the old optimizer's groups.
 
     Returns
     -------
@@ -73,9 +72,9 @@ def adopt(
         If `optimizer` is none of these, `kind` makes other steps, an option is unknown, or `params` are
         missing for a state dict.
     ValueError
-        If it uses ``amsgrad``, which has no counterpart here; if a setting is refused, or a number is too
-        large for its format; or if processes share a parameter whose dtype would change. Nothing has changed
-        then.
+        If only some groups have ``amsgrad``, or decay is part of Adam's gradient; if a setting is refused, or
+        a number is too large for its format; or if processes share a parameter whose dtype would change.
+        Nothing has changed then.
     SpoiltStateError
         If a step of `optimizer` was broken off half-way.
 
@@ -85,36 +84,42 @@ def adopt(
     the same bits: what it represents, parameter or moment, is summed exactly, and rounded once to nearest
     even. Further components, Kahan's compensation or the master copy hold the rest, as far as they reach.
     Weights are put on a grid of other integers as at the start.
+
+    PyTorch's Muon counts no steps: they count from the adoption. Its ``eps`` is that of the iteration.
     """
     if isinstance(optimizer, Mapping) != (params is not None):
         raise TypeError("params are the parameters of a state dict: give both or neither")
     given: Any = optimizer if params is None else SavedRun(cast("Mapping[str, Any]", optimizer), params)
-    kept: Iterable[str] = _SHARED
     library = None
     if isinstance(given, StoredOptimizer):
         if from_ is not None:
             raise ValueError(f"from_ = {from_!r}, and the optimizer is of mcfsim.torch")
         given.whole.check()
-        kept = {*given.defaults} - {"strategy", "low", *options}
-        groups = given.param_groups
+        entries, groups = {*given.defaults} - {"strategy", "low"}, given.param_groups
+        own: type[StoredOptimizer] | None = type(given)
     else:
         library = library_of(given, from_)
-        groups = [hyperparameters(library, group) for group in given.param_groups]
-        if any(group.get("amsgrad") for group in groups):
-            raise ValueError("a group has amsgrad = True, which has no counterpart here")
-    chosen = _kind(given, kind)
+        entries, groups = {*library.entries}, given.param_groups
+        own = declared_optimizer(library.kind)
+    assert own is not None
+    chosen, kept = _kind(own, kind), entries - {*options}
+    if library is not None:
+        defaults = chosen._hyperparameters.defaults
+        groups = [library.hyperparameters(group, defaults) for group in groups]
     said = [_shared(group, given.defaults, kept) for group in groups]
     taken = [{name: x for name, x in group.items() if name in (*kept, *LABELS)} for group in said]
-    stores = _stores(chosen, taken, strategy, options)
-    for group in groups:
+    trial = _trial(chosen, taken, strategy, options)
+    stores = trial.steps_of(trial.param_groups[0]).stores
+    for group, there in zip(groups, trial.param_groups, strict=True):
+        there.update({name: group[name] for name in ("params", "param_names") if name in group})
         for parameter in group["params"]:
-            _check(stores, parameter, _held(given, library, group, parameter))
+            _check(stores, parameter, _held(given, library, group, parameter, trial))
     _start_on_grids(given)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for group in groups:
             for parameter in group["params"]:
-                found = _held(given, library, group, parameter)
+                found = _held(given, library, group, parameter, trial)
                 given.state.pop(parameter, None)
                 made = _taken(stores, parameter, found)
                 _put(parameter, made.pop("parameter"))
@@ -129,49 +134,51 @@ def adopt(
 def release(
     optimizer: StoredOptimizer, dtype: torch.dtype = torch.float32, to: str = "torch"
 ) -> torch.optim.Optimizer:
-    """Give a run back to an AdamW of PyTorch or of another library: the reverse of `adopt`.
+    """Give a run back to an optimizer of PyTorch or of another library: the reverse of `adopt`.
 
     Parameters
     ----------
-    optimizer : AdamW
-        Do not use it afterwards: its parameters become tensors of `dtype`, in place.
+    optimizer : AdamW, AMSGrad or Muon
+        Or one with PyTorch's rounding points. Do not use it afterwards: its parameters become tensors of
+        `dtype`, in place.
     dtype : dtype, optional
         The dtype of the parameters.
     to : {"torch", "torchao", "bitsandbytes", "optimi"}, optional
         The library. Its AdamW keeps moments in `dtype`; ``AdamW8bit`` of torchao and bitsandbytes keeps
-        those of at least 4096 numbers in 8 bits.
+        those of at least 4096 numbers in 8 bits. AMSGrad and Muon are given to PyTorch alone.
 
     Returns
     -------
     optimizer
-        An AdamW of the library. Each of its numbers is the sum of the components, rounded once to nearest
-        even, and in groups that share a scale after that. Kahan's compensation goes on in optimi's.
+        An AdamW of the library, or PyTorch's Muon. Each of its numbers is the sum of the components, rounded
+        once to nearest even, and in groups that share a scale after that. Kahan's compensation goes on in
+        optimi's.
 
     Raises
     ------
     TypeError
-        If `optimizer` is no AdamW of this package.
+        If `optimizer` is none of these.
     ValueError
-        If the library is unknown; if processes share a parameter whose dtype would change; or if parameters
-        of a group that is given to optimi have made different numbers of steps. Nothing has changed then.
+        If the library is unknown, or has no such optimizer; if processes share a parameter whose dtype would
+        change; if parameters of a group that is given to optimi have made different numbers of steps; or if
+        Muon moves some by AdamW, or in a way that PyTorch's has not. Nothing has changed then.
     ImportError
         If the library is not installed.
     """
-    if not isinstance(optimizer, AdamW):
-        raise TypeError(f"only an AdamW of mcfsim.torch is given back, not {type(optimizer).__name__}")
+    giving_to = Giving.of(optimizer, to)
     optimizer.whole.check()
-    groups = [_shared(group, optimizer.defaults, _SHARED) for group in optimizer.param_groups]
-    giving = Giving.to(to, groups)
+    giving = giving_to([_shared(x, optimizer.defaults, giving_to.entries) for x in optimizer.param_groups])
     for own in optimizer.param_groups:
         giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])
         for parameter in own["params"]:
+            giving.check_moments(parameter, optimizer._slots(parameter, own))
             _check_spread(parameter, dtype, optimizer.steps_of(own).stores)
     _start_on_grids(optimizer)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for own in optimizer.param_groups:
             for parameter in own["params"]:
-                found = _held(optimizer, None, own, parameter)
+                found = _held(optimizer, None, own, parameter, optimizer)
                 begun = optimizer.state.pop(parameter, None)
                 made = _taken(giving.stores(dtype, parameter), parameter, found)
                 _put(parameter, made.pop("parameter"))
@@ -187,12 +194,11 @@ def _start_on_grids(optimizer: Any) -> None:
         optimizer.start()
 
 
-def _kind(optimizer: Any, kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
+def _kind(own: type[StoredOptimizer], kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
     """Return the class of the new optimizer; raise TypeError if its steps are of other hyperparameters."""
-    own = type(optimizer) if isinstance(optimizer, StoredOptimizer) else AdamW
     if kind is None or kind is own:
         return own
-    if not (isinstance(kind, type) and issubclass(kind, AdamW) and issubclass(own, AdamW)):
+    if not (isinstance(kind, type) and issubclass(kind, StoredOptimizer) and family(kind) is family(own)):
         raise TypeError(f"a run of {own.__name__} does not go on by {getattr(kind, '__name__', kind)}")
     return kind
 
@@ -206,30 +212,36 @@ def _parameters(groups: Iterable[Mapping[str, Any]]) -> Iterator[torch.Tensor]:
     return (parameter for group in groups for parameter in group["params"])
 
 
-def _stores(
+def _trial(
     kind: type[StoredOptimizer],
     groups: Sequence[Mapping[str, Any]],
     strategy: Strategy | str,
     options: dict[str, Any],
-) -> StateLayout:
-    """Return the layout of the new optimizer's state; raise what that would raise, before any change."""
+) -> StoredOptimizer:
+    """Return the new optimizer of empty parameters; raise what it would raise, before any change."""
     fmt = get_strategy(strategy, options.get("low", "bfloat16")).parameter.format
     empty = torch.zeros(0, dtype=torch.float32 if fmt is None else torch_dtype(fmt))
     empty_groups = [
-        {**{name: x for name, x in group.items() if name != "param_names"}, "params": [empty.clone()]}
+        {**group, "params": [empty.clone()], **({"param_names": [""]} if "param_names" in group else {})}
         for group in groups
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VanishingScalarWarning)  # it comes when the groups are added
-        trial = kind(empty_groups, strategy=strategy, **options)
-    return trial.steps_of(trial.param_groups[0]).stores
+        return kind(empty_groups, strategy=strategy, **options)
 
 
-def _held(optimizer: Any, library: str | None, group: Mapping[str, Any], parameter: torch.Tensor) -> Held:
-    """Return the state of a parameter, which need not have begun."""
+def _held(
+    optimizer: Any,
+    library: Library | None,
+    group: Mapping[str, Any],
+    parameter: torch.Tensor,
+    taking: StoredOptimizer,
+) -> Held:
+    """Return the state of a parameter, which need not have begun; another library's by the parts here."""
     state = optimizer.state.get(parameter, {})
     if library is not None:
-        return held(library, parameter, state, group)
+        slots = taking._slots(parameter, taking.group_of(parameter))
+        return held(library, parameter, state, group, slots)
     begun = state or optimizer._start(parameter, group)
     return Held(optimizer.steps_of(group).stores, begun, optimizer._slots(parameter, group))
 

@@ -1,10 +1,10 @@
-"""States of other libraries' AdamW, as they lie there: torch, torchao, bitsandbytes, optimi, FlashOptim."""
+"""States of other libraries' optimizers, as they lie there: AdamW of all, and torch's AMSGrad and Muon."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,6 +16,19 @@ from mcfsim.optim import adamw
 from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.scaled.quantisers import DynamicMap
+from mcfsim.torch.foreign_torch import (
+    MOMENTS,
+    OF_MUON,
+    SHARED,
+    Moment,
+    as_muon,
+    decoupled,
+    of_amsgrad,
+    of_muon,
+    of_torch,
+    plain,
+    zeros_as,
+)
 from mcfsim.torch.group import number
 from mcfsim.torch.local import SCALES, is_spread, local
 from mcfsim.torch.state_layout import Slots, StateLayout
@@ -29,16 +42,6 @@ class Held(NamedTuple):
     slots: Slots | None = None
 
 
-class Moment(NamedTuple):
-    """A moment as a library stores it: how, and its tensor, with scales if there are any."""
-
-    stored: Stored
-    numbers: torch.Tensor
-    scales: torch.Tensor | None = None
-
-
-#: The moments of AdamW in PyTorch, and in what follows it, by their names here.
-MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 #: The tables of moments in 8 bits, of which torchao's and bitsandbytes' are.
 TABLES: Mapping[str, DynamicMap] = MappingProxyType({"m": DYNAMIC, "v": DYNAMIC_UNSIGNED})
 #: As torchao's in float8 are kept: in groups of 256.
@@ -47,40 +50,43 @@ FLOAT8_256 = replace(FLOAT8_GROUPS, name="float8_256", block=256)
 WIDE = Stored("float64")  # type: ignore[arg-type]
 
 
+def _as_they_are(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(group)
+
+
 class Library(NamedTuple):
-    """A library with an AdamW.
+    """A library with an AdamW, or another optimizer of it.
 
     Attributes
     ----------
+    name : str
+        The first part of its modules' names.
     classes : tuple of str
-        Names of its classes that make AdamW's steps, with decoupled decay.
+        Names of its classes that make AdamW's steps, with decoupled decay; all that it has.
     read : callable
         ``(parameter, state, group)``: the moments by their names here.
     extra : dict of str to str
         What the state has beside them, by its name there: ``"compensation"`` or ``"remainder"``.
+    kind : str
+        The class here that goes on with a run, unless another one is named.
+    hyperparameters : callable
+        ``(group, defaults)``: the entries of a group by PyTorch's names of those of a class, which has these
+        defaults.
+    entries : tuple of str
+        The hyperparameters that go on.
     """
 
+    name: str
     classes: tuple[str, ...]
     read: Callable[[torch.Tensor, Mapping[str, Any], Mapping[str, Any]], dict[str, Moment]]
     extra: Mapping[str, str] = MappingProxyType({})
+    kind: str = "AdamW"
+    hyperparameters: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = _as_they_are
+    entries: tuple[str, ...] = SHARED
 
 
-def _plain(x: torch.Tensor) -> Moment:
-    """Return a moment in a dtype of its own."""
-    check_dense(local(x))
-    return Moment(Stored(TORCH_DTYPES[x.dtype]), x)
-
-
-def _zeros(parameter: torch.Tensor) -> torch.Tensor:
-    """Return a moment before the first step."""
-    return torch.zeros_like(parameter.detach())
-
-
-def _of_torch(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
-    given = {name: state.get(theirs) for name, theirs in MOMENTS.items()}
-    return {name: _plain(_zeros(parameter) if x is None else x) for name, x in given.items()}
+def _by_joint_betas(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {**group, "betas": (group["beta1"], group["beta2"])}
 
 
 def _of_torchao(
@@ -88,16 +94,16 @@ def _of_torchao(
 ) -> dict[str, Moment]:
     found = {}
     for name, theirs in MOMENTS.items():
-        x = _zeros(parameter) if theirs not in state else state[theirs]
+        x = zeros_as(parameter) if theirs not in state else state[theirs]
         kind = type(x).__name__
         if kind == "OptimState8bit":
             found[name] = _by_table(name, x.codes, x.scale, x.qmap)
         elif kind == "OptimStateFp8":
             found[name] = Moment(Stored(FLOAT32, scaled=FLOAT8_256), x.codes.view(torch.uint8), x.scale)
         elif kind == "OptimState4bit":
-            found[name] = _plain(x.dequantize(torch.float32))
+            found[name] = plain(x.dequantize(torch.float32))
         else:
-            found[name] = _plain(x)
+            found[name] = plain(x)
     return found
 
 
@@ -106,9 +112,9 @@ def _of_bitsandbytes(
 ) -> dict[str, Moment]:
     found = {}
     for place, name in enumerate(MOMENTS, 1):
-        x = _zeros(parameter).float() if f"state{place}" not in state else state[f"state{place}"]
+        x = zeros_as(parameter).float() if f"state{place}" not in state else state[f"state{place}"]
         if x.dtype != torch.uint8:
-            found[name] = _plain(x)
+            found[name] = plain(x)
         elif f"absmax{place}" in state:
             found[name] = _by_table(name, x, state[f"absmax{place}"], state[f"qmap{place}"])
         else:
@@ -125,7 +131,7 @@ def _of_optimi(
         raise ValueError("optimi's decay here goes by the rate's share of max_lr; set decouple_lr=False")
     step, found = int(number(group.get("step", 0))), {}
     for (name, moment), beta in zip(
-        _of_torch(parameter, state, group).items(), (group["beta1"], group["beta2"]), strict=True
+        of_torch(parameter, state, group).items(), (group["beta1"], group["beta2"]), strict=True
     ):
         uncorrected = moment.numbers.to(torch.float64) * (1.0 - float(beta) ** step)
         found[name] = Moment(WIDE, uncorrected)
@@ -142,7 +148,7 @@ def _of_flashoptim(
         codes = state.get(f"{theirs}::quantized", getattr(x, "quantized", None))
         if codes is None:
             data = getattr(x, "data", x)
-            found[name] = _plain(_zeros(parameter) if data is None else data)
+            found[name] = plain(zeros_as(parameter) if data is None else data)
             continue
         scales = state.get(f"{theirs}::scales", getattr(x, "scales", None))
         assert scales is not None
@@ -150,7 +156,7 @@ def _of_flashoptim(
         each = scales.to(torch.float32).repeat_interleave(32)[: codes.numel()].view(codes.shape)
         y = codes.to(torch.float32) / (127.0 if name == "m" else 255.0)
         numbers = (y / (2.0 - y.abs()) if name == "m" else y) * each
-        found[name] = _plain(numbers if name == "m" else numbers * numbers)
+        found[name] = plain(numbers if name == "m" else numbers * numbers)
     return found
 
 
@@ -163,34 +169,63 @@ def _by_table(name: str, codes: torch.Tensor, scales: torch.Tensor, table: torch
     if ours and torch.equal(table.cpu(), torch.from_numpy(kept.table)):
         return Moment(Stored(FLOAT32, scaled=kept), codes, scales)
     each = scales.reshape(-1).repeat_interleave(size)[: codes.numel()].view(codes.shape)
-    return _plain(table.to(codes.device)[codes.long()] * each)
+    return plain(table.to(codes.device)[codes.long()] * each)
 
 
 #: The libraries whose runs are taken over, by the first part of a module's name.
 LIBRARIES: Mapping[str, Library] = MappingProxyType(
     {
-        "torch": Library(("AdamW",), _of_torch),
-        "torchao": Library(("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
+        "torch": Library("torch", ("AdamW", "Adam", "Muon"), of_torch, hyperparameters=decoupled),
+        "torchao": Library("torchao", ("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
         "bitsandbytes": Library(
+            "bitsandbytes",
             tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
             _of_bitsandbytes,
         ),
-        "optimi": Library(("AdamW",), _of_optimi, MappingProxyType({"kahan_comp": "compensation"})),
-        "flashoptim": Library(("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})),
+        "optimi": Library(
+            "optimi",
+            ("AdamW",),
+            _of_optimi,
+            MappingProxyType({"kahan_comp": "compensation"}),
+            hyperparameters=_by_joint_betas,
+        ),
+        "flashoptim": Library(
+            "flashoptim", ("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})
+        ),
     }
 )
+_TORCH = LIBRARIES["torch"]
+_MUON = _TORCH._replace(read=of_muon, kind="TorchMuon", hyperparameters=as_muon, entries=OF_MUON)
 
 
-def library_of(optimizer: Any, said: str | None) -> str:
-    """Return the name of the library that an optimizer or its state is of.
+def library_of(optimizer: Any, said: str | None) -> Library:
+    """Return the library that an optimizer or its state is of, and what it has of such optimizers.
 
     Raises
     ------
     TypeError
-        If it is of none of them, or no AdamW of it.
+        If it is of none of them, or none of its optimizers that are taken over.
     ValueError
-        If another library is said, or none of a state.
+        If another library is said, or none of a state; or if only some groups are of AMSGrad, or it is not
+        torch's.
     """
+    library = LIBRARIES[_name_of(optimizer, said)]
+    groups = optimizer.param_groups
+    if library is _TORCH and any("ns_steps" in group for group in groups):
+        return _MUON
+    if type(optimizer).__name__ == "Adam":
+        library = library._replace(hyperparameters=partial(decoupled, usual=False))
+    largest = [bool(group.get("amsgrad")) for group in groups]
+    if not any(largest):
+        return library
+    if library.name != "torch":
+        raise ValueError(f"a group has amsgrad = True, and only torch's is taken over, not {library.name}'s")
+    if not all(largest):
+        raise ValueError("some groups have amsgrad = True, and some have not: no optimizer here makes both")
+    return library._replace(read=of_amsgrad, kind="AMSGrad")
+
+
+def _name_of(optimizer: Any, said: str | None) -> str:
     if said is not None and said not in LIBRARIES:
         near = hint(said, LIBRARIES)
         raise ValueError(f"unknown library {said!r}{near}; runs are taken over from {', '.join(LIBRARIES)}")
@@ -201,9 +236,9 @@ def library_of(optimizer: Any, said: str | None) -> str:
     kind = type(optimizer)
     found = kind.__module__.partition(".")[0]
     if found not in LIBRARIES or kind.__name__ not in LIBRARIES[found].classes:
-        able = ", ".join(f"{name}'s {item.classes[0]}" for name, item in LIBRARIES.items())
+        able = "; ".join(f"{name}'s {', '.join(item.classes)}" for name, item in LIBRARIES.items())
         raise TypeError(
-            f"only optimizers of mcfsim.torch and an AdamW are taken over ({able}), not {found}'s "
+            f"only optimizers of mcfsim.torch and of these are taken over ({able}), not {found}'s "
             f"{kind.__name__}"
         )
     if said not in (None, found):
@@ -244,27 +279,30 @@ class SavedRun:
         self.defaults = {name: None for group in groups for name in group if name != "params"}
 
 
-def hyperparameters(library: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a group by PyTorch's names."""
-    found = dict(group)
-    if library == "optimi":
-        found["betas"] = found["beta1"], found["beta2"]
-    return found
-
-
-def held(library: str, parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Held:
-    """Return a parameter's state as it lies in a library's AdamW; it need not have begun.
+def held(
+    of: Library,
+    parameter: torch.Tensor,
+    state: Mapping[str, Any],
+    group: Mapping[str, Any],
+    slots: Slots | None = None,
+) -> Held:
+    """Return a parameter's state as it lies in a library's optimizer; it need not have begun.
 
     Raises
     ------
     TypeError, ValueError
-        If a tensor is not dense, or the state cannot be read.
+        If a tensor is not dense, or the state cannot be read, or does not have the parts of the slots.
     """
-    of = LIBRARIES[library]
-    if is_spread(parameter) and library != "torch":
-        raise ValueError(f"the state of a parameter that processes share is taken from torch, not {library}")
+    if is_spread(parameter) and of.name != "torch":
+        raise ValueError(f"the state of a parameter that processes share is taken from torch, not {of.name}")
     check_dense(local(parameter.detach()))
     moments = of.read(parameter, state, group)
+    for name, parts in (slots or {}).items():
+        if moments[name].numbers.numel() != parts.size:
+            raise ValueError(
+                f"{parts.size} numbers of {name} are kept here of a parameter of shape "
+                f"{tuple(parameter.shape)}, and {moments[name].numbers.numel()} there"
+            )
     extra = next(((name, state[theirs]) for theirs, name in of.extra.items() if theirs in state), None)
     dtypes = parameter.dtype, moments["m"].stored, moments["v"].stored
     stores = layout(*dtypes, *((extra[0], extra[1].element_size()) if extra else (None, 0)))
@@ -277,7 +315,7 @@ def held(library: str, parameter: torch.Tensor, state: Mapping[str, Any], group:
     if extra is not None:
         name, x = extra
         found[name] = x if name == "compensation" else x.view(stores.dtypes[name])
-    return Held(stores, found)
+    return Held(stores, found, slots)
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""A run given to another library's AdamW: how its state is to lie, and the optimizer made of it."""
+"""A run given to another library's optimizer: how its state is to lie, and the optimizer made of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ import torch
 
 from mcfsim.checks import hint
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES
+from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.amsgrad import AMSGrad
+from mcfsim.optim.declaration import Declaration
+from mcfsim.optim.muon import Muon
 from mcfsim.optim.stored import DYNAMIC, FLOAT32, Stored
-from mcfsim.torch.foreign import MOMENTS, TABLES, WIDE, layout
+from mcfsim.torch.foreign import TABLES, WIDE, layout
+from mcfsim.torch.foreign_torch import LARGEST, MOMENTS, OF_MUON, SHARED
 from mcfsim.torch.group import number
 from mcfsim.torch.local import SCALES
-from mcfsim.torch.state_layout import StateLayout
+from mcfsim.torch.optimizers import family
+from mcfsim.torch.state_layout import Slots, StateLayout
+from mcfsim.torch.step import StoredOptimizer
 
 #: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
 _LEAST = 4096
@@ -38,21 +45,41 @@ class Giving:
     groups: Sequence[dict[str, Any]]
     library: ClassVar[str] = "torch.optim"
     kind: ClassVar[str] = "AdamW"
+    #: The hyperparameters of a group that are handed over.
+    entries: ClassVar[tuple[str, ...]] = SHARED
     make: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
         try:
             self.make = getattr(import_module(self.library), self.kind)
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             raise ImportError(f"to give a run to {self.library}, install it: {error}") from error
 
     @staticmethod
-    def to(library: str, groups: Sequence[dict[str, Any]]) -> Giving:
-        """Return how a run is given to a library; raise ValueError if it is unknown."""
-        if library not in GIVINGS:
-            known = ", ".join(GIVINGS)
-            raise ValueError(f"no run is given to {library!r}{hint(library, GIVINGS)}, but to {known}")
-        return GIVINGS[library](groups)
+    def of(optimizer: Any, library: str) -> type[Giving]:
+        """Return how a run is given to a library.
+
+        Raises
+        ------
+        TypeError
+            If there is no way for such an optimizer.
+        ValueError
+            If the library is unknown, or not for such an optimizer.
+        """
+        kind = type(optimizer)
+        ways = _WAYS.get(family(kind)) if isinstance(optimizer, StoredOptimizer) else None
+        if ways is None:
+            known = ", ".join(x.__name__ for x in _WAYS)
+            raise TypeError(f"only {known} of mcfsim.torch are given back, not {kind.__name__}")
+        if library not in ways:
+            known = ", ".join(ways)
+            raise ValueError(
+                f"no run of {kind.__name__} is given to {library!r}{hint(library, ways)}, but to {known}"
+            )
+        return ways[library]
+
+    def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
+        """Raise ValueError if the moments of a parameter, by their parts, cannot be handed over."""
 
     def check(self, steps: Iterable[int]) -> None:
         """Raise ValueError if parameters of a group cannot have these numbers of steps."""
@@ -80,6 +107,62 @@ class Giving:
         """Return a parameter's state by the library's names."""
         step = torch.tensor(float(state["step"]))
         return {"step": step, **{theirs: state[name] for name, theirs in MOMENTS.items()}}
+
+
+class _ToAMSGrad(Giving):
+    """PyTorch's AdamW with ``amsgrad``."""
+
+    def begun(self) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = self.make([{**group, "amsgrad": True} for group in self.groups])
+        return made
+
+    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+        both = state["v"].reshape(len(LARGEST), *parameter.shape)
+        found = super().dressed(parameter, state, group)
+        return {**found, **{name: x.clone() for name, x in zip(LARGEST, both, strict=True)}}
+
+
+class _ToMuon(Giving):
+    """PyTorch's Muon, which has one triple of coefficients, and no steps."""
+
+    kind = "Muon"
+    entries = (*OF_MUON, "averaged", "maximize")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.groups = [_of_its_own(group) for group in self.groups]
+
+    def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
+        beside = slots is not None and slots["v"].size > 0
+        if parameter.ndim != 2 or beside:
+            shape, by = tuple(parameter.shape), ", which AdamW moves here" if beside else ""
+            raise ValueError(f"torch.optim.Muon moves matrices, and no parameter of shape {shape}{by}")
+
+    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+        return {"momentum_buffer": state["m"]}
+
+
+def _of_its_own(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group with the entries of torch.optim.Muon; raise ValueError for what it cannot do."""
+    found = dict(group)
+    scale, iteration = (found.pop(name) for name in ("scale", "iteration"))
+    averaged, maximize = (found.pop(name) for name in ("averaged", "maximize"))
+    one = len({*iteration.iterations}) == 1 and iteration.margin == 1 and not iteration.added
+    for fault, what in (
+        (not averaged, "averaged = False"),
+        (maximize, "maximize = True"),
+        (scale not in ("original", "match_rms_adamw"), f"scale = {str(scale)!r}"),
+        (not one, f"iteration = {iteration}"),
+    ):
+        if fault:
+            raise ValueError(f"torch.optim.Muon has no counterpart of {what}")
+    return {
+        **found,
+        "adjust_lr_fn": str(scale),
+        "ns_coefficients": iteration.iterations[0],
+        "ns_steps": len(iteration.iterations),
+        "eps": iteration.epsilon,
+    }
 
 
 class _InEightBits(Giving):
@@ -170,7 +253,16 @@ def _by_betas(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: x for name, x in group.items() if name not in ("betas", "maximize")} for group in split]
 
 
-#: How runs are given back, by the library.
-GIVINGS: Mapping[str, type[Giving]] = MappingProxyType(
-    {"torch": Giving, "torchao": _ToTorchao, "bitsandbytes": _ToBitsandbytes, "optimi": _ToOptimi}
+#: How runs are given back, by the optimizer and the library.
+_WAYS: Mapping[type[Declaration], Mapping[str, type[Giving]]] = MappingProxyType(
+    {
+        AdamW: {
+            "torch": Giving,
+            "torchao": _ToTorchao,
+            "bitsandbytes": _ToBitsandbytes,
+            "optimi": _ToOptimi,
+        },
+        AMSGrad: {"torch": _ToAMSGrad},
+        Muon: {"torch": _ToMuon},
+    }
 )

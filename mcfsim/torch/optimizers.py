@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import cache
 from inspect import isabstract
 from typing import Any, ClassVar
 
-from mcfsim.optim import adamw, sgd, torchadamw
+from mcfsim.optim import adamw, amsgrad, muon, sgd, torchadamw, torchamsgrad, torchmuon
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.torch.step import StoredOptimizer
 
@@ -88,7 +89,7 @@ class TorchAdamW(AdamW):
     Parameters
     ----------
     params, lr, betas, eps, weight_decay, strategy, low, rounding, scalars, random, capturable, maximize
-        As for `AdamW`. PyTorch's ``amsgrad`` is not supported.
+        As for `AdamW`. With ``amsgrad`` PyTorch's steps are those of `TorchAMSGrad`.
     """
 
     _declaration = torchadamw.TorchAdamW
@@ -110,10 +111,28 @@ class SGD(StoredOptimizer):
     _declaration = sgd.SGD
 
 
+#: Declarations whose runs go on by others: other rounding points, and the same state and hyperparameters.
+_LIKE: dict[type[Declaration], type[Declaration]] = {
+    torchadamw.TorchAdamW: adamw.AdamW,
+    torchamsgrad.TorchAMSGrad: amsgrad.AMSGrad,
+    torchmuon.TorchMuon: muon.Muon,
+}
+
+
+@cache
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
-    """Return the optimizer class for a name that `mcfsim.optim` declares; None if it does not."""
+    """Return the one optimizer class for a name that `mcfsim.optim` declares; None if it does not."""
     declared = optimizers().get(name.lower())
-    return None if declared is None or declared.__name__ != name else optimizer(declared)
+    if declared is None or declared.__name__ != name:
+        return None
+    written: dict[type[Declaration], type[StoredOptimizer]]
+    written = {kind._declaration: kind for kind in (AdamW, TorchAdamW, SGD)}
+    return written.get(declared) or optimizer(declared)
+
+
+def family(kind: type[StoredOptimizer]) -> type[Declaration]:
+    """Return the declaration that stands for all whose runs an optimizer may go on with."""
+    return _LIKE.get(kind._declaration, kind._declaration)
 
 
 def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimizer]:

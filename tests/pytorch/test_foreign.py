@@ -182,14 +182,19 @@ def test_what_is_no_state_with_its_parameters_is_refused(options, text):
 
 def test_what_is_no_adamw_is_refused():
     given = parameters()
-    for other in (torch.optim.SGD(given, 0.1), torch.optim.Adam(given)):
-        with pytest.raises(TypeError, match=r"only optimizers of mcfsim\.torch and an AdamW .*bitsandbytes"):
+    for other in (torch.optim.SGD(given, 0.1), torch.optim.NAdam(given)):
+        with pytest.raises(TypeError, match=r"only optimizers of mcfsim\.torch and of these .*bitsandbytes"):
             adopt(other)
+    saved = torch.optim.AdamW(given, amsgrad=True).state_dict()
+    with pytest.raises(ValueError, match="only torch's is taken over, not torchao's"):
+        adopt(saved, from_="torchao", params=given)
     with pytest.raises(ValueError, match="from_ = 'optimi', and the optimizer is of torch"):
         adopt(torch.optim.AdamW(given), from_="optimi")
     with pytest.raises(ValueError, match=r"from_ = 'torch', and the optimizer is of mcfsim\.torch"):
         adopt(begun(), from_="torch")
-    with pytest.raises(ValueError, match=r"no run is given to 'torchoa' \(did you mean 'torchao'\?\)"):
+    with pytest.raises(
+        ValueError, match=r"no run of AdamW is given to 'torchoa' \(did you mean 'torchao'\?\)"
+    ):
         release(begun(), to="torchoa")
     with pytest.raises(TypeError, match="state dict: give both or neither"):
         adopt(torch.optim.AdamW(given), params=given)

@@ -342,14 +342,13 @@ def test_an_adam_whose_groups_do_not_say_how_they_decay_adds_decay_to_the_gradie
 
 
 def test_processes_that_share_a_parameter_are_refused_before_anything_changes(monkeypatch):
-    """A step in stages needs the whole of it."""
     optimizer = muon()
     before = states(optimizer)
 
-    def refuse(parameter):
+    def refuse(parameter, *_):
         raise ValueError("do not shard it")
 
-    monkeypatch.setattr("mcfsim.torch.adoption.check_together", refuse)
+    monkeypatch.setattr("mcfsim.torch.adoption._check_spread", refuse)
     with pytest.raises(ValueError, match="do not shard it"):
         adopt(optimizer, "plain")
     assert_same_states(optimizer, before)

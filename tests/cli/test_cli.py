@@ -214,7 +214,7 @@ def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: KindOp
         instance = settings.make(kind, dict.fromkeys(item.name for item in settings.parameters()))
         numbers = {name for name, value in vars(instance).items() if type(value) in (int, float)}
         words = {
-            "digits": {"format", "loss_format", "sums"},
+            "digits": {"format", "loss_format", "sums", "calculation"},
             "language-model": {"calculation"},
             "llama": {"calculation"},
             "muon": {"scale"},

@@ -13,9 +13,10 @@ from mcfsim import Accumulator, arithmetic, functions, get_problem, round_to
 from mcfsim.formats import get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import OracleArithmetic, round_float, round_fraction
-from mcfsim.training.problems import LanguageModel, Llama, _rounded_transformer, _transformer
+from mcfsim.training.problems import Digits, LanguageModel, Llama, _rounded_transformer, _transformer
 from mcfsim.training.problems._transformer import matmul
 from mcfsim.training.problems.calculation import Calculation
+from tests.problems.test_digits import batch
 from tests.problems.test_problems import TEXT, generic
 
 
@@ -28,7 +29,6 @@ class Written:
         self.of, self.wide = (
             OracleArithmetic(getattr(model.calculation, x)) for x in ("format", "reductions")
         )
-        self.depth = model.width // model.heads
 
     def round(self, x):
         return round_float(float(x), self.of.format)
@@ -36,21 +36,25 @@ class Written:
     def widened(self, x):
         return round_float(x, self.wide.format)
 
-    def product(self, a, b):
-        """Return rows times a matrix: blocks of exact products are added and rounded."""
+    @property
+    def depth(self):
+        return self.model.width // self.model.heads
+
+    def product(self, a, b, first=None):
+        """Return rows times a matrix: blocks of exact products are added to a first number, and rounded."""
         by = self.model.calculation.products
         columns, size = list(zip(*b, strict=True)), by.block or len(b)
 
-        def entry(row, column):
-            if not any(row):
+        def entry(row, column, total):
+            if not any(row) and not total:
                 return 0.0
             terms = [Fraction(x) * Fraction(y) for x, y in zip(row, column, strict=True)]
-            total = 0
             for start in range(0, len(terms), size):
                 total = Fraction(round_fraction(total + sum(terms[start : start + size]), by.format))
             return float(round_fraction(total, self.of.format))
 
-        return [[entry(row, column) for column in columns] for row in a]
+        pairs = [*zip(columns, map(Fraction, first or [0] * len(columns)), strict=True)]
+        return [[entry(row, column, added) for column, added in pairs] for row in a]
 
     def added(self, a, b):
         return [[self.of.add(x, y) for x, y in zip(*rows, strict=True)] for rows in zip(a, b, strict=True)]
@@ -158,6 +162,14 @@ class Written:
                 back[i][2] += dv[i]
         return mixed if dmixed is None else [[*q, *k, *v] for q, k, v in back]
 
+    def scored(self, row, target):
+        """Return the loss of a row of scores, and its gradient."""
+        raised = [*map(self.widened, row)]
+        below = [self.wide.sub(x, max(raised)) for x in raised]
+        total = self.sum([self.wide.exp(x) for x in below])
+        loss = -self.wide.sub(below[target], self.wide.log(total))
+        return loss, [self.of.sub(p, float(i == target)) for i, p in enumerate(self.softmax(row))]
+
     def by_sequence(self, function, *rows):
         length = self.model.context
         starts = range(0, len(rows[0]), length)
@@ -185,11 +197,8 @@ class Written:
         logits = self.product(normal, list(zip(*w[head], strict=True)))
         losses, dlogits = [], []
         for row, target in zip(logits, targets, strict=True):
-            raised = [*map(self.widened, row)]
-            below = [self.wide.sub(x, max(raised)) for x in raised]
-            total = self.sum([self.wide.exp(x) for x in below])
-            losses.append(-self.wide.sub(below[target], self.wide.log(total)))
-            d = [of.sub(p, float(i == target)) for i, p in enumerate(self.softmax(row))]
+            loss, d = self.scored(row, target)
+            losses.append(loss)
             dlogits.append([of.div(x, float(len(tokens))) for x in d])
 
         def turn(rows):
@@ -248,6 +257,34 @@ def test_every_result_is_rounded_where_the_documentation_says(kind, calculation)
     for name, found in gradient.items():
         assert found.dtype == np.float64
         np.testing.assert_array_equal(found, np.array(judged[name]), err_msg=name)
+
+
+@pytest.mark.parametrize("text", ["bfloat16,bfloat16,float32,3", "float8_e4m3fn,bfloat16,bfloat16,4"])
+def test_digits_by_a_calculation(text):
+    problem = Digits(hidden=3, batch=2, calculation=text)
+    parameters, written = generic(problem), Written(problem)
+    loss, gradient = problem.loss_and_gradient(parameters, 1, 2)
+    images, labels = batch(problem, 1, 2)
+    w = {name: np.vectorize(written.round)(x).tolist() for name, x in parameters.items()}
+    x = np.vectorize(written.round)(images).tolist()
+    inside = written.product(x, w["hidden.weight"], w["hidden.bias"])
+    active = [[max(z, 0.0) for z in row] for row in inside]
+    scores = written.product(active, w["output.weight"], w["output.bias"])
+    losses, errors = zip(*map(written.scored, scores, labels), strict=True)
+    errors = [[written.of.div(d, 2.0) for d in row] for row in errors]
+    back = written.product(errors, np.transpose(w["output.weight"]).tolist())
+    back = [
+        [d if z > 0 else 0.0 for d, z in zip(*rows, strict=True)] for rows in zip(back, active, strict=True)
+    ]
+    judged = []
+    for given, d in ((x, back), (active, errors)):
+        judged += [written.product(np.transpose(given).tolist(), d), written.product([[1.0, 1.0]], d)[0]]
+    assert loss == math.fsum(losses) / 2
+    assert problem.validation_loss(parameters) == pytest.approx(loss, rel=0.5)
+    for found, right in zip(gradient.values(), judged, strict=True):
+        np.testing.assert_array_equal(found, right)
+    with pytest.raises(ValueError, match="a calculation says what format, loss_format and sums would"):
+        Digits(format="bfloat16", calculation=text)
 
 
 def bits(model, parameters):

@@ -28,6 +28,7 @@ EXAMPLES = [
     *EXACT,
     Digits(hidden=4, batch=8, format="posit8", loss_format="posit16", sums="each"),
     Digits(hidden=3, batch=2, format="float8_e4m3fn"),
+    Digits(hidden=3, batch=2, calculation="float8_e4m3fn,bfloat16,float32,4"),
     LanguageModel(layers=1, width=6, heads=3, context=4, batch=2),
     Llama(TEXT, layers=1, width=4, heads=2, context=3, batch=2, calculation="bfloat16,bfloat16,float32,16"),
     LanguageModel(TEXT, layers=1, width=4, heads=2, context=3, batch=2, calculation="bfloat16"),

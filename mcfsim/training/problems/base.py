@@ -93,8 +93,10 @@ class DescribedProblem:
     name: str
 
     def settings(self) -> dict[str, Any]:
-        """Return the kind and the arguments of the constructor."""
+        """Return the kind and the arguments of the constructor; of no calculation, none."""
         arguments = {label: getattr(self, label) for label in signature(type(self)).parameters}
+        if (calculation := arguments.pop("calculation", None)) is not None:
+            arguments["calculation"] = calculation.settings()
         return {"kind": self.name, **arguments}
 
 

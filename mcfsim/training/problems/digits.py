@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
+from mcfsim.training.problems._rounded_transformer import RoundedPieces
 from mcfsim.training.problems._transformer import cross_entropy
 from mcfsim.training.problems.base import (
     DataStream,
@@ -38,7 +40,8 @@ class Digits(DescribedProblem):
         s = RN(sum e)
         d = RN(e / s), and RN(RN(e - s) / s) for the image's own digit
 
-    The loss itself, on which no gradient depends, is computed in binary64 from the scores.
+    The loss itself, on which no gradient depends, is computed in binary64 from the scores. With a calculation
+    loss and d are those of the language model, which divides d by the size of the batch before sums.
 
     Parameters
     ----------
@@ -50,6 +53,9 @@ class Digits(DescribedProblem):
         Formats of the forward and backward pass, and of the loss; the latter is by default the former.
     sums : {"once", "each"}, optional
         How sums of products are rounded, see `mcfsim.training.problems.calculation.Sums`.
+    calculation : Calculation or mapping or str, optional
+        In the place of these three: the formats of elements, of reductions and of sums of products, as such,
+        as data or in text, see `mcfsim.training.problems.calculation.Calculation.of`.
 
     Raises
     ------
@@ -57,7 +63,7 @@ class Digits(DescribedProblem):
         If scikit-learn, which ships the data, is missing.
     ValueError
         If a size or a name is not allowed, float32 does not hold a format, a format's name means another one,
-        or only the loss has a format.
+        only the loss has a format, or a format and a calculation are given.
 
     References
     ----------
@@ -77,14 +83,20 @@ class Digits(DescribedProblem):
         format: Format | str | None = None,
         loss_format: Format | str | None = None,
         sums: Sums | str = Sums.ONCE,
+        calculation: Calculation | Mapping[str, Any] | str | None = None,
     ) -> None:
         self.hidden = check_size("hidden", hidden)
         self.batch = check_size("batch", batch)
         if format is None and loss_format is not None:
             raise ValueError(f"loss_format = {loss_format} needs a format of forward and backward pass, too")
         sums = Sums.of(sums)
-        self.calculation = _calculation(format, sums)
-        self.loss = self.calculation if loss_format is None else _calculation(loss_format, sums)
+        self.calculation = Calculation.of(calculation)
+        if self.calculation is not None and (format is not None or sums is not Sums.ONCE):
+            raise ValueError(
+                "a calculation says what format, loss_format and sums would; give the one or the other"
+            )
+        self.network = self.calculation or _calculation(format, sums)
+        self.loss = self.network if loss_format is None else _calculation(loss_format, sums)
         # Formats are kept by their names.
         self.format = None if format is None else known(format).name
         self.loss_format = None if loss_format is None else known(loss_format).name
@@ -119,16 +131,22 @@ class Digits(DescribedProblem):
         images, labels = self._training
         random = generator(seed, DataStream.BATCH, step)
         chosen = random.choice(len(labels), self.batch, replace=False)
-        weights, inputs = self._rounded(parameters), self.calculation.round(images[chosen])
+        weights, inputs = self._rounded(parameters), self.network.round(images[chosen])
         active, scores = self._forward(weights, inputs)
-        loss = _mean_loss(scores, labels[chosen])
-        errors = self.calculation.round(self._misfits(scores, labels[chosen]))
-        back = np.where(active > 0, self.calculation.product(errors, weights["output.weight"].T), 0)
+        if self.calculation is None:
+            loss, count = _mean_loss(scores, labels[chosen]), self.batch
+            errors = self.network.round(self._misfits(scores, labels[chosen]))
+        else:  # errors that are divided already
+            loss, errors_of = RoundedPieces(self.calculation).cross_entropy(scores, labels[chosen])
+            errors, count = errors_of(), 1
+        product, div = self.network.product, self.network.div
+        back = np.where(active > 0, product(errors, weights["output.weight"].T), 0)
+        ones = np.ones((1, self.batch))
         gradient = {
-            "hidden.weight": self._mean_product(inputs, back),
-            "hidden.bias": self._mean_product(np.ones((self.batch, 1)), back)[0],
-            "output.weight": self._mean_product(active, errors),
-            "output.bias": self._mean_product(np.ones((self.batch, 1)), errors)[0],
+            "hidden.weight": div(product(inputs.T, back), count),
+            "hidden.bias": div(product(ones, back), count)[0],
+            "output.weight": div(product(active.T, errors), count),
+            "output.bias": div(product(ones, errors), count)[0],
         }
         return loss, {name: x.astype(parameters[name].dtype) for name, x in gradient.items()}
 
@@ -136,16 +154,18 @@ class Digits(DescribedProblem):
     def validation_loss(self, parameters: Tensors) -> float:
         """Return the mean loss over the held-out images, with scores computed as in training."""
         images, labels = self._validation
-        _, scores = self._forward(self._rounded(parameters), self.calculation.round(images))
-        return _mean_loss(scores, labels)
+        _, scores = self._forward(self._rounded(parameters), self.network.round(images))
+        if self.calculation is None:
+            return _mean_loss(scores, labels)
+        return RoundedPieces(self.calculation).cross_entropy(scores, labels)[0]
 
     def _rounded(self, parameters: Tensors) -> dict[str, Array]:
         check_tensors(parameters, self.shapes, np.float32, np.float64)
-        return {name: self.calculation.round(tensor) for name, tensor in parameters.items()}
+        return {name: self.network.round(tensor) for name, tensor in parameters.items()}
 
     def _forward(self, weights: Tensors, inputs: Array) -> tuple[Array, Array]:
         """Return the outputs of the hidden units, and the scores."""
-        product = self.calculation.product
+        product = self.network.product
         active = np.maximum(product(inputs, weights["hidden.weight"], weights["hidden.bias"]), 0)
         return active, product(active, weights["output.weight"], weights["output.bias"])
 
@@ -157,10 +177,6 @@ class Digits(DescribedProblem):
         totals = loss.product(tails, np.ones((CLASSES, 1)))
         own = np.arange(CLASSES) == labels[:, np.newaxis]
         return loss.div(np.where(own, loss.sub(tails, totals), tails), totals)
-
-    def _mean_product(self, a: Array, b: Array) -> Array:
-        """Return the mean over the batch of products of rows."""
-        return self.calculation.div(self.calculation.product(a.T, b), self.batch)
 
 
 def _mean_loss(scores: Array, labels: Array) -> float:

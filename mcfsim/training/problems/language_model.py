@@ -238,10 +238,6 @@ class LanguageModel(DescribedProblem):
         found = super().settings() | {"corpus": self.corpus.settings()}
         if not self.activation_bits:
             del found["activation_bits"]
-        if self.calculation is None:
-            del found["calculation"]
-        else:
-            found["calculation"] = self.calculation.settings()
         return found
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:

@@ -1,6 +1,7 @@
 """Objectives with gradients, for comparing optimizers: one file a problem, known by name in `registry`."""
 
 from mcfsim.training.problems.base import Problem
+from mcfsim.training.problems.calculation import Calculation
 from mcfsim.training.problems.digits import Digits
 from mcfsim.training.problems.language_model import Corpus, LanguageModel
 from mcfsim.training.problems.llama import Llama
@@ -10,6 +11,7 @@ from mcfsim.training.problems.registry import get_problem
 from mcfsim.training.problems.rosenbrock import Rosenbrock
 
 __all__ = [
+    "Calculation",
     "Corpus",
     "Digits",
     "LanguageModel",

@@ -345,6 +345,11 @@ REFUSED = [
     ("", ValueError, "a calculation in text is"),
     (3, TypeError, "a calculation is a Calculation, its data, or a text"),
     ({"format": "bfloat16"}, ValueError, "data of a calculation have the entries"),
+    (
+        Calculation("bfloat16").settings() | {"products": {"format": "float32", "bock": 1}},
+        ValueError,
+        r"have the entries \['block', 'format', 'lanes', 'order', 'products'\], not \['bock', 'format'\]",
+    ),
     (Calculation(None), ValueError, "attention needs a format with infinities"),
 ]
 
@@ -441,8 +446,12 @@ def test_every_product_of_a_layer_is_made_by_the_multiplier(calculation, monkeyp
     model = small(Llama, calculation)
     parameters = {name: x.astype(np.float32) for name, x in generic(model).items()}
     calculation = model.calculation
-    pieces = partial(_rounded_transformer.RoundedPieces, calculation) if calculation else _transformer.Pieces
-    monkeypatch.setattr(model, "_pieces", lambda: pieces(multiplier=multiplier))
+    pieces = (
+        partial(_rounded_transformer.RoundedPieces, calculation)
+        if calculation
+        else _transformer.TransformerPieces
+    )
+    monkeypatch.setattr(model, "_pieces", lambda step, seed: pieces(multiplier=multiplier))
     _, gradient = model.loss_and_gradient(parameters, 1, 2)
     assert asked == [name for name, shape in model.shapes.items() if len(shape) == 2][1:]
     fmt = "float32" if calculation is None else calculation.format

@@ -15,11 +15,18 @@ import numpy as np
 
 from mcfsim import functions
 from mcfsim.formats import Format
-from mcfsim.training.problems._transformer import NORM_EPSILON, Array, Back, BackPair, Multiplier, Pieces
+from mcfsim.training.problems._transformer import (
+    NORM_EPSILON,
+    Array,
+    Back,
+    BackPair,
+    Multiplier,
+    TransformerPieces,
+)
 from mcfsim.training.problems.calculation import Calculation, emulated
 
 
-class RoundedPieces(Pieces):
+class RoundedPieces(TransformerPieces):
     """The pieces, every result rounded as a calculation says.
 
     - Sums over tokens, which make gradients of parameters, are accumulated as matrix products are; the
@@ -35,7 +42,8 @@ class RoundedPieces(Pieces):
     calculation : Calculation
         Of a format with infinities, which mask the tokens that come later.
     multiplier : callable, optional
-        As for `Pieces`; its results are rounded into the format. By default the calculation multiplies.
+        As for `TransformerPieces`; its results are rounded into the format. By default the calculation
+        multiplies.
     """
 
     def __init__(self, calculation: Calculation, multiplier: Multiplier | None = None) -> None:
@@ -107,7 +115,7 @@ class RoundedPieces(Pieces):
     def causal_attention(
         self, qkv: Array, sequences: int, heads: int, angles: Array | None = None
     ) -> tuple[Array, Back]:
-        """Return causal multi-head attention by `mcfsim.functions.softmax`; arguments are as for `Pieces`."""
+        """Return causal multi-head attention by `mcfsim.functions.softmax`."""
         tokens, columns = qkv.shape
         depth, length = columns // 3 // heads, tokens // sequences
         product, scale = self.calculation.product, 1 / math.sqrt(depth)

@@ -243,7 +243,7 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Callable[[], Ar
 Multiplier = Callable[[Array, Array, str], tuple[Array, BackPair]]
 
 
-class Pieces:
+class TransformerPieces:
     """The pieces of a transformer as one object, which another way of computing may replace.
 
     Parameters

@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 #: Matrix products by NumPy's library: fast, and with other last digits on another machine.
 BLAS = "blas"
+#: What data say of an accumulator; its rounding is the default.
+_OF_PRODUCTS = ("format", "block", "order", "lanes", "products")
 
 
 class Sums(StrEnum):
@@ -146,10 +148,14 @@ class Calculation:
             raise TypeError(
                 f"a calculation is a Calculation, its data, or a text as 'bfloat16,float32', not {given!r}"
             )
-        names = {item.name for item in fields(cls) if item.init}
-        if given.keys() != names:
-            raise ValueError(f"data of a calculation have the entries {sorted(names)}, not {sorted(given)}")
-        products = given["products"]
+        products = given.get("products")
+        pairs = [(given, {item.name for item in fields(cls) if item.init})]
+        pairs += [(products, set(_OF_PRODUCTS))] if isinstance(products, Mapping) else []
+        for data, names in pairs:
+            if data.keys() != names:
+                raise ValueError(
+                    f"data of a calculation have the entries {sorted(names)}, not {sorted(data)}"
+                )
         if isinstance(products, Mapping):
             products = Accumulator(**products)
         return cls(**{**given, "products": products})
@@ -158,8 +164,7 @@ class Calculation:
         """Return JSON-able data, of which `of` makes an equal calculation."""
         products: Any = self.products
         if isinstance(products, Accumulator):
-            names = ("format", "block", "order", "lanes", "products")
-            products = {name: _plain(getattr(products, name)) for name in names}
+            products = {name: _plain(getattr(products, name)) for name in _OF_PRODUCTS}
         return {"format": _plain(self.format), "reductions": _plain(self.reductions), "products": products}
 
     # -- operations ---------------------------------------------------------------------------------------

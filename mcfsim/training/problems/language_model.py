@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.training.problems._rounded_transformer import RoundedPieces
-from mcfsim.training.problems._transformer import Array, Pieces, as_integers
+from mcfsim.training.problems._transformer import Array, TransformerPieces, as_integers
 from mcfsim.training.problems.base import (
     DataStream,
     DescribedProblem,
@@ -265,7 +265,7 @@ class LanguageModel(DescribedProblem):
     def loss_and_gradient(self, parameters: Tensors, step: int, seed: int) -> LossAndGradient:
         """Return the mean loss over the batch of (seed, step), and its gradient."""
         check_tensors(parameters, self.shapes, np.float32, np.float64)
-        windows, pieces = self.training_batch(step, seed), self._pieces()
+        windows, pieces = self.training_batch(step, seed), self._pieces(step, seed)
         logits, back = self._forward(pieces, parameters, windows[:, :-1])
         loss, loss_back = pieces.cross_entropy(logits, windows[:, 1:].ravel())
         gradients = back(loss_back())
@@ -276,7 +276,7 @@ class LanguageModel(DescribedProblem):
         """Return the mean loss over 16 batches of evenly spaced held-out windows, always the same."""
         check_tensors(parameters, self.shapes, np.float32, np.float64)
         windows = self.corpus.validation_windows(VALIDATION_BATCHES * self.batch, self.context + 1)
-        losses, pieces = [], self._pieces()
+        losses, pieces = [], self._pieces(0, 0)
         for start in range(0, len(windows), self.batch):
             batch = windows[start : start + self.batch]
             logits, _ = self._forward(pieces, parameters, batch[:, :-1])
@@ -296,14 +296,14 @@ class LanguageModel(DescribedProblem):
         check_tensors(parameters, self.shapes, np.float32, np.float64)
         if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
             raise ValueError(f"tokens must be rows of 1 to {self.context} bytes, not of shape {tokens.shape}")
-        return self._forward(self._pieces(), parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
+        return self._forward(self._pieces(0, 0), parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
 
-    def _pieces(self) -> Pieces:
-        """Return what forward and backward pass are made of."""
-        return Pieces() if self.calculation is None else RoundedPieces(self.calculation)
+    def _pieces(self, step: int, seed: int) -> TransformerPieces:
+        """Return what forward and backward pass of a step are made of; nothing is drawn at random yet."""
+        return TransformerPieces() if self.calculation is None else RoundedPieces(self.calculation)
 
     def _forward(
-        self, pieces: Pieces, given: Tensors, tokens: NDArray[np.uint8]
+        self, pieces: TransformerPieces, given: Tensors, tokens: NDArray[np.uint8]
     ) -> tuple[Array, Callable[[Array], dict[str, Array]]]:
         """Return the logits, one row per token, and the function from their gradient to the parameters'."""
         sequences, length = tokens.shape
@@ -343,14 +343,16 @@ class LanguageModel(DescribedProblem):
 
         return logits, backward
 
-    def _middles(self, pieces: Pieces, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
+    def _middles(
+        self, pieces: TransformerPieces, sequences: int, length: int
+    ) -> dict[str, Callable[[Array], Any]]:
         """Return the function between the two matrices of each branch, for a batch of this shape."""
         attention = partial(pieces.causal_attention, sequences=sequences, heads=self.heads)
         return {"attention": attention, "mlp": pieces.squared_relu}
 
     def _branch(
         self,
-        pieces: Pieces,
+        pieces: TransformerPieces,
         parameters: Tensors,
         layer: int,
         kind: str,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.training.problems._transformer import Array, Pieces
+from mcfsim.training.problems._transformer import Array, TransformerPieces
 from mcfsim.training.problems.language_model import VOCABULARY, LanguageModel
 
 #: The longest period of the rotary angles, in tokens over 2 pi.
@@ -46,7 +46,9 @@ class Llama(LanguageModel):
             shapes[f"layer{layer}.mlp.down"] = (hidden, width)
         return {**shapes, "head": (VOCABULARY, width)}
 
-    def _middles(self, pieces: Pieces, sequences: int, length: int) -> dict[str, Callable[[Array], Any]]:
+    def _middles(
+        self, pieces: TransformerPieces, sequences: int, length: int
+    ) -> dict[str, Callable[[Array], Any]]:
         half = self.width // self.heads // 2
         powers = LONGEST ** (-np.arange(half) / half) if self.calculation is None else _powers(half)
         angles = np.arange(length)[:, None] * powers

@@ -55,11 +55,14 @@ class BlockText(GroupText):
         return 1
 
     @classmethod
-    def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:
-        """Return the algorithm of a format and a rounding of its elements, or None if there is none."""
+    def of(cls, fmt: ScaledFormat, rounding: Rounding, *, words: bool = False) -> BlockText | None:
+        """Return the algorithm of a format and a rounding of its elements, or None if there is none.
+
+        Stochastic rounding has one only where words are given.
+        """
         scaled = fmt.rule in POWERS or fmt.rule is ScaleRule.ABSMAX
         powers = fmt.rule in POWERS
-        near = rounding.mode in _NEAREST or (powers and not rounding.stochastic)
+        near = rounding.mode in _NEAREST or (powers and (words or not rounding.stochastic))
         scales = [fmt.scale] if fmt.tensor_scale is None else [fmt.scale, fmt.tensor_scale]
         tie = fmt.element.precision + 1 + sum(x.precision for x in scales)
         short = carrier_of(fmt.element) == FLOAT32 and (powers or tie <= 45)
@@ -84,7 +87,7 @@ class BlockText(GroupText):
             by = (by < smallest).select(smallest, by)
         return change_element("round", by, target, _SATURATING, carrier=F32)
 
-    def encoded(self, x: Value, *shared: Value) -> Value:
+    def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
         """Return the element: the rounded quotient; where the scale is NaN, NaN or if there is none 0."""
         (scale, _, tensor_scale), element = shared, self.format.element
         if self.format.rule not in POWERS:
@@ -97,7 +100,7 @@ class BlockText(GroupText):
             _, *ends = exponents(self.format)
             near = self.rounding.mode in _NEAREST and max(map(abs, ends)) <= 127
             quotient = x * inverse.narrow() if near else x.widen() * inverse
-        found = change_element("round", quotient, element, self.rounding, carrier=F32)
+        found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
         nothing: Any = 0.0
         if element.has_nan:  # that of the number itself, if it is one
             nothing = x.equals(x).select(NAN, (x.bits() | x.like(NAN).bits()).as_number())
@@ -110,12 +113,12 @@ class BlockText(GroupText):
         return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
 
 
-def text_of(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
-    """Return the algorithm of a format's blocks, whatever their shape, or None if there is none."""
+def text_of(fmt: ScaledFormat, rounding: Rounding, *, words: bool = False) -> BlockText | Float32Text | None:
+    """Return the algorithm of a format's blocks, whatever their shape, or None; see `BlockText.of`."""
     if fmt.rule.exact:
-        return BlockText.of(fmt, rounding)
+        return BlockText.of(fmt, rounding, words=words)
     alone = fmt.rule not in FOUR_SIX and fmt.rule is not ScaleRule.EDEN
-    return Float32Text(fmt, rounding) if alone and not rounding.stochastic else None
+    return Float32Text(fmt, rounding) if alone and (words or not rounding.stochastic) else None
 
 
 def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tuple[float, float]:

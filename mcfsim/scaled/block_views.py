@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 class BlockViews:
-    """How the blocks of an array of one shape lie in it.
+    """How the blocks of an array of one shape, or of a tensor of PyTorch, lie in it.
 
     Parameters
     ----------
@@ -50,19 +50,19 @@ class BlockViews:
     def parts(self, array: Array) -> list[Array]:
         """Return the parts of an array of this shape, whose last axis runs within a block.
 
-        Blocks of one size form a part: the full ones first. The parts are views unless blocks are tiles,
-        whose elements are copied row by row.
+        Blocks of one size form a part: the full ones first. The parts of a contiguous array are views unless
+        blocks are tiles, whose elements may be copied row by row.
         """
         array = array.reshape(1) if array.ndim == 0 else array
         if self._whole:
-            return [array.reshape(-1)] if array.flags.c_contiguous else [array.reshape(-1).copy()]
+            return [array.reshape(-1)]
         if self._tiled:
             return [_tiles(array, *both) for both in self._tiles]
-        rows = np.moveaxis(array, self.axis, -1)
+        rows = _last(array, self.axis)
         count, rest = divmod(self._length, self._size)
         # A view: one axis is split.
         full = rows[..., : count * self._size].reshape(*rows.shape[:-1], count, self._size)
-        return [full, rows[..., np.newaxis, count * self._size :]] if rest else [full]
+        return [full, rows[..., None, count * self._size :]] if rest else [full]
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ class BlockViews:
             for part, (rows, columns) in zip(parts, self._tiles, strict=True):
                 tiles = part.reshape(*part.shape[:-1], rows.size, columns.size)
                 target = array[..., rows.of, columns.of]
-                target[...] = np.moveaxis(tiles, -2, -3).reshape(target.shape)
+                target[...] = tiles.swapaxes(-2, -3).reshape(target.shape)
 
     def joined(self, found: Sequence[Array]) -> Array:
         """Return one number for each block of each part as an array, in the shape of the scales.
@@ -137,5 +137,12 @@ def _tiles(array: Array, rows: _Range, columns: _Range) -> Array:
     """Return a copy of some tiles, whose axes are the array's, those of tiles, and one of elements."""
     part = array[..., rows.of, columns.of]
     split = part.reshape(*part.shape[:-2], rows.count, rows.size, columns.count, columns.size)
-    tiles = np.moveaxis(split, -3, -2)
-    return tiles.reshape(*tiles.shape[:-2], rows.size * columns.size).copy()
+    tiles = split.swapaxes(-3, -2)
+    return tiles.reshape(*tiles.shape[:-2], rows.size * columns.size)
+
+
+def _last(array: Array, axis: int) -> Array:
+    """Return an array or a tensor with an axis moved to the end."""
+    order = [*(place for place in range(array.ndim) if place != axis), axis]
+    made: Array = array.transpose(order) if isinstance(array, np.ndarray) else array.permute(order)
+    return made

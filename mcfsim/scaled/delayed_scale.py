@@ -60,7 +60,7 @@ class DelayedScale:
     Examples
     --------
     >>> delayed = DelayedScale()
-    >>> delayed([1.0, 3.5]).dequantize().tolist(), float(delayed.scale)
+    >>> delayed(np.float32([1.0, 3.5])).dequantize().tolist(), float(delayed.scale)
     ([1.0, 3.5], 128.0)
     """
 

@@ -86,12 +86,11 @@ class Float32Text(GroupText):
         """Return a quotient clipped to the range of elements."""
         return (y > self.top).select(self.top, (y < -self.top).select(-self.top, y))
 
-    def encoded(self, x: Value, *shared: Value) -> Value:
+    def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
         """Return the element: the rounded quotient; where the scale is NaN, NaN or if there is none 0."""
         scale, by, element = shared[0], shared[1], self.format.element
-        found = change_element(
-            "round", self.clipped(self.quotient(x, by)), element, self.rounding, carrier=F32
-        )
+        quotient = self.clipped(self.quotient(x, by))
+        found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
         return scale.equals(scale).select(found, NAN if element.has_nan else 0.0)
 
     def decoded(self, code: Value, *shared: Value) -> Value:

@@ -1,9 +1,9 @@
-"""PyTorch optimizers that make exactly the steps of `mcfsim.simulate`.
+"""PyTorch optimizers that make exactly the steps of `mcfsim.simulate`, and its quantised operands.
 
 `optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
-whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe. The rest
-deals with PyTorch: state dicts, DTensors, captured graphs, steps in the backward pass. Imports `optim` and
-below. Begin with `optimizers`.
+whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe.
+`quantized` is about operands of products. The rest deals with PyTorch: state dicts, DTensors, captured
+graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mcfsim.torch.change_recorder import ChangeRecorder, apply_delta, changes
 from mcfsim.torch.emulation import EmulatedModel, emulate, restore
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
+from mcfsim.torch.quantized import quantize
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
 from mcfsim.torch.weight_average import WeightAverage, average
 
@@ -44,6 +45,7 @@ __all__ = [
     "changes",
     "emulate",
     "optimizer",
+    "quantize",
     "record",
     "release",
     "restore",

@@ -1,0 +1,186 @@
+"""Operands of products on tensors of any device, with the numbers of `mcfsim.quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mcfsim.compile.group_text import GroupLine
+from mcfsim.compile.torch_calls import TorchCalls, check_machine, drawn, scalar
+from mcfsim.kernels.carriers import FLOAT64
+from mcfsim.kernels.element.floats import SHORT
+from mcfsim.kernels.element.machine import F64, I32, I64
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, check_dense, uncompiled
+from mcfsim.random import RandomWords, word_bits
+from mcfsim.rounding import Overflow, Rounding, get_rounding
+from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
+from mcfsim.scaled import quantize as quantize_array
+from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
+from mcfsim.scaled.block_views import BlockViews
+from mcfsim.scaled.float32_rules import Float32Text
+
+#: Infinity's bits in binary32.
+_INFINITE = 0xFF << 23
+
+
+def quantize(
+    tensor: torch.Tensor,
+    fmt: ScaledFormat | str,
+    *,
+    axis: int = -1,
+    rounding: Rounding | str = "nearest_even",
+    rule: ScaleRule | str | None = None,
+    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None = None,
+) -> torch.Tensor:
+    """Return a tensor quantised and dequantised, on its device, with the numbers of `mcfsim.quantize`.
+
+    Parameters
+    ----------
+    tensor : tensor of a floating dtype of at most 64 bits
+        Dense, on any device that computes.
+    fmt, axis, rounding, rule, random
+        As for `mcfsim.quantize`.
+
+    Returns
+    -------
+    tensor
+        ``mcfsim.quantize(tensor, ...).dequantize()``: float32 if that holds every number of the format, else
+        float64. It never shares memory with the operand, and has no graph.
+
+    Raises
+    ------
+    TypeError, ValueError, UnsupportedFormatError
+        As for `mcfsim.quantize`; also if the tensor requires grad and gradients are recorded.
+    RuntimeError
+        If the device does not round as the processor does.
+
+    Notes
+    -----
+    Tensors on the CPU are NumPy's arrays. On other devices, PyTorch carries out the line of machine
+    operations that the compiled loops are made of, one operation at a time. What has no such line goes by way
+    of the CPU: numbers of 64 bits, the rules ``absmean``, ``max``, ``quest``, ``eden`` and Four Over Six, and
+    by ``absmax`` modes other than nearest.
+    """
+    return uncompiled(_quantized, tensor, fmt, axis, rounding, rule, random)
+
+
+def _quantized(
+    tensor: torch.Tensor,
+    fmt: ScaledFormat | str,
+    axis: int,
+    rounding: Rounding | str,
+    rule: ScaleRule | str | None,
+    random: Any,
+) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor is quantised, not {type(tensor).__name__}; mcfsim.quantize takes arrays")
+    check_dense(tensor)
+    if tensor.dtype not in TORCH_DTYPES:
+        raise TypeError(f"a tensor of dtype {tensor.dtype} has no floating-point numbers that NumPy can hold")
+    fmt = get_scaled_format(fmt)
+    fmt = fmt if rule is None else fmt.with_rule(rule)
+    if tensor.device.type != "cpu":
+        policy = rounding if isinstance(rounding, Rounding) else get_rounding(rounding, Overflow.SATURATE)
+        text = text_of(fmt, policy, words=random is not None)
+        if text is not None and tensor.dtype != torch.float64:
+            check_machine(tensor.device)
+            return on_device(tensor.detach(), text, axis, random)
+    options: dict[str, Any] = {"axis": axis, "rounding": rounding, "random": random}
+    found = quantize_array(as_array(tensor.detach().cpu()), fmt, **options).dequantize()
+    return torch.from_numpy(np.asarray(found, order="C")).to(tensor.device)
+
+
+class _BlockCalls:
+    """The line of a text as calls: measures, what blocks share, and numbers quantised and dequantised."""
+
+    def __init__(self, text: BlockText | Float32Text) -> None:
+        rounding, words = text.rounding, []
+        # The words are no part of a group's line, so it is made for a rounding that takes none.
+        line = GroupLine(replace(text, rounding=Rounding()))
+        if rounding.stochastic:
+            words = [line.line.input("word", I32 if rounding.random_bits <= SHORT else I64)]
+        element = text.encoded(line.x, *line.shared, *line.numbers, word=words[0] if words else None)
+        number = text.decoded(element, *line.shared, *line.numbers)
+        self.measure = TorchCalls([line.measured], [line.x])
+        self.share = TorchCalls(line.made, [line.greatest, *line.numbers])
+        self.through = TorchCalls([number], [line.x, *line.shared, *line.numbers, *words])
+
+
+@lru_cache(maxsize=64)
+def _calls(text: BlockText | Float32Text) -> _BlockCalls:
+    return _BlockCalls(text)
+
+
+def on_device(
+    tensor: torch.Tensor,
+    text: BlockText | Float32Text,
+    axis: int,
+    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None,
+) -> torch.Tensor:
+    """Return a tensor quantised and dequantised by PyTorch's operations, one for each of the text's line."""
+    dimensions = max(tensor.ndim, 1)
+    if not isinstance(axis, int) or isinstance(axis, bool):
+        raise TypeError(f"axis must be an int, not {axis!r}")
+    if not -dimensions <= axis < dimensions:
+        raise np.exceptions.AxisError(axis, dimensions)
+    calls, fmt, device = _calls(text), text.format, tensor.device
+    shape = tuple(tensor.shape)
+    views = BlockViews(shape, fmt.block, axis % dimensions)
+    numbers_in = tensor.to(torch.float32).contiguous()
+    words = None
+    if text.rounding.stochastic:
+        words = _words(shape, text.rounding, random, device)
+    parts = views.parts(numbers_in)
+    found = [_greatest(calls.measure([part])[0]) for part in parts]
+    shared = shared_by_all(text, _largest(found) if fmt.tensor_scale is not None else np.zeros(0, np.int32))
+    same = [scalar(number, F64, device) for number in shared]
+    out = torch.empty(shape, dtype=torch.float64, device=device)
+    targets: Any = views.parts(out)
+    draws: Any = [None] * len(parts) if words is None else views.parts(words)
+    for part, greatest, target, draw in zip(parts, found, targets, draws, strict=True):
+        made = [x.expand(greatest.shape)[..., None] for x in calls.share([greatest, *same])]
+        given = [part, *made, *same, *([] if draw is None else [draw])]
+        target[...] = calls.through(given)[0]
+    views.put(targets, out)
+    return out if fmt.carrier == FLOAT64 else out.to(torch.float32)
+
+
+def _greatest(measured: torch.Tensor) -> torch.Tensor:
+    """Return the greatest measure of each block; 0 of one without numbers."""
+    if not measured.shape[-1]:
+        return measured.new_zeros(measured.shape[:-1])
+    return measured.amax(-1)
+
+
+def _largest(found: Sequence[torch.Tensor]) -> NDArray[np.int32]:
+    """Return the greatest measures of the parts' finite blocks."""
+    finite = (torch.where(x < _INFINITE, x, 0) for x in found if x.numel())
+    return np.array([int(x.max()) for x in finite], np.int32)
+
+
+def _words(
+    shape: tuple[int, ...],
+    rounding: Rounding,
+    random: RandomWords | NDArray[np.unsignedinteger[Any]] | None,
+    device: torch.device,
+) -> torch.Tensor:
+    """Return the random bits of each element, as the line takes them."""
+    bits = rounding.random_bits
+    if isinstance(random, RandomWords):
+        size = word_bits(bits)
+        words = drawn(random, 0, int(np.prod(shape, dtype=np.int64)), bits, device).reshape(shape)
+    else:
+        given = np.asarray(random)
+        if given.dtype not in (np.uint32, np.uint16) or 8 * given.dtype.itemsize < bits:
+            raise TypeError(f"words for {bits} random bits must be uint32 or uint16, not {given.dtype}")
+        if given.shape != shape:
+            raise ValueError(f"random words of shape {given.shape} do not fit elements of shape {shape}")
+        size = 8 * given.dtype.itemsize
+        words = torch.from_numpy(given.astype(np.int64)).to(device)
+    return (words >> (size - bits)).to(torch.int32 if bits <= SHORT else torch.int64)

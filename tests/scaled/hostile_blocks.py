@@ -24,6 +24,7 @@ def hostile_rows(rows, columns, size, seed, element_top=6.0, top=448.0):
     steps = rng.choice([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0, 0.0, -0.0], (rows, blocks, size))
     x = np.where((kinds == 2)[..., None], steps * 2.0**spread, x)  # ties
     edges = rng.choice([1.0, 1.5, 1.75, element_top, top, 1.9999999, 1.0000001], (rows, blocks))
+    edges = edges * (1 + rng.integers(-3, 4, (rows, blocks)) * 2.0**-23)  # and beside these
     x = np.where((kinds == 3)[..., None], np.clip(x, -0.9, 0.9), x)
     x[..., 0] = np.where(kinds == 3, edges * 2.0 ** spread[..., 0], x[..., 0])
     x = np.where((kinds == 4)[..., None], rng.choice([0.0, -0.0], x.shape), x)

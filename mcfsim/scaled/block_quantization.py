@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import Float32Text
 from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.power_scales import exponents, power_element
@@ -130,49 +132,65 @@ def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tu
     return divisor, 1.0 if tensor_scale is None else tensor_scale
 
 
-def _loops(x: Array, fmt: ScaledFormat, rounding: Rounding) -> BlockLoops | None:
-    """Return loops over an array whose blocks lie along its last axis, if there are some and they pay."""
-    text, block = text_of(fmt, rounding), fmt.block
-    if text is None or not isinstance(block, int) or not x.ndim or x.shape[-1] % block:
+def _loops(x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews) -> BlockLoops | None:
+    """Return loops over the blocks of an array, if there are some, all blocks are whole, and they pay."""
+    text, size = text_of(fmt, rounding), fmt.block_size
+    if text is None or size is None or not x.ndim or x.dtype != FLOAT32 or len(views.parts(x)) > 1:
         return None
-    if x.dtype != FLOAT32 or not (x.flags.c_contiguous and x.flags.aligned):
-        return None
-    loops = block_loops(text, block)
+    loops = block_loops(text, size)
     return loops if loops.pays(x.size) else None
 
 
-def decoded(elements: Array, scale: Array, fmt: ScaledFormat, tensor_scale: float | None) -> Array | None:
-    """Return the numbers of elements whose blocks lie along the last axis; None as for `encoded`."""
-    loops = _loops(elements, fmt, _SATURATING)
+def decoded(
+    elements: Array, scale: Array, fmt: ScaledFormat, tensor_scale: float | None, axis: int
+) -> Array | None:
+    """Return the numbers of elements by compiled loops; None as for `encoded`."""
+    views = BlockViews(elements.shape, fmt.block, axis)
+    loops = _loops(elements, fmt, _SATURATING, views)
     if loops is None or fmt.carrier != FLOAT64:
         return None
-    out = np.empty(elements.shape, np.float64)
+    (part,), (by,) = views.parts(elements), views.shared(scale)
+    found = np.empty(part.shape, np.float64)
     rows = np.ones((scale.size, loops.text.shared), np.float32)
-    rows[:, 0] = scale.reshape(-1)
-    loops.decode(
-        elements.reshape(-1), rows, out.reshape(-1), 0.0, 1.0 if tensor_scale is None else tensor_scale
-    )
-    return out
+    rows[:, 0] = by.reshape(-1)
+    same = 0.0, 1.0 if tensor_scale is None else tensor_scale
+    loops.decode(np.ascontiguousarray(part).reshape(-1), rows, found.reshape(-1), *same)
+    return _put_back(found, elements.shape, views)
 
 
-def encoded(x: Array, fmt: ScaledFormat, rounding: Rounding) -> tuple[Array, Array, float | None] | None:
-    """Return elements, scales and the tensor scale of an array whose blocks lie along its last axis.
+def encoded(
+    x: Array, fmt: ScaledFormat, rounding: Rounding, axis: int
+) -> tuple[Array, Array, float | None] | None:
+    """Return elements, scales and the tensor scale of an array by compiled loops.
 
-    The result is None if there is no compiled loop for them, or none that pays.
+    The result is None if there is no loop for its blocks, some are not whole, or it does not pay.
     """
-    loops, block = _loops(x, fmt, rounding), fmt.block
+    views = BlockViews(x.shape, fmt.block, axis)
+    loops = _loops(x, fmt, rounding, views)
     text = text_of(fmt, rounding)
-    if loops is None or text is None or not isinstance(block, int):
+    if loops is None or text is None:
         return None
-    blocks, vector = x.size // block, x.reshape(-1)
-    found = np.empty(blocks if fmt.tensor_scale else 0, np.int32)
+    (part,) = views.parts(x)
+    vector = np.require(part, requirements=("C", "A")).reshape(-1)
+    blocks = part.shape[:-1]
+    found = np.empty(math.prod(blocks) if fmt.tensor_scale else 0, np.int32)
     if fmt.tensor_scale is not None:
         loops.measure(vector, found, 1.0, 1.0)
     numbers = shared_by_all(text, found)
-    elements, rows = np.empty(x.shape, np.float32), np.empty((blocks, text.shared), np.float32)
+    elements, rows = np.empty(part.shape, np.float32), np.empty((math.prod(blocks), text.shared), np.float32)
     loops.encode(vector, elements.reshape(-1), rows, *numbers)
-    scale = rows[:, 0].astype(carrier_of(fmt.scale)).reshape(*x.shape[:-1], x.shape[-1] // block)
-    return elements, scale, None if fmt.tensor_scale is None else numbers[1]
+    scale = views.joined([rows[:, 0].astype(carrier_of(fmt.scale)).reshape(blocks)])
+    tensor_scale = None if fmt.tensor_scale is None else numbers[1]
+    return _put_back(elements, x.shape, views), scale, tensor_scale
+
+
+def _put_back(part: Array, shape: tuple[int, ...], views: BlockViews) -> Array:
+    """Return the numbers of an array's only part in the shape of the array."""
+    out = np.empty(shape, part.dtype)
+    (target,) = views.parts(out)
+    target[...] = part
+    views.put([part], out)
+    return out
 
 
 def quotient_element(x: Value, by: Value) -> Value:

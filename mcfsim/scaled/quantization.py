@@ -88,10 +88,9 @@ class Scaled:
         The dtype is `ScaledFormat.carrier`. A NaN scale makes every number of its block NaN, and a scale of
         zero makes it zero. Zeros keep the sign of their element.
         """
-        if self.axis == self.elements.ndim - 1:
-            found = decoded(self.elements, self.scale, self.format, self.tensor_scale)
-            if found is not None:
-                return found
+        found = decoded(self.elements, self.scale, self.format, self.tensor_scale, self.axis)
+        if found is not None:
+            return found
         result = np.empty(self.shape, self.format.carrier)
         tensor_scale = 1.0 if self.tensor_scale is None else self.tensor_scale
 
@@ -188,7 +187,7 @@ def quantize(
     array([ 1.,  3., -6.,  0.])
     """
     fmt, rounding, array, axis = prepared(x, fmt, axis, rounding, rule)
-    if axis == array.ndim - 1 and (found := encoded(array, fmt, rounding)) is not None:
+    if (found := encoded(array, fmt, rounding, axis)) is not None:
         return Scaled(fmt, *found, axis)
     return quantized(array, fmt, axis, rounding, random)
 

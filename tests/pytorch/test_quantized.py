@@ -1,5 +1,7 @@
 """Tensors quantised with the bits of arrays: by views on the CPU, by PyTorch's operations elsewhere."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
@@ -16,13 +18,12 @@ ROUNDINGS = ["nearest_even", "nearest_away", "toward_zero", "to_odd", "stochasti
 
 
 def with_rules():
-    """Yield all formats and rules that go together."""
-    for fmt in SCALED.values():
+    """Yield formats and rules that go together."""
+    for name in sorted(set(SCALED) - {f"int{bits}" for bits in range(2, 8)}):
+        fmt = SCALED[name]
         for rule in ScaleRule:
-            try:
+            with suppress(ValueError):
                 yield fmt.with_rule(rule)
-            except ValueError:
-                continue
 
 
 def named(fmt):
@@ -57,7 +58,7 @@ def test_pytorchs_operations_have_the_bits_of_numpy(fmt, name, assert_same):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ROUNDINGS)
+@pytest.mark.parametrize("name", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize("fmt", [*with_rules()], ids=named)
 def test_a_gpu_has_the_bits_of_numpy(fmt, name, assert_same):
     x, rounding = np.abs(array(fmt)) + 1 if fmt.rule == "max" else array(fmt), policy(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -89,7 +89,9 @@ def both(monkeypatch):
 def test_loops_have_the_bits_of_numpy(name, rule, both):
     fmt = with_rule(name, rule)
     powers, short = fmt.rule in POWERS, holds(np.dtype(np.float32), fmt.scale)
-    for place, (mode, overflow) in enumerate(product(DETERMINISTIC, ("ieee", "saturate"))):
+    # To nearest even by both policies, by each other mode in turn.
+    policies = [("nearest_even", "ieee"), *zip(DETERMINISTIC, cycle(["saturate", "ieee"]), strict=False)]
+    for place, (mode, overflow) in enumerate(policies):
         rounding = mcf.Rounding(mode, overflow=overflow)
         compiled = both(hostile((3, 40 * fmt.block), place, fmt.block), fmt, rounding=rounding)
         near = short and mode in ("nearest_even", "nearest_away")
@@ -117,11 +119,23 @@ def test_shapes(shape, both):
 
 def test_what_no_loop_takes_is_numpys(both):
     x = hostile((4, 64), 1, 32)
-    assert not both(x, "mxfp4", axis=0)
     assert not both(x[:, :50], "mxfp4")
+    assert not both(x[:, :50], "nvfp4_16x16")
+    assert not both(x, "mxfp4", axis=0)
+    assert not both(x, "int8")
     assert not both(x.astype(np.float64), "mxfp4")
-    assert not both(x.T, "mxfp4", axis=0)
     assert not both(x, "nvfp4", rounding="up")
     assert not both(x, "mxfp4", rounding="stochastic", random=mcf.RandomWords(1))
     assert not both(np.abs(np.nan_to_num(x)) + 1, "int4", rule="absmean")
     assert both(x[:, ::2].copy(), "mxfp4")
+
+
+@pytest.mark.parametrize("rule", [None, "torchao", "transformer_engine"])
+def test_blocks_that_lie_elsewhere(rule, both):
+    """Along another axis, in tiles, and in arrays of other layouts."""
+    x = hostile((3, 48, 64), 1, 16)
+    assert both(x, "nvfp4", axis=1, rule=rule)
+    assert both(x, "nvfp4_16x16", rule=rule)
+    assert both(np.asfortranarray(x), "nvfp4_16x16", rule=rule)
+    assert both(x[:, ::-1, ::2], "nvfp4", rule=rule)
+    assert both(x[0].T, "nvfp4", axis=0, rule=rule)

@@ -12,7 +12,7 @@ import numpy as np
 from mcfsim.analysis.preimage import NOTHING, RealInterval, point, preimage
 from mcfsim.backends.factory import arithmetic
 from mcfsim.codec import decode, encode
-from mcfsim.formats import Format
+from mcfsim.formats import Format, Grid
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.optim.state import average
 from mcfsim.optim.torchadamw import addcmul, inner, lerp, let_in
@@ -148,9 +148,12 @@ class Backward(NamedTuple):
 
     def gradients(self, left: RealInterval, gain: Fraction) -> RealInterval:
         """Return the magnitudes of gradients g of the format with ``R(gain g) g`` in an interval."""
+        fmt = self.format
 
         def value(code: int) -> Fraction:
-            return Fraction(float(decode([code], self.format)[0]))
+            if isinstance(fmt, Grid):
+                return code * fmt.quantum
+            return Fraction(float(decode([code], fmt)[0]))
 
         def entering(code: int) -> Fraction:
             g = value(code)
@@ -164,7 +167,7 @@ class Backward(NamedTuple):
             x = entering(code)
             return x > left.high or (not left.with_high and x == left.high)
 
-        last = int(encode([float(self.format.max)], self.format)[0])
-        codes = range(last + 1)  # of the numbers from 0 on, in order
+        last = max(-fmt.low, fmt.high) if isinstance(fmt, Grid) else int(encode([float(fmt.max)], fmt)[0])
+        codes = range(last + 1)  # of the magnitudes from 0 on, in order
         first, end = bisect_left(codes, True, key=reached), bisect_left(codes, True, key=passed)
         return RealInterval(value(first), value(end - 1), True, True) if first < end else NOTHING

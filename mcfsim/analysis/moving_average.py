@@ -27,7 +27,8 @@ class MovingAverage:
     Parameters
     ----------
     format : Format or str
-        Binary floating point with a zero and at least two bits of precision.
+        Any format with a zero, also a posit format or a grid; or an unsigned one without, as
+        ``float8_e8m0fnu``.
     decay : float
         The weight b of the stored number: more than 1/2 and less than 1, so that 1 - b is exact.
     form : AverageForm or str, optional
@@ -42,7 +43,7 @@ class MovingAverage:
     ValueError
         If the decay, the rounding or a name is out of range.
     UnsupportedFormatError
-        If the format is of another kind.
+        If the format has no zero, and is signed, has no NaN, or saturates.
 
     Notes
     -----
@@ -89,6 +90,11 @@ class MovingAverage:
         array
             In the format's carrier. NaN and infinities come out as the operations have them. ``lerp`` is
             made in fractions, element by element, and takes its time.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If the emulator has no exact path to an operation, as to PyTorch's fma in binary64.
         """
         return step(self.form, self.format, self.rounding, stored, target, self.decay)
 
@@ -132,12 +138,13 @@ class MovingAverage:
         ------
         TypeError, ValueError
             If a number is none, or no finite value of the format; or if the format has more than 16 bits of
-            precision, too many to try its numbers one after another.
+            precision (a posit, a grid, or one without zero: 16 bits), too many to try its numbers one after
+            another.
         """
-        if self.format.precision > _MOST_BITS:
+        bits, of = (self.format.precision, " of precision") if self._in_binades else (self.format.bits, "")
+        if bits > _MOST_BITS:
             raise ValueError(
-                f"{self.format} has {self.format.precision} bits of precision: numbers are tried one after "
-                f"another up to {_MOST_BITS}"
+                f"{self.format} has {bits} bits{of}: numbers are tried one after another up to {_MOST_BITS}"
             )
         return _first_still(self, self._value("start", start), self._value("target", target))
 
@@ -182,6 +189,11 @@ class MovingAverage:
         """Return the number that the average should reach."""
         return target**2 if self.form is AverageForm.TORCH_ADDCMUL else target
 
+    @property
+    def _in_binades(self) -> bool:
+        """Whether binades that are surely left can be told by their numbers' ulps."""
+        return type(self.format) is Format and self.format.precision > 1 and self.format.zero
+
     def way(self, start: Fraction, goal: Fraction) -> Iterator[Fraction]:
         """Yield values from a start to the last one before a goal, except in binades that are surely left.
 
@@ -193,6 +205,10 @@ class MovingAverage:
         sure = 4 if self.rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 8
         gain = 1 - Fraction(self.decay)
         while s != goal and (s < goal) == up:
+            if not self._in_binades:
+                yield s
+                s = neighbour(s, fmt, up=up)
+                continue
             outward = s >= 0 if up else s <= 0
             low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
             size = max(2 * low, fmt.smallest_normal) if outward else low

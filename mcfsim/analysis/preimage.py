@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mcfsim.formats import Format
+from mcfsim.codec import decode, encode
+from mcfsim.formats import Format, Grid, Parity, Posit
 from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.real_numbers import round_real
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 #: A rational number, or an infinity.
@@ -66,14 +69,17 @@ def check_preimage(fmt: Any, rounding: Rounding) -> None:
     Raises
     ------
     UnsupportedFormatError
-        If the format is a grid or a posit, has one bit of precision, or has no zero.
+        If the format has no zero, and numbers on both sides of zero round to one value, or to its negative:
+        they are no interval.
     ValueError
         If the rounding is stochastic, or flushes small numbers.
     """
-    if type(fmt) is not Format or fmt.precision < 2 or not fmt.zero:
+    if not isinstance(fmt, Format):
+        raise UnsupportedFormatError(f"{fmt!r} is no format")
+    if not fmt.zero and (fmt.signed or rounding.overflow is Overflow.SATURATE or not fmt.has_nan):
         raise UnsupportedFormatError(
-            f"{fmt}: numbers that round to a value are known of binary floating point with a zero and at "
-            "least two bits of precision"
+            f"{fmt} has no zero: numbers on both sides of zero round to its least values, and zero itself to "
+            "none, so that they are no interval; unsigned formats with NaN have one by overflow 'ieee'"
         )
     if rounding.stochastic:
         raise ValueError("a stochastic rounding has no interval of numbers that round to a value")
@@ -115,7 +121,9 @@ def preimage(values: RealInterval, fmt: Format, rounding: Rounding) -> RealInter
 
 
 def unit(x: Fraction, fmt: Format) -> Fraction:
-    """Return the ulp of a number, with no largest exponent."""
+    """Return the ulp of a number, with no largest exponent; of a grid, the distance of neighbours."""
+    if isinstance(fmt, Grid):
+        return fmt.quantum
     exponent = floor_log2(abs(x)) if x else fmt.emin
     return Fraction(2) ** (max(exponent, fmt.emin) - fmt.precision + 1)
 
@@ -127,37 +135,83 @@ def beside(x: End, fmt: Format, *, up: bool) -> Fraction:
     """
     if isinstance(x, float):
         return fmt.max if x > 0 else fmt.lowest
+    if isinstance(fmt, Posit):
+        near = Fraction(round_real(x, fmt, Rounding()))
+        return neighbour(near, fmt, up=up) if (near < x if up else near > x) else near
     step = unit(x, fmt)
     return step * (math.ceil(x / step) if up else math.floor(x / step))
 
 
 def neighbour(x: Fraction, fmt: Format, *, up: bool) -> Fraction:
-    """Return the next value above (`up`) or below a value, with no largest exponent."""
-    step = unit(x, fmt)
+    """Return the next value above (`up`) or below a value, with no largest exponent.
+
+    Beyond the ends of a posit format it is some number.
+    """
     inward = x > 0 if not up else x < 0
-    if inward and abs(x) == step * 2 ** (fmt.precision - 1) and abs(x) > fmt.smallest_normal:
+    if isinstance(fmt, Posit):
+        magnitude = _of_code(abs(_code(x, fmt) + (-1 if inward else 1)), fmt)
+        return magnitude if up != inward else -magnitude
+    step = unit(x, fmt)
+    ends = not isinstance(fmt, Grid) and abs(x) == step * 2 ** (fmt.precision - 1)  # a binade
+    if inward and ends and abs(x) > fmt.smallest_normal:
         step /= 2  # below a power of two, values are twice as dense
     return x + step if up else x - step
 
 
 def _end(value: Fraction, fmt: Format, rounding: Rounding, *, up: bool) -> tuple[End, bool]:
     """Return how far the numbers that round to a value reach, and whether this end is one of them."""
-    mode, beyond = rounding.mode, neighbour(value, fmt, up=up)
-    outward = abs(beyond) > abs(value)
     if value == (fmt.max if up else fmt.lowest) and _stays(fmt, rounding, up=up):
         return (math.inf if up else -math.inf), False
-    odd = value / unit(value, fmt) % 2 == 1
-    if mode is Mode.NEAREST_EVEN:
-        return (value + beyond) / 2, not odd
-    if mode is Mode.NEAREST_AWAY:
-        return (value + beyond) / 2, not outward
-    back = {Mode.TOWARD_ZERO: outward, Mode.UP: not up, Mode.DOWN: up, Mode.TO_ODD: odd}[mode]
-    return (beyond, False) if back else (value, True)
+    if not fmt.zero and value == fmt.lowest and not up:
+        return Fraction(0), False  # zero itself has no value
+    mode, beyond = rounding.mode, neighbour(value, fmt, up=up)
+    outward = abs(beyond) > abs(value)
+    inner, outer = (value, beyond) if outward else (beyond, value)
+    if isinstance(fmt, Posit) and not inner:
+        return Fraction(0), not value  # nothing but zero becomes zero
+    odd = _is_odd(inner, fmt)
+    if mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY):
+        tie_goes_outward = odd or mode is Mode.NEAREST_AWAY
+        return _middle(inner, outer, fmt), tie_goes_outward != outward
+    directed = {Mode.TOWARD_ZERO: False, Mode.UP: outer > inner, Mode.DOWN: outer < inner}
+    goes_outward = directed.get(mode, not odd)  # or to odd
+    return (beyond, False) if goes_outward != outward else (value, True)
+
+
+def _is_odd(x: Fraction, fmt: Format) -> bool:
+    """Return whether a value is odd, next to one of larger magnitude."""
+    if isinstance(fmt, Posit):
+        return _code(x, fmt) % 2 == 1
+    if x and fmt.precision == 1 and fmt.parity is Parity.CODE and not isinstance(fmt, Grid):
+        return (floor_log2(abs(x)) + fmt.bias) % 2 == 1
+    return x / unit(x, fmt) % 2 == 1
+
+
+def _middle(inner: Fraction, outer: Fraction, fmt: Format) -> Fraction:
+    """Return where nearest roundings change between neighbours; of posits, the posit of one more bit."""
+    if not isinstance(fmt, Posit):
+        return (inner + outer) / 2
+    between = _of_code(2 * _code(inner, fmt) + 1, Posit(fmt.bits + 1, fmt.es))
+    return between if outer > 0 else -between
+
+
+@lru_cache(maxsize=1 << 12)
+def _code(x: Fraction, fmt: Posit) -> int:
+    """Return the code of a posit's magnitude."""
+    return int(encode([float(abs(x))], fmt)[0])
+
+
+@lru_cache(maxsize=1 << 12)
+def _of_code(code: int, fmt: Posit) -> Fraction:
+    """Return the posit of a code that begins with a zero bit; some larger number beyond the last one."""
+    if code >= 1 << (fmt.bits - 1):
+        return 2 * fmt.max
+    return Fraction(float(decode([code], fmt)[0]))
 
 
 def _stays(fmt: Format, rounding: Rounding, *, up: bool) -> bool:
     """Return whether all that lies beyond an end of the format is rounded to that end."""
-    if rounding.overflow is Overflow.SATURATE or not fmt.has_nan:
+    if rounding.overflow is Overflow.SATURATE or not fmt.has_nan or isinstance(fmt, Posit):
         return True
     mode = rounding.mode
     inward = mode in (Mode.TOWARD_ZERO, Mode.TO_ODD) or mode is (Mode.DOWN if up else Mode.UP)

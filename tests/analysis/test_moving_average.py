@@ -10,6 +10,7 @@ import mcfsim as mcf
 from mcfsim.analysis.average_forms import AverageForm
 from mcfsim.analysis.moving_average import MovingAverage
 from mcfsim.analysis.preimage import RealInterval, point, preimage
+from mcfsim.formats import Grid
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.models.forecast import frozen_share, significands
 from mcfsim.oracle import OracleArithmetic, round_fraction
@@ -17,6 +18,7 @@ from mcfsim.rounding import DETERMINISTIC
 
 SINGLE = OracleArithmetic(mcf.get_format("float32"))
 TINY = Fraction(1, 2**200)
+SATURATING = mcf.Rounding("nearest_even", "saturate")
 DECAYS = (0.9, 0.99, 0.999, 0.9999)
 
 
@@ -45,20 +47,40 @@ def values(fmt):
 
 # -- numbers that round to a value ---------------------------------------------------------------------------
 SMALL = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "binary8p4uf", "float4_e2m1fn")
+SMALL += ("float6_e3m2fn", "float6_e2m3fn", "float8_e8m0fnu", "posit6", "posit5es1", "int4", "ternary")
+
+
+def tiny(precision, emax, specials="none", emin=-1, **options):
+    return mcf.Format(precision=precision, emin=emin, emax=emax, specials=specials, **options)
+
+
+#: Of each kind of special numbers, with and without a sign; of one significand bit, by both rules for ties.
+TINIES = [
+    *(tiny(3, 0, x, emin=0) for x in ("ieee", "fn", "fnuz", "nuz", "none")),
+    *(tiny(2, 1, x, signed=False) for x in ("ieee", "fn", "nuz", "none")),
+    *(tiny(1, 2, x, parity=y) for x in ("fn", "nuz", "none") for y in ("significand", "code")),
+    *(tiny(1, 2, x, parity="code", signed=False) for x in ("fn", "nuz", "none")),
+    *(tiny(x, 2, "fn", signed=False, zero=False) for x in (1, 2)),
+    tiny(2, 0, "ieee", emin=0),
+    mcf.get_format("posit4"),
+    mcf.get_format("int3"),
+    Grid(low=0, high=5, fraction_bits=1),
+]
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [*SMALL, *TINIES], ids=str)
+@pytest.mark.sampled(3)
 def test_numbers_round_to_a_value_if_they_are_in_its_interval(name, mode):
     fmt = mcf.get_format(name)
-    for overflow in ("ieee", "saturate"):
+    for overflow in ("ieee", "saturate") if fmt.zero else ("ieee",):
         rounding = mcf.Rounding(mode, overflow)
         for value in map(Fraction, values(fmt)[:: 3 if fmt.bits > 6 else 1]):
             found = preimage(point(value), fmt, rounding)
             ends = [x for x in found[:2] if isinstance(x, Fraction)]
             for x in [value, *(end + by for end in ends for by in (-TINY, Fraction(0), TINY))]:
                 assert found.holds(x) == (round_fraction(x, fmt, rounding) == value), (value, x)
-            for end, far in ((found.low, -(2**40)), (found.high, 2**40)):
+            for end, far in ((found.low, -(2**140)), (found.high, 2**140)):
                 if not isinstance(end, Fraction):
                     assert round_fraction(Fraction(far), fmt, rounding) == value
 
@@ -113,17 +135,54 @@ def test_every_number_of_fp8_is_still_between_its_thresholds(form, name, decay, 
     check(MovingAverage(name, decay, form), values(name)[part::4])
 
 
+def check_all(fmt, mode, form, decay):
+    """Try all pairs of numbers."""
+    for overflow in ("ieee", "saturate") if fmt.zero else ("ieee",):
+        average = MovingAverage(fmt, decay, form, mcf.Rounding(mode, overflow))
+        ar, numbers = OracleArithmetic(fmt, average.rounding), values(fmt)
+        for s in numbers:
+            still = average.still(s)
+            for g in numbers:
+                entering = abs(Fraction(g)) if form == "torch_addcmul" else Fraction(g)
+                assert still.holds(entering) == (judged(form, ar, s, g, decay) == s), (s, g)
+
+
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("decay", [0.75, 0.9375])
 def test_every_pair_of_small_numbers(form, decay):
     """With decays of few bits, so that ends of intervals may be values themselves."""
-    average = MovingAverage("float6_e3m2fn", decay, form)
-    ar, numbers = OracleArithmetic(average.format), values("float6_e3m2fn")
-    for s in numbers:
-        still = average.still(s)
-        for g in numbers:
-            entering = abs(Fraction(g)) if form == "torch_addcmul" else Fraction(g)
-            assert still.holds(entering) == (judged(form, ar, s, g, decay) == s), (s, g)
+    check_all(mcf.get_format("float4_e2m1fn"), "nearest_even", form, decay)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("form", AverageForm)
+@pytest.mark.parametrize("fmt", TINIES, ids=str)
+@pytest.mark.sampled(30)
+def test_every_pair_of_numbers_of_every_kind_of_format(fmt, form, mode):
+    check_all(fmt, mode, form, 0.75)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.parametrize("form", AverageForm)
+@pytest.mark.parametrize("name", ["float4_e2m1fn", "float6_e3m2fn", "float6_e2m3fn", "posit6"])
+@pytest.mark.exhaustive
+def test_every_pair_of_numbers_of_few_bits(name, form, mode):
+    """And real targets around every threshold."""
+    for decay in (0.75, 0.9):
+        check_all(mcf.get_format(name), mode, form, decay)
+        check(MovingAverage(name, decay, form, mode), values(name))
+
+
+@pytest.mark.parametrize("fmt", [x for x in TINIES if x.zero], ids=str)
+def test_no_number_of_any_kind_of_format_is_left_out_on_the_way(fmt):
+    average, numbers = MovingAverage(fmt, 0.875), values(fmt)
+    still = {s: average.still(s) for s in numbers}
+    for start in numbers[::2]:
+        for target in numbers:
+            way = [s for s in numbers if min(start, target) <= s <= max(start, target) and s != target]
+            way = way if start < target else way[::-1]
+            expected = next((s for s in way if still[s].holds(Fraction(target))), None)
+            assert average.stalls_at(start, target) == expected, (start, target)
 
 
 @pytest.mark.parametrize("ends", range(4))
@@ -251,8 +310,8 @@ def _passed(exact, stall, up, average):
         (("bfloat16", 0.9), {"form": "lerps"}, ValueError, "form"),
         (("bfloat16", 0.9), {"rounding": "stochastic"}, ValueError, "stochastic"),
         (("bfloat16", 0.9), {"rounding": mcf.Rounding(underflow="flush_after")}, ValueError, "gradual"),
-        (("posit8", 0.9), {}, UnsupportedFormatError, "posit8"),
-        (("float8_e8m0fnu", 0.9), {}, UnsupportedFormatError, "two bits of precision"),
+        ((tiny(2, 1, zero=False), 0.9), {}, UnsupportedFormatError, "has no zero: numbers on both sides"),
+        (("float8_e8m0fnu", 0.9), {"rounding": SATURATING}, UnsupportedFormatError, "by overflow 'ieee'"),
     ],
 )
 def test_averages_that_are_none(given, options, error, problem):
@@ -269,3 +328,6 @@ def test_numbers_that_are_none():
         average.stalls_at(1.0, 0.3)
     with pytest.raises(ValueError, match="24 bits of precision"):
         MovingAverage("float32", 0.9).stalls_at(0.0, 1.0)
+    assert MovingAverage("posit8", 0.9).stalls_at(0.0, 1.0) is not None
+    with pytest.raises(ValueError, match="posit32 has 32 bits: numbers are tried"):
+        MovingAverage("posit32", 0.9).stalls_at(0.0, 1.0)

@@ -131,7 +131,7 @@ FIRST_ADDRESS = 3
 #: Vectors are read and written 16 bytes at a time where addresses, in bytes, and sizes are multiples of this.
 ALIGNMENT = 16
 
-_IMPORTS = """import triton
+IMPORTS = """import triton
 import triton.language as tl
 """
 
@@ -171,7 +171,7 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         loaded = f"tl.load({value.constant} + i, mask=inside, other=0)"
         return f"{loaded}.to(tl.int32) & {masks[value]}" if value in masks else loaded
 
-    constants, body, made = statements(lowered, lowered.asked, read, _expression, hardware=hardware)
+    constants, body, made = statements(lowered, lowered.asked, read, expression, hardware=hardware)
     by_hardware = functions_source(lowered.line.needed(lowered.asked, hardware=hardware))
     numbers = {kind: [x for x in lowered.numbers if x.type is kind] for kind in (F32, F64)}
     loads = [
@@ -201,13 +201,13 @@ def kernel_source(lowered: Lowered, about: str, *, many: bool = False, hardware:
         place, fixed = _looked_up({name: lowered.dtype(x) for name, x in vectors.items()}), ["ALIGNED"]
     else:
         place, fixed = ["i = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)"], []
-    first = [*_typed(constants), *place, "inside = i < size"]
+    first = [*typed(constants), *place, "inside = i < size"]
     drawn = "".join(_words_source(size) for size in sorted(set(map(word_bits, bits))))
     variable = [] if many else ["start", "size"]
     fixed = [f"{name}: tl.constexpr" for name in ("ELEMENTS", *fixed)]
     decorator = "triton.jit" if many else 'triton.jit(do_not_specialize=["start"])'
     return (
-        f"{module_head(about, _IMPORTS)}{drawn}{by_hardware}"
+        f"{module_head(about, IMPORTS)}{drawn}{by_hardware}"
         f"\n@{decorator}\ndef kernel({', '.join([*pointers, *variable, *fixed])}):\n"
         f"{indented([*first, *loads, *body])}"
     )
@@ -237,15 +237,15 @@ def _words_source(size: int) -> str:
     line, results = recorded(lambda *given: word_element(*given, bits=size), **kinds)
     inputs = {str(value.constant): value for value in line.values if value.verb == "input"}
     lowered = Lowered(line, (), tuple(inputs[name] for name in kinds), (), results, None)
-    constants, body, made = statements(lowered, results, str, _expression)
+    constants, body, made = statements(lowered, results, str, expression)
     return (
         f"\n@triton.jit\ndef words{size}({', '.join(kinds)}):\n"
         f'    """Return a word of Philox4x32-10, of {size} bits."""\n'
-        f"{indented([*_typed(constants), *body, f'return {made[0]}'])}\n"
+        f"{indented([*typed(constants), *body, f'return {made[0]}'])}\n"
     )
 
 
-def _typed(constants: dict[str, Value]) -> list[str]:
+def typed(constants: dict[str, Value]) -> list[str]:
     """Return the definitions of constants as scalars of exactly their types."""
     return [f"{name} = {_full(value)}" for name, value in constants.items()]
 
@@ -259,7 +259,7 @@ def _full(value: Value) -> str:
     return f"tl.full((), {x!r}, {_TYPES[kind]})"
 
 
-def _expression(value: Value, given: list[str]) -> str:
+def expression(value: Value, given: list[str]) -> str:
     """Return a verb as an expression that no compiler replaces by another operation."""
     verb, kind = value.verb, value.type
     if verb in INSTRUCTIONS:

@@ -108,6 +108,19 @@ def matmul(
     [0.0, 1.0, 2.0]
     """
     way = _way(accumulator, unit, out_format, out_rounding, random, promote_every, split_k)
+    return products_of(way, a, b, c, threads)
+
+
+def products_of(
+    way: Accumulation | UnitProducts,
+    a: ArrayLike | Scaled,
+    b: ArrayLike | Scaled,
+    c: ArrayLike | None,
+    threads: int,
+) -> Any:
+    """Return matrix products in a way to sum them; the other arguments are those of `matmul`."""
+    left: Any
+    right: Any
     left = way.operand(a, "a", -1)
     right = way.operand(b, "b", -1 if _is_vector(b) else -2)
     for label, operand in (("a", left), ("b", right)):

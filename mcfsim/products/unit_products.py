@@ -71,10 +71,23 @@ class UnitProducts:
         Products after which a sum is added to a float32 number, and begins again.
     split_k : int
         Parts of the contracted axis.
+    contraction : object, optional
+        Does what a `Contraction` does, elsewhere.
+    tile : tuple of int, optional
+        Rows and columns of the result that are computed at a time.
     """
 
-    def __init__(self, unit: Unit | str, promote_every: int | None, split_k: int) -> None:
+    def __init__(
+        self,
+        unit: Unit | str,
+        promote_every: int | None,
+        split_k: int,
+        contraction: Any = None,
+        tile: tuple[int, int] = (_ROWS, _COLUMNS),
+    ) -> None:
         self.unit = unit = get_unit(unit)
+        self._contraction: Contraction = contraction or _contraction(unit)
+        self._size = tile
         check_int("split_k", split_k, 1)
         self._split, self._promoted = split_k, promote_every
         if promote_every is not None:
@@ -137,7 +150,7 @@ class UnitProducts:
         if self.unit.flush:
             numbers = np.where(np.abs(numbers) < float(fmt.smallest_normal), 0.0, numbers)
         with np.errstate(all="ignore"):
-            numbers = numbers.astype(_contraction(self.unit).carried)
+            numbers = numbers.astype(self._contraction.carried)
         try:
             return np.broadcast_to(numbers, shape)
         except ValueError:
@@ -193,7 +206,7 @@ class UnitProducts:
                 given["scale"] = filled(spread, full, least)
         line, results = operand_line(unit, operand.format)
         found = run(line, results, **given)
-        contraction = _contraction(unit)
+        contraction = self._contraction
         if not groups:
             return np.empty((*outer, 0), contraction.given)
         lengths = [x.shape[-1] // groups for x in (*found, *shares)]
@@ -216,7 +229,7 @@ class UnitProducts:
         left, right = self._packed(a), self._packed(b.turned()).swapaxes(-1, -2)
         if right.ndim == 2 and len(stack):  # one matrix serves the whole stack: stack its rows
             m, left, stack = math.prod(stack) * m, left.reshape(-1, left.shape[-1]), ()
-        contraction = _contraction(self.unit)
+        contraction = self._contraction
         out = np.zeros((math.prod(stack), m, n), contraction.carried)
         if c is not None:
             out[...] = c.reshape(out.shape)
@@ -235,7 +248,7 @@ class UnitProducts:
         def run_tile(tile: tuple[int, int, int]) -> None:
             number, row, column = tile
             index: tuple[Any, ...] = np.unravel_index(number, stack) if stack else ()
-            rows, columns = slice(row, row + _ROWS), slice(column, column + _COLUMNS)
+            rows, columns = slice(row, row + self._size[0]), slice(column, column + self._size[1])
             given = np.ascontiguousarray(lefts[(*index, rows)])
             other = np.ascontiguousarray(rights[(*index, slice(None), columns)])
             own = np.ascontiguousarray(out[number, rows, columns])
@@ -246,7 +259,7 @@ class UnitProducts:
         if m == n == 1 and stack:
             work = [partial(run_dots, start) for start in range(0, len(out), _DOTS)]
         else:
-            tiles = product(range(len(out)), range(0, m, _ROWS), range(0, n, _COLUMNS))
+            tiles = product(range(len(out)), range(0, m, self._size[0]), range(0, n, self._size[1]))
             work = [partial(run_tile, tile) for tile in tiles]
         if threads > 1:
             with ThreadPoolExecutor(threads) as pool:
@@ -264,7 +277,7 @@ class UnitProducts:
         self, left: Array, right: Array, out: Array, groups: int, given: bool, *, paired: bool = False
     ) -> Array:
         """Return one tile of the result, to whose elements in ``out`` the products are added."""
-        contraction = _contraction(self.unit)
+        contraction = self._contraction
         if not self._parted:
             contraction.add(left, right, out, 0, groups, paired=paired)
             return out

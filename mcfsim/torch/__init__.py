@@ -4,6 +4,8 @@
 whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe.
 `quantized` is about operands of products. The rest deals with PyTorch: state dicts, DTensors, captured
 graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
+`matrix_units` multiplies tensors as tensor cores do. The rest deals with PyTorch: state dicts, DTensors,
+captured graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
 from mcfsim.torch.change_recorder import ChangeRecorder, apply_delta, changes
 from mcfsim.torch.emulation import EmulatedModel, emulate, restore
+from mcfsim.torch.matrix_units import matmul
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
 from mcfsim.torch.quantized import quantize
@@ -44,6 +47,7 @@ __all__ = [
     "average",
     "changes",
     "emulate",
+    "matmul",
     "optimizer",
     "quantize",
     "record",

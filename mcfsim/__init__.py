@@ -34,9 +34,9 @@ from mcfsim.scaled import (
     ScaledFormat,
     ScaleRule,
     get_scaled_format,
-    hadamard,
     quantize,
 )
+from mcfsim.scaled.hadamard import hadamard
 from mcfsim.training import metrics
 from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import get_problem

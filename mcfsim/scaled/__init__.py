@@ -9,7 +9,6 @@ and below. Begin with `formats`.
 
 from mcfsim.scaled.delayed_scale import DelayedScale
 from mcfsim.scaled.formats import SCALED, ScaledFormat, get_scaled_format, scaled_table
-from mcfsim.scaled.hadamard import hadamard
 from mcfsim.scaled.quantization import Scaled, quantize
 from mcfsim.scaled.scale_rules import ScaleRule
 
@@ -20,7 +19,6 @@ __all__ = [
     "Scaled",
     "ScaledFormat",
     "get_scaled_format",
-    "hadamard",
     "quantize",
     "scaled_table",
 ]

@@ -22,6 +22,7 @@ from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.power_scales import exponents, power_element
 from mcfsim.scaled.rules import divisors
 from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
+from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 _SATURATING = Rounding(overflow=Overflow.SATURATE)
@@ -154,7 +155,7 @@ def decoded(
     rows = np.ones((scale.size, loops.text.shared), np.float32)
     rows[:, 0] = by.reshape(-1)
     same = 0.0, 1.0 if tensor_scale is None else tensor_scale
-    loops.decode(np.ascontiguousarray(part).reshape(-1), rows, found.reshape(-1), *same)
+    loops.decode(_lying(part).reshape(-1), rows, found.reshape(-1), *same)
     return _put_back(found, elements.shape, views)
 
 
@@ -171,7 +172,7 @@ def encoded(
     if loops is None or text is None:
         return None
     (part,) = views.parts(x)
-    vector = np.require(part, requirements=("C", "A")).reshape(-1)
+    vector = _lying(part).reshape(-1)
     blocks = part.shape[:-1]
     found = np.empty(math.prod(blocks) if fmt.tensor_scale else 0, np.int32)
     if fmt.tensor_scale is not None:
@@ -188,9 +189,26 @@ def _put_back(part: Array, shape: tuple[int, ...], views: BlockViews) -> Array:
     """Return the numbers of an array's only part in the shape of the array."""
     out = np.empty(shape, part.dtype)
     (target,) = views.parts(out)
-    target[...] = part
+    _copy(part, target)
     views.put([part], out)
     return out
+
+
+def _lying(part: Array) -> Array:
+    """Return an array whose blocks lie one after another."""
+    if part.flags.c_contiguous and part.flags.aligned:
+        return part
+    found = np.empty(part.shape, part.dtype)
+    _copy(part, found)
+    return found
+
+
+def _copy(part: Array, target: Array) -> None:
+    """Copy an array into another of its shape, some blocks of each run at a time, which stay in cache."""
+    blocks = part.shape[-2]
+    some = max(1, BLOCK * blocks // max(part.size, 1))
+    for start in range(0, blocks, some):
+        target[..., start : start + some, :] = part[..., start : start + some, :]
 
 
 def quotient_element(x: Value, by: Value) -> Value:

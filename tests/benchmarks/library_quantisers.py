@@ -1,7 +1,8 @@
 """Quantisers beside those of libraries on many blocks, hostile ones among them: what differs, and why.
 
 ``python -m tests.benchmarks.library_quantisers --microxcaling PATH --transformer-engine PATH --deepgemm
-PATH`` takes folders with the sources of programs that are not installed; torchao is imported.
+PATH`` takes folders with the sources of programs that are not installed; torchao is imported. With
+``TRITON_INTERPRET=1`` it also takes ``--quartet PATH --quartet-2 PATH``.
 """
 
 from __future__ import annotations
@@ -76,6 +77,21 @@ def deepgemm(path: str) -> Iterator[tuple[str, int, Compare]]:
         )
 
 
+def quartet(path: str) -> Iterator[tuple[str, int, Compare]]:
+    """Yield comparisons with Quartet's kernel, interpreted."""
+    module = libraries.interpreted(f"{path}/src/models/quantization/quantizers/mxfp4_triton.py")
+    for rule in ("quest", "quartet"):
+        yield f"Quartet mxfp4 {rule}", 32, partial(libraries.quartet, module=module, quest=rule == "quest")
+
+
+def quartet_2(path: str) -> Iterator[tuple[str, int, Compare]]:
+    """Yield the comparison with Quartet II's kernel, interpreted."""
+    parents = ["models", "models.quantization", "models.quantization.quantizers"]
+    stubs = [*parents, "models.quantization.quantizers.nvfp4_triton"]
+    module = libraries.interpreted(f"{path}/src/models/quantization/schemes/quartet_2.py", stubs)
+    yield "Quartet II nvfp4 eden", 16, partial(libraries.quartet_2, module=module)
+
+
 def arrays(name: str, size: int, blocks: int) -> Iterator[np.ndarray[Any, Any]]:
     """Yield arrays with at least so many blocks: hostile ones, rows of any size, some with no numbers."""
     at_once = ROWS * COLUMNS // size
@@ -87,8 +103,8 @@ def arrays(name: str, size: int, blocks: int) -> Iterator[np.ndarray[Any, Any]]:
             low = rng.random((ROWS, 1)) < 0.1
             exponent = np.where(low, rng.integers(-135, -110, (ROWS, 1)), rng.integers(-90, 90, (ROWS, 1)))
             x = (x * np.float32(2.0) ** exponent.astype(np.float32)).astype(np.float32)
-        # Transformer Engine's references have one amax, which no number spoils for all blocks.
-        alone = name.startswith("Transformer Engine nvfp4") or "128x128" in name
+        # Some have one amax, which no number spoils for all blocks; and Quartet's kernels take numbers.
+        alone = name.startswith(("Transformer Engine nvfp4", "Quartet")) or "128x128" in name
         yield with_no_numbers(x, seed) if seed % 8 == 7 and not alone else x
 
 
@@ -96,14 +112,17 @@ def main() -> None:
     """Run the comparisons that the arguments allow, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=10**6, help="blocks of each comparison")
-    for name in ("microxcaling", "transformer-engine", "deepgemm"):
+    for name in ("microxcaling", "transformer-engine", "deepgemm", "quartet", "quartet-2"):
         parser.add_argument(f"--{name}", help="folder with its sources")
     given = parser.parse_args()
-    found: list[tuple[str, int, Compare]] = [] if find_spec("torchao") is None else [*torchao()]
+    quartets = given.quartet or given.quartet_2
+    found: list[tuple[str, int, Compare]] = [] if quartets or find_spec("torchao") is None else [*torchao()]
     for made, path in (
         (microxcaling, given.microxcaling),
         (transformer_engine, given.transformer_engine),
         (deepgemm, given.deepgemm),
+        (quartet, given.quartet),
+        (quartet_2, given.quartet_2),
     ):
         found += [*made(path)] if path else []
     table = Table("comparison", "blocks", "scales differ", "elements differ", "why", "unexplained")

@@ -59,10 +59,10 @@ def no_number(x, size):
     return ~np.isfinite(in_blocks(x, size)).all(-1)
 
 
-def logarithm_off(numbers):
-    """Return where PyTorch's binary32 logarithm, rounded down, is not the exponent of a positive number."""
+def logarithm_off(numbers, log2=lambda x: torch.log2(torch.from_numpy(x)).numpy()):
+    """Return where a binary32 logarithm, rounded down, is not the exponent of a positive number."""
     with np.errstate(all="ignore"):
-        theirs = torch.floor(torch.log2(torch.from_numpy(np.ascontiguousarray(numbers, np.float32)))).numpy()
+        theirs = np.floor(log2(np.ascontiguousarray(numbers, np.float32)))
     exact = np.frexp(numbers.astype(np.float64))[1] - 1
     return (numbers > 0) & np.isfinite(numbers) & (theirs != exact)
 
@@ -236,3 +236,86 @@ def deep_gemm(x, module, tally, tile, power):
     ours = mcf.quantize(x, name, rule="deepseek_power" if power else "deepseek")
     codes = q.view(torch.uint8).numpy()
     by_blocks(x, codes, scale.numpy(), ours, tile, tally)
+
+
+# -- Quartet and Quartet II -------------------------------------------------------------------------------
+def interpreted(path, stubs=()):
+    """Return a module of Triton kernels, run by Triton's interpreter; TRITON_INTERPRET must be 1.
+
+    The interpreter's cast to float8_e4m3fn loses the carry into the exponent: PyTorch's takes its place.
+    """
+    from triton.runtime import interpreter
+
+    plain = interpreter._convert_float
+
+    def cast(data, source, target, mode):
+        if "e4nv" not in str(target):
+            return plain(data, source, target, mode)
+        numbers = torch.from_numpy(np.ascontiguousarray(data).view(np.float32).copy())
+        return numbers.to(torch.float8_e4m3fn).view(torch.uint8).numpy().reshape(np.shape(data))
+
+    interpreter._convert_float = cast
+    for name in stubs:
+        sys.modules.setdefault(name, types.ModuleType(name))
+        vars(sys.modules[name]).setdefault("rtn_1x16s_fp4_kernel_wrapper", None)
+    return loaded(Path(path).stem, path)
+
+
+def quartet(x, module, tally, quest):
+    """MXFP4 by Quartet's kernel, without a rotation, to nearest; numbers and QuEST's mask are compared."""
+    found, mask = torch.empty(x.shape), torch.empty(x.shape, dtype=torch.bool)
+    module.mxfp4_forward_kernel.fn[(x.size // 4096,)](
+        torch.from_numpy(x),
+        torch.eye(32),
+        found,
+        mask,
+        n_elements=x.size,
+        hadamard_dim=32,
+        group_size=32,
+        gaussian_scale=2.92247856 / 6.0 if quest else 0.75,
+        stochastic_round=False,
+        seed=None,
+        quest=quest,
+        BLOCK_SIZE=4096,
+    )
+    ours = mcf.quantize(x, "mxfp4" if quest else "mxfp4_quartet", rule="quest" if quest else None)
+    # Their product of element and scale is rounded to binary32.
+    differ = found.numpy() != ours.dequantize().astype(np.float32)
+    differ |= (mask.numpy() != ours.inside(x)) & quest
+    with np.errstate(all="ignore"):
+        by = ours.scale.astype(np.float32) * np.float32(ours.tensor_scale or 1)
+        quotient = np.abs(in_blocks(x, 32) / by[..., None])
+        exact = in_blocks(x, 32).astype(np.float64)
+        overflows = (exact**2).mean(-1) >= 2.0**123  # a sum of 32 squares
+    reasons = {
+        "ties go toward zero there": np.isin(quotient, np.float32([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])),
+        "scales below 2^-127 there": (ours.scale_codes == 0) & (amax_of(x, 32) > 0),
+        "NaN there, as squares overflow": overflows & quest,
+        "their log2 of amax rounds": logarithm_off(amax_of(x, 32), np.log2) & (not quest),
+    }
+    tally.add(np.zeros(ours.scale.shape, bool), in_blocks(differ, 32), reasons)
+
+
+def quartet_2(x, module, tally):
+    """NVFP4 by Quartet II's MS-EDEN kernel, without a rotation: a block has one of two scales."""
+    found, amax = torch.empty(x.shape), torch.from_numpy(x).abs().max().reshape(1)
+    module.eden_1x16s_fp4_kernel.fn[(x.size // 4096,)](
+        torch.from_numpy(x),
+        torch.eye(128),
+        amax,
+        found,
+        torch.zeros(1),
+        n_elements=x.size,
+        hadamard_dim=128,
+        scale_override=(17 / 16) * 0.93,
+        group_size=16,
+        seed=7,
+        BLOCK_SIZE=4096,
+    )
+    theirs, differ = in_blocks(found.numpy(), 16), True
+    for word in (0, 2**16 - 1):
+        words = np.full((len(x), x.shape[1] // 16), word, np.uint16)
+        ours = mcf.quantize(x, "nvfp4_eden", rounding="nearest_away", random=words)
+        scale = ours.scale.astype(np.float32)[..., None]
+        differ = differ & (in_blocks(ours.elements, 16) * scale * np.float32(ours.tensor_scale) != theirs)
+    tally.add(np.zeros(ours.scale.shape, bool), differ, {})

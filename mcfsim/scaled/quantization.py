@@ -48,11 +48,12 @@ class Scaled:
         they are NaN, or zero if the element format has no NaN.
     scale : array
         Values of the scale format in its carrier. The shape is that of the array, with the number of blocks
-        in place of the length of the axis; it is ``()`` if the whole tensor shares a scale.
+        in place of the length of each axis along which they lie (tiles: the last two); it is ``()`` if the
+        whole tensor shares a scale.
     tensor_scale : float or None
         The scale of the tensor, if the format has one.
     axis : int
-        The axis along which blocks lie.
+        The axis along which blocks lie, unless they are tiles.
     """
 
     format: ScaledFormat

@@ -36,7 +36,7 @@ from mcfsim.scaled import (
     get_scaled_format,
     quantize,
 )
-from mcfsim.scaled.hadamard import hadamard
+from mcfsim.scaled.hadamard_transform import hadamard
 from mcfsim.training import metrics
 from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import get_problem

@@ -1,10 +1,10 @@
 """Recipes of training in low precision: how the three matrix products of a linear layer are computed.
 
-`recipe` says how operands enter a product, as data; `named_recipes` are published; `linear` computes the
+`recipe` says how operands enter a product, as data; `named_recipes` are published; `linear_layer` has the
 three products, on NumPy by `numpy_products`. Imports `products`, `scaled` and below. Begin with `recipe`.
 """
 
-from mcfsim.recipes.linear import linear
+from mcfsim.recipes.linear_layer import linear
 from mcfsim.recipes.named_recipes import RECIPES, get_recipe
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Recipe
 

@@ -14,7 +14,7 @@ from mcfsim.random import RandomWords
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Signs
 from mcfsim.recipes.unit_operands import Entered, by_unit
 from mcfsim.scaled import Scaled, ScaledFormat, ScaleRule, quantize
-from mcfsim.scaled.hadamard import hadamard
+from mcfsim.scaled.hadamard_transform import hadamard
 
 Array = NDArray[Any]
 Single = NDArray[np.float32]

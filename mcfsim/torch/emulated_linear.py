@@ -8,7 +8,7 @@ import torch
 
 from mcfsim.checks import check_processor
 from mcfsim.random import RandomWords
-from mcfsim.recipes.linear import ForwardOperands, LinearLayer
+from mcfsim.recipes.linear_layer import ForwardOperands, LinearLayer
 from mcfsim.recipes.recipe import OperandSource, Recipe
 from mcfsim.recipes.unit_operands import Entered
 from mcfsim.torch.tensor_products import TensorProducts

@@ -8,7 +8,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.formats import FORMATS
 from mcfsim.oracle import round_fraction
-from mcfsim.scaled.hadamard import TE_SIGNS
+from mcfsim.scaled.hadamard_transform import TE_SIGNS
 
 
 def sylvester(size):

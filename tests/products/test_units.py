@@ -87,9 +87,9 @@ def test_elements_are_those_of_the_definition(name, ways, assert_same):
     ways(False)
     unit = get_unit(name)
     for seed, length in enumerate((unit.k, 2 * unit.k + max(1, unit.k // 2))):
-        case = Case(unit, 60, length, seed)
+        case = Case(unit, 30, length, seed)
         made = dot(*case.operands(), unit=name, c=case.c)
-        assert_same(np.float64(made), case.expected(), range(60))
+        assert_same(np.float64(made), case.expected(), range(30))
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -130,7 +130,7 @@ def test_four_bits_take_blocks_of_either_length(name, block):
 
 def test_own_units_are_those_of_the_definition():
     rng = np.random.default_rng(11)
-    for seed in range(12):
+    for seed in range(6):
         fmt = mcf.Format(precision=int(rng.integers(2, 13)), emin=-int(rng.integers(1, 40)), emax=30)
         output = mcf.Format(precision=int(rng.integers(2, 25)), emin=-int(rng.integers(5, 126)), emax=60)
         rounding = rng.choice(["toward_zero", "nearest_even"])
@@ -182,7 +182,7 @@ WRONG = {
 @pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
 def test_a_unit_with_other_data_is_caught(name, wrong):
-    case = Case(get_unit(name), 200, get_unit(name).k, 5)
+    case = Case(get_unit(name), 100, get_unit(name).k, 5)
     assert not case.wrong()
     assert case.wrong(WRONG[wrong](case.unit))
 
@@ -256,10 +256,9 @@ def test_partial_sums_are_added_in_binary32(assert_same):
 
 
 def test_deepseek_promotes_because_thirteen_bits_stop_growing():
-    ones = np.ones(3 << 13)
-    assert dot(ones, ones, unit="hopper_fp8") < len(ones)
+    ones = np.ones(20000)
+    assert dot(ones, ones, unit="hopper_fp8") == 2**14
     assert dot(ones, ones, unit="hopper_fp8", promote_every=128) == len(ones)
-    assert dot(ones, ones, unit="blackwell_fp8") == len(ones)
 
 
 def test_shapes_combine_as_in_numpy(assert_same):

@@ -210,6 +210,17 @@ def specials(fmt):
     return found + [math.inf, -math.inf] * fmt.has_infinity + [math.nan] * fmt.has_nan
 
 
+def decided(unit, formats, a, b, rng):
+    """Write factors of a tie beside 2^12, and of a product at the last bit that is kept there or the next."""
+    a[:], b[:] = 0.0, 1.0
+    last = 12 - unit.fraction_bits - int(rng.integers(0, 2))
+    for place, exponent in zip(rng.permutation(len(a)), (12 - unit.output.precision, last), strict=False):
+        least = [x.emin - x.precision + 1 for x in formats]
+        half = max(exponent // 2, least[0])
+        a[place] = 2.0**half * rng.choice([-1, 1])
+        b[place] = 2.0 ** max(exponent - half, least[1])
+
+
 def hostile(unit, formats, length, rows, rng):
     """Return rows of both operands, and an addend for each, of which most are hard for an aligned sum."""
     a, b, c = np.empty((rows, length)), np.empty((rows, length)), np.empty(rows)
@@ -246,6 +257,11 @@ def hostile(unit, formats, length, rows, rng):
             c[row] = 1.0 + rng.integers(0, 4) * 2.0 ** (1 - added.precision)
             a[row, 0] = 2.0 ** max(-(unit.output.precision // 2), formats[0].emin)
             b[row, 0] = 2.0 ** max(unit.output.precision // 2 - unit.output.precision, formats[1].emin)
+            if (
+                unit.sums.aligns and length > 1
+            ):  # and a number at the last place that the unit keeps, or below
+                decided(unit, formats, a[row], b[row], rng)
+                c[row] *= 2.0**12
         elif kind == 7:  # the same exponent everywhere: products in [1, 4)
             a[row], b[row] = values(formats[0], rng, length, 0), values(formats[1], rng, length, 0)
         elif kind == 8:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from mcfsim.convert import round_to
 from mcfsim.random import RandomWords
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Signs
 from mcfsim.recipes.unit_operands import Entered, by_unit
-from mcfsim.scaled import Scaled, ScaledFormat, ScaleRule, quantize
+from mcfsim.scaled import ScaledFormat, quantize
 from mcfsim.scaled.hadamard_transform import hadamard
 
 Array = NDArray[Any]
@@ -38,9 +37,7 @@ class NumPyProducts:
         if not isinstance(recipe.format, ScaledFormat):
             return Entered(round_to(x, recipe.format, recipe.rounding, random=random))
         found = quantize(x, recipe.format, rounding=recipe.rounding, random=random)
-        with np.errstate(over="ignore"):
-            values = found.dequantize().astype(np.float32, copy=False)
-        return Entered(values, found, _inside(x, found))
+        return Entered(found.in_binary32(), found, found.inside(x) if recipe.clips else None)
 
     def rotate(
         self, x: Array, product: ProductRecipe, words: RandomWords | None, *, back: bool = False
@@ -62,11 +59,3 @@ class NumPyProducts:
 def rounded(found: Single, product: ProductRecipe) -> Single:
     """Return a product rounded to the format of the output."""
     return found if product.output is None else round_to(found, product.output)
-
-
-def _inside(x: Array, found: Scaled) -> Array | None:
-    """Return where elements lie strictly within the range of the format, if the rule clips on purpose."""
-    if found.format.rule is not ScaleRule.QUEST:
-        return None
-    top = np.full_like(found.elements, float(found.format.element.max))
-    return np.abs(x) < replace(found, elements=top).dequantize()

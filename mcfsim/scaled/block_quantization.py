@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from mcfsim.compile.group_loops import BlockLoops, block_loops
 from mcfsim.compile.group_text import GroupText
@@ -151,12 +151,12 @@ def decoded(
     if loops is None or fmt.carrier != FLOAT64:
         return None
     (part,), (by,) = views.parts(elements), views.shared(scale)
-    found = np.empty(part.shape, np.float64)
+    out, found = _place(elements.shape, np.float64, views)
     rows = np.ones((scale.size, loops.text.shared), np.float32)
     rows[:, 0] = by.reshape(-1)
     same = 0.0, 1.0 if tensor_scale is None else tensor_scale
     loops.decode(_lying(part).reshape(-1), rows, found.reshape(-1), *same)
-    return _put_back(found, elements.shape, views)
+    return _put_back(found, out, views)
 
 
 def encoded(
@@ -178,19 +178,28 @@ def encoded(
     if fmt.tensor_scale is not None:
         loops.measure(vector, found, 1.0, 1.0)
     numbers = shared_by_all(text, found)
-    elements, rows = np.empty(part.shape, np.float32), np.empty((math.prod(blocks), text.shared), np.float32)
+    out, elements = _place(x.shape, np.float32, views)
+    rows = np.empty((math.prod(blocks), text.shared), np.float32)
     loops.encode(vector, elements.reshape(-1), rows, *numbers)
     scale = views.joined([rows[:, 0].astype(carrier_of(fmt.scale)).reshape(blocks)])
     tensor_scale = None if fmt.tensor_scale is None else numbers[1]
-    return _put_back(elements, x.shape, views), scale, tensor_scale
+    return _put_back(elements, out, views), scale, tensor_scale
 
 
-def _put_back(part: Array, shape: tuple[int, ...], views: BlockViews) -> Array:
-    """Return the numbers of an array's only part in the shape of the array."""
-    out = np.empty(shape, part.dtype)
-    (target,) = views.parts(out)
-    _copy(part, target)
-    views.put([part], out)
+def _place(shape: tuple[int, ...], dtype: DTypeLike, views: BlockViews) -> tuple[Array, Array]:
+    """Return an array to be filled, and a place for its only part: in it, if its blocks lie in order."""
+    out = np.empty(shape, dtype)
+    (part,) = views.parts(out)
+    inside = part.flags.c_contiguous and np.shares_memory(part, out)
+    return out, part if inside else np.empty(part.shape, dtype)
+
+
+def _put_back(part: Array, out: Array, views: BlockViews) -> Array:
+    """Return an array with the numbers of its only part."""
+    if not np.shares_memory(part, out):
+        (target,) = views.parts(out)
+        _copy(part, target)
+        views.put([part], out)
     return out
 
 

@@ -193,11 +193,12 @@ class ScaledFormat:
     @property
     def values(self) -> Format:
         """A floating-point format that contains all products of elements and scales."""
-        parts = [self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])]
-        precision = max(sum(part.precision for part in parts), 2)
-        largest = math.prod((max(part.max, -part.lowest) for part in parts), start=Fraction(1))
-        emin = sum(map(_low_exponent, parts)) + precision - 1
-        return Format(precision=precision, emin=emin, emax=max(floor_log2(largest), emin))
+        return _products([self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])])
+
+    @property
+    def block_values(self) -> Format:
+        """A floating-point format that contains all products of elements and scales of blocks."""
+        return _products([self.element, self.scale])
 
     @property
     def carrier(self) -> np.dtype[np.floating]:
@@ -209,6 +210,14 @@ class ScaledFormat:
         """Significand bits of the element format at its largest number."""
         quanta = self.element.max / self.element.smallest_subnormal
         return min(self.element.precision, int(quanta).bit_length())
+
+
+def _products(parts: list[Format]) -> Format:
+    """Return a floating-point format that contains all products of numbers of several formats."""
+    precision = max(sum(part.precision for part in parts), 2)
+    largest = math.prod((max(part.max, -part.lowest) for part in parts), start=Fraction(1))
+    emin = sum(map(_low_exponent, parts)) + precision - 1
+    return Format(precision=precision, emin=emin, emax=max(floor_log2(largest), emin))
 
 
 def _kind(given: object) -> str:

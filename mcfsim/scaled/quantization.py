@@ -16,7 +16,7 @@ from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.blocks import for_each_block, get_kernel
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
@@ -105,6 +105,29 @@ class Scaled:
         ):
             for_each_block(on_block, [part, scale], FLOAT64, 1, out=target)
         views.put(targets, result)
+        return result
+
+    def in_binary32(self) -> NDArray[np.float32]:
+        """Return the numbers, each rounded once to float32, to nearest even.
+
+        In most formats elements times scales of blocks are numbers of float32, and products are made there.
+        """
+        fmt, tensor_scale = self.format, np.float32(1 if self.tensor_scale is None else self.tensor_scale)
+        with np.errstate(all="ignore"):
+            scales = self.scale.astype(np.float32)
+            held = np.array_equal(scales, self.scale, equal_nan=True) and self.elements.dtype == np.float32
+            apart = self.tensor_scale in (None, float(tensor_scale)) and holds(FLOAT32, fmt.block_values)
+            if not held or not (apart or self.tensor_scale is None):
+                return self.dequantize().astype(np.float32)
+            views, result = BlockViews(self.shape, fmt.block, self.axis), np.empty(self.shape, np.float32)
+            targets = views.parts(result)
+            for part, scale, target in zip(
+                views.parts(self.elements), views.shared(scales), targets, strict=True
+            ):
+                np.multiply(part, scale, out=target)
+            views.put(targets, result)
+            if self.tensor_scale is not None:
+                result *= tensor_scale
         return result
 
     def inside(self, x: ArrayLike) -> Array:

@@ -21,6 +21,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, get_scaled_format, quantize, scaled_table
 from tests.scaled.definition import by_definition, hard_rows, round_element, special_rows
+from tests.scaled.hostile_blocks import hostile_rows, with_no_numbers
 from tests.shared.layouts import LAYOUTS
 
 EXACT = [rule for rule in ScaleRule if rule.exact and rule is not ScaleRule.QUEST]
@@ -325,3 +326,15 @@ def test_short_dtypes_and_tensors_are_widened_exactly(dtype):
     assert np.array_equal(quantize(tensor, "mxfp8_e4m3").dequantize(), expected)
     with pytest.raises(ValueError, match="requires grad"):
         quantize(torch.ones(32, requires_grad=True), "mxfp8_e4m3")
+
+
+@pytest.mark.parametrize("fmt", [*SCALED, "own"])
+@pytest.mark.parametrize("columns", [96, 101])
+def test_numbers_in_binary32_are_the_exact_ones_rounded_once(fmt, columns, assert_same):
+    chosen = SCALED.get(fmt) or ScaledFormat(  # whose elements times scales of blocks are below binary32
+        "own", element="float16", block=32, scale="bfloat16", rule="absmax", tensor_scale="float16"
+    )
+    x = with_no_numbers(hostile_rows(64, columns, 16, 3), 4)
+    scaled = quantize(x, chosen, random=RandomWords(0) if chosen.rule is ScaleRule.EDEN else None)
+    with np.errstate(all="ignore"):
+        assert_same(scaled.in_binary32(), scaled.dequantize().astype(np.float32))

@@ -171,6 +171,14 @@ def audit(
             rich_help_panel=FILES,
         ),
     ] = None,
+    products: Annotated[
+        Path | None,
+        Place.READ,
+        Option(
+            help="Measurements by mcfsim.torch.watch_products, a CSV file, for the page of --html.",
+            rich_help_panel=FILES,
+        ),
+    ] = None,
     png: Annotated[
         Path | None,
         Place.WRITTEN,
@@ -189,6 +197,7 @@ def audit(
         from mcfsim.models.adapters import adapters_at_start, config_beside, describe
         from mcfsim.models.audit import audit as audited
         from mcfsim.models.plan import forecast_in
+        from mcfsim.models.product_rows import read_rows
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.strategies import strategy as look_up
         from mcfsim.report.audit_figure import audit_figure
@@ -212,6 +221,9 @@ def audit(
         tried = [item.name for item in strategies]
         if fail_if_stops not in (None, *tried):
             raise ValueError(f"--fail-if-stops {fail_if_stops}: tried are {', '.join(tried)}")
+        if products is not None and html is None:
+            raise ValueError("--products is shown on the page of --html")
+        watched = [] if products is None else read_rows(products)
         model = open_weights(weights)
         if rank is None:
             read = _read(model, samples, checkpoint)
@@ -222,7 +234,9 @@ def audit(
             read, adapters = adapters_at_start(shapes, rank, samples, target or ()), None
             model, more = replace(model, left_out={}), [f"; adapters of rank {rank} as they start"]
         found = audited(read, plan, fmt)
-        page = audit_page(str(model.path), at_rates(read, found), model.left_out) if html is not None else ""
+        page = ""
+        if html is not None:
+            page = audit_page(str(model.path), at_rates(read, found), model.left_out, watched)
         _show(model, found, most, *more)
         if rl:
             say("", "Bytes that send what a step changes:")

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.optim.strategies import Strategy
-
 #: How many assignments a hair above the budget the solver may find before the search is given up.
 _CUTS = 100
 #: The largest loss is scaled to this: the solver distinguishes objectives that differ by 1e-6.
@@ -30,7 +28,7 @@ class Choices:
     sizes : tuple of int
         Their numbers of elements.
     candidates : tuple of Strategy
-        The strategies, each with its format filled in.
+        The strategies, each with its format filled in; or other ways, which have a name, too.
     bytes : tuple of tuple of Fraction
         Bytes per parameter of each tensor under each candidate.
     losses : array, shape (tensors, candidates)
@@ -45,7 +43,7 @@ class Choices:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    candidates: tuple[Strategy, ...]
+    candidates: tuple[Any, ...]
     bytes: tuple[tuple[Fraction, ...], ...]
     losses: NDArray[np.float64]
 

@@ -14,10 +14,11 @@ from string import Template
 from typing import Any
 
 from mcfsim.models.audit import EDGES, Audit, Total, audit
+from mcfsim.models.product_rows import ProductRow
 from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.report import terminal
-from mcfsim.report.audits import frozen, mix_offered, update_model
+from mcfsim.report.audits import frozen, mix_offered, product_table, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED
 
 #: Peak learning rates of the page, as multiples of the plan's rate.
@@ -49,7 +50,9 @@ def at_rates(samples: Iterable[TensorSample], found: Audit) -> list[Audit]:
     ]
 
 
-def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]) -> str:
+def audit_page(
+    source: str, audits: Sequence[Audit], left_out: Mapping[str, str], products: Sequence[ProductRow] = ()
+) -> str:
     """Return a complete HTML page: a recommendation, tables, heat maps, and a histogram of each tensor.
 
     The page contains its scripts and styles, and its Content-Security-Policy allows only these: no request
@@ -64,6 +67,8 @@ def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]
         Audits of the same tensors and strategies at different peak rates; see `at_rates`.
     left_out : mapping of str to str
         Tensors that were not audited, and the reasons.
+    products : sequence of ProductRow, optional
+        What `mcfsim.torch.watch_products` measured, for a table of its own.
 
     Raises
     ------
@@ -74,7 +79,7 @@ def audit_page(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]
     palette = "".join(f"--{name}: {colour}; " for name, colour in COLOURS.items())
     style = f":root {{ {palette}}}\n" + (folder / "audit.css").read_text("utf-8")
     script = "".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
-    data = json.dumps(page_data(source, audits, left_out), allow_nan=False, separators=(",", ":"))
+    data = json.dumps(page_data(source, audits, left_out, products), allow_nan=False, separators=(",", ":"))
     return Template((folder / "audit.html").read_text("utf-8")).substitute(
         script_hash=_hash(script),
         style_hash=_hash(style),
@@ -89,7 +94,9 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str]) -> dict[str, Any]:
+def page_data(
+    source: str, audits: Sequence[Audit], left_out: Mapping[str, str], products: Sequence[ProductRow] = ()
+) -> dict[str, Any]:
     """Return the contents of the page as JSON data.
 
     Shares have four decimal places, other numbers four significant digits; NaN, where no update is asked for,
@@ -107,6 +114,7 @@ def page_data(source: str, audits: Sequence[Audit], left_out: Mapping[str, str])
         "low": str(first.low),
         "stopped": first.plan.stopped,
         "left_out": list(left_out.items()),
+        "products": product_table(products),
         "terms": list(terminal.AUDIT.items()),
         "colours": list(ARRIVING),
         "beyond": BEYOND,

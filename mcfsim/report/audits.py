@@ -11,6 +11,7 @@ from mcfsim.models.adapters import CONFIG
 from mcfsim.models.audit import EDGES, Audit, Total
 from mcfsim.models.muon_updates import MuonModel
 from mcfsim.models.plan import Plan, Updates
+from mcfsim.models.product_rows import ProductRow, summary
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding
 from mcfsim.report.tables import Rows
@@ -99,6 +100,34 @@ def kind_table(audit: Audit) -> Rows:
             }
         )
     return rows
+
+
+def product_table(rows: Sequence[ProductRow]) -> Rows:
+    """Return one row of strings per layer, recipe, product and operand, over all steps.
+
+    The largest errors of a recipe come first.
+    """
+    found = summary(rows)
+    order = {name: place for place, name in enumerate(dict.fromkeys(row.recipe for row in found))}
+    worst = sorted(found, key=lambda row: (order[row.recipe], not math.isnan(row.error), -row.error))
+    return [
+        {
+            "layer": row.layer,
+            "recipe": row.recipe,
+            "product": row.product,
+            "operand": row.operand,
+            "error": _fixed(row.error),
+            "operand's": _fixed(row.operand_error),
+            "underflow": _fixed(row.underflow),
+            "clipped": _fixed(row.saturation),
+            "outliers": _fixed(row.outliers),
+        }
+        for row in worst
+    ]
+
+
+def _fixed(number: float) -> str:
+    return "-" if math.isnan(number) else f"{number:.4f}"
 
 
 def adapters_text(adapters: Mapping[str, Any]) -> str:

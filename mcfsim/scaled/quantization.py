@@ -140,6 +140,21 @@ class Scaled:
         ValueError
             If it is of another shape.
         """
+        return self._beside_largest(x, np.less)
+
+    def clipped(self, x: ArrayLike) -> Array:
+        """Return where the quotients of the array that was quantised are larger than the largest element.
+
+        Magnitudes are compared exactly; where the scale is NaN, nothing is clipped.
+
+        Raises
+        ------
+        ValueError
+            If it is of another shape.
+        """
+        return self._beside_largest(x, np.greater)
+
+    def _beside_largest(self, x: ArrayLike, compare: np.ufunc) -> Array:
         array = as_array(x)
         if array.shape != self.shape:
             raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
@@ -148,7 +163,7 @@ class Scaled:
         targets, top = views.parts(result), float(self.format.element.max)
         top *= 1.0 if self.tensor_scale is None else self.tensor_scale
         for part, scale, target in zip(views.parts(array), views.shared(self.scale), targets, strict=True):
-            target[...] = np.abs(part.astype(np.float64)) < scale.astype(np.float64) * top
+            target[...] = compare(np.abs(part.astype(np.float64)), scale.astype(np.float64) * top)
         views.put(targets, result)
         return result
 

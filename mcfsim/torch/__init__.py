@@ -26,6 +26,7 @@ from mcfsim.torch.emulation import EmulatedModel, emulate, restore
 from mcfsim.torch.matrix_units import matmul
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
+from mcfsim.torch.product_watch import ProductWatch, watch_products
 from mcfsim.torch.quantized import quantize
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
 from mcfsim.torch.weight_average import WeightAverage, average
@@ -38,6 +39,7 @@ __all__ = [
     "EmulatedModel",
     "ModelRecorder",
     "OutsideWriteWarning",
+    "ProductWatch",
     "Seen",
     "TorchAdamW",
     "Watch",
@@ -55,6 +57,7 @@ __all__ = [
     "restore",
     "step_in_backward",
     "watch",
+    "watch_products",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -206,7 +207,8 @@ class _Emulated:
             self.calls.add_(1)
         y = product(x.reshape(1, -1, x.shape[-1]), weight[None], call, self.emulated)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        # A view of an operator's output cannot be changed in place, as activations may do.
+        return y.clone() if self.bias is None else y + self.bias.to(y.dtype)
 
 
 class EmulatedLinear(_Emulated, torch.nn.Linear):  # type: ignore[misc]  # PyTorch has no types here
@@ -223,3 +225,16 @@ class EmulatedConv1D(_Emulated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x weight + bias``; the bias is added in the dtype of the result."""
         return self._product(x, self.weight.t())
+
+
+def linear_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield names and modules of linear layers, of Hugging Face's ``Conv1D``, and of both emulated."""
+    for name, module in model.named_modules():
+        if type(module) in (torch.nn.Linear, EmulatedLinear) or is_conv1d(module):
+            yield name, module
+
+
+def is_conv1d(module: torch.nn.Module) -> bool:
+    """Return whether a layer is a linear one whose weight is stored as (inputs, outputs)."""
+    conv = type(module).__name__ == "Conv1D" and getattr(module, "weight", torch.empty(0)).ndim == 2
+    return conv or isinstance(module, EmulatedConv1D)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from mcfsim.products import Unit
 from mcfsim.recipes.named_recipes import get_recipe
 from mcfsim.recipes.recipe import Recipe
-from mcfsim.torch.emulated_linear import EmulatedConv1D, EmulatedLinear, Placed, number_of
+from mcfsim.torch.emulated_linear import EmulatedConv1D, EmulatedLinear, Placed, linear_layers, number_of
 
 #: What `unit` says by default: each product by what the recipe names.
 AS_THE_RECIPE = "recipe"
@@ -132,7 +131,7 @@ def emulate(
         raise ValueError("the model is emulated already; mcfsim.torch.restore(model) gives it back first")
     emulation, heads = EmulatedModel(model, found), _heads(model)
     chosen = []
-    for number, (name, module) in enumerate(_linears(model)):
+    for number, (name, module) in enumerate(linear_layers(model)):
         kept = found.keeps(name, *_block(model, name)) or any(fnmatchcase(name, x) for x in high)
         if kept or (id(module) in heads and not head):
             emulation.high.append(name)
@@ -174,20 +173,13 @@ def _replace(module: torch.nn.Module, number: int) -> None:
     module.__class__ = _CONV1D[kind]
 
 
-def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    for name, module in model.named_modules():
-        conv = type(module).__name__ == "Conv1D" and getattr(module, "weight", torch.empty(0)).ndim == 2
-        if type(module) is torch.nn.Linear or conv:
-            yield name, module
-
-
 def _heads(model: torch.nn.Module) -> set[int]:
     """Return the identities of layers that are heads."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     told: Any = getattr(model, "get_output_embeddings", lambda: None)()
     return {
         id(module)
-        for name, module in _linears(model)
+        for name, module in linear_layers(model)
         if module is told or id(module.weight) in tables or name.rpartition(".")[2] in _HEADS
     }
 

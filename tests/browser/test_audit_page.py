@@ -20,8 +20,9 @@ pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
 from selenium.webdriver import ActionChains, Keys
 
 from mcfsim.models.audit import EDGES, audit
+from mcfsim.models.product_rows import ProductRow
 from mcfsim.report.audit_page import at_rates, audit_page
-from mcfsim.report.audits import mix_offered, update_model
+from mcfsim.report.audits import mix_offered, product_table, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND
 from tests.browser.browser import attributes, cells, click, open_page, sized, texts
 from tests.models.pages import HOSTILE, beyond, plan, some_audits, some_samples
@@ -89,6 +90,18 @@ def test_it_fetches_nothing(page):
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
     sent = [event for event in events if event["method"] == "Network.requestWillBeSent"]
     assert [event["params"]["request"]["url"] for event in sent] == [page.current_url]
+
+
+def test_products_are_shown_if_there_are_some(shown, audits, driver, tmp_path):
+    rows = [
+        ProductRow(1, "<b>a", "mxfp8", "forward", "x", 1, 8, error, 0.1, 0, 0, 0) for error in (0.5, 0.25)
+    ]
+    assert not shown(audits).find_element("id", "products-section").is_displayed()
+    path = tmp_path / "products.html"
+    path.write_text(audit_page("m", audits, {}, rows), "utf-8")
+    open_page(driver, path)
+    assert driver.find_element("id", "products-section").is_displayed()
+    assert cells(driver, "products") == [list(row.values()) for row in product_table(rows)]
 
 
 def test_it_shows_the_worst_first_under_the_cheapest_strategy(page, audits):

@@ -32,6 +32,7 @@ INPUTS = {
     "gradients": {"rec": ["rec/step-00000001.safetensors", "rec/weights.safetensors"]},
     "directory": {"rec": [f"rec/{x}.safetensors" for x in ("step-00000002", "weights", "step-00000009")]},
     "check": {"certificate.json": ["certificate.json"]},
+    "products": {"seen.csv": ["seen.csv"]},
 }
 ALWAYS = {"audit": ["m.safetensors"], "assign": ["m.safetensors"], "replay": ["rec"]}
 ALWAYS |= {"verify": ["sterbenz"], "show": ["two_sum"]}
@@ -121,6 +122,7 @@ def furnished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     raw_safetensors(folder / "states" / "s.safetensors", {**moments, "step": np.ones((), np.float32)})
     (folder / "st.pt").write_bytes(b"a state")
     (folder / "certificate.json").write_text("{}")
+    (folder / "seen.csv").write_text("step,layer\n")
     return recorded(folder / "rec", 2).parent
 
 

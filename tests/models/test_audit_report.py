@@ -19,10 +19,11 @@ from matplotlib.colors import to_rgb
 
 import mcfsim as mcf
 from mcfsim.models.audit import EDGES, audit
+from mcfsim.models.product_rows import ProductRow
 from mcfsim.report import terminal
 from mcfsim.report.audit_figure import MOST, audit_figure
 from mcfsim.report.audit_page import at_rates, audit_page, page_data
-from mcfsim.report.audits import update_model
+from mcfsim.report.audits import product_table, update_model
 from mcfsim.report.plotting import BEYOND, COLOURS, save_one
 from tests.models.pages import BFLOAT16, HOSTILE, beyond, plan, some_audits, some_samples
 
@@ -167,6 +168,16 @@ def test_no_name_is_markup(page, audits):
     assert data_of(audit_page("file \udcff", [half], {}))["tensors"][0]["name"] == "half \ud800"
     scripts = "".join(script.read_text() for script in (PACKAGE / "report" / "page").glob("*.js"))
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b", scripts)
+
+
+def test_products_are_a_table_of_their_own(audits):
+    evil = "</script><script>window.owned = true</script>"
+    rows = [ProductRow(1, evil, "mxfp8", "forward", "x", 1, 8, 0.5, 0.1, 0.25, 0.0, math.nan)]
+    hostile = audit_page("m", audits, {}, rows)
+    assert data_of(hostile)["products"] == product_table(rows)
+    assert product_table(rows)[0]["layer"] == evil
+    assert "owned" not in hostile.replace(data_block(hostile), "")
+    assert data_of(audit_page("m", audits, {}))["products"] == []
 
 
 def test_what_cannot_be_shown_together_is_refused(audits):

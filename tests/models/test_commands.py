@@ -19,6 +19,7 @@ from mcfsim.models.audit import audit
 from mcfsim.models.memory import SHAPES, get_model
 from mcfsim.models.memory import Model as Named
 from mcfsim.models.plan import NoiseModel
+from mcfsim.models.product_rows import ProductRow, write_rows
 from mcfsim.models.replay import RecordedGradients
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
@@ -95,6 +96,8 @@ NO_NUMBERS = ("2.5", "sNaN", "inf", "1e999999999", "1e-999999999")
         ("audit", "--resume", "--resume needs --checkpoint"),
         ("audit", "--resume --checkpoint none.npz", "there is no checkpoint none.npz"),
         ("audit", "--json /nonexistent/x", "no folder"),
+        ("audit", "--products m.safetensors", "--products is shown on the page of --html"),
+        ("audit", "--html x.html --products r/weights.safetensors", "weights.safetensors"),
         ("audit", "--png x.pdf", "a figure's name ends in .svg or .png"),
         ("audit", "--json x.json --html x.html --lr 1e308 --warmup 9", "must be finite"),
         ("assign", "--budget 7", "less than the least, 8"),
@@ -181,12 +184,16 @@ def test_a_checkpoint_is_gone_on_from_with_the_same_files_alone(monkeypatch):
 def test_an_audit_writes_the_page_and_the_picture(monkeypatch):
     monkeypatch.setitem(FIRST, "audit", "m.safetensors --steps 15 --samples 16 --warmup 3 --final 0.01")
     which = " ".join(f"--strategy {name}" for name in pages.STRATEGIES)
-    options = "--lr 1e-3 --weight-decay 0.1 --betas 0.9 0.95 --html x.html --png x.png"
+    rows = [
+        ProductRow(1, "a", "mxfp8", "forward", name, 1, 8, 0.5, 0.1, 0.0, 0.0, 0.0) for name in ("x", "dy")
+    ]
+    write_rows("seen.csv", rows)
+    options = "--lr 1e-3 --weight-decay 0.1 --betas 0.9 0.95 --html x.html --png x.png --products seen.csv"
     text = run("audit", f"{which} {options}").stdout
     assert all(f"saved x.{kind}" in text for kind in ("html", "png")), text
     samples = scan(open_weights(Path("m.safetensors")), 16)
     found = at_rates(samples, audit(samples, pages.plan(), pages.BFLOAT16))
-    assert Path("x.html").read_text() == audit_page("m.safetensors", found, {})
+    assert Path("x.html").read_text() == audit_page("m.safetensors", found, {}, rows)
     assert Path("x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 

@@ -123,6 +123,20 @@ def test_models_are_copied_pickled_and_moved(tmp_path):
     assert net.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_activations_may_work_in_place(bias):
+    nets = [
+        torch.nn.Sequential(torch.nn.Linear(32, 8, bias=bias), torch.nn.ReLU(inplace=place))
+        for place in (False, True)
+    ]
+    nets[1].load_state_dict(nets[0].state_dict())
+    x = torch.randn(2, 3, 32)
+    for net in nets:
+        mt.emulate(net, "mxfp8")
+        net(x).square().sum().backward()
+    assert torch.equal(nets[0][0].weight.grad, nets[1][0].weight.grad)
+
+
 # -- random words -------------------------------------------------------------------------------------------
 def gradient(net, x):
     net.zero_grad()

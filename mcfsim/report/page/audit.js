@@ -55,6 +55,7 @@ function start() {
   makeChoices("strategies", "strategy", data.strategies.map(({ name }) => name));
   makeChoices("rates", "run", data.runs.map(({ peak }) => String(peak)));
   makeHeadings();
+  fillProducts();
   watchRows();
   drawScale();
   choose({ run: chosen.run });

@@ -115,3 +115,21 @@ function fillTotals() {
     element("tbody", {}, ...rows),
   );
 }
+
+/** Fill the table of products of linear layers, if there are some. */
+function fillProducts() {
+  part("products-section").hidden = data.products.length === 0;
+  if (data.products.length === 0) return;
+  const names = Object.keys(data.products[0]);
+  const text = new Set(["layer", "recipe", "product", "operand"]);
+  const kind = (name) => (text.has(name) ? { class: name === "layer" ? "text name" : "text" } : {});
+  const rows = data.products.map((row) => {
+    const cells = names.map((name) => element("td", kind(name), ...(name === "layer" ? breakable(row[name]) : [row[name]])));
+    return element("tr", {}, ...cells);
+  });
+  const headings = names.map((name) => element("th", { scope: "col", ...kind(name) }, name));
+  part("products").replaceChildren(
+    element("thead", {}, element("tr", {}, ...headings)),
+    element("tbody", {}, ...rows),
+  );
+}

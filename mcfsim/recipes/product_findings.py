@@ -1,0 +1,258 @@
+"""What a recipe does to the products of a linear layer: errors, underflow, clipping, outliers of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcfsim.checks import check_processor
+from mcfsim.formats import Format
+from mcfsim.random import RandomWords
+from mcfsim.recipes.linear_layer import LinearLayer
+from mcfsim.recipes.named_recipes import get_recipe
+from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.recipe import OperandRecipe, Recipe
+from mcfsim.recipes.unit_operands import Entered
+from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.block_views import BlockViews
+
+Array = NDArray[Any]
+
+#: The operands of the three products, left and right.
+OPERANDS = {"forward": ("x", "weight"), "dgrad": ("dy", "weight"), "wgrad": ("dy", "x")}
+#: A block's largest magnitude is an outlier from this many times the second largest on.
+OUTLIER = 4
+
+
+@dataclass(frozen=True)
+class OperandFinding:
+    """What a recipe did to a product, and to one of its operands: sums, which add up over calls.
+
+    Parameters
+    ----------
+    product_error, product_size : float
+        Sums of squares, in binary64: of the recipe's product less the product of what was given, and of the
+        latter. NaN or infinite if a number of theirs is.
+    error, size : float
+        The same of the operand: of the numbers that entered the product less those that came, and of these.
+    nonzero : int
+        Finite numbers that came and are not zero.
+    underflowed : int
+        How many of these entered as zero.
+    saturated : int
+        How many of these were larger than the largest number of their block: the largest element times the
+        scales.
+    blocks : int
+        Blocks that share a scale, have at least two numbers and a nonzero one, and are finite. None if the
+        operand's format has no scales.
+    outliers : int
+        How many of these have a largest magnitude of at least `OUTLIER` times the second largest, which may
+        be zero: one number alone sets the scale.
+
+    Notes
+    -----
+    An operand comes as the recipe has it: rotated where that rotates, and as the forward product took it
+    where that says so.
+    """
+
+    product_error: float = 0.0
+    product_size: float = 0.0
+    error: float = 0.0
+    size: float = 0.0
+    nonzero: int = 0
+    underflowed: int = 0
+    saturated: int = 0
+    blocks: int = 0
+    outliers: int = 0
+
+    @classmethod
+    def joined(cls, parts: Iterable[OperandFinding]) -> OperandFinding:
+        """Return the sums of several."""
+        found = list(parts)
+        return cls(*(sum(getattr(x, item.name) for x in found) for item in fields(cls)))
+
+    @property
+    def relative_error(self) -> float:
+        """The relative error of the product in the Frobenius norm."""
+        return _ratio(self.product_error, self.product_size)
+
+    @property
+    def operand_error(self) -> float:
+        """The relative error of the operand in the Frobenius norm."""
+        return _ratio(self.error, self.size)
+
+    @property
+    def underflow(self) -> float:
+        """The share of nonzero numbers that become zero; NaN if there are none."""
+        return self.underflowed / self.nonzero if self.nonzero else math.nan
+
+    @property
+    def saturation(self) -> float:
+        """The share of nonzero numbers that are clipped; NaN if there are none."""
+        return self.saturated / self.nonzero if self.nonzero else math.nan
+
+    @property
+    def outlier_blocks(self) -> float:
+        """The share of blocks whose scale one outlier sets; NaN if there are none."""
+        return self.outliers / self.blocks if self.blocks else math.nan
+
+
+def audit_products(
+    recipe: Recipe | str,
+    x: Any,
+    weight: Any,
+    dy: Any = None,
+    words: RandomWords | None = None,
+    products: Sequence[str] = tuple(OPERANDS),
+) -> dict[tuple[str, str], OperandFinding]:
+    """Compute the products of a linear layer by a recipe, and compare them with those of what is given.
+
+    Parameters
+    ----------
+    recipe : Recipe or str
+        The recipe, or a name of `RECIPES`.
+    x : array of float32, shape (tokens, inputs)
+    weight : array of float32, shape (outputs, inputs)
+    dy : array of float32, shape (tokens, outputs), optional
+        The gradient of the output. None: the forward product alone.
+    words : RandomWords, optional
+        Random words of this layer at this step, which stochastic recipes need.
+    products : sequence of {"forward", "dgrad", "wgrad"}, optional
+        Which products.
+
+    Returns
+    -------
+    dict
+        An `OperandFinding` for each pair of a product and its operand ``"x"``, ``"weight"`` or ``"dy"``.
+
+    Raises
+    ------
+    TypeError
+        If an operand is no array of real numbers.
+    ValueError
+        If a name is unknown, shapes do not match, or random words are missing.
+
+    Notes
+    -----
+    The product that is compared with is made in binary64 of the numbers given in binary32, whose own products
+    binary64 holds; its error is that of some 2^-53 for each sum, beside 2^-9 for results in bfloat16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, weight = np.ones((2, 32), np.float32), np.full((3, 32), 0.3, np.float32)
+    >>> found = audit_products("mxfp8", x, weight)
+    >>> round(found["forward", "weight"].operand_error, 4), found["forward", "x"].operand_error
+    (0.0417, 0.0)
+    """
+    check_processor()
+    odd = [name for name in products if name not in OPERANDS]
+    if odd:
+        raise ValueError(f"unknown product {odd[0]!r}; known: {', '.join(OPERANDS)}")
+    made = _Observed()
+    left, right = made.matrix(x, "x"), made.matrix(weight, "weight")
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(f"x of {left.shape} and weight of {right.shape} do not share the number of inputs")
+    given = None if dy is None else made.matrix(dy, "dy")
+    if given is not None and given.shape != (len(left), len(right)):
+        raise ValueError(f"dy of shape {given.shape} must be {(len(left), len(right))}, that of the output")
+    layer = LinearLayer(get_recipe(recipe), made, words)
+    y, taken = layer.forward(left, right)
+    found: dict[tuple[str, str], OperandFinding] = {}
+    if "forward" in products:
+        found |= _findings("forward", y, (left, right.T), made.seen)
+    if given is not None:
+        for name, one, other, factors in (
+            ("dgrad", layer.dgrad, right, (given, right)),
+            ("wgrad", layer.wgrad, left, (given.T, left)),
+        ):
+            if name in products:
+                made.seen.clear()
+                found |= _findings(name, one(given, other, taken), factors, made.seen)
+    return found
+
+
+class _Observed(NumPyProducts):
+    """Products that keep how operands entered them: as they came, by which recipe, and as what."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Array, OperandRecipe, Entered]] = []
+
+    def enter(self, x: Array, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
+        """Quantise a matrix whose contracted axis is the last."""
+        found = super().enter(x, recipe, words)
+        self.seen.append((x, recipe, found))
+        return found
+
+
+def _findings(
+    name: str,
+    product: Array,
+    factors: tuple[Array, Array],
+    seen: Sequence[tuple[Array, OperandRecipe, Entered]],
+) -> dict[tuple[str, str], OperandFinding]:
+    """Return the findings of both operands of a product."""
+    with np.errstate(all="ignore"):
+        exact = factors[0].astype(np.float64) @ factors[1].astype(np.float64)
+        both = _square(product - exact), _square(exact)
+        return {
+            (name, operand): _finding(both, item) for operand, item in zip(OPERANDS[name], seen, strict=True)
+        }
+
+
+def _finding(squares: tuple[float, float], seen: tuple[Array, OperandRecipe, Entered]) -> OperandFinding:
+    """Return what became of a product, and of an operand as it was seen to enter it."""
+    x, recipe, found = seen
+    values, size = np.asarray(found.values), np.abs(x)
+    nonzero = (size > 0) & (size < np.inf)
+    clipped = nonzero & _clipped(x, recipe.format, found)
+    blocks, outliers = _outliers(size, recipe.format)
+    return OperandFinding(
+        *squares,
+        error=_square(values - x.astype(np.float64)),
+        size=_square(x.astype(np.float64)),
+        nonzero=int(nonzero.sum()),
+        underflowed=int((nonzero & (values == 0)).sum()),
+        saturated=int(clipped.sum()),
+        blocks=blocks,
+        outliers=outliers,
+    )
+
+
+def _clipped(x: Array, fmt: ScaledFormat | Format | None, found: Entered) -> Array:
+    """Return where numbers are larger than the largest of their block, or of the format."""
+    if found.scaled is not None:
+        return found.scaled.clipped(x)
+    largest = math.inf if fmt is None or isinstance(fmt, ScaledFormat) else float(fmt.max)
+    return np.asarray(np.abs(x) > largest)
+
+
+def _outliers(size: Array, fmt: Any) -> tuple[int, int]:
+    """Return how many blocks of magnitudes are looked at, and the scales of how many one outlier sets."""
+    if not isinstance(fmt, ScaledFormat):
+        return 0, 0
+    blocks = outliers = 0
+    for part in BlockViews(size.shape, fmt.block, size.ndim - 1).parts(np.ascontiguousarray(size)):
+        if part.shape[-1] < 2 or not part.size:
+            continue
+        second, largest = np.moveaxis(np.partition(part, (-2, -1), axis=-1)[..., -2:], -1, 0)
+        looked = (largest > 0) & (largest < np.inf)
+        blocks += int(looked.sum())
+        outliers += int((looked & (largest >= OUTLIER * second.astype(np.float64))).sum())
+    return blocks, outliers
+
+
+def _square(x: Array) -> float:
+    return float(np.vdot(x, x))
+
+
+def _ratio(error: float, size: float) -> float:
+    """Return the root of a ratio of sums of squares; no error is 0, whatever it is of."""
+    if error == 0 or math.isnan(error):
+        return error
+    return math.sqrt(error / size) if size else math.inf

@@ -60,6 +60,10 @@ class LinearLayer:
         taken = self._entered("forward", x, weight)
         return self.products.multiply(*taken, self.recipe.forward), taken
 
+    def weight(self, weight: Any) -> Entered:
+        """Return weights as they enter the forward product."""
+        return self._operand("forward", 1, weight)
+
     def dgrad(self, dy: Any, weight: Any, taken: ForwardOperands) -> Any:
         """Return the gradient of the activations."""
         return self._gradient("dgrad", dy, weight, taken.right, taken.left)
@@ -80,18 +84,20 @@ class LinearLayer:
             found = found * wanted.inside
         if not own.hadamard:
             return found
-        back = self.products.rotate(found, own, self._drawn("forward"), back=True)
+        back = self.products.rotate(found, own, self.signs("forward"), back=True)
         return back[:, : other.shape[1]]
 
     def _entered(self, name: str, left: Any, right: Any) -> ForwardOperands:
-        product, operands = self.recipe.products[name], []
-        for place, (x, recipe) in enumerate(((left, product.left), (right, product.right))):
-            if product.hadamard:
-                x = self.products.rotate(x, product, self._drawn(name))
-            operands.append(self.products.enter(x, recipe, self._of(_PLACES[name] + place)))
-        return ForwardOperands(*operands)
+        return ForwardOperands(self._operand(name, 0, left), self._operand(name, 1, right))
 
-    def _drawn(self, name: str) -> RandomWords | None:
+    def _operand(self, name: str, place: int, x: Any) -> Entered:
+        """Return the left or right operand of a product as it enters."""
+        product = self.recipe.products[name]
+        if product.hadamard:
+            x = self.products.rotate(x, product, self.signs(name))
+        return self.products.enter(x, (product.left, product.right)[place], self._of(_PLACES[name] + place))
+
+    def signs(self, name: str) -> RandomWords | None:
         """Return the words of a product's signs, which both operands share."""
         return self._of(_SIGNS + _PLACES[name] // 2)
 

@@ -48,7 +48,8 @@ def number_of(placed: Placed) -> int:
     return _NUMBERS[placed]
 
 
-def _layer(number: int, call: torch.Tensor, place: int) -> LinearLayer:
+def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
+    """Return what computes a product: the one of a stack at this place, in this call."""
     recipe, layer, seed = _PLACED[number]
     words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
     return LinearLayer(recipe, TensorProducts(), words)
@@ -72,7 +73,7 @@ def _forward(
     kept: list[list[torch.Tensor]] = [[], [], [], []]
     found = []
     for place, (rows, columns) in enumerate(zip(x.float(), weight.float(), strict=True)):
-        y, taken = _layer(number, call, place).forward(rows, columns)
+        y, taken = layer_of(number, call, place).forward(rows, columns)
         found.append(y.to(dtype))
         for target, part in zip(kept, _parts(taken, _sizes(x, weight, number)), strict=True):
             target.append(part)
@@ -129,7 +130,7 @@ def _backward(
     found: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
     for place, rows in enumerate(dy.float()):
         taken = ForwardOperands(*(_entered(kept[side][place], kept[2 + side][place]) for side in range(2)))
-        layer = _layer(number, call, place)
+        layer = layer_of(number, call, place)
         if wanted_x:
             found[0].append(layer.dgrad(rows, weight[place].float(), taken).to(x.dtype))
         if wanted_weight:

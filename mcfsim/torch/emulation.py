@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,13 +13,24 @@ import torch
 from mcfsim.products import Unit
 from mcfsim.recipes.named_recipes import get_recipe
 from mcfsim.recipes.recipe import Recipe
+from mcfsim.torch.emulated_attention import (
+    attention_calls,
+    attention_left,
+    emulate_attention,
+    restore_attention,
+)
 from mcfsim.torch.emulated_linear import EmulatedConv1D, EmulatedLinear, Placed, linear_layers, number_of
+from mcfsim.torch.emulated_table import EmulatedEmbedding, why_left
 
 #: What `unit` says by default: each product by what the recipe names.
 AS_THE_RECIPE = "recipe"
 #: Last parts of names of heads that no module tells of.
 _HEADS = frozenset({"lm_head", "head", "classifier", "score", "output_projection", "embed_out"})
 _CONV1D: dict[type, type] = {}
+_OF = {torch.nn.Linear: EmulatedLinear, torch.nn.Embedding: EmulatedEmbedding}
+_EMULATED = (EmulatedLinear, EmulatedConv1D, EmulatedEmbedding)
+#: The name of attention in what is saved.
+_ATTENTION = "scaled_dot_product_attention"
 
 
 @dataclass
@@ -33,12 +45,21 @@ class EmulatedModel:
         The names of the layers that are emulated.
     high : list of str
         The names of linear layers that stay as they are, by the recipe or by choice.
+    embeddings : list of str
+        The names of tables whose rows are quantised.
+    attention : bool
+        Whether products of attention are emulated.
+    left : dict of str by str
+        What else has products, by name, and why it is not emulated: its products are computed as before.
     """
 
     model: torch.nn.Module = field(repr=False)
     recipe: Recipe
     emulated: list[str] = field(default_factory=list)
     high: list[str] = field(default_factory=list)
+    embeddings: list[str] = field(default_factory=list)
+    attention: bool = False
+    left: dict[str, str] = field(default_factory=dict)
 
     def restore(self) -> torch.nn.Module:
         """Give the model back as it was, with the weights that it has now."""
@@ -46,7 +67,7 @@ class EmulatedModel:
 
     def state_dict(self) -> dict[str, int]:
         """Return how often each layer was called in training, from which its random words follow."""
-        return {name: int(self.model.get_submodule(name).calls) for name in self.emulated}
+        return {name: int(calls) for name, calls in self._calls().items()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on with the random words of a saved emulation of the same model.
@@ -56,11 +77,17 @@ class EmulatedModel:
         ValueError
             If the names of the layers differ.
         """
-        if set(state) != set(self.emulated):
-            odd = sorted(set(state) ^ set(self.emulated))
+        own = self._calls()
+        if set(state) != set(own):
+            odd = sorted(set(state) ^ set(own))
             raise ValueError(f"the state is of another emulation: {odd[0]!r} is in one of them alone")
         for name, calls in state.items():
-            self.model.get_submodule(name).calls.fill_(calls)
+            own[name].fill_(calls)
+
+    def _calls(self) -> dict[str, torch.Tensor]:
+        found = {name: self.model.get_submodule(name).calls for name in self.emulated + self.embeddings}
+        of_attention = attention_calls(self.model)
+        return found if of_attention is None else found | {_ATTENTION: of_attention}
 
 
 def emulate(
@@ -70,6 +97,8 @@ def emulate(
     unit: Unit | str | None = AS_THE_RECIPE,
     head: bool = False,
     high: tuple[str, ...] | list[str] = (),
+    embeddings: bool = False,
+    attention: bool = False,
     seed: int = 0,
 ) -> EmulatedModel:
     """Replace the linear layers of a model by layers whose three products follow a recipe, in place.
@@ -90,6 +119,12 @@ def emulate(
         ``classifier``, ``score``).
     high : sequence of str, optional
         Names, or patterns as of `fnmatch`, of further layers that stay as they are.
+    embeddings : bool, optional
+        Whether rows are looked up from tables quantised as weights of the forward product are, each table as
+        a whole. Their gradients are those of the rows, straight through. Tables that match `high` stay.
+    attention : bool, optional
+        Whether the products ``Q K'`` and ``P V`` of `torch.nn.functional.scaled_dot_product_attention`, with
+        the gradients of both operands, follow the recipe in all calls of the model, in all blocks.
     seed : int, optional
         The seed of the random words of stochastic recipes.
 
@@ -103,13 +138,19 @@ def emulate(
     TypeError
         If `model` is no module.
     ValueError
-        If the model is emulated already, a name is unknown, or no layer is emulated.
+        If the model is emulated already, a name is unknown, no layer is emulated, or attention is computed
+        otherwise than by this function, as far as the model says so.
 
     Notes
     -----
     Results come in the dtype of autocast if it is on, else in that of the activations: values of the
     recipe's output format, rounded to that dtype. Biases are added in it. Gradients have the dtypes of what
     they belong to. Operators are known to `torch.compile`, which keeps its graphs whole.
+
+    Attention is found while the model's own call runs, by a mode that its hooks enter and leave: not in calls
+    of its parts alone, and not in what is computed anew in the backward pass. `torch.compile` traces the mode
+    into its graph. Scaling, masks and softmax are PyTorch's, in binary32. `torch.nn.MultiheadAttention` and
+    other modules with weights of their own are not emulated: `EmulatedModel.left` tells of them.
 
     Random words are those of (seed, layer, call): a layer's calls are counted in training. So a run repeats
     bit for bit on a machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`.
@@ -127,7 +168,7 @@ def emulate(
     found = get_recipe(recipe)
     if unit != AS_THE_RECIPE:
         found = found.with_unit(unit)
-    if any(isinstance(module, EmulatedLinear | EmulatedConv1D) for module in model.modules()):
+    if any(isinstance(x, _EMULATED) or attention_calls(x) is not None for x in model.modules()):
         raise ValueError("the model is emulated already; mcfsim.torch.restore(model) gives it back first")
     emulation, heads = EmulatedModel(model, found), _heads(model)
     chosen = []
@@ -138,20 +179,38 @@ def emulate(
         else:
             emulation.emulated.append(name)
             chosen.append((number, module))
-    if not chosen:
+    # Their random words are others than those of the layers, whatever is emulated.
+    first = len(chosen) + len(emulation.high)
+    for number, (name, table) in enumerate(_tables(model) if embeddings else (), start=first + 2):
+        if any(fnmatchcase(name, x) for x in high):
+            continue
+        if (why := why_left(table)) is not None:
+            emulation.left[name] = why
+        else:
+            emulation.embeddings.append(name)
+            chosen.append((number, table))
+    if attention and (why := attention_left(model)) is not None:
+        raise ValueError(f"attention cannot be emulated: {why}")
+    emulation.attention = attention
+    emulation.left |= _left(model)
+    if not chosen and not attention:
         raise ValueError(
             f"no layer is emulated: {len(emulation.high)} linear layers stay in high precision"
             + (f", {emulation.high[0]!r} first" if emulation.high else "")
         )
     for number, module in chosen:
         _replace(module, number_of(Placed(found, number, seed)))
+    if attention:
+        one, other = (number_of(Placed(found, first + place, seed)) for place in range(2))
+        emulate_attention(model, (one, other))
     return emulation
 
 
 def restore(model: torch.nn.Module) -> torch.nn.Module:
     """Give a model back as it was before `emulate`, with the weights that it has now; return it."""
     for module in model.modules():
-        if isinstance(module, EmulatedLinear | EmulatedConv1D):
+        restore_attention(module)
+        if isinstance(module, _EMULATED):
             module.__class__ = module.replaced
             for name in ("replaced", "emulated"):
                 del module.__dict__[name]
@@ -165,8 +224,8 @@ def _replace(module: torch.nn.Module, number: int) -> None:
     kind = type(module)
     module.__dict__["replaced"], module.__dict__["emulated"] = kind, number
     module.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
-    if kind is torch.nn.Linear:
-        module.__class__ = EmulatedLinear
+    if kind in _OF:
+        module.__class__ = _OF[kind]
         return
     if kind not in _CONV1D:
         _CONV1D[kind] = type("EmulatedConv1D", (EmulatedConv1D, kind), {})
@@ -182,6 +241,25 @@ def _heads(model: torch.nn.Module) -> set[int]:
         for name, module in linear_layers(model)
         if module is told or id(module.weight) in tables or name.rpartition(".")[2] in _HEADS
     }
+
+
+def _tables(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Embedding]]:
+    return ((name, x) for name, x in model.named_modules() if isinstance(x, torch.nn.Embedding))
+
+
+def _left(model: torch.nn.Module) -> dict[str, str]:
+    """Return modules that have weights of two dimensions or more and are not emulated, and why."""
+    found, known = {}, {id(module) for _, module in linear_layers(model)}
+    within = [module for module in model.modules() if isinstance(module, torch.nn.MultiheadAttention)]
+    # The layer that holds the weights of its output projection is never called.
+    known |= {id(module.out_proj) for module in within}
+    for name, module in model.named_modules():
+        own = any(p.ndim > 1 for p in module.parameters(recurse=False))
+        if isinstance(module, torch.nn.MultiheadAttention):
+            found[name] = "MultiheadAttention hands its weights to a function, and calls no linear layer"
+        elif own and id(module) not in known and not isinstance(module, torch.nn.Embedding):
+            found[name] = f"{type(module).__name__} has weights of its own, and is not exactly a Linear"
+    return found
 
 
 def _block(model: torch.nn.Module, name: str) -> tuple[int | None, int]:

@@ -1,0 +1,135 @@
+"""Attention whose two products follow a recipe, wherever a model asks PyTorch for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from mcfsim.torch.emulated_linear import product
+
+#: What a model that has emulated attention has beside its own.
+_CALLS = "attention_calls"
+_NUMBERS = "emulated_attention"
+_MODES = "attention_modes"
+
+
+class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no types here
+    """While it is on, `scaled_dot_product_attention` is computed by a recipe."""
+
+    def __init__(self, numbers: tuple[int, int], calls: torch.Tensor) -> None:
+        super().__init__()
+        self.numbers, self.calls = numbers, calls
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of PyTorch's, or what stands for it."""
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        call = self.calls.clone()
+        if torch.is_grad_enabled():
+            self.calls.add_(1)
+        return attend(self.numbers, call, *args, **(kwargs or {}))
+
+
+def attend(
+    numbers: tuple[int, int],
+    call: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Return attention whose products ``Q K'`` and ``P V`` are by what has these numbers.
+
+    The arguments are those of `torch.nn.functional.scaled_dot_product_attention`. Scores, as the product
+    gives them, are scaled, masked and exponentiated in binary32; the weights P come in the dtype of the
+    products. A row that is masked as a whole gives zeros.
+
+    Raises
+    ------
+    ValueError
+        If there is a mask beside `is_causal`, or heads of keys do not divide those of queries.
+    """
+    if is_causal and attn_mask is not None:
+        raise ValueError("scaled_dot_product_attention takes attn_mask or is_causal=True, not both")
+    if enable_gqa:
+        key, value = _grouped(query, key), _grouped(query, value)
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+    q, k, v = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (query, key, value))
+    made = product(q, k, call, numbers[0])
+    by = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = made.float().reshape(*batch, *made.shape[-2:]) * by
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        masked = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if masked else scores + attn_mask.float()
+    weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
+    weights = torch.nn.functional.dropout(weights.to(made.dtype), dropout_p)
+    found = product(weights.reshape(made.shape), v.transpose(-2, -1), call, numbers[1])
+    return found.reshape(*batch, *found.shape[-2:]).clone()
+
+
+def _grouped(query: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return keys or values with as many heads as queries."""
+    if query.shape[-3] % x.shape[-3]:
+        raise ValueError(f"{x.shape[-3]} heads of keys or values do not divide {query.shape[-3]} of queries")
+    return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
+
+
+# -- in a model ---------------------------------------------------------------------------------------------
+def _enter(model: torch.nn.Module, args: Any) -> None:
+    mode = AttentionMode(getattr(model, _NUMBERS), getattr(model, _CALLS))
+    mode.__enter__()
+    model.__dict__[_MODES].append(mode)
+
+
+def _leave(model: torch.nn.Module, args: Any, output: Any) -> None:
+    if model.__dict__[_MODES]:  # an error may come before it is entered
+        model.__dict__[_MODES].pop().__exit__(None, None, None)
+
+
+def emulate_attention(model: torch.nn.Module, numbers: tuple[int, int]) -> None:
+    """Let all attention within calls of a model be computed by what has these numbers."""
+    model.__dict__[_NUMBERS], model.__dict__[_MODES] = numbers, []
+    model.register_buffer(_CALLS, torch.zeros((), dtype=torch.int64), persistent=False)
+    model.register_forward_pre_hook(_enter, prepend=True)
+    model.register_forward_hook(_leave, always_call=True)
+
+
+def restore_attention(model: torch.nn.Module) -> None:
+    """Undo `emulate_attention`, in a copy of a model too."""
+    if _NUMBERS not in model.__dict__:
+        return
+    for hooks, own in ((model._forward_pre_hooks, _enter), (model._forward_hooks, _leave)):
+        for key in [key for key, hook in hooks.items() if hook is own]:
+            del hooks[key]
+            model._forward_hooks_always_called.pop(key, None)
+    for name in (_NUMBERS, _MODES):
+        del model.__dict__[name]
+    del model._buffers[_CALLS]
+    model._non_persistent_buffers_set.discard(_CALLS)
+
+
+def attention_calls(model: torch.nn.Module) -> torch.Tensor | None:
+    """Return how often attention was computed in training; None if it is not emulated."""
+    return model._buffers.get(_CALLS)
+
+
+def attention_left(model: torch.nn.Module) -> str | None:
+    """Return why attention of a model is not what is emulated, as far as it says so; None otherwise."""
+    told = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if getattr(model, "is_gradient_checkpointing", False):
+        return "gradient checkpointing computes it anew in the backward pass, outside of the model's call"
+    if told in (None, "sdpa"):
+        return None
+    return f"the model computes it by {told!r}; attn_implementation='sdpa' is what can be emulated"

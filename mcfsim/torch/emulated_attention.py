@@ -128,7 +128,7 @@ def attention_calls(model: torch.nn.Module) -> torch.Tensor | None:
 def attention_left(model: torch.nn.Module) -> str | None:
     """Return why attention of a model is not what is emulated, as far as it says so; None otherwise."""
     told = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if getattr(model, "is_gradient_checkpointing", False):
+    if any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules()):
         return "gradient checkpointing computes it anew in the backward pass, outside of the model's call"
     if told in (None, "sdpa"):
         return None

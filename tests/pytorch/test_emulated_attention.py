@@ -221,7 +221,7 @@ def test_parts_by_choice_alone():
     with pytest.raises(ValueError, match="'eager'"):
         mt.emulate(net, "mxfp8", attention=True)
     net.config._attn_implementation = "sdpa"
-    net.is_gradient_checkpointing = True
+    net.inner.gradient_checkpointing = True
     with pytest.raises(ValueError, match="checkpointing"):
         mt.emulate(net, "mxfp8", attention=True)
     assert net.table.__class__ is torch.nn.Embedding

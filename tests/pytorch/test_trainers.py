@@ -54,6 +54,80 @@ def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(huggin
     assert equal(*(model for model, _ in found))
 
 
+SMALL = {
+    "Llama": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "num_key_value_heads": 1, "max_position_embeddings": 16},
+    "GPT2": {"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 16},
+}  # fmt: skip
+
+
+def small(kind):
+    """Return a small model of Hugging Face's, made of a configuration."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    name = "LlamaForCausalLM" if kind == "Llama" else "GPT2LMHeadModel"
+    return getattr(transformers, name)(getattr(transformers, f"{kind}Config")(vocab_size=32, **SMALL[kind]))
+
+
+def losses(model, count):
+    """Return the losses of some steps on one batch."""
+    torch.manual_seed(1)  # of dropout
+    generator = torch.Generator().manual_seed(2)
+    rows, found = torch.randint(32, (2, 16), generator=generator), []
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = model(input_ids=rows, labels=rows).loss
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.costly("fifty steps of a model of Hugging Face's")
+@pytest.mark.parametrize("kind", SMALL)
+def test_models_of_hugging_face_train_by_a_recipe(kind, tmp_path):
+    model, again, plain = small(kind), small(kind), small(kind)
+    done = mcfsim.torch.emulate(model, "nvfp4")
+    assert done.high == ["lm_head"]
+    assert done.left == {}
+    assert len(done.emulated) == (7 if kind == "Llama" else 4)
+    found = losses(model, 50)
+    assert found[-1] < 0.5 * found[0]
+    mcfsim.torch.emulate(again, "nvfp4")
+    assert losses(again, 8) == found[:8]
+    assert losses(plain, 3) != found[:3]
+    # What is saved is the plain model.
+    assert list(model.state_dict()) == list(plain.state_dict())
+    model.save_pretrained(tmp_path)
+    loaded = type(plain).from_pretrained(tmp_path)
+    assert type(loaded) is type(plain)
+    assert all(map(torch.equal, model.state_dict().values(), loaded.state_dict().values()))
+    assert done.restore() is model
+    assert [type(m) for m in model.modules()] == [type(m) for m in loaded.modules()]
+    rows = torch.arange(16)[None]
+    assert torch.equal(model.eval()(input_ids=rows).logits, loaded.eval()(input_ids=rows).logits)
+
+
+@pytest.mark.costly("attention is quantised head by head")
+@pytest.mark.parametrize("kind", SMALL)
+def test_attention_of_hugging_face_is_emulated_too(kind):
+    found = []
+    for _ in range(2):
+        model = small(kind)
+        done = mcfsim.torch.emulate(model, "mxfp8", attention=True, embeddings=True)
+        watch = mcfsim.torch.watch_products(model, ["nvfp4"], every=2)
+        found.append(losses(model, 3))
+        assert done.state_dict()["scaled_dot_product_attention"] == 3
+        assert {row.layer for row in watch.rows} == {*done.emulated, "lm_head"}
+        watch.remove()
+    assert found[0] == found[1]
+    eager = small(kind)
+    eager.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="'eager'"):
+        mcfsim.torch.emulate(eager, "mxfp8", attention=True)
+
+
 # -- Lightning ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def lightning(tmp_path):

@@ -50,7 +50,7 @@ PROBLEM = KindOptions(
         "format": "What the model computes in.",
         "loss_format": "The same of its loss; that of the model, if none.",
         "sums": "Rounded once, or each time.",
-        "calculation": "Formats of elements, reductions, products: bfloat16,float32,blas.",
+        "calculation": "A recipe of linear layers, nvfp4, or formats: bfloat16,float32,blas.",
     },
 )
 

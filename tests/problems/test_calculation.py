@@ -351,6 +351,14 @@ REFUSED = [
         r"have the entries \['block', 'format', 'lanes', 'order', 'products'\], not \['bock', 'format'\]",
     ),
     (Calculation(None), ValueError, "attention needs a format with infinities"),
+    ("nvpf4", ValueError, "unknown format 'nvpf4'.* may begin with a recipe: .*nvfp4, fp4-all"),
+    ("nvfp4,", ValueError, "a calculation in text is"),
+    ("nvfp4,mxfp8", ValueError, "unknown format 'mxfp8'"),
+    ("nvfp4,float8_e4m3fn", ValueError, "attention needs a format with infinities"),
+    ({"recipe": "nvpf4"}, ValueError, "unknown recipe 'nvpf4'"),
+    ({"recipe": 3}, TypeError, "recipe must be a Recipe or a name, not 3"),
+    ({"recipe": None}, ValueError, "attention needs a format with infinities"),
+    ({"recipe": "nvfp4", "format": "bfloat16"}, ValueError, "data of a calculation have the entries"),
 ]
 
 

@@ -29,9 +29,12 @@ EXAMPLES = [
     Digits(hidden=4, batch=8, format="posit8", loss_format="posit16", sums="each"),
     Digits(hidden=3, batch=2, format="float8_e4m3fn"),
     Digits(hidden=3, batch=2, calculation="float8_e4m3fn,bfloat16,float32,4"),
+    Digits(hidden=3, batch=2, calculation="nvfp4"),
     LanguageModel(layers=1, width=6, heads=3, context=4, batch=2),
     Llama(TEXT, layers=1, width=4, heads=2, context=3, batch=2, calculation="bfloat16,bfloat16,float32,16"),
     LanguageModel(TEXT, layers=1, width=4, heads=2, context=3, batch=2, calculation="bfloat16"),
+    LanguageModel(TEXT, layers=1, width=4, heads=2, context=3, batch=2, calculation="quartet"),
+    Llama(TEXT, layers=1, width=4, heads=2, context=3, batch=2, calculation="mxfp8,bfloat16,float32,blas"),
     Llama(TEXT, layers=1, width=8, heads=2, context=5, batch=3, activation_bits=8),
     LanguageModel(TEXT, layers=2, width=8, heads=2, context=5, batch=3, activation_bits=8),
 ]

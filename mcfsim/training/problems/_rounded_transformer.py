@@ -47,17 +47,9 @@ class RoundedPieces(TransformerPieces):
     """
 
     def __init__(self, calculation: Calculation, multiplier: Multiplier | None = None) -> None:
-        super().__init__(multiplier or self._multiplied)
+        super().__init__(multiplier or calculation.multiplied)
         self.calculation, self.ar = calculation, calculation.ar
         self._accumulated: dict[str, Any] = {"accumulator": calculation.reductions}
-
-    def _multiplied(self, x: Array, weight: Array, name: str) -> tuple[Array, BackPair]:
-        product = self.calculation.product
-
-        def backward(dy: Array) -> tuple[Array, Array]:
-            return product(dy, weight.T), product(x.T, dy)
-
-        return product(x, weight), backward
 
     def linear(self, x: Array, weight: Array, name: str) -> tuple[Array, BackPair]:
         """Return the product of a linear layer, rounded."""

@@ -106,6 +106,7 @@ class DataStream(IntEnum):
     DATA = 0
     PARAMETERS = 1
     BATCH = 2
+    CALCULATION = 3
 
 
 def generator(seed: int, stream: DataStream, *key: int) -> np.random.Generator:

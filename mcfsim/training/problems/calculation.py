@@ -1,4 +1,4 @@
-"""What a network computes in: the format of its elements, and the accumulators of its sums, as data."""
+"""What a network computes in: the format of elements, accumulators of sums, recipes of layers, as data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from mcfsim.checks import hint
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds
 from mcfsim.products import Accumulator, Products, matmul
+from mcfsim.recipes import RECIPES, Recipe
+from mcfsim.recipes.recipe_data import recipe_data, recipe_from
 from mcfsim.rounding import Rounding
+from mcfsim.training.problems._transformer import BackPair
 
 Array = NDArray[Any]
 
@@ -68,11 +71,14 @@ class Calculation:
         How matrix products are summed, to nearest even, before they are rounded into the format of elements.
         By default the exact sum is rounded to float32. ``"blas"`` multiplies in float32 by NumPy's library:
         some twenty times as fast, and the last digits depend on machine, library and number of threads.
+    recipe : Recipe or str or mapping, optional
+        By which linear layers multiply, as such, by its name or as data; see `mcfsim.recipes`. Their results
+        are rounded into the format, too. Without a format all else is computed as without a calculation.
 
     Raises
     ------
     TypeError
-        If `products` is neither.
+        If `products` is neither, or the recipe none of these.
     ValueError
         If a name is unknown, a format's name means another one, or an accumulator rounds otherwise.
     UnsupportedFormatError
@@ -88,8 +94,11 @@ class Calculation:
     format: Format | str | None
     reductions: Format | str = "float32"
     products: Accumulator | str = field(default_factory=_exact_in_float32)
+    recipe: Recipe | str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.recipe is not None:
+            object.__setattr__(self, "recipe", recipe_from(self.recipe))
         for name in ("format", "reductions"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, fmt := known(given))
@@ -113,15 +122,17 @@ class Calculation:
 
     # -- as data ------------------------------------------------------------------------------------------
     @classmethod
-    def of(cls, given: Calculation | Mapping[str, Any] | str | None) -> Self | None:
+    def of(cls, given: Calculation | Recipe | Mapping[str, Any] | str | None) -> Self | None:
         """Return a calculation given as such, as data, or in text; None for None.
 
         Parameters
         ----------
-        given : Calculation or mapping or str or None
-            Data are those of `settings`. A text has up to four entries: the formats of elements, reductions
-            and accumulators of products, and the number of products in a block, or ``all``:
-            ``"bfloat16,float32,float32,16"``. The third may be ``blas``, and is then the last.
+        given : Calculation or Recipe or mapping or str or None
+            Data are those of `settings`; of a recipe alone ``{"recipe": ...}`` will do. A text has up to four
+            entries: the formats of elements, reductions and accumulators of products, and the number of
+            products in a block, or ``all``: ``"bfloat16,float32,float32,16"``. The third may be ``blas``, and
+            is then the last. The name of a recipe may stand before them, or alone: ``"nvfp4"``,
+            ``"nvfp4,bfloat16,float32,blas"``. So ``"bf16"`` is the recipe; the format is ``"bfloat16"``.
 
         Raises
         ------
@@ -130,8 +141,13 @@ class Calculation:
         """
         if given is None or isinstance(given, cls):
             return given
+        if isinstance(given, Recipe):
+            return cls(None, recipe=given)
         if isinstance(given, str):
             entries = [entry.strip() for entry in given.split(",")]
+            recipe = entries.pop(0) if entries[0] in RECIPES else None
+            if not entries:
+                return cls(None, recipe=recipe)
             blas = entries[2:3] == [BLAS]
             if len(entries) > 4 - blas or "" in entries:
                 raise ValueError(
@@ -139,17 +155,21 @@ class Calculation:
                     "the format of products and how many make a block, as 'bfloat16,float32,float32,16', not "
                     f"{given!r}"
                 )
+            if recipe is None:
+                _begun(entries[0])
             more: dict[str, Any] = dict(zip(("reductions", "products"), entries[1:3], strict=False))
             if "products" in more and not blas:
                 block = _block(entries[3]) if entries[3:] else None
                 more["products"] = Accumulator(get_format(entries[2]), block=block)
-            return cls(entries[0], **more)
+            return cls(entries[0], **more, recipe=recipe)
         if not isinstance(given, Mapping):
             raise TypeError(
                 f"a calculation is a Calculation, its data, or a text as 'bfloat16,float32', not {given!r}"
             )
-        products = given.get("products")
-        pairs = [(given, {item.name for item in fields(cls) if item.init})]
+        if given.keys() == {"recipe"}:
+            return cls(None, recipe=given["recipe"])
+        products, known_names = given.get("products"), {item.name for item in fields(cls) if item.init}
+        pairs = [(given, known_names if "recipe" in given else known_names - {"recipe"})]
         pairs += [(products, set(_OF_PRODUCTS))] if isinstance(products, Mapping) else []
         for data, names in pairs:
             if data.keys() != names:
@@ -165,7 +185,8 @@ class Calculation:
         products: Any = self.products
         if isinstance(products, Accumulator):
             products = {name: _plain(getattr(products, name)) for name in _OF_PRODUCTS}
-        return {"format": _plain(self.format), "reductions": _plain(self.reductions), "products": products}
+        found = {"format": _plain(self.format), "reductions": _plain(self.reductions), "products": products}
+        return found if self.recipe is None else {**found, "recipe": recipe_data(recipe_from(self.recipe))}
 
     # -- operations ---------------------------------------------------------------------------------------
     def round(self, x: Array) -> Array:
@@ -184,6 +205,14 @@ class Calculation:
         with np.errstate(all="ignore"):
             multiplied = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
             return self.round(multiplied if added is None else multiplied + added)
+
+    def multiplied(self, x: Array, weight: Array, name: str) -> tuple[Array, BackPair]:
+        """Return ``x @ weight`` and its backward pass, for a layer of any name."""
+
+        def backward(dy: Array) -> tuple[Array, Array]:
+            return self.product(dy, weight.T), self.product(x.T, dy)
+
+        return self.product(x, weight), backward
 
     def sub(self, a: Array, b: Array) -> Array:
         """Return ``a - b``; the operands' shapes broadcast."""
@@ -227,6 +256,14 @@ def known(fmt: Format | str) -> Format:
 def _plain(x: Any) -> Any:
     """Return a name for a format or an enumerated choice, and anything else as it is."""
     return str(x) if isinstance(x, StrEnum) else getattr(x, "name", x)
+
+
+def _begun(entry: str) -> None:
+    """Raise ValueError unless a calculation in text begins with the name of a format."""
+    try:
+        get_format(entry)
+    except ValueError as error:
+        raise ValueError(f"{error}; a calculation may begin with a recipe: {', '.join(RECIPES)}") from None
 
 
 def _block(text: str) -> int | None:

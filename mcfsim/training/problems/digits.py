@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.formats import Format
+from mcfsim.recipes import Recipe
+from mcfsim.recipes.recipe_data import recipe_from
 from mcfsim.training.problems._rounded_transformer import RoundedPieces
-from mcfsim.training.problems._transformer import cross_entropy
+from mcfsim.training.problems._transformer import BackPair, cross_entropy
 from mcfsim.training.problems.base import (
     DataStream,
     DescribedProblem,
@@ -23,6 +26,7 @@ from mcfsim.training.problems.base import (
     labelled,
 )
 from mcfsim.training.problems.calculation import Array, Calculation, Sums, known
+from mcfsim.training.problems.recipe_layers import RecipeMultiplier
 
 PIXELS, CLASSES = 64, 10
 
@@ -53,9 +57,11 @@ class Digits(DescribedProblem):
         Formats of the forward and backward pass, and of the loss; the latter is by default the former.
     sums : {"once", "each"}, optional
         How sums of products are rounded, see `mcfsim.training.problems.calculation.Sums`.
-    calculation : Calculation or mapping or str, optional
+    calculation : Calculation or Recipe or mapping or str, optional
         In the place of these three: the formats of elements, of reductions and of sums of products, as such,
-        as data or in text, see `mcfsim.training.problems.calculation.Calculation.of`.
+        as data or in text, see `mcfsim.training.problems.calculation.Calculation.of`. A recipe computes the
+        products of the hidden layer, whose bias is added to its output; the output layer, as other heads,
+        stays in high precision.
 
     Raises
     ------
@@ -83,7 +89,7 @@ class Digits(DescribedProblem):
         format: Format | str | None = None,
         loss_format: Format | str | None = None,
         sums: Sums | str = Sums.ONCE,
-        calculation: Calculation | Mapping[str, Any] | str | None = None,
+        calculation: Calculation | Recipe | Mapping[str, Any] | str | None = None,
     ) -> None:
         self.hidden = check_size("hidden", hidden)
         self.batch = check_size("batch", batch)
@@ -132,18 +138,18 @@ class Digits(DescribedProblem):
         random = generator(seed, DataStream.BATCH, step)
         chosen = random.choice(len(labels), self.batch, replace=False)
         weights, inputs = self._rounded(parameters), self.network.round(images[chosen])
-        active, scores = self._forward(weights, inputs)
-        if self.calculation is None:
+        active, scores, by_weight = self._forward(weights, inputs, step, seed)
+        if self._rounds_errors:  # errors that are divided already
+            loss, errors_of = RoundedPieces(self.network).cross_entropy(scores, labels[chosen])
+            errors, count = errors_of(), 1
+        else:
             loss, count = _mean_loss(scores, labels[chosen]), self.batch
             errors = self.network.round(self._misfits(scores, labels[chosen]))
-        else:  # errors that are divided already
-            loss, errors_of = RoundedPieces(self.calculation).cross_entropy(scores, labels[chosen])
-            errors, count = errors_of(), 1
         product, div = self.network.product, self.network.div
         back = np.where(active > 0, product(errors, weights["output.weight"].T), 0)
         ones = np.ones((1, self.batch))
         gradient = {
-            "hidden.weight": div(product(inputs.T, back), count),
+            "hidden.weight": div(by_weight(back), count),
             "hidden.bias": div(product(ones, back), count)[0],
             "output.weight": div(product(active.T, errors), count),
             "output.bias": div(product(ones, errors), count)[0],
@@ -154,20 +160,36 @@ class Digits(DescribedProblem):
     def validation_loss(self, parameters: Tensors) -> float:
         """Return the mean loss over the held-out images, with scores computed as in training."""
         images, labels = self._validation
-        _, scores = self._forward(self._rounded(parameters), self.network.round(images))
-        if self.calculation is None:
-            return _mean_loss(scores, labels)
-        return RoundedPieces(self.calculation).cross_entropy(scores, labels)[0]
+        _, scores, _ = self._forward(self._rounded(parameters), self.network.round(images), 0, 0)
+        if self._rounds_errors:
+            return RoundedPieces(self.network).cross_entropy(scores, labels)[0]
+        return _mean_loss(scores, labels)
+
+    @property
+    def _rounds_errors(self) -> bool:
+        """Whether loss and errors are those of the language model in a format."""
+        return self.calculation is not None and self.calculation.format is not None
 
     def _rounded(self, parameters: Tensors) -> dict[str, Array]:
         check_tensors(parameters, self.shapes, np.float32, np.float64)
         return {name: self.network.round(tensor) for name, tensor in parameters.items()}
 
-    def _forward(self, weights: Tensors, inputs: Array) -> tuple[Array, Array]:
-        """Return the outputs of the hidden units, and the scores."""
-        product = self.network.product
-        active = np.maximum(product(inputs, weights["hidden.weight"], weights["hidden.bias"]), 0)
-        return active, product(active, weights["output.weight"], weights["output.bias"])
+    def _forward(
+        self, weights: Tensors, inputs: Array, step: int, seed: int
+    ) -> tuple[Array, Array, Callable[[Array], Array]]:
+        """Return outputs of the hidden units, scores, and what makes the gradient of the hidden weights."""
+        network, hidden, bias = self.network, weights["hidden.weight"], weights["hidden.bias"]
+        if network.recipe is None:
+            sums, by_weight = network.product(inputs, hidden, bias), partial(network.product, inputs.T)
+        else:
+            recipe, tensors = recipe_from(network.recipe), tuple(self.shapes)
+            layer = RecipeMultiplier(recipe, tensors, 0, (), step, seed, network.multiplied)
+            y, back = layer(inputs, hidden, "hidden.weight")
+            sums = network.ar.add(network.round(y), np.broadcast_to(bias, y.shape))
+            by_weight = partial(_gradient_of_weight, network, back)
+        active = np.maximum(sums, 0)
+        scores = network.product(active, weights["output.weight"], weights["output.bias"])
+        return active, scores, by_weight
 
     def _misfits(self, scores: Array, labels: Array) -> Array:
         """Return the gradient of the loss with respect to the scores, for each image."""
@@ -182,6 +204,10 @@ class Digits(DescribedProblem):
 def _mean_loss(scores: Array, labels: Array) -> float:
     """Return the mean cross entropy, in binary64."""
     return cross_entropy(scores.astype(np.float64), labels)[0]
+
+
+def _gradient_of_weight(network: Calculation, back: BackPair, dy: Array) -> Array:
+    return network.round(back(dy)[1])
 
 
 def _calculation(fmt: Format | str | None, sums: Sums) -> Calculation:

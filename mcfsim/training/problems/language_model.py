@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.recipes import Recipe
+from mcfsim.recipes.recipe_data import recipe_from
 from mcfsim.training.problems._rounded_transformer import RoundedPieces
 from mcfsim.training.problems._transformer import Array, TransformerPieces, as_integers
 from mcfsim.training.problems.base import (
@@ -28,6 +30,7 @@ from mcfsim.training.problems.base import (
     generator,
 )
 from mcfsim.training.problems.calculation import Calculation
+from mcfsim.training.problems.recipe_layers import RecipeMultiplier
 
 # -- text to train on -------------------------------------------------------------------------------------
 Bytes = NDArray[np.uint8]
@@ -137,6 +140,8 @@ VALIDATION_BATCHES = 16
 
 #: The tensors of each branch of a layer: a gain, and two matrices.
 _BRANCHES = {"attention": ("gain", "qkv", "out"), "mlp": ("gain", "up", "down")}
+#: The names of the matrices that may be the head, which stays in high precision under a recipe.
+_HEADS = ("embedding", "head")
 #: The backward pass of a branch: it adds its parameters' gradients and returns that of its input.
 BranchBack = Callable[[Array, dict[str, Array]], Array]
 
@@ -163,12 +168,14 @@ class LanguageModel(DescribedProblem):
     activation_bits : int, optional
         If not 0, the activations that the layers' matrices multiply are rounded to integers of so many bits,
         2 to 16, with one scale per token; gradients pass unchanged. The head's input is not rounded.
-    calculation : Calculation or mapping or str, optional
+    calculation : Calculation or Recipe or mapping or str, optional
         A format, with infinities, into which every result of forward and backward pass is rounded, parameters
         first, and accumulators of reductions and matrix products: as such, as data or in text
         (``"bfloat16"``, ``"float16,float32,blas"``), see
         `mcfsim.training.problems.calculation.Calculation.of`. The bits are the same on every machine, unless
-        ``blas`` multiplies. By default nothing is rounded but by NumPy.
+        ``blas`` multiplies. A recipe (``"nvfp4"``), alone or before it, computes the layers' matrices but for
+        the head; products within attention are not the recipe's. Random words are those of seed, step and
+        layer; all batches of the validation loss have the same. By default nothing is rounded but by NumPy.
     """
 
     name = "language-model"
@@ -183,7 +190,7 @@ class LanguageModel(DescribedProblem):
         context: int = 64,
         batch: int = 16,
         activation_bits: int = 0,
-        calculation: Calculation | Mapping[str, Any] | str | None = None,
+        calculation: Calculation | Recipe | Mapping[str, Any] | str | None = None,
     ) -> None:
         self.layers = check_size("layers", layers)
         self.width = check_size("width", width)
@@ -195,7 +202,8 @@ class LanguageModel(DescribedProblem):
             raise ValueError(f"activation_bits = {activation_bits} must be 2 to 16, or 0 for no rounding")
         self.calculation = Calculation.of(calculation)
         if self.calculation is not None:
-            if not getattr(self.calculation.format, "has_infinity", False):
+            linear_alone = self.calculation.format is None and self.calculation.recipe is not None
+            if not (linear_alone or getattr(self.calculation.format, "has_infinity", False)):
                 raise ValueError(
                     f"calculation in {self.calculation.format}: attention needs a format with infinities"
                 )
@@ -299,8 +307,17 @@ class LanguageModel(DescribedProblem):
         return self._forward(self._pieces(0, 0), parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
 
     def _pieces(self, step: int, seed: int) -> TransformerPieces:
-        """Return what forward and backward pass of a step are made of; nothing is drawn at random yet."""
-        return TransformerPieces() if self.calculation is None else RoundedPieces(self.calculation)
+        """Return what forward and backward pass are made of, at a step."""
+        given = self.calculation
+        if given is None:
+            return TransformerPieces()
+        pieces = TransformerPieces() if given.format is None else RoundedPieces(given)
+        if given.recipe is not None:
+            tensors = tuple(self.shapes)
+            pieces.multiplier = RecipeMultiplier(
+                recipe_from(given.recipe), tensors, self.layers, _HEADS, step, seed, pieces.multiplier
+            )
+        return pieces
 
     def _forward(
         self, pieces: TransformerPieces, given: Tensors, tokens: NDArray[np.uint8]

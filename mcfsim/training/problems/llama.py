@@ -50,7 +50,8 @@ class Llama(LanguageModel):
         self, pieces: TransformerPieces, sequences: int, length: int
     ) -> dict[str, Callable[[Array], Any]]:
         half = self.width // self.heads // 2
-        powers = LONGEST ** (-np.arange(half) / half) if self.calculation is None else _powers(half)
+        rounded = self.calculation is not None and self.calculation.format is not None
+        powers = _powers(half) if rounded else LONGEST ** (-np.arange(half) / half)
         angles = np.arange(length)[:, None] * powers
         attention = partial(pieces.causal_attention, sequences=sequences, heads=self.heads, angles=angles)
         return {"attention": attention, "mlp": pieces.gated_silu}

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import real_array
 from mcfsim.convert import round_to
-from mcfsim.formats import Format
 from mcfsim.random import RandomWords
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Signs
 from mcfsim.recipes.unit_operands import Entered, by_unit

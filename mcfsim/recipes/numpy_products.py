@@ -45,8 +45,7 @@ class NumPyProducts:
         """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
         fill = -x.shape[1] % product.hadamard
         filled = np.pad(x, ((0, 0), (0, fill))) if fill else x
-        signs = {Signs.NONE: None, Signs.FIXED: "transformer_engine", Signs.RANDOM: words}[product.signs]
-        return hadamard(filled, product.hadamard, signs=signs, inverse=back)
+        return hadamard(filled, product.hadamard, signs=signs_in(product, words), inverse=back)
 
     def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> Single:
         """Return ``a b'``, rounded to the output's format."""
@@ -54,6 +53,11 @@ class NumPyProducts:
             unit = product.unit
             found = a.values @ b.values.T if unit is None else by_unit(a, b, product)
         return rounded(found, product)
+
+
+def signs_in(product: ProductRecipe, words: RandomWords | None) -> RandomWords | str | None:
+    """Return the signs of a product's transform, as `mcfsim.hadamard` takes them."""
+    return {Signs.NONE: None, Signs.FIXED: "transformer_engine", Signs.RANDOM: words}[product.signs]
 
 
 def rounded(found: Single, product: ProductRecipe) -> Single:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,29 +96,44 @@ def hadamard(
             f"axis {axis} of length {array.shape[axis]} is no multiple of size = {size}; pad the array"
         )
     fmt = get_format(fmt)
-    flipped = _signs(signs, size)
+    flipped = signs_of(signs, size)
     ar = arithmetic(fmt)
     rows = np.moveaxis(np.asarray(array, carrier_of(fmt)), axis, -1)
     groups = np.ascontiguousarray(rows).reshape(-1, size)
     if not inverse:
         groups = groups * flipped
-    stride = 1
-    while stride < size:
-        pairs = groups.reshape(-1, size // (2 * stride), 2, stride)
-        first, second = (np.ascontiguousarray(pairs[:, :, place]) for place in (0, 1))
-        both = ar.add(first, second), ar.sub(first, second)
-        groups = np.stack([np.asarray(item).reshape(first.shape) for item in both], axis=2)
-        groups = groups.reshape(-1, size)
-        stride *= 2
-    factor = float(round_to(math.sqrt(1 / size), fmt))
-    groups = np.asarray(ar.mul(groups, np.full_like(groups, factor)))
+
+    def both(first: Array, second: Array) -> Array:
+        pair = [np.ascontiguousarray(item) for item in (first, second)]
+        return np.stack([np.asarray(of(*pair)).reshape(first.shape) for of in (ar.add, ar.sub)], axis=2)
+
+    groups = butterflies(groups, size, both)
+    groups = np.asarray(ar.mul(groups, np.full_like(groups, factor_of(size, fmt))))
     if inverse:
         groups = groups * flipped
     found = np.moveaxis(groups.reshape(rows.shape), -1, axis)
     return found if result is None else np.asarray(round_to(found, result))
 
 
-def _signs(signs: RandomWords | ArrayLike | str | None, size: int) -> Array:
+def butterflies(groups: Any, size: int, both: Callable[[Any, Any], Any]) -> Any:
+    """Return sums and differences of neighbours in rows of `size`, at strides 1, 2, 4, ... `size / 2`.
+
+    `both` stacks sums and differences along axis 2, of arrays or of tensors.
+    """
+    stride = 1
+    while stride < size:
+        pairs = groups.reshape(-1, size // (2 * stride), 2, stride)
+        groups = both(pairs[:, :, 0], pairs[:, :, 1]).reshape(-1, size)
+        stride *= 2
+    return groups
+
+
+def factor_of(size: int, fmt: Format) -> float:
+    """Return ``1 / sqrt(size)`` in a format."""
+    return float(round_to(math.sqrt(1 / size), fmt))
+
+
+def signs_of(signs: RandomWords | ArrayLike | str | None, size: int) -> Array:
     """Return the signs of a group as float32 numbers."""
     if signs is None:
         return np.ones(size, np.float32)

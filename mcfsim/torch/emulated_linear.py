@@ -52,7 +52,8 @@ def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
     """Return what computes a product: the one of a stack at this place, in this call."""
     recipe, layer, seed = _PLACED[number]
     words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
-    return LinearLayer(recipe, TensorProducts(), words)
+    units = any(product.unit is not None for product in recipe.products.values())
+    return LinearLayer(recipe, TensorProducts(units=units), words)
 
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor, number: int) -> tuple[int, int]:

@@ -9,11 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.compile.torch_calls import check_machine
 from mcfsim.formats import FORMATS
 from mcfsim.random import RandomWords
-from mcfsim.recipes.numpy_products import NumPyProducts, rounded
+from mcfsim.recipes.numpy_products import NumPyProducts, rounded, signs_in
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe
 from mcfsim.recipes.unit_operands import Entered, by_unit
+from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.block_quantization import text_of
+from mcfsim.scaled.hadamard_transform import butterflies, factor_of, signs_of
+from mcfsim.torch.quantized import on_device
 
 _NUMPY = NumPyProducts()
 
@@ -33,12 +38,33 @@ def _in_binary32() -> Iterator[None]:
 
 
 class TensorProducts:
-    """Products of tensors of float32 on any device."""
+    """Products of tensors of float32 on any device.
+
+    Parameters
+    ----------
+    units : bool, optional
+        Whether a matrix unit multiplies, which takes operands apart: they are quantised by NumPy then.
+    operations : bool, optional
+        Whether operands are quantised and rotated by PyTorch's operations, with the same bits; by default
+        those on other devices than the CPU are. What has no line of operations goes by NumPy.
+    """
+
+    def __init__(self, *, units: bool = False, operations: bool | None = None) -> None:
+        self._units, self._operations = units, operations
+
+    def _by_operations(self, x: torch.Tensor) -> bool:
+        return x.device.type != "cpu" if self._operations is None else self._operations
 
     def enter(self, x: torch.Tensor, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
         """Quantise a matrix whose contracted axis is the last."""
         if recipe.format is None:
             return Entered(x)
+        if (
+            self._by_operations(x)
+            and not self._units
+            and (values := _quantized(x, recipe, words)) is not None
+        ):
+            return Entered(values)
         found = _NUMPY.enter(_array(x), recipe, words)
         inside = None if found.inside is None else torch.from_numpy(found.inside).to(x.device)
         return Entered(torch.from_numpy(found.values).to(x.device), found.scaled, inside)
@@ -47,7 +73,15 @@ class TensorProducts:
         self, x: torch.Tensor, product: ProductRecipe, words: RandomWords | None, *, back: bool = False
     ) -> torch.Tensor:
         """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
-        return torch.from_numpy(_NUMPY.rotate(_array(x), product, words, back=back)).to(x.device)
+        if not self._by_operations(x):
+            return torch.from_numpy(_NUMPY.rotate(_array(x), product, words, back=back)).to(x.device)
+        size = product.hadamard
+        filled = torch.nn.functional.pad(x, (0, -x.shape[1] % size))
+        signs = torch.from_numpy(signs_of(signs_in(product, words), size)).to(x.device)
+        groups = filled.reshape(-1, size)
+        groups = butterflies(groups if back else groups * signs, size, _sums_and_differences)
+        groups = groups * factor_of(size, FORMATS["float32"])
+        return (groups * signs if back else groups).reshape(filled.shape)
 
     def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> torch.Tensor:
         """Return ``a b'``, rounded to the output's format."""
@@ -61,6 +95,23 @@ class TensorProducts:
         if output is None or output == FORMATS["bfloat16"]:
             return found if output is None else found.bfloat16().float()
         return torch.from_numpy(rounded(_array(found), product)).to(found.device)
+
+
+def _quantized(x: torch.Tensor, recipe: OperandRecipe, words: RandomWords | None) -> torch.Tensor | None:
+    """Return a matrix quantised by PyTorch's operations, or None if its recipe has no line of them."""
+    fmt, random = recipe.format, words if recipe.stochastic else None
+    if not isinstance(fmt, ScaledFormat) or recipe.clips:
+        return None
+    text = text_of(fmt, recipe.rounding, words=random is not None)
+    if text is None:
+        return None
+    check_machine(x.device)
+    # A number of binary64 is rounded once, as `mcfsim.scaled.Scaled.in_binary32` says.
+    return on_device(x.detach(), text, -1, random).to(torch.float32)
+
+
+def _sums_and_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return torch.stack((first + second, first - second), dim=2)
 
 
 def _array(x: torch.Tensor) -> NDArray[np.float32]:

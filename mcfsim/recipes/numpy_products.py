@@ -27,7 +27,8 @@ class NumPyProducts:
         array = real_array(x, label)
         if array.ndim != 2:
             raise ValueError(f"{label} of shape {array.shape} must be a matrix")
-        return np.ascontiguousarray(array, np.float32)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(array, np.float32)
 
     def enter(self, x: Array, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
         """Quantise a matrix whose contracted axis is the last."""
@@ -52,14 +53,13 @@ class NumPyProducts:
         with np.errstate(all="ignore"):
             unit = product.unit
             found = a.values @ b.values.T if unit is None else by_unit(a, b, product)
-        return rounded(found, product)
+        return self.rounded(found, product)
+
+    def rounded(self, x: Single, product: ProductRecipe) -> Single:
+        """Return numbers rounded to the output's format."""
+        return x if product.output is None else round_to(x, product.output)
 
 
 def signs_in(product: ProductRecipe, words: RandomWords | None) -> RandomWords | str | None:
     """Return the signs of a product's transform, as `mcfsim.hadamard` takes them."""
     return {Signs.NONE: None, Signs.FIXED: "transformer_engine", Signs.RANDOM: words}[product.signs]
-
-
-def rounded(found: Single, product: ProductRecipe) -> Single:
-    """Return a product rounded to the format of the output."""
-    return found if product.output is None else round_to(found, product.output)

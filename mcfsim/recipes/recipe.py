@@ -12,6 +12,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.formats.grids import Grid
 from mcfsim.kernels.carriers import FLOAT32, holds
 from mcfsim.products import Unit, get_unit
+from mcfsim.recipes.unit_fit import check_unit
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule
 
@@ -137,7 +138,8 @@ class ProductRecipe:
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If a name is unknown, a number is out of range, or signs have no transform.
+        If a name is unknown, a number is out of range, signs have no transform, or the unit does not go with
+        the operands.
     """
 
     left: OperandRecipe = field(default_factory=OperandRecipe)
@@ -161,10 +163,12 @@ class ProductRecipe:
             raise ValueError(f"signs {self.signs!s} are for a Hadamard transform, and hadamard is 0")
         if self.signs is Signs.FIXED and self.hadamard != 16:
             raise ValueError(f"the fixed signs are 16, and hadamard is {self.hadamard}")
-        if self.unit is not None:
-            get_unit(self.unit)
         if self.promote_every is not None:
             check_int("promote_every", self.promote_every, 1)
+            if self.unit is None:
+                raise ValueError("promote_every is for a unit; binary32 has no partial sums")
+        if self.unit is not None:
+            check_unit(get_unit(self.unit), self.left.format, self.right.format, self.promote_every)
         if self.output is not None:
             object.__setattr__(self, "output", get_format(self.output))
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.formats import Format
 from mcfsim.products import Unit, get_unit, matmul
 from mcfsim.recipes.recipe import ProductRecipe
-from mcfsim.scaled import Scaled, ScaledFormat
+from mcfsim.recipes.unit_fit import Kind, element_format, scales_along
+from mcfsim.scaled import Scaled
 
 Array = NDArray[Any]
 Single = NDArray[np.float32]
@@ -45,28 +45,19 @@ def by_unit(a: Entered, b: Entered, product: ProductRecipe) -> Single:
     of each block, which starts from zero: it is added to those before by a fused multiply-add in binary32, as
     DeepGEMM does.
 
-    Raises
-    ------
-    ValueError
-        If the operands' blocks differ, or are no multiple of the unit's products.
+    That a unit goes with the operands is for `ProductRecipe` to say.
     """
     unit = get_unit(product.unit or "")
     if unit.scales:
-        left, right = (_of_rows(x, label, unit) for x, label in ((a, "left"), (b, "right")))
+        left, right = _of_rows(a), _of_rows(b)
         turned = replace(right, elements=right.elements.T, scale=right.scale.T, axis=0)
         return _single(matmul(left, turned, unit=unit, promote_every=product.promote_every))
     x, y = _elements(a, product.left.format, unit), _elements(b, product.right.format, unit)
-    blocks = {label: _block(entered) for label, entered in (("left", a), ("right", b))}
-    if not any(blocks.values()):
-        found = _single(matmul(x, y.T, unit=unit, promote_every=product.promote_every))
-        return _outer(found, a.scaled, b.scaled)
-    sizes = {size for size in blocks.values() if size}
-    if len(sizes) > 1 or min(sizes) % unit.k:
-        raise ValueError(
-            f"the operands have scales for blocks of {' and '.join(map(str, sorted(sizes)))}; {unit} needs "
-            f"blocks of one length, a multiple of its {unit.k} products"
-        )
-    return _promoted((a, b), (x, y), sizes.pop(), unit)
+    size = max(scales_along(product.left.format), scales_along(product.right.format))
+    if size:
+        return _promoted((a, b), (x, y), size, unit)
+    found = _single(matmul(x, y.T, unit=unit, promote_every=product.promote_every))
+    return _outer(found, a.scaled, b.scaled)
 
 
 def _promoted(
@@ -86,18 +77,12 @@ def _promoted(
     return total * np.prod(np.asarray(tensor, np.float32), dtype=np.float32) if tensor else total
 
 
-def _elements(entered: Entered, fmt: ScaledFormat | Format | None, unit: Unit) -> Array:
+def _elements(entered: Entered, fmt: Kind, unit: Unit) -> Array:
     """Return elements in the dtype that names their format to a unit."""
     numbers = entered.values if entered.scaled is None else entered.scaled.elements
-    name = fmt.element.name if isinstance(fmt, ScaledFormat) else getattr(fmt, "name", "float32")
+    name = element_format(fmt).name
     single = len(unit.inputs) == 1
     return numbers if single or not hasattr(ml_dtypes, name) else numbers.astype(getattr(ml_dtypes, name))
-
-
-def _block(entered: Entered) -> int:
-    """Return how many elements along the contracted axis share a scale; 0 if rows or tensors do, or none."""
-    block = None if entered.scaled is None else entered.scaled.format.block
-    return block[1] if isinstance(block, tuple) else block if isinstance(block, int) else 0
 
 
 def _row_scales(entered: Entered, size: int) -> Single:
@@ -112,16 +97,14 @@ def _row_scales(entered: Entered, size: int) -> Single:
     return np.broadcast_to(scale, (rows, scale.shape[-1] if isinstance(block, int) else count))
 
 
-def _of_rows(entered: Entered, label: str, unit: Unit) -> Scaled:
+def _of_rows(entered: Entered) -> Scaled:
     """Return an operand whose blocks are runs along rows; those of tiles share their scales."""
     scaled = entered.scaled
-    if scaled is None:
-        raise ValueError(f"the {label} operand has no scales, which {unit} takes")
+    assert scaled is not None
     block = scaled.format.block
     if not isinstance(block, tuple):
         return scaled
-    rule = scaled.format.rule
-    alike = replace(scaled.format, block=block[1], rule=rule)
+    alike = replace(scaled.format, block=block[1])
     return replace(scaled, format=alike, scale=_row_scales(entered, block[1]), axis=1)
 
 

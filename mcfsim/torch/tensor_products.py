@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.compile.torch_calls import check_machine
 from mcfsim.formats import FORMATS
 from mcfsim.random import RandomWords
-from mcfsim.recipes.numpy_products import NumPyProducts, rounded, signs_in
+from mcfsim.recipes.numpy_products import NumPyProducts, signs_in
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe
 from mcfsim.recipes.unit_operands import Entered, by_unit
 from mcfsim.scaled import ScaledFormat
@@ -91,10 +91,14 @@ class TensorProducts:
         else:
             left, right = (x._replace(values=_array(x.values)) for x in (a, b))
             found = torch.from_numpy(by_unit(left, right, product)).to(a.values.device)
+        return self.rounded(found, product)
+
+    def rounded(self, x: torch.Tensor, product: ProductRecipe) -> torch.Tensor:
+        """Return numbers rounded to the output's format."""
         output = product.output
         if output is None or output == FORMATS["bfloat16"]:
-            return found if output is None else found.bfloat16().float()
-        return torch.from_numpy(rounded(_array(found), product)).to(found.device)
+            return x if output is None else x.bfloat16().float()
+        return torch.from_numpy(_NUMPY.rounded(_array(x), product)).to(x.device)
 
 
 def _quantized(x: torch.Tensor, recipe: OperandRecipe, words: RandomWords | None) -> torch.Tensor | None:

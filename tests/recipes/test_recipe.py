@@ -28,7 +28,7 @@ def test_recipes_are_the_same_after_json(name):
 
 def test_an_own_unit_goes_through_json():
     unit = replace(UNITS["hopper_fp8"], name="mine", fraction_bits=14)
-    recipe = replace(RECIPES["bf16"].with_unit(unit), name="mine")
+    recipe = replace(RECIPES["fp8-tensor"].with_unit(unit), name="mine")
     again = recipe_from(json.loads(json.dumps(recipe_data(recipe))))
     assert again == recipe
     assert again.forward.unit.fraction_bits == 14

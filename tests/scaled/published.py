@@ -1,7 +1,9 @@
 """The rules of published code by their definition: binary32 in fractions, one number at a time."""
 
 import math
+from bisect import bisect_right
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -114,16 +116,19 @@ def by_published(x, fmt, mode="nearest_even", words=None):
             if missing:
                 elements[place] = NAN if fmt.element.has_nan else 0.0
                 continue
-            elements[place] = element_of(divide(number), number, fmt, mode)
+            word = None if mode != "stochastic" else int(words[place])
+            elements[place] = element_of(divide(number), number, fmt, mode, word)
     if str(fmt.rule) == "eden":
         eden_corrections(blocks, scales, elements, shared, words)
     return scales, tensor_scale, elements
 
 
-def element_of(quotient, number, fmt, mode):
+def element_of(quotient, number, fmt, mode, word=None):
     top = float(fmt.element.max)
     if quotient != quotient:
         quotient = 0.0
+    if mode == "stochastic":
+        return math.copysign(stochastic(abs(Fraction(quotient)), steps_of(fmt.element), word), number)
     return round_element(
         Fraction(min(max(quotient, -top), top)), math.copysign(1, number) < 0, fmt.element, mode
     )
@@ -201,7 +206,7 @@ def eden(blocks):
 def eden_corrections(blocks, scales, elements, shared, words):
     fmt = blocks.fmt
     each = fmt.group // fmt.block
-    steps = [Fraction(x) for x in numbers_of(fmt.scale) if x >= 0]
+    steps = steps_of(fmt.scale)
     for row in range(blocks.grid[0]):
         for first in range(0, blocks.grid[1], each):
             above, below = [], []
@@ -225,11 +230,17 @@ def eden_corrections(blocks, scales, elements, shared, words):
                     scales[key] = stochastic(exact, steps, int(words[key]))
 
 
+@cache
+def steps_of(fmt):
+    """Return the numbers of a format from zero on, in order."""
+    return [x for x in numbers_of(fmt) if x >= 0]
+
+
 def stochastic(exact, steps, word):
     """Return one of two neighbours among numbers, by a word of 16 bits; what exceeds the last becomes it."""
     if exact >= steps[-1]:
         return float(steps[-1])
-    above = next(k for k, x in enumerate(steps) if x > exact)
+    above = bisect_right(steps, exact)
     low, high = steps[above - 1], steps[above]
     return float(high if int((exact - low) / (high - low) * 2**16) + word >= 2**16 else low)
 

@@ -188,7 +188,7 @@ def test_false_recipes_are_told_from_the_true_one(name):
 
 
 # -- false layers -----------------------------------------------------------------------------------------
-ENTER, ROTATE, DRAWN, OF = NumPyProducts.enter, NumPyProducts.rotate, LinearLayer._drawn, LinearLayer._of
+ENTER, ROTATE, DRAWN, OF = NumPyProducts.enter, NumPyProducts.rotate, LinearLayer.signs, LinearLayer._of
 MULTIPLY, ENTERED, GRADIENT = NumPyProducts.multiply, LinearLayer._entered, LinearLayer._gradient
 
 
@@ -323,7 +323,7 @@ _TURNED, _THROUGH = ("nvfp4", "quartet", "quartet2"), ("quartet", "quartet2")
 _TENSORS = ("nvfp4", "fp4-all", "quartet", "quartet2")
 #: What is put in place of what, and the recipes whose layers it makes false.
 FALSE = [
-    (LinearLayer, "_drawn", signs_of_its_own, _THROUGH),
+    (LinearLayer, "signs", signs_of_its_own, _THROUGH),
     (NumPyProducts, "rotate", not_rotated_back, ("quartet",)),
     (NumPyProducts, "rotate", rotated_without_signs, _TURNED),
     (NumPyProducts, "rotate", never_rotated, _TURNED),

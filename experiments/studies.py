@@ -31,6 +31,7 @@ from experiments import (
     strategy_losses,
     switch,
     tables,
+    unit_monotonicity,
 )
 
 #: What runs, in turn.
@@ -59,6 +60,7 @@ STUDIES = (
     stalled_averages.study,
     muon_losses.study,
     reduced_runs.study,
+    unit_monotonicity.study,
 )
 
 

@@ -137,9 +137,10 @@ def is_monotone(unit: Unit | str, of: str) -> bool:
     the sum does not fall if ``2**(fraction_bits - s) >= k``. Where x is negative, or E falls, the same goes
     backwards. Rounding is monotone.
 
-    If it is False, a counterexample exists if the formats have the numbers for it. All of NVIDIA's units that
-    align products are monotone in factors. Those which carry float32, or 14 bits, are not in C, and so dot
-    products of several groups not in factors.
+    If it is False, a counterexample exists, provided that the formats have the numbers for it and that no
+    rounding hides it. All of NVIDIA's units that align products are monotone in factors. In C, only those are
+    that carry float16, and not those of Ada and Hopper in FP8. Without that, dot products of several groups
+    are not monotone in factors, either.
 
     Examples
     --------

@@ -14,7 +14,7 @@ import mcfsim as mcf
 from mcfsim.recipes import RECIPES, linear
 
 #: The order of the rotations, inputs, copies of a layer in a call, and calls: of `make test`, and of 10**5
-#: draws, or as many as are to be had in a minute.
+#: draws, of `quartet2` 10**4.
 CASES = {
     "nvfp4": (16, 4, 32, 40, 3200),
     "fp4-all": (16, 4, 32, 40, 3200),

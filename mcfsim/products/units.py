@@ -152,6 +152,10 @@ class Unit:
         scaled = self.sums is UnitSums.ALIGNED_SUMS
         if bool(self.scales) != bool(self.blocks) or (scaled and not self.scales):
             raise ValueError(f"scales and blocks go together, and {UnitSums.ALIGNED_SUMS!s} sums need them")
+        if self.flush and self.sums is not UnitSums.PAIRWISE:
+            raise ValueError(
+                f"flush: {self.sums!s} sums keep subnormal numbers; pairwise ones alone can flush"
+            )
         if self.scales and self.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
             raise ValueError(f"{self.sums!s} sums take no scales")
 

@@ -378,6 +378,7 @@ OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "
             (ValueError, "go together", {"scales": "e8m0fnu"}),
             (ValueError, "do not divide", {"scales": "e8m0fnu", "blocks": (5,)}),
             (ValueError, "posit8", {"inputs": "posit8"}),
+            (ValueError, "pairwise ones alone can flush", {"flush": True}),
         )
     )
 )

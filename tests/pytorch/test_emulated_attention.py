@@ -176,7 +176,7 @@ class Net(torch.nn.Module):
         return self.up(self.inner(y, y, y))
 
 
-def test_everything_is_given_back():
+def test_everything_is_given_back(tmp_path):
     net, x = Net(), torch.arange(12)[None]
     before, names, fields = net(x), list(net.state_dict()), {k: set(vars(m)) for k, m in net.named_modules()}
     done = mt.emulate(net, "mxfp8", attention=True, embeddings=True)
@@ -184,7 +184,10 @@ def test_everything_is_given_back():
     assert done.state_dict() == {"up": 0, "table": 0, "scaled_dot_product_attention": 0}
     assert list(net.state_dict()) == names
     twin = copy.deepcopy(net)
+    torch.save(net, tmp_path / "net.pt")
+    again = torch.load(tmp_path / "net.pt", weights_only=False)
     other = net(x)
+    assert torch.equal(again(x), other)
     assert not torch.equal(other, before)
     assert torch.equal(twin(x), other)
     with pytest.raises(ValueError, match="emulated already"):
@@ -256,6 +259,26 @@ def test_what_is_not_emulated_is_told():
     x = torch.randn(3, 2, 8)
     again = copy.deepcopy(net["heads"])
     assert torch.equal(net["heads"](x, x, x)[0], again(x, x, x)[0])
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_multi_head_attention_keeps_its_bits(weights):
+    """`left` says that it is not emulated, by the mode neither."""
+
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads, self.up = torch.nn.MultiheadAttention(32, 2), torch.nn.Linear(32, 8)
+
+        def forward(self, x):
+            return self.heads(x, x, x, need_weights=weights)[0], self.up(x)
+
+    net, x = Heads(), torch.randn(5, 2, 32)
+    plain, up = net(x)
+    assert list(mt.emulate(net, "nvfp4", attention=True).left) == ["heads"]
+    found, other = net(x)
+    assert torch.equal(found, plain)
+    assert not torch.equal(other, up)
 
 
 # -- embeddings ---------------------------------------------------------------------------------------------

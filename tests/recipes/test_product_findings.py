@@ -17,7 +17,10 @@ from mcfsim.recipes import (
     Recipe,
     audit_products,
     linear,
+    product_findings,
 )
+from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.unit_operands import Entered
 from tests.scaled.definition import SATURATING, by_definition
 
 TOKENS, INPUTS, OUTPUTS = 4, 40, 5
@@ -38,6 +41,8 @@ def operands(seed=0, tokens=TOKENS, outputs=OUTPUTS, inputs=INPUTS):
         x[rng.random(shape) < 0.1] = 0
         x[rng.random(shape) < 0.03] *= 64
         found.append(x.astype(np.float32))
+    found[0][0, :32] = found[0][0, :32].clip(-1, 1)
+    found[0][0, 0] = 6  # the largest number of MXFP4 with a scale of 1, which is not clipped
     return found
 
 
@@ -80,8 +85,8 @@ def counted(x, fmt):
     return np.array(joined), (nonzero, underflowed, saturated, looked, outliers)
 
 
-@pytest.mark.parametrize(("fmt", "outputs"), [("mxfp4", 5), ("nvfp4", 33), ("mxfp8_e4m3", 5)])
-def test_findings_are_those_of_the_definition(fmt, outputs):
+def judge(fmt, outputs):
+    """Compare findings with those of the definition."""
     x, weight, dy = operands(outputs=outputs)
     recipe, kind = recipe_of(fmt), mcf.SCALED[fmt]
     found = audit_products(recipe, x, weight, dy)
@@ -101,6 +106,31 @@ def test_findings_are_those_of_the_definition(fmt, outputs):
             assert one.operand_error == pytest.approx(math.sqrt(own), rel=1e-13)
             assert (one.nonzero, one.underflowed, one.saturated, one.blocks, one.outliers) == counts
     assert any(one.outliers for one in found.values())
+
+
+@pytest.mark.parametrize(("fmt", "outputs"), [("mxfp4", 5), ("nvfp4", 33), ("mxfp8_e4m3", 5)])
+def test_findings_are_those_of_the_definition(fmt, outputs):
+    judge(fmt, outputs)
+
+
+FAULTS = {
+    "other outliers": (product_findings, "OUTLIER", 3),
+    "nothing clipped": (product_findings, "_clipped", lambda x, *_: np.zeros(x.shape, bool)),
+    "all clipped that is largest": (
+        product_findings,
+        "_clipped",
+        lambda x, fmt, found: ~found.scaled.inside(x),
+    ),
+    "sums of magnitudes": (product_findings, "_square", lambda x: float(np.abs(x).sum())),
+    "other operands": (NumPyProducts, "enter", lambda self, x, *_: Entered(x, mcf.quantize(x, "mxfp8_e4m3"))),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_false_findings_are_seen(fault, monkeypatch):
+    monkeypatch.setattr(*FAULTS[fault])
+    with pytest.raises(AssertionError):
+        judge("mxfp4", 5)
 
 
 def test_errors_of_products_are_exact_where_sums_are():

@@ -139,7 +139,7 @@ NAMED = r"a slot is named 'm' or 'v', not .* cannot be declared"
 MASKED = np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)
 WIDE = Strategy("wide", m=Stored("float64"), v=Stored("float64"))
 BY_CHANCE = Adafactor(accumulator=mcf.Accumulator("bfloat16", "stochastic", block=2))
-PACKED = [("exact", "exact numbers have no codes"), ("bitnet", "'bitnet' keeps its weights on a grid, as")]
+PACKED = [("exact", "exact numbers have no codes"), ("bitnet", "'bitnet' keeps weights on a grid, as")]
 PACKED += [(name, "its codes are of no") for name in UNPACKED]
 WITHOUT = [kind() for name, kind in optimizers().items() if name not in ("adamw", "sgd")]
 FED = "has no formula for that; these have: AdamW, SGD"

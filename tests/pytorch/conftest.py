@@ -15,6 +15,15 @@ GPU_NAN = {np.dtype(np.float32): 0x7FFFFFFF, np.dtype(np.float64): 0x7FFFFFFFFFF
 EVERY = 30
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Let the next test have gradients, also where this one broke PyTorch off at the end of `no_grad`."""
+    if not collect_ignore_glob:
+        import torch
+
+        torch.set_grad_enabled(True)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Leave to the exhaustive tests most cases of kernels that are interpreted; skip what needs a GPU."""

@@ -196,7 +196,7 @@ def dot(
 
 
 def _is_vector(x: Any) -> bool:
-    return np.ndim(x.elements if isinstance(x, Scaled) else x) == 1
+    return isinstance(x, Scaled) and x.elements.ndim == 1
 
 
 def _way(

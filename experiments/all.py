@@ -32,6 +32,10 @@ ALONE = (
     ("embedding_steps", "draw"),
     ("switch", "draw"),
     ("adapters", "draw"),
+    ("gemm_promotion", "draw"),
+    ("gemm_losses", "draw"),
+    ("gemm_underflow", "draw"),
+    ("gemm_bias", "draw"),
 )
 #: Experiments that share their runs among processes.
 SHARED = (collage_options, precision_curves, dqt_bits, released_code_audit)

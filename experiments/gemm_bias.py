@@ -23,6 +23,7 @@ from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.scaled import SCALED, ScaledFormat
 from mcfsim.training.problems import LanguageModel
+from mcfsim.training.schedule import clipped
 
 RESULT = "gemm_bias"
 #: Trainings, and of the bias draws of each.
@@ -125,7 +126,7 @@ def train(name: str, seed: int) -> dict[str, Any]:
             right = gradient(None, weights, (step, seed))
             noise = gradient(recipe, weights, (step, seed), STEPS + step) - right
             ratios.append(float(np.linalg.norm(right) / np.linalg.norm(noise)))
-        optimizer.step(optimizer.receive(found), schedule.rate(step, STEPS))
+        optimizer.step(optimizer.receive(clipped(found, 1.0)[0]), schedule.rate(step, STEPS))
     plain = LanguageModel(gemm_losses.corpus(), **gemm_losses.SHAPE)
     return {"loss": plain.validation_loss(dict(optimizer.weights())), "ratios": ratios}
 

@@ -21,6 +21,7 @@ from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.problems._transformer import Array, BackPair, TransformerPieces, matmul
+from mcfsim.training.schedule import clipped
 
 RESULT = "gemm_underflow"
 STEPS, RATE, SEEDS = 64, 4e-3, tuple(range(4))
@@ -39,7 +40,7 @@ def trained(seed: int, steps: int = STEPS) -> tuple[LanguageModel, dict[str, Arr
     optimizer = mcf.Optimizer(hyper, mcf.strategy("fp32"), start, problem.decayed, steps=steps)
     for step in range(1, steps + 1):
         _, gradient = problem.loss_and_gradient(dict(optimizer.weights()), step, seed)
-        optimizer.step(optimizer.receive(gradient), schedule.rate(step, steps))
+        optimizer.step(optimizer.receive(clipped(gradient, 1.0)[0]), schedule.rate(step, steps))
     return problem, {name: x.copy() for name, x in optimizer.weights().items()}
 
 

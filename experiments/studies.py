@@ -15,6 +15,10 @@ from experiments import (
     embedding_steps,
     first_moment,
     fpbench_errors,
+    gemm_bias,
+    gemm_losses,
+    gemm_promotion,
+    gemm_underflow,
     late_training,
     lost_update_phase,
     memory_quality,
@@ -61,6 +65,10 @@ STUDIES = (
     muon_losses.study,
     reduced_runs.study,
     unit_monotonicity.study,
+    gemm_promotion.main,
+    gemm_losses.study,
+    gemm_underflow.study,
+    gemm_bias.study,
 )
 
 

@@ -136,7 +136,9 @@ def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tu
 def _loops(x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews) -> BlockLoops | None:
     """Return loops over the blocks of an array, if there are some, all blocks are whole, and they pay."""
     text, size = text_of(fmt, rounding), fmt.block_size
-    if text is None or size is None or not x.ndim or x.dtype != FLOAT32 or len(views.parts(x)) > 1:
+    if text is None or size is None or not x.ndim or x.dtype != FLOAT32:
+        return None
+    if [part.shape[-1] for part in views.parts(x)] != [size]:
         return None
     loops = block_loops(text, size)
     return loops if loops.pays(x.size) else None

@@ -139,3 +139,12 @@ def test_blocks_that_lie_elsewhere(rule, both):
     assert both(np.asfortranarray(x), "nvfp4_16x16", rule=rule)
     assert both(x[:, ::-1, ::2], "nvfp4", rule=rule)
     assert both(x[0].T, "nvfp4", axis=0, rule=rule)
+
+
+@pytest.mark.parametrize(
+    "shape", [(16, 16), (32, 16), (10, 12), (16, 5), (3, 16), (1, 1), (17, 16), (0, 16), (16, 0)]
+)
+@pytest.mark.parametrize("fmt", ["nvfp4_16x16", SCALED["nvfp4_16x16"].with_rule("absmax")], ids=str)
+def test_a_matrix_of_one_short_tile_is_left_to_numpy(shape, fmt, both):
+    whole = not shape[0] % 16 and not shape[1] % 16
+    assert both(hostile(shape, 0, 16), fmt) is whole

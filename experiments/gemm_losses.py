@@ -163,8 +163,8 @@ def title() -> str:
     recipes = [name for name in NAMES if paired.apart(difference(name))]
     told = [name for name in PARTS if paired.apart(difference(name, WHOLE))]
     return (
-        f"Told apart from float32: {', '.join(recipes) or 'no recipe'}; "
-        f"from nvfp4: {', '.join(told) or 'no part left out'}"
+        f"Losses told apart from float32's: {', '.join(recipes) or 'none'}; "
+        f"from nvfp4's, with a part left out: {', '.join(told) or 'none'}"
     )
 
 

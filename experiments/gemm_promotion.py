@@ -144,8 +144,8 @@ def title() -> str:
     held = needed_from("positive", "Hopper, FP8, promoted every 128") is None
     assert held
     return (
-        "Error of a product by unit against K: of positive products Hopper's FP8 sums lose more than\n"
-        f"FP8 operands from K = {start} on; promoted every 128, they do not"
+        "Hopper's FP8 sums of positive products lose more than the rounding of operands\n"
+        f"from K = {start} on; promoted every 128, they do not"
     )
 
 

@@ -152,8 +152,8 @@ def title() -> str:
     eight = max(mean[name] for name in ("mxfp8", "fp8-tensor", "fp8-blocks"))
     four = [mean[name] for name in ("nvfp4", "fp4-all", "quartet", "quartet2")]
     return (
-        f"Of the gradients {min(four):.0%} to {max(four):.0%} become zero in FP4, by recipe,\n"
-        f"at most {eight:.1%} in scaled FP8, and {mean['e5m2, no scale']:.0%} in FP8 without scales"
+        f"FP4 recipes make {min(four):.0%} to {max(four):.0%} of the gradients zero,\n"
+        f"FP8 recipes at most {eight:.1%}, FP8 without scales {mean['e5m2, no scale']:.0%}"
     )
 
 

@@ -46,6 +46,7 @@ def hugging_face(tmp_path):
     return train
 
 
+@pytest.mark.costly("the trainer of Hugging Face is imported")
 @fused
 def test_the_trainer_of_hugging_face_makes_the_steps_of_its_own_optimizer(hugging_face):
     made = partial(TorchAdamW, strategy="fp32"), partial(torch.optim.AdamW, foreach=False)

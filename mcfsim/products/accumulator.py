@@ -166,13 +166,7 @@ class Accumulation:
 
     def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:
         """Return the addend c, broadcast to the result's shape."""
-        numbers = _numbers(c, "c")
-        try:
-            return np.broadcast_to(numbers, shape)
-        except ValueError:
-            raise ValueError(
-                f"c of shape {numbers.shape} does not broadcast to the result's {shape}"
-            ) from None
+        return spread_addend(_numbers(c, "c"), shape)
 
     def multiply(self, a: Array, b: Array, c: Array | None, stack: tuple[int, ...], threads: int) -> Array:
         """Return matrix products, of shape ``(number, m, n)``, each accumulated onto its part of ``c``."""
@@ -281,6 +275,14 @@ def _add_pairwise(parts: Iterable[Wide], add: Callable[[Wide, Wide], Wide]) -> W
     while waiting:
         total = add(waiting.pop()[1], total)
     return total
+
+
+def spread_addend(numbers: Array, shape: tuple[int, ...]) -> Array:
+    """Return the numbers of the addend c, broadcast to the result's shape."""
+    try:
+        return np.broadcast_to(numbers, shape)
+    except ValueError:
+        raise ValueError(f"c of shape {numbers.shape} does not broadcast to the result's {shape}") from None
 
 
 def _numbers(x: ArrayLike, label: str) -> Array:

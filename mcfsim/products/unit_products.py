@@ -18,6 +18,7 @@ from mcfsim.compile.contraction import Contraction
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.element.verbs import run
+from mcfsim.products.accumulator import spread_addend
 from mcfsim.products.unit_lines import TERM, group_line, operand_line, scale_line
 from mcfsim.products.units import Unit, UnitSums, get_unit
 from mcfsim.scaled import Scaled
@@ -151,12 +152,7 @@ class UnitProducts:
             numbers = np.where(np.abs(numbers) < float(fmt.smallest_normal), 0.0, numbers)
         with np.errstate(all="ignore"):
             numbers = numbers.astype(self._contraction.carried)
-        try:
-            return np.broadcast_to(numbers, shape)
-        except ValueError:
-            raise ValueError(
-                f"c of shape {numbers.shape} does not broadcast to the result's {shape}"
-            ) from None
+        return spread_addend(numbers, shape)
 
     def _values(self, array: Array, fmt: Format, label: str, *, known: bool) -> Array:
         """Return numbers in binary64, all of which a format has."""

@@ -161,16 +161,12 @@ def linear(
     """
     found = get_recipe(recipe)
     products = NumPyProducts()
-    left, right = products.matrix(x, "x"), products.matrix(weight, "weight")
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(f"x of {left.shape} and weight of {right.shape} do not share the number of inputs")
+    left, right = products.operands(x, weight)
     layer = LinearLayer(found, products, words)
     y, taken = layer.forward(left, right)
 
     def backward(dy: Any) -> tuple[Any, Any]:
-        given = products.matrix(dy, "dy")
-        if given.shape != y.shape:
-            raise ValueError(f"dy of shape {given.shape} must have that of the output, {y.shape}")
+        given = products.gradient(dy, y.shape)
         return layer.dgrad(given, right, taken), layer.wgrad(given, left, taken)
 
     return y, backward

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any
 
 from mcfsim.checks import hint
 from mcfsim.formats import FORMATS
@@ -17,18 +16,18 @@ from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule
 _SR = Rounding(Mode.STOCHASTIC, overflow=Overflow.SATURATE)
 
 
-def _scaled(base: str, rule: ScaleRule, **changed: Any) -> ScaledFormat:
-    """Return a named format with another rule and other fields."""
-    return replace(SCALED[base], name=f"{base}, {rule}", rule=rule, **changed)
+def _scaled(base: str, rule: ScaleRule) -> ScaledFormat:
+    """Return a named format with another rule, which its name tells."""
+    return replace(SCALED[base], name=f"{base}, {rule}", rule=rule)
 
 
 #: NVFP4 as Transformer Engine has it: rows of 16, or tiles of 16x16 for weights.
 _ROWS = _scaled("nvfp4", ScaleRule.TRANSFORMER_ENGINE)
-_TILES = _scaled("nvfp4", ScaleRule.TRANSFORMER_ENGINE, block=(16, 16))
+_TILES = _scaled("nvfp4_16x16", ScaleRule.TRANSFORMER_ENGINE)
 _FOUR_SIX = _scaled("nvfp4", ScaleRule.FOUR_SIX_MSE)
-_EDEN = _scaled("nvfp4", ScaleRule.EDEN, group=128)
+_EDEN = SCALED["nvfp4_eden"]
 _QUEST = _scaled("mxfp4", ScaleRule.QUEST)
-_QUARTET = _scaled("mxfp4", ScaleRule.QUARTET, tensor_scale=FORMATS["float32"])
+_QUARTET = SCALED["mxfp4_quartet"]
 _MXFP8 = _scaled("mxfp8_e4m3", ScaleRule.ROUND_UP)
 
 

@@ -30,6 +30,22 @@ class NumPyProducts:
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(array, np.float32)
 
+    def operands(self, x: Any, weight: Any) -> tuple[Single, Single]:
+        """Return the activations and weights of a layer, or raise."""
+        left, right = self.matrix(x, "x"), self.matrix(weight, "weight")
+        if left.shape[1] != right.shape[1]:
+            raise ValueError(
+                f"x of {left.shape} and weight of {right.shape} do not share the number of inputs"
+            )
+        return left, right
+
+    def gradient(self, dy: Any, shape: tuple[int, ...]) -> Single:
+        """Return the gradient of an output of this shape, or raise."""
+        found = self.matrix(dy, "dy")
+        if found.shape != shape:
+            raise ValueError(f"dy of shape {found.shape} must have that of the output, {shape}")
+        return found
+
     def enter(self, x: Array, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
         """Quantise a matrix whose contracted axis is the last."""
         if recipe.format is None:

@@ -155,12 +155,8 @@ def audit_products(
     if odd:
         raise ValueError(f"unknown product {odd[0]!r}; known: {', '.join(OPERANDS)}")
     made = _Observed()
-    left, right = made.matrix(x, "x"), made.matrix(weight, "weight")
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(f"x of {left.shape} and weight of {right.shape} do not share the number of inputs")
-    given = None if dy is None else made.matrix(dy, "dy")
-    if given is not None and given.shape != (len(left), len(right)):
-        raise ValueError(f"dy of shape {given.shape} must be {(len(left), len(right))}, that of the output")
+    left, right = made.operands(x, weight)
+    given = None if dy is None else made.gradient(dy, (len(left), len(right)))
     layer = LinearLayer(get_recipe(recipe), made, words)
     y, taken = layer.forward(left, right)
     found: dict[tuple[str, str], OperandFinding] = {}

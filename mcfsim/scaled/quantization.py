@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,13 +98,8 @@ class Scaled:
         def on_block(start: int, elements: Floats, scale: Floats, out: Floats) -> None:
             np.multiply(elements, scale * tensor_scale, out=out)
 
-        views = BlockViews(self.shape, self.format.block, self.axis)
-        targets = views.parts(result)
-        for part, scale, target in zip(
-            views.parts(self.elements), views.shared(self.scale), targets, strict=True
-        ):
+        for part, scale, target in self._parts(self.elements, self.scale, result):
             for_each_block(on_block, [part, scale], FLOAT64, 1, out=target)
-        views.put(targets, result)
         return result
 
     def in_binary32(self) -> NDArray[np.float32]:
@@ -116,16 +111,14 @@ class Scaled:
         with np.errstate(all="ignore"):
             scales = self.scale.astype(np.float32)
             held = np.array_equal(scales, self.scale, equal_nan=True) and self.elements.dtype == np.float32
-            apart = self.tensor_scale in (None, float(tensor_scale)) and holds(FLOAT32, fmt.block_values)
-            if not held or not (apart or self.tensor_scale is None):
+            once = self.tensor_scale is None or (
+                self.tensor_scale == float(tensor_scale) and holds(FLOAT32, fmt.block_values)
+            )
+            if not (held and once):
                 return self.dequantize().astype(np.float32)
-            views, result = BlockViews(self.shape, fmt.block, self.axis), np.empty(self.shape, np.float32)
-            targets = views.parts(result)
-            for part, scale, target in zip(
-                views.parts(self.elements), views.shared(scales), targets, strict=True
-            ):
+            result = np.empty(self.shape, np.float32)
+            for part, scale, target in self._parts(self.elements, scales, result):
                 np.multiply(part, scale, out=target)
-            views.put(targets, result)
             if self.tensor_scale is not None:
                 result *= tensor_scale
         return result
@@ -159,13 +152,17 @@ class Scaled:
         if array.shape != self.shape:
             raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
         result = np.empty(self.shape, np.bool_)
-        views = BlockViews(self.shape, self.format.block, self.axis)
-        targets, top = views.parts(result), float(self.format.element.max)
-        top *= 1.0 if self.tensor_scale is None else self.tensor_scale
-        for part, scale, target in zip(views.parts(array), views.shared(self.scale), targets, strict=True):
+        top = float(self.format.element.max) * (1.0 if self.tensor_scale is None else self.tensor_scale)
+        for part, scale, target in self._parts(array, self.scale, result):
             target[...] = compare(np.abs(part.astype(np.float64)), scale.astype(np.float64) * top)
-        views.put(targets, result)
         return result
+
+    def _parts(self, x: Array, scale: Array, result: Array) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield parts of an array of this shape, their scales, and parts of a result, which then are kept."""
+        views = BlockViews(self.shape, self.format.block, self.axis)
+        targets = views.parts(result)
+        yield from zip(views.parts(x), views.shared(scale), targets, strict=True)
+        views.put(targets, result)
 
 
 def quantize(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from mcfsim.torch.emulated_linear import product
+from mcfsim.torch.emulated_linear import begin_counting, counted, end_counting, product
 
 #: What a model that has emulated attention has beside its own.
 _CALLS = "attention_calls"
@@ -30,10 +30,7 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
         """Call a function of PyTorch's, or what stands for it."""
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
-        call = self.calls.clone()
-        if torch.is_grad_enabled():
-            self.calls.add_(1)
-        return attend(self.numbers, call, *args, **(kwargs or {}))
+        return attend(self.numbers, counted(self.calls), *args, **(kwargs or {}))
 
 
 def attend(
@@ -101,7 +98,7 @@ def _leave(model: torch.nn.Module, args: Any, output: Any) -> None:
 def emulate_attention(model: torch.nn.Module, numbers: tuple[int, int]) -> None:
     """Let all attention within calls of a model be computed by what has these numbers."""
     model.__dict__[_NUMBERS], model.__dict__[_MODES] = numbers, []
-    model.register_buffer(_CALLS, torch.zeros((), dtype=torch.int64), persistent=False)
+    begin_counting(model, _CALLS)
     model.register_forward_pre_hook(_enter, prepend=True)
     model.register_forward_hook(_leave, always_call=True)
 
@@ -116,8 +113,7 @@ def restore_attention(model: torch.nn.Module) -> None:
             model._forward_hooks_always_called.pop(key, None)
     for name in (_NUMBERS, _MODES):
         del model.__dict__[name]
-    del model._buffers[_CALLS]
-    model._non_persistent_buffers_set.discard(_CALLS)
+    end_counting(model, _CALLS)
 
 
 def attention_calls(model: torch.nn.Module) -> torch.Tensor | None:

@@ -180,6 +180,26 @@ def _gradients(ctx: Any, dy: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None
 _forward.register_autograd(_gradients, setup_context=_setup)
 
 
+# -- calls --------------------------------------------------------------------------------------------------
+def begin_counting(module: torch.nn.Module, name: str) -> None:
+    """Give a module a number of its calls in training, which is no part of its state."""
+    module.register_buffer(name, torch.zeros((), dtype=torch.int64), persistent=False)
+
+
+def end_counting(module: torch.nn.Module, name: str) -> None:
+    """Take it away."""
+    del module._buffers[name]
+    module._non_persistent_buffers_set.discard(name)
+
+
+def counted(calls: torch.Tensor) -> torch.Tensor:
+    """Return the number of this call, and count it where gradients are recorded."""
+    call = calls.clone()
+    if torch.is_grad_enabled():
+        calls.add_(1)
+    return call
+
+
 # -- layers -------------------------------------------------------------------------------------------------
 def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
     """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by what has this number.
@@ -200,14 +220,9 @@ class _Emulated:
     emulated: int
     calls: torch.Tensor
     replaced: type
-    _buffers: dict[str, torch.Tensor]
-    _non_persistent_buffers_set: set[str]
 
     def _product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        call = self.calls.clone()
-        if torch.is_grad_enabled():
-            self.calls.add_(1)
-        y = product(x.reshape(1, -1, x.shape[-1]), weight[None], call, self.emulated)
+        y = product(x.reshape(1, -1, x.shape[-1]), weight[None], counted(self.calls), self.emulated)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
         # A view of an operator's output cannot be changed in place, as activations may do.
         return y.clone() if self.bias is None else y + self.bias.to(y.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mcfsim.checks import check_processor
-from mcfsim.torch.emulated_linear import layer_of
+from mcfsim.torch.emulated_linear import counted, layer_of
 from mcfsim.torch.tensor_products import TensorProducts
 
 
@@ -46,10 +46,7 @@ class EmulatedEmbedding(torch.nn.Embedding):  # type: ignore[misc]  # PyTorch ha
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return rows of the quantised table, in the dtype of the weights."""
-        call = self.calls.clone()
-        if torch.is_grad_enabled():
-            self.calls.add_(1)
-        table = _table(self.weight, call, self.emulated)
+        table = _table(self.weight, counted(self.calls), self.emulated)
         return torch.nn.functional.embedding(
             input, table, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
         )

@@ -19,7 +19,15 @@ from mcfsim.torch.emulated_attention import (
     emulate_attention,
     restore_attention,
 )
-from mcfsim.torch.emulated_linear import EmulatedConv1D, EmulatedLinear, Placed, linear_layers, number_of
+from mcfsim.torch.emulated_linear import (
+    EmulatedConv1D,
+    EmulatedLinear,
+    Placed,
+    begin_counting,
+    end_counting,
+    linear_layers,
+    number_of,
+)
 from mcfsim.torch.emulated_table import EmulatedEmbedding, why_left
 
 #: What `unit` says by default: each product by what the recipe names.
@@ -214,8 +222,7 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
             module.__class__ = module.replaced
             for name in ("replaced", "emulated"):
                 del module.__dict__[name]
-            del module._buffers["calls"]
-            module._non_persistent_buffers_set.discard("calls")
+            end_counting(module, "calls")
     return model
 
 
@@ -223,7 +230,7 @@ def _replace(module: torch.nn.Module, number: int) -> None:
     """Make a layer an emulated one, of the same parameters."""
     kind = type(module)
     module.__dict__["replaced"], module.__dict__["emulated"] = kind, number
-    module.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+    begin_counting(module, "calls")
     if kind in _OF:
         module.__class__ = _OF[kind]
         return

@@ -1,5 +1,6 @@
 """Optimizers for torch beside those of arrays that begin alike: their parameters, states and steps."""
 
+import copy
 import inspect
 from contextlib import nullcontext
 
@@ -76,3 +77,17 @@ def compare(ours, params, theirs, within=nullcontext, steps=3):
         theirs.step(theirs.receive({name: p.grad.float().numpy() for name, p in params.items()}), 1e-2)
         found = ((f"step {step}: {what}", *pair) for what, *pair in compared(ours, params, theirs))
         runs.assert_all_same(found)
+
+
+def assert_one_graph(net, x):
+    """Assert that a model compiles into whole graphs, whose outputs and gradients are its own."""
+    other = copy.deepcopy(net)
+    torch.compiler.reset()
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+    for _ in range(2):
+        expected, found = net(x), compiled(x)
+        assert torch.equal(found, expected)
+        expected.sum().backward()
+        found.sum().backward()
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)

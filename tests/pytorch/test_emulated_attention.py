@@ -14,6 +14,7 @@ from mcfsim import torch as mt
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
 from mcfsim.torch.emulated_attention import AttentionMode
 from mcfsim.torch.emulated_linear import Placed, number_of
+from tests.pytorch.beside import assert_one_graph
 
 _PLAIN = ProductRecipe(OperandRecipe(), OperandRecipe(), output=None)
 PLAIN = Recipe("plain", forward=_PLAIN, dgrad=_PLAIN, wgrad=_PLAIN)
@@ -316,16 +317,7 @@ def test_a_rotated_table_comes_back():
 def test_compiled_attention_is_one_graph_of_the_same_bits():
     net, x = Net(), torch.arange(12)[None]
     mt.emulate(net, anywhere("fp4-all"), attention=True, embeddings=True)
-    other = copy.deepcopy(net)
-    torch.compiler.reset()
-    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
-    for _ in range(2):
-        expected, found = net(x), compiled(x)
-        assert torch.equal(found, expected)
-        expected.sum().backward()
-        found.sum().backward()
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p.grad, q.grad)
+    assert_one_graph(net, x)
     assert torch.equal(plainly(), plainly())
 
 

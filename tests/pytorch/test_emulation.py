@@ -13,6 +13,7 @@ import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.recipes import RECIPES, linear
 from mcfsim.torch.emulated_linear import EmulatedLinear
+from tests.pytorch.beside import assert_one_graph
 
 #: A unit whose sums have an order, so that bits do not depend on the machine.
 CHAIN = "cdna3_fp32"
@@ -171,16 +172,7 @@ def test_random_words_are_those_of_seed_layer_and_call():
 def test_compiled_models_are_whole_graphs_of_the_same_bits(name):
     x, net = torch.randn(16, 48), model()
     mt.emulate(net, anywhere(name))
-    other = copy.deepcopy(net)
-    torch.compiler.reset()
-    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
-    for _ in range(2):
-        expected, found = net(x), compiled(x)
-        assert torch.equal(found, expected)
-        expected.sum().backward()
-        found.sum().backward()
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p.grad, q.grad)
+    assert_one_graph(net, x)
 
 
 @pytest.mark.slow

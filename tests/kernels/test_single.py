@@ -118,6 +118,7 @@ def test_operations_with_scalars_are_rounded_to_binary32_and_then_to_the_format(
 @pytest.mark.parametrize("fmt", [*WHOLE, *HARD[:2]], ids=label)
 @pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
+@pytest.mark.costly("the oracle carries out some ten thousand operations in fractions")
 def test_results_are_rounded_at_random_by_the_words_of_the_operation(fmt, assert_same):
     rounding = Rounding("stochastic", random_bits=16)
     given = [x.astype(np.float32) for x in operands(fmt)]

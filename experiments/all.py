@@ -36,6 +36,7 @@ ALONE = (
     ("gemm_losses", "draw"),
     ("gemm_underflow", "draw"),
     ("gemm_bias", "draw"),
+    ("gemm_noise", "draw"),
 )
 #: Experiments that share their runs among processes.
 SHARED = (collage_options, precision_curves, dqt_bits, released_code_audit)

@@ -1,6 +1,6 @@
 """What a training loses by the recipe of its linear layers' products, and which part of NVFP4's matters.
 
-All train at one rate, float32's best of `experiments.tuning` on other seeds. Weights, optimizer, attention
+Each trains at its own best rate, chosen by `experiments.tuning` on other seeds. Weights, optimizer, attention
 and head are those of float32 everywhere: what differs is the products of the layers' matrices.
 """
 
@@ -24,7 +24,7 @@ from mcfsim.training.problems import Corpus, LanguageModel
 RESULT = "gemm_losses"
 #: Four layers, of which the recipe nvfp4 keeps the last one in high precision.
 SHAPE = {"layers": 4, "width": 64, "heads": 4, "context": 32, "batch": 8}
-STEPS, BETA2, SEEDS = 64, 0.95, tuple(range(6))
+STEPS, BETA2, SEEDS = 192, 0.95, tuple(range(8))
 REFERENCE, WHOLE = "float32", "nvfp4"
 NAMES = ("bf16", "mxfp8", "fp8-tensor", "fp8-blocks", "nvfp4", "fp4-all", "quartet", "quartet2")
 #: NVFP4's recipe without one of its parts, and without all.
@@ -94,11 +94,11 @@ def train(name: str, rate: float, seed: int) -> float | None:
 
 
 def study() -> None:
-    """Choose the rate, train, and write what came of it; some 15 minutes of a processor."""
-    tuned = tuning.tune([REFERENCE], lambda jobs: resumed(RESULT, train, jobs))[REFERENCE]
-    rate = tuning.best_rate(tuned)
+    """Choose rates, train, and write what came of it; some 50 minutes of a processor."""
     names = (REFERENCE, *NAMES, *PARTS)
-    jobs = [(name, rate, seed) for name in names for seed in SEEDS]
+    tuned = tuning.tune(names, lambda jobs: resumed(RESULT, train, jobs))
+    rates = {name: tuning.best_rate(tuned[name]) for name in names}
+    jobs = [(name, rates[name], seed) for name in names for seed in SEEDS]
     losses: dict[str, list[float | None]] = {}
     for (name, _, _), loss in zip(jobs, resumed(RESULT, train, jobs), strict=True):
         losses.setdefault(name, []).append(loss)
@@ -112,9 +112,9 @@ def study() -> None:
                 "steps": STEPS,
                 "tuning_seeds": tuning.SEEDS,
                 "seeds": SEEDS,
-                "rate": rate,
+                "rates": rates,
             },
-            "tuning": {f"{rate:g}": found for rate, found in tuned.items()},
+            "tuning": {name: {f"{rate:g}": x for rate, x in tuned[name].items()} for name in names},
             "losses": losses,
         },
     )
@@ -129,12 +129,14 @@ def difference(name: str, reference: str = REFERENCE) -> np.ndarray[Any, Any]:
 
 def table() -> str:
     """Return what each recipe ends at, beside float32."""
-    losses, rows = read_result(RESULT)["losses"], []
+    result, rows = read_result(RESULT), []
+    losses, rates = result["losses"], result["settings"]["rates"]
     for name in (REFERENCE, *NAMES):
         gap = difference(name)
         rows.append(
             {
                 "recipe": f"`{name}`" if name in RECIPES else name,
+                "rate": f"{rates[name]:g}",
                 "validation loss": f"{np.mean(losses[name]):.4f}",
                 "minus float32 (95 % interval)": "" if name == REFERENCE else paired.shown(gap),
                 "apart": paired.answer(gap),
@@ -145,12 +147,13 @@ def table() -> str:
 
 def parts_table() -> str:
     """Return what NVFP4's recipe loses without each of its parts."""
-    rows = []
+    rates, rows = read_result(RESULT)["settings"]["rates"], []
     for name in PARTS:
         gap = difference(name, WHOLE)
         rows.append(
             {
                 "`nvfp4`": name,
+                "rate": f"{rates[name]:g}",
                 "minus `nvfp4` (95 % interval)": paired.shown(gap),
                 "apart": paired.answer(gap),
             }

@@ -17,6 +17,7 @@ from experiments import (
     fpbench_errors,
     gemm_bias,
     gemm_losses,
+    gemm_noise,
     gemm_promotion,
     gemm_underflow,
     late_training,
@@ -69,6 +70,7 @@ STUDIES = (
     gemm_losses.study,
     gemm_underflow.study,
     gemm_bias.study,
+    gemm_noise.study,
 )
 
 

@@ -231,19 +231,26 @@ def word_source(
     """
     if not rounding.stochastic:
         return lambda start, count: None
-    if random is None:
-        raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word an element")
     if isinstance(random, RandomWords):
         return lambda start, count: random.draws(start, count, rounding.random_bits)
-    words = as_array(random, "random")
+    flat = given_words(random, rounding, shape).reshape(-1)
+    return lambda start, count: flat[start : start + count]
+
+
+def given_words(
+    random: NDArray[np.unsignedinteger[Any]] | None, rounding: Rounding, shape: tuple[int, ...]
+) -> Words:
+    """Return words that were given for elements of a shape, or raise; see `word_source`."""
+    if random is None:
+        raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word an element")
+    words: Words = as_array(random, "random")
     if words.dtype not in (np.uint32, np.uint16):
         raise TypeError(f"random words must be uint32 or uint16, not {words.dtype}")
     if rounding.random_bits > 8 * words.dtype.itemsize:
         raise ValueError(f"{rounding.random_bits} random bits need words of 32 bits, not {words.dtype}")
     if words.shape != shape:
         raise ValueError(f"random words of shape {words.shape} do not fit elements of shape {shape}")
-    flat = words.reshape(-1)
-    return lambda start, count: flat[start : start + count]
+    return words
 
 
 def _as_number(x: Any) -> Any:

@@ -137,9 +137,14 @@ class Rounding:
         return self.mode is Mode.STOCHASTIC
 
     @property
+    def drawn_bits(self) -> int:
+        """The random bits that an operation draws: none unless rounding is stochastic."""
+        return self.random_bits if self.stochastic else 0
+
+    @property
     def guard_bits(self) -> int:
         """Extra bits beyond the target's precision that make rounding to odd first innocuous."""
-        return 2 + (self.random_bits if self.stochastic else 0)
+        return 2 + self.drawn_bits
 
 
 def get_rounding(

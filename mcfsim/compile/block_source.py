@@ -11,18 +11,19 @@ from mcfsim.compile.llvm_source import array, loops
 from mcfsim.compile.llvm_text import REGISTERS, Function, module
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import Value
+from mcfsim.random import word_bits
 
 #: Elements at a time: so few that they stay in the L1 cache between loops.
 _AT_ONCE = 2048
 
 
-def block_source(line: GroupLine, block: int) -> str:
-    """Return the source of a module with functions ``encode``, ``decode`` and ``measure``.
+def block_source(line: GroupLine, block: int, name: str) -> str:
+    """Return the source of a module with a function ``encode``, ``fill``, ``decode`` or ``measure``.
 
-    They take the arguments of those methods of `mcfsim.compile.group_loops.BlockLoops`.
+    It takes the arguments of that method of `mcfsim.compile.group_loops.BlockLoops`.
     """
-    about = f"Blocks of {block} numbers that share others."
-    return module(about, _encoding(line, block), _decoding(line, block), _measuring(line, block))
+    made = {"encode": _encoding, "fill": _filling, "decode": _decoding, "measure": _measuring}
+    return module(f"Blocks of {block} numbers that share others.", made[name](line, block))
 
 
 def _function(name: str, line: GroupLine, *arrays: tuple[str, int]) -> Function:
@@ -67,12 +68,12 @@ def _each(
     block: int,
     blocks: str,
     asked: Value,
-    vectors: tuple[str, str],
+    vectors: tuple[str, ...],
     before: Callable[[str, str], None] | None = None,
 ) -> None:
     """Append what computes a value for each element from another and from what its block shares."""
     lowered, known = _lowered(line)
-    taken, made = vectors
+    taken, made, *words = vectors
     with _some(function, blocks, block) as (first, count):
         if before is not None:
             before(first, count)
@@ -85,7 +86,11 @@ def _each(
             kind = REGISTERS[asked.type]
             part, out = function.at("float", taken, start), function.at(kind, made, start)
 
-            def read(_: Value, i: str) -> str:
+            drawn = [function.at(_word(line), x, start) for x in words]
+
+            def read(value: Value, i: str) -> str:
+                if value in line.word:
+                    return _bits(function, line, drawn[0], i)
                 return function.load("float", part, i)
 
             def put(_: int, x: str, i: str) -> None:
@@ -95,8 +100,32 @@ def _each(
     function.returns("0")
 
 
+def _word(line: GroupLine) -> str:
+    return f"i{word_bits(line.text.random_bits)}"
+
+
+def _bits(function: Function, line: GroupLine, words: str, i: str) -> str:
+    """Return the random bits of an element, the upper ones of its word."""
+    bits, own = line.text.random_bits, _word(line)
+    drawn = function.made(f"lshr {own} {function.load(own, words, i)}, {word_bits(bits) - bits}")
+    return function.converted(drawn, own, REGISTERS[line.word[0].type])
+
+
+def _filling(line: GroupLine, block: int) -> Function:
+    function, vectors = _to_elements("fill", line)
+    _each(function, line, block, "%shared.rows", line.encoded, vectors)
+    return function
+
+
+def _to_elements(name: str, line: GroupLine) -> tuple[Function, tuple[str, ...]]:
+    """Return a function that writes elements, and the names of its vectors."""
+    words = ["%words" for _ in line.word]
+    arrays = ("%x", 1), ("%elements", 1), ("%shared", 2), *((x, 1) for x in words)
+    return _function(name, line, *arrays), ("%x", "%elements", *words)
+
+
 def _encoding(line: GroupLine, block: int) -> Function:
-    function = _function("encode", line, ("%x", 1), ("%elements", 1), ("%shared", 2))
+    function, vectors = _to_elements("encode", line)
     found = function.variable("i32", max(1, _AT_ONCE // block))
 
     def share(first: str, count: str) -> None:
@@ -113,7 +142,7 @@ def _encoding(line: GroupLine, block: int) -> Function:
 
         loops(function, lowered, line.made, read, put, count, known, {}, apart=False)
 
-    _each(function, line, block, "%shared.rows", line.encoded, ("%x", "%elements"), share)
+    _each(function, line, block, "%shared.rows", line.encoded, vectors, share)
     return function
 
 

@@ -16,6 +16,7 @@ from mcfsim.compile.choice import is_available
 from mcfsim.compile.group_source import group_source, group_tables
 from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps
 from mcfsim.compile.objects import called, is_saved
+from mcfsim.compile.words import word_dtype
 from mcfsim.kernels.element.verbs import DTYPES, run
 
 Array = NDArray[Any]
@@ -128,14 +129,23 @@ class BlockLoops:
 
     def __init__(self, text: GroupText, block: int) -> None:
         self.text, self._line, self._block, self._done = text, GroupLine(text), block, 0
+        self._made: dict[str, Callable[..., int]] = {}
+        self._sources: dict[str, str] = {}
         self._lock = Lock()
 
-    def pays(self, size: int) -> bool:
-        """Return whether so many more elements are worth compiling or loading loops."""
+    def pays(self, size: int, name: str) -> bool:
+        """Return whether so many more elements are worth compiling or loading a method's loop."""
         self._done += size
-        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
+        return name in self._made or (is_available() and worth_loops(self._done, self._source(name)))
 
-    def encode(self, x: Array, elements: Array, shared: Array, *numbers: float) -> None:
+    def _source(self, name: str) -> str:
+        if name not in self._sources:
+            self._sources[name] = block_source(self._line, self._block, name)
+        return self._sources[name]
+
+    def encode(
+        self, x: Array, elements: Array, shared: Array, *numbers: float, words: Array | None = None
+    ) -> None:
         """Write the elements and the shared numbers of blocks.
 
         Parameters
@@ -144,8 +154,16 @@ class BlockLoops:
         shared : array of float32, shape (blocks, shared)
         *numbers : float
             The same for all blocks.
+        words : array of `word_dtype`, shape (blocks * block,)
+            If the text takes random bits: the upper ones of these words.
         """
-        self._run("encode", x, elements, shared, *numbers)
+        self._run("encode", x, elements, shared, *(() if words is None else (words,)), *numbers)
+
+    def fill(
+        self, x: Array, elements: Array, shared: Array, *numbers: float, words: Array | None = None
+    ) -> None:
+        """Write the elements of blocks whose shared numbers are given; arguments as for `encode`."""
+        self._run("fill", x, elements, shared, *(() if words is None else (words,)), *numbers)
 
     def decode(self, elements: Array, shared: Array, out: Array, *numbers: float) -> None:
         """Write the numbers that elements stand for; arguments as for `encode`."""
@@ -157,24 +175,20 @@ class BlockLoops:
 
     def _run(self, name: str, *given: Any) -> None:
         check_processor()
-        self._loops[name](*given)
+        with self._lock:  # so that threads do not compile it twice
+            if name not in self._made:
+                self._made[name] = self._compiled(name)
+        self._made[name](*given)
 
-    @cached_property
-    def _source(self) -> str:
-        return block_source(self._line, self._block)
-
-    @cached_property
-    def _loops(self) -> dict[str, Callable[..., int]]:
-        with self._lock:  # so that threads do not compile them twice
-            numbers, found = np.empty(0, np.float32), np.empty(0, np.int32)
-            shared, same = (
-                np.empty((0, self.text.shared), np.float32),
-                [np.float64(1)] * len(self._line.numbers),
-            )
-            out = np.empty(0, DTYPES[self._line.decoded.type])
-            arrays: dict[str, Any] = {"encode": (numbers, numbers, shared), "decode": (numbers, shared, out)}
-            arrays["measure"] = numbers, found
-            return {name: called(self._source, name, *x, *same) for name, x in arrays.items()}
+    def _compiled(self, name: str) -> Callable[..., int]:
+        numbers, found = np.empty(0, np.float32), np.empty(0, np.int32)
+        shared = np.empty((0, self.text.shared), np.float32)
+        out = np.empty(0, DTYPES[self._line.decoded.type])
+        words = [np.empty(0, word_dtype(self.text.random_bits)) for _ in self._line.word]
+        arrays: dict[str, Any] = {"decode": (numbers, shared, out), "measure": (numbers, found)}
+        given = arrays.get(name, (numbers, numbers, shared, *words))
+        same = [np.float64(1)] * len(self._line.numbers)
+        return called(self._source(name), name, *given, *same)
 
 
 def worth_loops(done: int, source: str) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.kernels.element.floats import NAN
-from mcfsim.kernels.element.machine import F32, F64, I32, Line, Value
+from mcfsim.kernels.element.floats import NAN, SHORT
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Value
 
 # -- places in a table ------------------------------------------------------------------------------------
 Array = NDArray[Any]
@@ -111,6 +111,11 @@ class GroupText(ABC):
         """How many shared numbers a group has."""
 
     @property
+    def random_bits(self) -> int:
+        """How many random bits encode a number; 0 if it draws none."""
+        return 0
+
+    @property
     def table(self) -> Array | None:
         """The numbers of a table, if codes are places in one."""
         return None
@@ -142,7 +147,10 @@ class GroupText(ABC):
 
     @abstractmethod
     def encoded(self, x: Value, *shared: Value) -> Value:
-        """Return the code of a number or, if there is a table, a number whose place is that code."""
+        """Return the code of a number or, if there is a table, a number whose place is that code.
+
+        A text with random bits takes them as ``word=``, an integer.
+        """
 
     @abstractmethod
     def decoded(self, code: Value, *shared: Value) -> Value:
@@ -162,6 +170,8 @@ class GroupLine:
         The least magnitude, if needed, and another magnitude that a thread receives.
     shared, numbers : tuple of Value
         The shared numbers of a group, and those that are the same for all groups.
+    word : list of Value
+        The random bits of a number, if it is encoded with some.
     measured, lesser, made, encoded, decoded
         The results.
     """
@@ -178,7 +188,10 @@ class GroupLine:
         self.measured = text.measured(self.x)
         self.lesser: tuple[Value, ...] = (text.lesser(*pair),) if pair else ()
         self.made = tuple(map(_clean, text.shares(self.greatest, *self.least, *self.numbers)))
-        self.encoded = text.encoded(self.x, *self.shared, *self.numbers)
+        drawn = I32 if text.random_bits <= SHORT else I64
+        self.word = [self.line.input("word", drawn)] if text.random_bits else []
+        word = {"word": self.word[0]} if self.word else {}
+        self.encoded = text.encoded(self.x, *self.shared, *self.numbers, **word)
         decoded = text.decoded(self.code, *self.shared, *self.numbers)
         self.decoded = _clean(decoded) if text.coded else decoded
 

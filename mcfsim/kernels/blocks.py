@@ -166,7 +166,7 @@ class RoundingKernel:
         self.exact = is_filled(carrier, fmt) and rounding.underflow is Underflow.GRADUAL
         self._type = F32 if carrier == FLOAT32 else F64
         self._word = I32 if rounding.random_bits <= SHORT else I64
-        self._draw_bits = rounding.random_bits if rounding.stochastic else 0
+        self._draw_bits = rounding.drawn_bits
         # In stochastic rounding nearly all blocks have a few subnormal numbers, which need extra calls.
         self._at_once = _AT_ONCE // carrier.itemsize * (2 if rounding.stochastic else 1)
 

@@ -11,10 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from mcfsim.compile.group_loops import BlockLoops, block_loops
 from mcfsim.compile.group_text import GroupText
+from mcfsim.compile.words import draw, word_dtype
+from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import Float32Text
@@ -25,6 +28,7 @@ from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
+RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
 _SATURATING = Rounding(overflow=Overflow.SATURATE)
 _NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
 #: Infinity's bits in binary32.
@@ -41,9 +45,10 @@ class BlockText(GroupText):
     Notes
     -----
     Where scales are no powers of two, quotients are computed in binary64 and rounded once more. Let x be a
-    number of 24 bits, s a divisor, and t a tie between elements, so that ``t s`` has at most 45 bits. Either
-    ``x / s`` is t itself, or ``x - t s`` is a multiple of the last bit of x or of ``t s``, and no less than
-    2^-45 of x. So binary64, which has 53 bits, rounds no other quotient onto a tie.
+    number of 24 bits, s a divisor, and t a number where rounding changes: an element, a tie, or what a word
+    compares with. ``t s`` has at most 50 bits. Either ``x / s`` is t itself, or ``x - t s`` is a multiple of
+    the last bit of x or of ``t s``, and no less than 2^-50 of the larger one. Binary64 moves a quotient by
+    2^-53 of it at most, so no other quotient becomes t.
     """
 
     format: ScaledFormat
@@ -57,20 +62,21 @@ class BlockText(GroupText):
         """The scale alone."""
         return 1
 
-    @classmethod
-    def of(cls, fmt: ScaledFormat, rounding: Rounding, *, words: bool = False) -> BlockText | None:
-        """Return the algorithm of a format and a rounding of its elements, or None if there is none.
+    @property
+    def random_bits(self) -> int:
+        """Those of stochastic rounding."""
+        return self.rounding.drawn_bits
 
-        Stochastic rounding has one only where words are given.
-        """
-        scaled = fmt.rule in POWERS or fmt.rule is ScaleRule.ABSMAX
+    @classmethod
+    def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:
+        """Return the algorithm of a format and a rounding of its elements, or None if there is none."""
         powers = fmt.rule in POWERS
-        near = rounding.mode in _NEAREST or (powers and (words or not rounding.stochastic))
+        scaled = powers or fmt.rule is ScaleRule.ABSMAX
         scales = [fmt.scale] if fmt.tensor_scale is None else [fmt.scale, fmt.tensor_scale]
-        tie = fmt.element.precision + 1 + sum(x.precision for x in scales)
-        short = carrier_of(fmt.element) == FLOAT32 and (powers or tie <= 45)
+        bits = fmt.element.precision + rounding.guard_bits + sum(x.precision for x in scales)
+        short = carrier_of(fmt.element) == FLOAT32 and (powers or bits <= 50)
         held = holds(FLOAT32, fmt.scale) or powers
-        return cls(fmt, rounding) if scaled and near and short and held else None
+        return cls(fmt, rounding) if scaled and short and held else None
 
     def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
         """Return the scale, or NaN if a number of the block is not finite."""
@@ -116,12 +122,12 @@ class BlockText(GroupText):
         return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
 
 
-def text_of(fmt: ScaledFormat, rounding: Rounding, *, words: bool = False) -> BlockText | Float32Text | None:
+def text_of(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
     """Return the algorithm of a format's blocks, whatever their shape, or None; see `BlockText.of`."""
     if fmt.rule.exact:
-        return BlockText.of(fmt, rounding, words=words)
+        return BlockText.of(fmt, rounding)
     alone = fmt.rule not in FOUR_SIX and fmt.rule is not ScaleRule.EDEN
-    return Float32Text(fmt, rounding) if alone and (words or not rounding.stochastic) else None
+    return Float32Text(fmt, rounding) if alone else None
 
 
 def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tuple[float, float]:
@@ -133,15 +139,17 @@ def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tu
     return divisor, 1.0 if tensor_scale is None else tensor_scale
 
 
-def _loops(x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews) -> BlockLoops | None:
-    """Return loops over the blocks of an array, if there are some, all blocks are whole, and they pay."""
+def _loops(
+    x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews, name: str
+) -> BlockLoops | None:
+    """Return loops over the blocks of an array, if all are whole and the method of a name pays."""
     text, size = text_of(fmt, rounding), fmt.block_size
     if text is None or size is None or not x.ndim or x.dtype != FLOAT32:
         return None
     if [part.shape[-1] for part in views.parts(x)] != [size]:
         return None
     loops = block_loops(text, size)
-    return loops if loops.pays(x.size) else None
+    return loops if loops.pays(x.size, name) else None
 
 
 def decoded(
@@ -149,7 +157,7 @@ def decoded(
 ) -> Array | None:
     """Return the numbers of elements by compiled loops; None as for `encoded`."""
     views = BlockViews(elements.shape, fmt.block, axis)
-    loops = _loops(elements, fmt, _SATURATING, views)
+    loops = _loops(elements, fmt, _SATURATING, views, "decode")
     if loops is None or fmt.carrier != FLOAT64:
         return None
     (part,), (by,) = views.parts(elements), views.shared(scale)
@@ -162,17 +170,19 @@ def decoded(
 
 
 def encoded(
-    x: Array, fmt: ScaledFormat, rounding: Rounding, axis: int
+    x: Array, fmt: ScaledFormat, rounding: Rounding, axis: int, random: RandomSource = None
 ) -> tuple[Array, Array, float | None] | None:
     """Return elements, scales and the tensor scale of an array by compiled loops.
 
     The result is None if there is no loop for its blocks, some are not whole, or it does not pay.
+    Words are as for `mcfsim.quantize`, which says what is raised.
     """
     views = BlockViews(x.shape, fmt.block, axis)
-    loops = _loops(x, fmt, rounding, views)
+    loops = _loops(x, fmt, rounding, views, "encode")
     text = text_of(fmt, rounding)
     if loops is None or text is None:
         return None
+    words = _words(x.shape, rounding, random, views)
     (part,) = views.parts(x)
     vector = _lying(part).reshape(-1)
     blocks = part.shape[:-1]
@@ -182,10 +192,56 @@ def encoded(
     numbers = shared_by_all(text, found)
     out, elements = _place(x.shape, np.float32, views)
     rows = np.empty((math.prod(blocks), text.shared), np.float32)
-    loops.encode(vector, elements.reshape(-1), rows, *numbers)
+    loops.encode(vector, elements.reshape(-1), rows, *numbers, words=words)
     scale = views.joined([rows[:, 0].astype(carrier_of(fmt.scale)).reshape(blocks)])
     tensor_scale = None if fmt.tensor_scale is None else numbers[1]
     return _put_back(elements, out, views), scale, tensor_scale
+
+
+def filled(
+    part: Array, shared: tuple[Array, Array], text: Float32Text, words: Array | None = None
+) -> Array | None:
+    """Return the elements of blocks whose scales are known, by compiled loops; None as for `encoded`.
+
+    Parameters
+    ----------
+    part : array, shape (..., elements of a block)
+    shared : (array, array), shape (...)
+        The scales, and by what numbers are multiplied or divided.
+    text : Float32Text
+    words : array, in the shape of the part, optional
+        For stochastic rounding.
+    """
+    if part.dtype != FLOAT32 or part.shape[-1] != text.format.block_size:
+        return None
+    loops = block_loops(text, part.shape[-1])
+    if not loops.pays(part.size, "fill"):
+        return None
+    rows, out = np.stack([x.reshape(-1) for x in shared], axis=1), np.empty(part.shape, np.float32)
+    lying = None if words is None else _lying(_shortest(words, text.random_bits)).reshape(-1)
+    loops.fill(_lying(part).reshape(-1), out.reshape(-1), rows, 1.0, 1.0, words=lying)
+    return out
+
+
+def _words(
+    shape: tuple[int, ...], rounding: Rounding, random: RandomSource, views: BlockViews
+) -> Array | None:
+    """Return the shortest words with the random bits of each element, one block after another."""
+    if not rounding.stochastic:
+        return None
+    bits = rounding.random_bits
+    if isinstance(random, RandomWords):
+        words = draw(random, 0, math.prod(shape), bits, "words of blocks")
+    else:
+        words = given_words(random, rounding, shape)
+    (part,) = views.parts(_shortest(words, bits).reshape(shape))
+    return _lying(part).reshape(-1)
+
+
+def _shortest(words: Array, bits: int) -> Array:
+    """Return the upper halves of words, if these have so many bits."""
+    dtype = word_dtype(bits)
+    return (words >> 8 * (words.dtype.itemsize - dtype.itemsize)).astype(dtype, copy=False)
 
 
 def _place(shape: tuple[int, ...], dtype: DTypeLike, views: BlockViews) -> tuple[Array, Array]:

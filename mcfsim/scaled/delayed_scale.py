@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from mcfsim.checks import check_int, whole_number
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.rounding import Rounding
+from mcfsim.scaled.block_quantization import RandomSource
 from mcfsim.scaled.formats import ScaledFormat
-from mcfsim.scaled.quantization import RandomSource, Scaled, prepared, quantized
+from mcfsim.scaled.quantization import Scaled, prepared, quantized
 from mcfsim.scaled.scale_rules import ScaleRule
 
 

@@ -67,6 +67,11 @@ class Float32Text(GroupText):
         return 2
 
     @property
+    def random_bits(self) -> int:
+        """Those of stochastic rounding."""
+        return self.rounding.drawn_bits
+
+    @property
     def top(self) -> float:
         """The largest element."""
         return float(self.format.element.max)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks import as_array, check_int, is_real
+from mcfsim.checks import as_array, check_int, check_processor, is_real
+from mcfsim.compile.hadamard_loops import hadamard_loops
 from mcfsim.convert import round_to
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
+from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 
@@ -95,37 +97,79 @@ def hadamard(
         raise ValueError(
             f"axis {axis} of length {array.shape[axis]} is no multiple of size = {size}; pad the array"
         )
+    check_processor()
     fmt = get_format(fmt)
     flipped = signs_of(signs, size)
-    ar = arithmetic(fmt)
-    rows = np.moveaxis(np.asarray(array, carrier_of(fmt)), axis, -1)
+    with np.errstate(all="ignore"):
+        carried = np.asarray(array, carrier_of(fmt))
+    if not np.array_equal(carried, array, equal_nan=True):
+        raise ValueError(f"x of dtype {array.dtype} has numbers that are no values of {fmt}; round it first")
+    rows = np.moveaxis(carried, axis, -1)
     groups = np.ascontiguousarray(rows).reshape(-1, size)
-    if not inverse:
-        groups = groups * flipped
+    found, factor = np.empty_like(groups), factor_of(size, fmt)
+    if not _by_loops(groups, flipped, found, factor, fmt, inverse=inverse):
+        _by_numpy(groups, flipped, found, factor, fmt, inverse=inverse)
+    transformed = np.moveaxis(found.reshape(rows.shape), -1, axis)
+    return transformed if result is None else np.asarray(round_to(transformed, result))
+
+
+def _by_loops(groups: Array, signs: Array, out: Array, factor: float, fmt: Format, *, inverse: bool) -> bool:
+    """Write transforms by compiled loops, if there are some and they pay; return whether that was so."""
+    if fmt != FORMATS["float32"]:
+        return False
+    loops = hadamard_loops(groups.shape[1], factor)
+    if loops is None or not loops.pays(groups.size):
+        return False
+    loops.transform(groups, signs, out, inverse=inverse)
+    return True
+
+
+def _by_numpy(groups: Array, signs: Array, out: Array, factor: float, fmt: Format, *, inverse: bool) -> None:
+    """Write transforms of groups, or their inverses."""
+    (add, subtract, multiply), size = _operations(fmt), groups.shape[1]
 
     def both(first: Array, second: Array) -> Array:
-        pair = [np.ascontiguousarray(item) for item in (first, second)]
-        return np.stack([np.asarray(of(*pair)).reshape(first.shape) for of in (ar.add, ar.sub)], axis=2)
+        pair = np.empty((first.shape[0], 2, *first.shape[1:]), first.dtype)
+        pair[:, 0], pair[:, 1] = add(first, second), subtract(first, second)
+        return pair
 
-    groups = butterflies(groups, size, both)
-    groups = np.asarray(ar.mul(groups, np.full_like(groups, factor_of(size, fmt))))
-    if inverse:
-        groups = groups * flipped
-    found = np.moveaxis(groups.reshape(rows.shape), -1, axis)
-    return found if result is None else np.asarray(round_to(found, result))
+    by = np.full((1, 1), factor, groups.dtype)
+    some = max(1, BLOCK // size)  # at a time, so that they stay in cache
+    with np.errstate(all="ignore"):
+        for start in range(0, len(groups), some):
+            columns = groups[start : start + some].T
+            given = columns.copy() if inverse else columns * signs[:, np.newaxis]
+            made = multiply(butterflies(given, size, both), by)
+            out[start : start + some] = (made * signs[:, np.newaxis] if inverse else made).T
 
 
-def butterflies(groups: Any, size: int, both: Callable[[Any, Any], Any]) -> Any:
-    """Return sums and differences of neighbours in rows of `size`, at strides 1, 2, 4, ... `size / 2`.
+def _operations(fmt: Format) -> Sequence[Callable[[Array, Array], Array]]:
+    """Return addition, subtraction and multiplication in a format, of arrays of any layout."""
+    if fmt == FORMATS["float32"]:  # NumPy's own
+        return np.add, np.subtract, np.multiply
+    ar = arithmetic(fmt)
 
-    `both` stacks sums and differences along axis 2, of arrays or of tensors.
+    def laid(operation: Callable[..., Any]) -> Callable[[Array, Array], Array]:
+        def operate(first: Array, second: Array) -> Array:
+            pair = [np.ascontiguousarray(x) for x in np.broadcast_arrays(first, second)]
+            return np.asarray(operation(*pair)).reshape(pair[0].shape)
+
+        return operate
+
+    return [laid(operation) for operation in (ar.add, ar.sub, ar.mul)]
+
+
+def butterflies(columns: Any, size: int, both: Callable[[Any, Any], Any]) -> Any:
+    """Return sums and differences of rows at strides 1, 2, 4, ... `size / 2`; a group is a column.
+
+    `both` stacks sums and differences along axis 1, of arrays or of tensors.
     """
-    stride = 1
+    shape, stride = columns.shape, 1
     while stride < size:
-        pairs = groups.reshape(-1, size // (2 * stride), 2, stride)
-        groups = both(pairs[:, :, 0], pairs[:, :, 1]).reshape(-1, size)
+        pairs = columns.reshape(size // (2 * stride), 2, stride, -1)
+        columns = both(pairs[:, 0], pairs[:, 1]).reshape(shape)
         stride *= 2
-    return groups
+    return columns
 
 
 def factor_of(size: int, fmt: Format) -> float:

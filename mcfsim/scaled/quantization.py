@@ -21,9 +21,8 @@ from mcfsim.kernels.element.codes import decode_element, encode_element, has_cod
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
-from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
-from mcfsim.scaled.block_quantization import decoded, encoded, quotient_element
+from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import Float32Text, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
@@ -32,7 +31,6 @@ from mcfsim.scaled.scale_rules import POWERS, ScaleRule
 from mcfsim.scaled.searched_scales import corrected_scales, published_scales
 
 Array = NDArray[Any]
-RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +221,7 @@ def quantize(
     array([ 1.,  3., -6.,  0.])
     """
     fmt, rounding, array, axis = prepared(x, fmt, axis, rounding, rule)
-    if (found := encoded(array, fmt, rounding, axis)) is not None:
+    if (found := encoded(array, fmt, rounding, axis, random)) is not None:
         return Scaled(fmt, *found, axis)
     return quantized(array, fmt, axis, rounding, random)
 
@@ -312,8 +310,13 @@ def quantized(
             fmt, replace(rounding, mode=Mode.NEAREST_EVEN) if rounding.stochastic else rounding
         )
         found, tensor_scale = published_scales(parts, text, views, encode)
-        for place, (_, by) in enumerate(found):
-            fill(place, _as_given, quotients(parts[place], by, text))
+        drawing_text = replace(text, rounding=rounding)
+        for place, shared in enumerate(found):
+            made = filled(parts[place], shared, drawing_text, draws[0][place] if draws else None)
+            if made is None:
+                fill(place, _as_given, quotients(parts[place], shared[1], text))
+            else:
+                np.copyto(targets[place], made)
         by_part = [scale for scale, _ in found]
         if fmt.rule is ScaleRule.EDEN:
             assert words is not None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64
 from mcfsim.rounding import Rounding
+from mcfsim.scaled.block_quantization import filled
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import (
     SATURATING,
@@ -81,10 +82,12 @@ def _better(
 
 def _errors(part: Array, scale: Singles, by: Singles, width: int, text: Float32Text, amax: float) -> Singles:
     """Return the sum of the errors of each block, in binary32; its rows have a width."""
-    elements = quotients(part, by, text).astype(np.float32).reshape(-1)
-    get_kernel(text.format.element, SATURATING, FLOAT32)(elements, elements)
+    elements = filled(part, (scale, by), replace(text, rounding=SATURATING, expansion=1.0))
+    if elements is None:
+        elements = quotients(part, by, text).astype(np.float32)
+        get_kernel(text.format.element, SATURATING, FLOAT32)(elements.reshape(-1), elements.reshape(-1))
     with np.errstate(all="ignore"):
-        stored = elements.reshape(part.shape) * scale[..., np.newaxis] * np.float32(amax)
+        stored = elements * scale[..., np.newaxis] * np.float32(amax)
         difference = stored / np.float32(text.top * SMALLER_TOP) - part
         squared = text.format.rule is ScaleRule.FOUR_SIX_MSE
         errors = difference * difference if squared else np.abs(difference)
@@ -130,14 +133,12 @@ def corrected_scales(
     flat = []
     for part, element, (_, by) in zip(parts, elements, found, strict=True):
         numbers = quotients(part, by, text, clipped=False)
-        padding = [(0, 0)] * (part.ndim - 1) + [(0, size - part.shape[-1])]
-        flat.append([np.pad(x.astype(np.float32), padding) for x in (numbers, element)])
+        flat.append([_filled_up(x.astype(np.float32), 0, size - x.shape[-1]) for x in (numbers, element)])
     quotient, stored = (np.concatenate(x, axis=-2) for x in zip(*flat, strict=True))
     each, blocks = fmt.group // size, quotient.shape[-2]
     groups = -(-blocks // each)
-    padding = [(0, 0)] * (quotient.ndim - 2) + [(0, groups * each - blocks), (0, 0)]
-    shape = (*quotient.shape[:-2], groups, fmt.group)
-    quotient, stored = (np.pad(np.nan_to_num(x), padding).reshape(shape) for x in (quotient, stored))
+    shape, missing = (*quotient.shape[:-2], groups, fmt.group), groups * each - blocks
+    quotient, stored = (_filled_up(_finite(x), missing, 0).reshape(shape) for x in (quotient, stored))
     with np.errstate(all="ignore"):
         above, below = halved_sums(quotient * quotient), halved_sums(quotient * stored)
         correction = np.where(below == 0, np.float32(1), above / below)
@@ -147,3 +148,15 @@ def corrected_scales(
     lying = np.ascontiguousarray(np.moveaxis(words, views.axis, -1)) if words.ndim else words
     get_kernel(fmt.scale, rounding, FLOAT64)(rounded.reshape(-1), rounded.reshape(-1), lying.reshape(-1))
     return np.split(rounded, np.cumsum([x.shape[-1] for x, _ in found])[:-1], axis=-1)
+
+
+def _filled_up(x: Singles, blocks: int, elements: int) -> Singles:
+    """Return blocks of numbers with so many blocks of zeros more, and so many zeros more in each."""
+    if not (blocks or elements):
+        return x
+    return np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, blocks), (0, elements)])
+
+
+def _finite(x: Singles) -> Singles:
+    """Return numbers with 0 in place of NaN, and the largest ones in place of infinities."""
+    return x if np.isfinite(x).all() else np.nan_to_num(x)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from mcfsim.compile.group_text import GroupLine
 from mcfsim.compile.torch_calls import TorchCalls, check_machine, drawn, scalar
+from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT64
 from mcfsim.kernels.element.floats import SHORT
-from mcfsim.kernels.element.machine import F64, I32, I64
+from mcfsim.kernels.element.machine import F64
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, check_dense, uncompiled
 from mcfsim.random import RandomWords, word_bits
 from mcfsim.rounding import Overflow, Rounding, get_rounding
@@ -65,7 +66,7 @@ def quantize(
     Tensors on the CPU are NumPy's arrays. On other devices, PyTorch carries out the line of machine
     operations that the compiled loops are made of, one operation at a time. What has no such line goes by way
     of the CPU: numbers of 64 bits, the rules ``absmean``, ``max``, ``quest``, ``eden`` and Four Over Six, and
-    by ``absmax`` modes other than nearest.
+    by ``absmax`` so many random bits that binary64 does not hold what words are compared with.
     """
     return uncompiled(_quantized, tensor, fmt, axis, rounding, rule, random)
 
@@ -87,7 +88,7 @@ def _quantized(
     fmt = fmt if rule is None else fmt.with_rule(rule)
     if tensor.device.type != "cpu":
         policy = rounding if isinstance(rounding, Rounding) else get_rounding(rounding, Overflow.SATURATE)
-        text = text_of(fmt, policy, words=random is not None)
+        text = text_of(fmt, policy)
         if text is not None and tensor.dtype != torch.float64:
             check_machine(tensor.device)
             return on_device(tensor.detach(), text, axis, random)
@@ -100,16 +101,11 @@ class _BlockCalls:
     """The line of a text as calls: measures, what blocks share, and numbers quantised and dequantised."""
 
     def __init__(self, text: BlockText | Float32Text) -> None:
-        rounding, words = text.rounding, []
-        # The words are no part of a group's line, so it is made for a rounding that takes none.
-        line = GroupLine(replace(text, rounding=Rounding()))
-        if rounding.stochastic:
-            words = [line.line.input("word", I32 if rounding.random_bits <= SHORT else I64)]
-        element = text.encoded(line.x, *line.shared, *line.numbers, word=words[0] if words else None)
-        number = text.decoded(element, *line.shared, *line.numbers)
+        line = GroupLine(text)
+        number = text.decoded(line.encoded, *line.shared, *line.numbers)
         self.measure = TorchCalls([line.measured], [line.x])
         self.share = TorchCalls(line.made, [line.greatest, *line.numbers])
-        self.through = TorchCalls([number], [line.x, *line.shared, *line.numbers, *words])
+        self.through = TorchCalls([number], [line.x, *line.shared, *line.numbers, *line.word])
 
 
 @lru_cache(maxsize=64)
@@ -174,13 +170,9 @@ def _words(
     bits = rounding.random_bits
     if isinstance(random, RandomWords):
         size = word_bits(bits)
-        words = drawn(random, 0, int(np.prod(shape, dtype=np.int64)), bits, device).reshape(shape)
+        words = drawn(random, 0, math.prod(shape), bits, device).reshape(shape)
     else:
-        given = np.asarray(random)
-        if given.dtype not in (np.uint32, np.uint16) or 8 * given.dtype.itemsize < bits:
-            raise TypeError(f"words for {bits} random bits must be uint32 or uint16, not {given.dtype}")
-        if given.shape != shape:
-            raise ValueError(f"random words of shape {given.shape} do not fit elements of shape {shape}")
+        given = given_words(random, rounding, shape)
         size = 8 * given.dtype.itemsize
         words = torch.from_numpy(given.astype(np.int64)).to(device)
     return (words >> (size - bits)).to(torch.int32 if bits <= SHORT else torch.int64)

@@ -79,9 +79,9 @@ class TensorProducts:
         filled = torch.nn.functional.pad(x, (0, -x.shape[1] % size))
         signs = torch.from_numpy(signs_of(signs_in(product, words), size)).to(x.device)
         groups = filled.reshape(-1, size)
-        groups = butterflies(groups if back else groups * signs, size, _sums_and_differences)
-        groups = groups * factor_of(size, FORMATS["float32"])
-        return (groups * signs if back else groups).reshape(filled.shape)
+        columns = (groups if back else groups * signs).T.contiguous()
+        made = butterflies(columns, size, _sums_and_differences).T * factor_of(size, FORMATS["float32"])
+        return (made * signs if back else made).reshape(filled.shape)
 
     def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> torch.Tensor:
         """Return ``a b'``, rounded to the output's format."""
@@ -106,7 +106,7 @@ def _quantized(x: torch.Tensor, recipe: OperandRecipe, words: RandomWords | None
     fmt, random = recipe.format, words if recipe.stochastic else None
     if not isinstance(fmt, ScaledFormat) or recipe.clips:
         return None
-    text = text_of(fmt, recipe.rounding, words=random is not None)
+    text = text_of(fmt, recipe.rounding)
     if text is None:
         return None
     check_machine(x.device)
@@ -115,7 +115,7 @@ def _quantized(x: torch.Tensor, recipe: OperandRecipe, words: RandomWords | None
 
 
 def _sums_and_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    return torch.stack((first + second, first - second), dim=2)
+    return torch.stack((first + second, first - second), dim=1)
 
 
 def _array(x: torch.Tensor) -> NDArray[np.float32]:

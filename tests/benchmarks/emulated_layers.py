@@ -84,14 +84,14 @@ def layers(size: int, kind: torch.dtype, microxcaling: str | None) -> Iterator[t
 
 
 def seconds(layer: Layer, x: torch.Tensor, repeats: int) -> list[float]:
-    """Return the times of calls, without the first."""
-    found = []
-    for _ in range(repeats + 1):
+    """Return the times of calls, without the first ones, by which loops are compiled."""
+    found, first = [], max(5, (5 << 22) // x.numel())
+    for _ in range(repeats + first):
         begun = time.perf_counter()
         y = layer(x)
         y.backward(torch.ones_like(y))
         found.append(time.perf_counter() - begun)
-    return found[1:]
+    return found[first:]
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def policy(name):
 def test_pytorchs_operations_have_the_bits_of_numpy(fmt, name, assert_same):
     """On the CPU, whose operations are those of a device."""
     words, rounding = mcf.RandomWords(5), policy(name)
-    text = text_of(fmt, rounding, words=True)
+    text = text_of(fmt, rounding)
     if text is None:
         assert not fmt.rule.exact or fmt.rule in ("absmax", "absmean", "max", "quest") or fmt.rule == "eden"
         return
@@ -92,7 +92,7 @@ def test_words_are_those_of_numpy(bits, assert_same):
     rounding = Rounding("stochastic", "saturate", random_bits=bits)
     for name in ("mxfp4", "mxfp4_quartet", "fp8_e4m3_128x128"):
         x = hostile_rows(30, 70, 16, 2)
-        text = text_of(SCALED[name], rounding, words=True)
+        text = text_of(SCALED[name], rounding)
         words = mcf.RandomWords(3, step=2)
         dtypes = (np.uint32, *((np.uint16,) if bits <= 16 else ()))
         given = [words, *(words.words(0, x.size, 8 * np.dtype(d).itemsize).reshape(x.shape) for d in dtypes)]
@@ -139,7 +139,7 @@ def test_what_makes_no_sense_is_refused(x, options, error, message):
     ],
 )
 def test_a_device_refuses_what_an_array_does(options, error, message):
-    text = text_of(SCALED["mxfp4"], Rounding("stochastic"), words=True)
+    text = text_of(SCALED["mxfp4"], Rounding("stochastic"))
     given = {"axis": -1, "random": mcf.RandomWords(1)} | options
     with pytest.raises(error, match=message):
         on_device(torch.ones(4, 5), text, **given)

@@ -12,8 +12,16 @@ pytest.importorskip("llvmlite", reason="LLVM is not installed")
 import mcfsim as mcf
 from mcfsim.compile import group_loops
 from mcfsim.kernels.carriers import holds
-from mcfsim.rounding import DETERMINISTIC
-from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, block_quantization, quantize
+from mcfsim.rounding import DETERMINISTIC, Rule
+from mcfsim.scaled import (
+    SCALED,
+    ScaledFormat,
+    ScaleRule,
+    block_quantization,
+    quantization,
+    quantize,
+    searched_scales,
+)
 
 FORMATS = {name: fmt for name, fmt in SCALED.items() if isinstance(fmt.block, int)}
 FORMATS["rows of 7 in e5m2"] = ScaledFormat(
@@ -23,7 +31,8 @@ FORMATS["pairs by e4m3"] = ScaledFormat(
     "pairs", element="float6_e2m3fn", block=2, scale="float8_e4m3fn", rule="absmax"
 )
 POWERS = ("floor", "ceil", "round_up", "even")
-#: Rules that look at a block more than once, or at its mean, have no loop.
+#: Rules that look at a block more than once, or at its mean, have no loop; where they are those of published
+#: code, elements have one.
 WITHOUT = ("max", "absmean", "quest", "four_six_mae", "four_six_mse", "eden")
 
 
@@ -84,7 +93,7 @@ def both(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(25, each=False)
 @pytest.mark.slow
 def test_loops_have_the_bits_of_numpy(name, rule, both):
     fmt = with_rule(name, rule)
@@ -94,8 +103,73 @@ def test_loops_have_the_bits_of_numpy(name, rule, both):
     for place, (mode, overflow) in enumerate(policies):
         rounding = mcf.Rounding(mode, overflow=overflow)
         compiled = both(hostile((3, 40 * fmt.block), place, fmt.block), fmt, rounding=rounding)
-        near = short and mode in ("nearest_even", "nearest_away")
-        assert compiled == (powers or near or not fmt.rule.exact), mode
+        assert compiled == (powers or short or not fmt.rule.exact), mode
+
+
+@pytest.mark.parametrize("bits", [(1, 9, 16), (17, 30), (31, 32)], ids=str)
+@pytest.mark.parametrize(("name", "rule"), PAIRS)
+@pytest.mark.sampled(80, each=False)
+@pytest.mark.slow
+def test_loops_draw_the_words_of_numpy(name, rule, bits, both):
+    """Words of a stream, and words of both sizes that are given; of them the upper bits count."""
+    fmt = with_rule(name, rule)
+    powers, short = fmt.rule in POWERS, holds(np.dtype(np.float32), fmt.scale)
+    scales = sum(x.precision for x in (fmt.scale, fmt.tensor_scale) if x is not None)
+    for place, each in enumerate(bits):
+        x = hostile((3, 40 * fmt.block), each, fmt.block)
+        rounding = mcf.Rounding("stochastic", random_bits=each, rule=list(Rule)[(place + len(bits)) % 3])
+        long = fmt.element.precision + rounding.guard_bits + scales > 50
+        words = [mcf.RandomWords(each, 3), mcf.RandomWords(2).words(9, x.size).reshape(x.shape)]
+        words += [np.ascontiguousarray(words[1] >> 16, np.uint16)] if each <= 16 else []
+        for random in words:
+            try:
+                compiled = both(x, fmt, rounding=rounding, random=random)
+            except mcf.UnsupportedFormatError:
+                assert not powers
+                assert fmt.element.precision + rounding.guard_bits > 53
+                continue
+            assert compiled == (powers or (short and not long) or not fmt.rule.exact), each
+
+
+SEARCHED = [
+    *((name, rule) for name in FORMATS for rule in ("four_six_mae", "four_six_mse") if with_rule(name, rule)),
+    ("nvfp4_eden", None),
+]
+
+
+@pytest.mark.parametrize(("name", "rule"), SEARCHED)
+@pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
+def test_elements_of_searched_scales_have_the_bits_of_numpy(name, rule, monkeypatch):
+    fmt = with_rule(name, rule)
+    eden, made = fmt.rule is ScaleRule.EDEN, []
+    roundings = [mcf.Rounding("nearest_even", "saturate"), mcf.Rounding("down"), mcf.Rounding("up", "ieee")]
+    if not eden:
+        roundings += [mcf.Rounding("stochastic", random_bits=bits) for bits in (3, 16, 20)]
+    monkeypatch.setattr(group_loops, "_WORTH_LOADING", 0)
+    monkeypatch.setattr(group_loops, "_WORTH_COMPILING", 0)
+    by_loops = block_quantization.filled
+    for module in (quantization, searched_scales):
+        monkeypatch.setattr(module, "filled", lambda *given: made.append(by_loops(*given)) or made[-1])
+    for place, rounding in enumerate(roundings):
+        shape = (3, 40 * fmt.block)
+        x = hostile(shape, place, fmt.block)
+        words = [mcf.RandomWords(place), np.asarray(mcf.RandomWords(1).words(0, x.size)).reshape(shape)]
+        for random in words[:1] if eden else words:
+            made.clear()
+            found = quantize(x, fmt, rounding=rounding, random=random)
+            assert len(made) == (1 if eden else 3)
+            assert all(x is not None for x in made)
+            with monkeypatch.context() as patch:
+                for module in (quantization, searched_scales):
+                    patch.setattr(module, "filled", lambda *_: None)
+                expected = quantize(x, fmt, rounding=rounding, random=random)
+            assert found.tensor_scale == expected.tensor_scale
+            for own, other in ((found.elements, expected.elements), (found.scale, expected.scale)):
+                nan = np.isnan(own) & np.isnan(other)
+                assert ((own.view(f"i{own.itemsize}") == other.view(f"i{own.itemsize}")) | nan).all(), (
+                    rounding
+                )
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
@@ -124,8 +198,14 @@ def test_what_no_loop_takes_is_numpys(both):
     assert not both(x, "mxfp4", axis=0)
     assert not both(x, "int8")
     assert not both(x.astype(np.float64), "mxfp4")
-    assert not both(x, "nvfp4", rounding="up")
-    assert not both(x, "mxfp4", rounding="stochastic", random=mcf.RandomWords(1))
+    assert not both(
+        x, "nvfp4", rounding=mcf.Rounding("stochastic", random_bits=20), random=mcf.RandomWords(1)
+    )
+    with pytest.raises(ValueError, match="stochastic rounding needs random="):
+        both(x, "mxfp4", rounding="stochastic")
+    for words in (np.zeros(x.size, np.uint32), np.zeros((64, 4), np.uint16)):
+        with pytest.raises(ValueError, match=r"random words of shape .* do not fit"):
+            quantize(x, "mxfp4", rounding="stochastic", random=words)
     assert not both(np.abs(np.nan_to_num(x)) + 1, "int4", rule="absmean")
     assert both(x[:, ::2].copy(), "mxfp4")
 
@@ -134,6 +214,9 @@ def test_what_no_loop_takes_is_numpys(both):
 def test_blocks_that_lie_elsewhere(rule, both):
     """Along another axis, in tiles, and in arrays of other layouts."""
     x = hostile((3, 48, 64), 1, 16)
+    at_random = {"rounding": "stochastic", "random": mcf.RandomWords(8)}
+    assert both(x, "nvfp4", axis=1, rule=rule, **at_random)
+    assert both(x, "nvfp4_16x16", rule=rule, **at_random)
     assert both(x, "nvfp4", axis=1, rule=rule)
     assert both(x, "nvfp4_16x16", rule=rule)
     assert both(np.asfortranarray(x), "nvfp4_16x16", rule=rule)

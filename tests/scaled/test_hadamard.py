@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.compile import group_loops
 from mcfsim.formats import FORMATS
 from mcfsim.oracle import round_fraction
+from mcfsim.scaled import hadamard_transform
 from mcfsim.scaled.hadamard_transform import TE_SIGNS
 
 
@@ -47,6 +49,36 @@ def test_butterflies_round_each_operation(name, size, inverse):
         for start in (0, size):
             part = slice(start, start + size)
             assert found[i, part].tolist() == by_definition(row[part].tolist(), signs.tolist(), fmt, inverse)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("size", [2, 4, 8, 16, 32, 64, 128])
+@pytest.mark.sampled(4, each=False)
+def test_loops_have_the_numbers_of_numpy(size, inverse, monkeypatch):
+    pytest.importorskip("llvmlite", reason="LLVM is not installed")
+    rng = np.random.default_rng(size)
+    x = (rng.standard_normal((9, 4 * size)) * 2.0 ** rng.integers(-140, 127, (9, 4 * size))).astype(
+        np.float32
+    )
+    x[rng.random(x.shape) < 0.1] = -0.0
+    x.reshape(-1, size)[::5, 1] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(np.float32).max], 8)[0]
+    options = {"signs": mcf.RandomWords(size), "inverse": inverse}
+    used, by_loops = [], hadamard_transform._by_loops
+    monkeypatch.setattr(hadamard_transform, "_by_loops", lambda *given, **options: False)
+    expected = [mcf.hadamard(y, size, axis=axis, **options) for y, axis in ((x, 1), (x.T, 0), (x[:0], 1))]
+    for name in ("_WORTH_LOADING", "_WORTH_COMPILING"):
+        monkeypatch.setattr(group_loops, name, 0)
+
+    def by(*given, **options):
+        used.append(by_loops(*given, **options))
+        return used[-1]
+
+    monkeypatch.setattr(hadamard_transform, "_by_loops", by)
+    found = [mcf.hadamard(y, size, axis=axis, **options) for y, axis in ((x, 1), (x.T, 0), (x[:0], 1))]
+    assert used == [True] * 3
+    for own, other in zip(found, expected, strict=True):
+        assert np.array_equal(own, other, equal_nan=True)
+        assert np.array_equal(np.signbit(own[own == 0]), np.signbit(other[other == 0]))
 
 
 @pytest.mark.parametrize("size", [2, 16, 64, 128])
@@ -99,6 +131,8 @@ def test_what_is_no_number_stays_none():
         (np.ones(16, "f4"), {"signs": "random"}, ValueError, "unknown signs 'random'"),
         (np.ones(32, "f4"), {"size": 32, "signs": "transformer_engine"}, ValueError, "do not fit"),
         (np.full(16, 1.001, "f4"), {"fmt": "bfloat16"}, ValueError, "bfloat16"),
+        (np.full(16, 0.1), {}, ValueError, "no values of float32"),
+        (np.full(16, 1e300), {}, ValueError, "no values of float32"),
     ],
 )
 def test_what_makes_no_sense_is_refused(x, options, error, message):

@@ -208,7 +208,7 @@ GRIDS = [WeightGrid("int3", *way) for way in WAYS]
 #: What the judge cannot notice.
 ALIKE = {
     # There is a scale for each tensor.
-    *("OnGrid.measures: True -> False", "OnGrid._scaled: True -> False"),
+    *("OnGrid.measures: True -> False", "OnGrid._scaled: True -> False", "OnGrid.go_on: True -> False"),
     # NumPy takes any negative length for the one to be found; of a vector of scales the first is taken.
     *("on_grid: 1 -> 2", "scale_of: 1 -> 2"),
     # Without a loop NumPy puts them there.
@@ -272,6 +272,17 @@ def check_grids(module):
                 found = made.measures(before, weights, part)
                 assert list(found) == ["changed", "at_ends", "grid_size"]
                 assert not step or judge.same([*found.values()], expected)
+        assert [x.shape for x in made.kept] == [(4,), (4,), (1,)]
+        other, begun, untouched = (
+            module.OnGrid(placed, FLOAT32, SLICES, mcf.RandomWords(4)),
+            *map(numbers, (0, 1)),
+        )
+        other.go_on(None, begun)
+        assert judge.same(begun, steps[0][1])
+        assert other.clipped == clipped
+        other.go_on(made, untouched)
+        assert judge.same(untouched, numbers(1))
+        assert all(judge.same(x, y) for x, y in zip(other.kept, made.kept, strict=True))
     special = np.array([[0.0, -0.0], [-1.0, -2.0], [np.inf, 1.0], [np.nan, 1.0], [1e-7, 0.0]], np.float32)
     for row, reach in product(special, ("max", "absmax", "absmean")):
         placed, s = WeightGrid("int4", start=reach), judge.scale(row.tolist(), 7, reach)

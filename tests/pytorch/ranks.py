@@ -43,6 +43,8 @@ from tests.shared.kinds import QUANTISED
 STEPS, SAVED = 2, 1
 #: How many processes have a part of a batch: as many as leave no doubt how gradients are summed and divided.
 WITH_BATCH = 2
+#: Rows that two and three processes share by multiples of 256.
+WIDE = 1536
 
 
 def kind_of(name):
@@ -54,11 +56,12 @@ def kind_of(name):
 def model(strategy, seed=0):
     """Return a model with vectors of 3 and of 1, which two processes cannot share evenly.
 
-    Where groups of 128 or 256 share a scale, each has whole groups, unless a step is of whole parameters.
+    Where groups of 128 or 256 share a scale, each of two or three processes has whole groups, unless a step
+    is of whole parameters.
     """
     generator = torch.Generator().manual_seed(seed)
-    sizes = (5, 512, 1) if strategy in QUANTISED else (5, 16, 3, 1)
-    layers = [torch.nn.Linear(*pair, bias=pair != (512, 1)) for pair in itertools.pairwise(sizes)]
+    sizes = (5, WIDE, 1) if strategy in QUANTISED else (5, 16, 3, 1)
+    layers = [torch.nn.Linear(*pair, bias=pair != (WIDE, 1)) for pair in itertools.pairwise(sizes)]
     made = torch.nn.Sequential(*layers).to(dtype_of(kind_of(strategy)[1]))
     with torch.no_grad():
         for p in made.parameters():
@@ -267,6 +270,18 @@ def from_the_start(make, strategy, rank, folder):
     return other
 
 
+def replicated(strategy):
+    """Return a model of which each process has a copy; gradients are added first, and then divided."""
+    made = DistributedDataParallel(model(strategy))
+
+    def averaged(_, bucket):
+        added = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return added.then(lambda found: found.value()[0].div_(dist.get_world_size()))
+
+    made.register_comm_hook(None, averaged)
+    return made
+
+
 #: How a model is trained in several processes: parts of it in each, or copies. A state that is handed on is
 #: put together in each process, has one name an entry, or lies first in one process.
 WAYS = {
@@ -275,7 +290,7 @@ WAYS = {
     "flat": partial(handed_on, partial(hand_on, StateDictOptions(flatten_optimizer_state_dict=True))),
     "from the first": partial(handed_on, hand_on_from_the_first),
     "offloaded": partial(from_the_start, partial(sharded, offloaded=True)),
-    "replicated": partial(from_the_start, lambda strategy: DistributedDataParallel(model(strategy))),
+    "replicated": partial(from_the_start, replicated),
     "in the backward pass": in_backward,
 }
 

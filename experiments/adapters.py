@@ -268,10 +268,7 @@ def study() -> None:
                 "tuning_seeds": tuning.SEEDS,
                 "seeds": SEEDS,
             },
-            "tuning": {
-                option: {f"{rate:g}": losses for rate, losses in by_rate.items()}
-                for option, by_rate in tuned.items()
-            },
+            "tuning": tuning.written(tuned),
             **found,
         },
     )

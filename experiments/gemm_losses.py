@@ -114,7 +114,7 @@ def study() -> None:
                 "seeds": SEEDS,
                 "rates": rates,
             },
-            "tuning": {name: {f"{rate:g}": x for rate, x in tuned[name].items()} for name in names},
+            "tuning": tuning.written(tuned),
             "losses": losses,
         },
     )

@@ -77,7 +77,7 @@ def study() -> None:
                 "seeds": SEEDS,
                 "rates": rates,
             },
-            "tuning": {name: {f"{rate:g}": x for rate, x in tuned[name].items()} for name in names},
+            "tuning": tuning.written(tuned),
             "runs": runs,
         },
     )

@@ -91,10 +91,7 @@ def study() -> None:
                 "record_every": RECORD_EVERY,
                 "truth_sample": SAMPLE,
             },
-            "tuning": {
-                option: {f"{rate:g}": losses for rate, losses in found.items()}
-                for option, found in tuned.items()
-            },
+            "tuning": tuning.written(tuned),
             "runs": runs,
         },
     )

@@ -68,6 +68,11 @@ def best_rate(by_rate: dict[float, list[float]]) -> float:
     return min(tried, key=lambda rate: float(np.mean(by_rate[rate])))
 
 
+def written(tuned: Tuned) -> dict[Hashable, dict[str, list[float]]]:
+    """Return the losses with rates as results have them."""
+    return {option: {f"{rate:g}": x for rate, x in by_rate.items()} for option, by_rate in tuned.items()}
+
+
 def shown(losses: Sequence[float]) -> str:
     """Return losses, one a seed, as tables show them."""
     return ", ".join(f"{loss:.3f}" for loss in losses)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -117,7 +119,42 @@ class GroupLoops:
             return partial(encode, *tables), partial(decode, *tables)
 
 
-class BlockLoops:
+class NamedLoops(ABC):
+    """Compiled functions by name, each of which is compiled when it is first called."""
+
+    def __init__(self) -> None:
+        self._done = Counter[str]()
+        self._made: dict[str, Callable[..., int]] = {}
+        self._sources: dict[str, str] = {}
+        self._lock = Lock()
+
+    def pays(self, size: int, name: str) -> bool:
+        """Return whether so many more elements are worth compiling or loading a function."""
+        self._done[name] += size
+        return name in self._made or (is_available() and worth_loops(self._done[name], self._source(name)))
+
+    def _run(self, name: str, *given: Any) -> None:
+        check_processor()
+        with self._lock:  # so that threads do not compile it twice
+            if name not in self._made:
+                self._made[name] = called(self._source(name), name, *self._examples(name))
+        self._made[name](*given)
+
+    def _source(self, name: str) -> str:
+        if name not in self._sources:
+            self._sources[name] = self._written(name)
+        return self._sources[name]
+
+    @abstractmethod
+    def _written(self, name: str) -> str:
+        """Return the source of a module with a function."""
+
+    @abstractmethod
+    def _examples(self, name: str) -> Sequence[Any]:
+        """Return arguments of the kinds that a function takes."""
+
+
+class BlockLoops(NamedLoops):
     """Compiled encoding and decoding of blocks of one size, by a `GroupText` that stores no codes.
 
     Parameters
@@ -128,20 +165,8 @@ class BlockLoops:
     """
 
     def __init__(self, text: GroupText, block: int) -> None:
-        self.text, self._line, self._block, self._done = text, GroupLine(text), block, 0
-        self._made: dict[str, Callable[..., int]] = {}
-        self._sources: dict[str, str] = {}
-        self._lock = Lock()
-
-    def pays(self, size: int, name: str) -> bool:
-        """Return whether so many more elements are worth compiling or loading a method's loop."""
-        self._done += size
-        return name in self._made or (is_available() and worth_loops(self._done, self._source(name)))
-
-    def _source(self, name: str) -> str:
-        if name not in self._sources:
-            self._sources[name] = block_source(self._line, self._block, name)
-        return self._sources[name]
+        super().__init__()
+        self.text, self._line, self._block = text, GroupLine(text), block
 
     def encode(
         self, x: Array, elements: Array, shared: Array, *numbers: float, words: Array | None = None
@@ -173,22 +198,17 @@ class BlockLoops:
         """Write the greatest measure of each block, an int32."""
         self._run("measure", x, found, *numbers)
 
-    def _run(self, name: str, *given: Any) -> None:
-        check_processor()
-        with self._lock:  # so that threads do not compile it twice
-            if name not in self._made:
-                self._made[name] = self._compiled(name)
-        self._made[name](*given)
+    def _written(self, name: str) -> str:
+        return block_source(self._line, self._block, name)
 
-    def _compiled(self, name: str) -> Callable[..., int]:
+    def _examples(self, name: str) -> Sequence[Any]:
         numbers, found = np.empty(0, np.float32), np.empty(0, np.int32)
         shared = np.empty((0, self.text.shared), np.float32)
         out = np.empty(0, DTYPES[self._line.decoded.type])
         words = [np.empty(0, word_dtype(self.text.random_bits)) for _ in self._line.word]
         arrays: dict[str, Any] = {"decode": (numbers, shared, out), "measure": (numbers, found)}
         given = arrays.get(name, (numbers, numbers, shared, *words))
-        same = [np.float64(1)] * len(self._line.numbers)
-        return called(self._source(name), name, *given, *same)
+        return [*given, *[np.float64(1)] * len(self._line.numbers)]
 
 
 def worth_loops(done: int, source: str) -> bool:

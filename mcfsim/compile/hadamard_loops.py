@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cached_property, lru_cache
-from threading import Lock
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.choice import is_available
-from mcfsim.compile.group_loops import worth_loops
+from mcfsim.compile.group_loops import NamedLoops
 from mcfsim.compile.llvm_source import array
 from mcfsim.compile.llvm_text import Function, module, number
-from mcfsim.compile.objects import called
 
 Single = NDArray[np.float32]
 
@@ -22,7 +19,7 @@ Single = NDArray[np.float32]
 LONGEST = 128
 
 
-class HadamardLoops:
+class HadamardLoops(NamedLoops):
     """Transforms of groups that lie one after another, by butterflies in the order of `mcfsim.hadamard`.
 
     Parameters
@@ -34,40 +31,28 @@ class HadamardLoops:
     """
 
     def __init__(self, size: int, factor: float) -> None:
+        super().__init__()
         self._size, self._factor = size, factor
-        self._lock, self._done = Lock(), 0
 
-    def pays(self, size: int) -> bool:
-        """Return whether so many more elements are worth compiling or loading the loops."""
-        self._done += size
-        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
-
-    def transform(self, x: Single, signs: Single, out: Single, *, inverse: bool) -> None:
+    def transform(self, name: str, x: Single, signs: Single, out: Single) -> None:
         """Write the transforms of groups, or their inverses.
 
         Parameters
         ----------
+        name : {"forward", "inverse"}
+            Whether signs apply before the transform or after.
         x, out : array of float32, shape (groups, size)
             Contiguous.
         signs : array of float32, shape (size,)
-        inverse : bool
-            Whether signs apply after the transform.
         """
-        self._loops[inverse](x, signs, out)
+        self._run(name, x, signs, out)
 
-    @cached_property
-    def _source(self) -> str:
-        about = f"Hadamard transforms of {self._size} numbers."
-        return module(about, *(self._function(name, inverse) for inverse, name in enumerate(_NAMES)))
+    def _examples(self, name: str) -> Sequence[Single]:
+        groups = np.empty((0, self._size), np.float32)
+        return groups, np.empty(0, np.float32), groups
 
-    @cached_property
-    def _loops(self) -> list[Callable[..., int]]:
-        with self._lock:  # so that threads do not compile them twice
-            groups, signs = np.empty((0, self._size), np.float32), np.empty(0, np.float32)
-            return [called(self._source, name, groups, signs, groups) for name in _NAMES]
-
-    def _function(self, name: str, inverse: int) -> Function:
-        size = self._size
+    def _written(self, name: str) -> str:
+        size, inverse = self._size, name == "inverse"
         kind = f"<{size} x float>"
         function = Function(name, [*array("%x", 2), *array("%signs", 1), *array("%out", 2)])
         signs = function.made(f"load {kind}, ptr %signs, align 4")
@@ -84,10 +69,7 @@ class HadamardLoops:
                 x = function.made(f"fmul {kind} {x}, {signs}")
             function.do(f"store {kind} {x}, ptr {function.at('float', '%out', place)}, align 4")
         function.returns("0")
-        return function
-
-
-_NAMES = ("forward", "back")
+        return module(f"Hadamard transforms of {size} numbers.", function)
 
 
 def _butterflies(function: Function, x: str, size: int, stride: int) -> str:

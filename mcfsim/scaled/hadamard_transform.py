@@ -102,7 +102,7 @@ def hadamard(
     flipped = signs_of(signs, size)
     with np.errstate(all="ignore"):
         carried = np.asarray(array, carrier_of(fmt))
-    if not np.array_equal(carried, array, equal_nan=True):
+    if carried.itemsize < array.itemsize and not np.array_equal(carried, array, equal_nan=True):
         raise ValueError(f"x of dtype {array.dtype} has numbers that are no values of {fmt}; round it first")
     rows = np.moveaxis(carried, axis, -1)
     groups = np.ascontiguousarray(rows).reshape(-1, size)
@@ -117,10 +117,10 @@ def _by_loops(groups: Array, signs: Array, out: Array, factor: float, fmt: Forma
     """Write transforms by compiled loops, if there are some and they pay; return whether that was so."""
     if fmt != FORMATS["float32"]:
         return False
-    loops = hadamard_loops(groups.shape[1], factor)
-    if loops is None or not loops.pays(groups.size):
+    loops, name = hadamard_loops(groups.shape[1], factor), "inverse" if inverse else "forward"
+    if loops is None or not loops.pays(groups.size, name):
         return False
-    loops.transform(groups, signs, out, inverse=inverse)
+    loops.transform(name, groups, signs, out)
     return True
 
 

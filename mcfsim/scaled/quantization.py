@@ -306,13 +306,10 @@ def quantized(
             divisor = by if tensor_scale is None else by * FLOAT64.type(tensor_scale)
             fill(place, quotient, parts[place], *factors(divisor))
     else:
-        text = Float32Text(
-            fmt, replace(rounding, mode=Mode.NEAREST_EVEN) if rounding.stochastic else rounding
-        )
+        text = Float32Text(fmt, rounding)
         found, tensor_scale = published_scales(parts, text, views, encode)
-        drawing_text = replace(text, rounding=rounding)
         for place, shared in enumerate(found):
-            made = filled(parts[place], shared, drawing_text, draws[0][place] if draws else None)
+            made = filled(parts[place], shared, text, draws[0][place] if draws else None)
             if made is None:
                 fill(place, _as_given, quotients(parts[place], shared[1], text))
             else:

@@ -1,7 +1,6 @@
 """What the tests share: a comparison of bits that names a witness."""
 
 import gc
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,10 +142,8 @@ def assert_same() -> Callable[..., None]:
 
 # -- compiled loops ------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session", autouse=True)
-def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let all processes of a run keep what they compile in one folder, empty at first."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+def _one_cache(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Let all processes of all runs keep what they compile in one folder, which `make clean` empties."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(pytestconfig.rootpath / "build" / "cache"))
         yield

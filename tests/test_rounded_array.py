@@ -32,7 +32,7 @@ def values(fmt, shape=(4, 5), seed=0):
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(16, each=False)
 @pytest.mark.costly("it makes tables of functions")
 def test_operators_are_the_operations_of_the_arithmetic(fmt, mode, assert_same):
     ar = mcf.arithmetic(fmt, mode)

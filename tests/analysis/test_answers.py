@@ -99,6 +99,7 @@ def logistic(ar, a, b):
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("function", [hypot, squares, quotient, logistic], ids=lambda x: x.__name__)
 @pytest.mark.slow
+@pytest.mark.sampled(11, each=False)
 def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
     report = analyse(function, {"a": "uniform(0.25, 12)", "b": "uniform(0.25, 12)"}, fmt, truth=0)
     best = report.search(objective, every=True)
@@ -117,7 +118,7 @@ def test_a_search_finds_the_worst_of_all_pairs(function, fmt, objective):
     assert float(error[0]) / scale[objective] == found.value
 
 
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(40, each=False)
 @pytest.mark.parametrize("fmt", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.slow
@@ -166,6 +167,7 @@ SMALL += ("float8_e4m3fnuz", "binary8p1", "binary8p4uf", "posit8")
 
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "to_odd"])
 @pytest.mark.parametrize("fmt", SMALL)
+@pytest.mark.sampled(4, each=False)
 def test_no_error_exceeds_a_bound_where_results_saturate(fmt, mode):
     inputs = {"x": "normal(0, 2)", "y": "normal(0, 2)"}
     if not mcf.get_format(fmt).signed:

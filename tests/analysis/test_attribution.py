@@ -34,7 +34,7 @@ def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, da
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(22, each=False)
 @pytest.mark.parametrize("mode", ["nearest_even", "up"])
 @pytest.mark.parametrize(("function", "fmt"), in_formats(*FORMATS))
 def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):

@@ -149,7 +149,7 @@ def in_python(monkeypatch):
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(42, each=False)
 @pytest.mark.parametrize(
     ("mode", "data"), [*((mode, "format") for mode in Mode), ("nearest_even", "real"), ("stochastic", "real")]
 )
@@ -165,6 +165,7 @@ def test_the_loop_finds_what_numpy_finds(fmt, mode, data, in_python):
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
 @pytest.mark.parametrize(("function", "fmt"), in_formats("float8_e4m3fn", "bfloat16"))
+@pytest.mark.sampled(5, each=False)
 def test_the_loop_finds_what_numpy_finds_for_every_function(function, fmt, in_python):
     asked = question(function, TEXTS[function], fmt, count=50)
     assert apart(asked, *both(asked)) == []
@@ -201,7 +202,7 @@ SMALL = np.concatenate(
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8, each=False)
 @pytest.mark.parametrize("underflow", ["gradual", "flush_inputs"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float8_e5m2", "int8", FINE], ids=str)
 def test_the_error_of_one_operation_is_numpys_to_the_last_bit(fmt, underflow, in_python):
@@ -427,6 +428,7 @@ def turning():
 @pytest.mark.costly("it runs a loop by Python thirty times")
 @pytest.mark.sampled(8, each=False)
 @pytest.mark.parametrize("chunk", range(8))
+@pytest.mark.exhaustive
 def test_an_altered_loop_is_noticed(chunk, monkeypatch):
     cases = (
         ("bfloat16", "nearest_even", "real"),

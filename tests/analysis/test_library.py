@@ -117,7 +117,7 @@ def right_value(step, operands, word):
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(len(CASES))
+@pytest.mark.sampled(75, each=False)
 @pytest.mark.parametrize(("name", "fmt", "mode"), CASES)
 def test_values_and_own_errors_are_those_of_the_oracle_and_of_fractions(name, fmt, mode):
     count = 8
@@ -156,7 +156,7 @@ def check_error(operation, operands, value, own):
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(15, each=False)
+@pytest.mark.sampled(105, each=False)
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_errors_are_those_of_mpmath(name, fmt):
@@ -173,7 +173,7 @@ def test_errors_are_those_of_mpmath(name, fmt):
 
 # -- bounds --------------------------------------------------------------------------------------------------
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(100, each=False)
+@pytest.mark.sampled(391, each=False)
 @pytest.mark.parametrize(("name", "fmt", "mode"), CASES)
 def test_no_error_exceeds_what_claims_to_be_a_bound(name, fmt, mode):
     function, inputs = subject(name, fmt, 320)

@@ -70,7 +70,7 @@ TINIES = [
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("name", [*SMALL, *TINIES], ids=str)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12, each=False)
 def test_numbers_round_to_a_value_if_they_are_in_its_interval(name, mode):
     fmt = mcf.get_format(name)
     for overflow in ("ieee", "saturate") if fmt.zero else ("ieee",):
@@ -120,7 +120,7 @@ def check(average, stored):
 
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(20, each=False)
 def test_every_significand_of_bf16_is_still_between_its_thresholds(form, decay):
     step = 4 if form == "torch_addcmul" else 1
     check(MovingAverage("bfloat16", decay, form), significands(mcf.get_format("bfloat16"))[::step])
@@ -130,7 +130,7 @@ def test_every_significand_of_bf16_is_still_between_its_thresholds(form, decay):
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("decay", [0.9, 0.999])
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(40, each=False)
 def test_every_number_of_fp8_is_still_between_its_thresholds(form, name, decay, part):
     check(MovingAverage(name, decay, form), values(name)[part::4])
 
@@ -149,6 +149,7 @@ def check_all(fmt, mode, form, decay):
 
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("decay", [0.75, 0.9375])
+@pytest.mark.sampled(3, each=False)
 def test_every_pair_of_small_numbers(form, decay):
     """With decays of few bits, so that ends of intervals may be values themselves."""
     check_all(mcf.get_format("float4_e2m1fn"), "nearest_even", form, decay)
@@ -157,7 +158,7 @@ def test_every_pair_of_small_numbers(form, decay):
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("fmt", TINIES, ids=str)
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(159, each=False)
 def test_every_pair_of_numbers_of_every_kind_of_format(fmt, form, mode):
     check_all(fmt, mode, form, 0.75)
 
@@ -174,6 +175,7 @@ def test_every_pair_of_numbers_of_few_bits(name, form, mode):
 
 
 @pytest.mark.parametrize("fmt", [x for x in TINIES if x.zero], ids=str)
+@pytest.mark.sampled(3, each=False)
 def test_no_number_of_any_kind_of_format_is_left_out_on_the_way(fmt):
     average, numbers = MovingAverage(fmt, 0.875), values(fmt)
     still = {s: average.still(s) for s in numbers}
@@ -196,6 +198,7 @@ def test_gradients_whose_squares_are_at_an_end(ends):
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("form", AverageForm)
+@pytest.mark.sampled(7, each=False)
 def test_every_mode_has_its_thresholds(form, mode):
     stored = [0.0, *2.0 ** np.arange(-9.0, 8.0, 3), 1.125, 1.25, 448.0]
     for overflow in ("ieee", "saturate"):
@@ -213,6 +216,7 @@ def test_other_formats_and_subnormal_numbers(form, name):
 
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2", "float32"])
+@pytest.mark.sampled(3, each=False)
 def test_steps_of_arrays_are_those_of_the_judge(form, name, assert_same):
     fmt, random = mcf.get_format(name), np.random.default_rng(3)
     s, g = (mcf.round_to(random.standard_normal(150) * 2.0 ** random.integers(-9, 9, 150), fmt) for _ in "ab")
@@ -250,6 +254,7 @@ def trial(average, start, target):
 
 
 @pytest.mark.parametrize("form", [x for x in AverageForm if x != "torch_addcmul"])
+@pytest.mark.sampled(4, each=False)
 def test_no_number_on_the_way_is_left_out(form):
     numbers = values("float8_e4m3fn")
     for decay in (0.75, 0.95):

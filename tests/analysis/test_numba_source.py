@@ -44,6 +44,7 @@ def use():
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.costly("Numba compiles anew after each damage")
 @pytest.mark.slow
+@pytest.mark.sampled(3, each=False)
 def test_damaged_files_are_made_anew(damage, folder):
     assert not numba_source.is_cached(TEXT)
     use()

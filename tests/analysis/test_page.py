@@ -37,7 +37,7 @@ def command(*words):
 
 
 @pytest.mark.costly("the examples are whole analyses")
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.parametrize("place", range(len(BLOCKS)))
 def test_the_documentation_says_what_its_code_prints(place, tmp_path):
     """Also that the questions take at most 15 lines, imports and blank lines left out."""
@@ -131,6 +131,7 @@ def test_a_page_shows_the_text_as_text_with_a_shade_behind_each_expression(tmp_p
 
 
 @pytest.mark.costly("it draws six figures")
+@pytest.mark.exhaustive
 def test_figures_are_drawn_of_reports_and_of_every_curve():
     report = mcf.analyse(softmax, {"x": "normal()*4"}, count=100)
     exact = mcf.analyse(lambda ar, x: ar.neg(x), {"x": "normal()"}, count=10)

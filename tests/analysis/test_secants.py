@@ -164,6 +164,7 @@ def mutants(name):
 
 
 @pytest.mark.parametrize("name", EXACTLY)
+@pytest.mark.sampled(18, each=False)
 def test_a_wrong_rule_is_noticed(name):
     h, errors = operands(name)
     y = results(name, h)
@@ -203,6 +204,7 @@ SHARP = ("add", "sub", "mul", "fma", "div", "sqrt", "neg", "round", "exp", "expm
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", EXACTLY)
+@pytest.mark.sampled(8, each=False)
 def test_a_bound_passes_on_what_errors_of_a_size_can_do(name, seed):
     """Of errors of any size: some of those of roots and choices exceed the operand."""
     h, errors = operands(name, seed)

@@ -110,6 +110,7 @@ def test_a_side_that_few_take_is_computed_for_few_and_one_that_none_takes_not_at
 
 @pytest.mark.parametrize("mode", [*DETERMINISTIC])
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float16", "tf32", "posit8", "int8"])
+@pytest.mark.sampled(4, each=False)
 def test_one_number_that_differs_in_a_block_rounds_by_the_definition(name, mode, assert_same):
     fmt, judge = get_format(name), OracleArithmetic(get_format(name), Rounding(mode))
     top, normal = float(fmt.max), float(fmt.smallest_normal)

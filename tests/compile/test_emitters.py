@@ -122,6 +122,7 @@ def seeds():
 
 
 @pytest.mark.parametrize(("emitter", "seed"), [*seeds()])
+@pytest.mark.sampled(15, each=False)
 def test_random_lines(emitter, seed):
     answered(EMITTERS[emitter], *line(seed))
 

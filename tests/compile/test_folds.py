@@ -317,13 +317,13 @@ def wandering(seed, count, size):
 
 PIECES = [
     *(("bfloat16", mode) for mode in ("nearest_even", "up", "stochastic")),
-    *(("tf32", "toward_zero"), ("posit16", "nearest_even"), ("int8", "nearest_away")),
+    *(("tf32", "toward_zero"), ("posit16", "nearest_even")),
 ]
+PIECES = [("int8", "nearest_away"), *(pytest.param(*x, marks=pytest.mark.exhaustive) for x in PIECES)]
 
 
 @pytest.mark.parametrize(("fmt", "mode"), PIECES)
-@pytest.mark.parametrize("count", [5, 40])
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.parametrize("count", [5, pytest.param(40, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
 def test_a_long_text_that_repeats_nothing_is_several_loops_with_the_bits_of_numpy(
     fmt, mode, count, assert_same

@@ -71,6 +71,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sampled(3, each=False)
 def test_loops_take_whole_vectors_and_fuse_nothing(name, packed):
     program = PROGRAMS[name]()
     found = inspected(code_of(Loop(program, packed=packed).source(program.reals())))

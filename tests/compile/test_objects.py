@@ -52,6 +52,7 @@ def fresh(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.costly("LLVM compiles")
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 def test_a_loop_from_its_file_has_the_bits_of_numpy(name, fresh, assert_same):
     (function, fmt, *rounding), options = PROGRAMS[name]
     real = {"rate": 0.3} if function is with_scalar else {}

@@ -17,7 +17,7 @@ NEEDED = {"torch": "mcfsim.torch", "distributed": "LocalCluster"}
 
 
 @pytest.mark.parametrize("path", pages.tried_here(), ids=lambda path: path.stem)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(22, each=False)
 @pytest.mark.costly("whole audits, simulations and verifications")
 def test_examples_print_what_the_page_shows(path):
     """In a process of its own, where matrices are multiplied by the kernel that the experiments choose."""

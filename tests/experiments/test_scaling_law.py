@@ -101,6 +101,7 @@ def test_the_ends_of_intervals_are_where_the_profile_crosses(confidence):
 @pytest.mark.slow
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.parametrize("confidence", [0.68, 0.95])
+@pytest.mark.exhaustive
 def test_the_band_of_shares_is_what_pairs_of_gamma_and_offset_in_their_region_reach(confidence):
     """By curve_fit for every pair of a grid: all in the region are in the band, and some near each end."""
     losses, at = law(SIZES, BITS, **TRUE) + np.random.default_rng(1).normal(0, 0.01, SIZES.size), [4, 5.5, 8]
@@ -161,6 +162,7 @@ def test_what_makes_no_sense_is_refused(rows):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_a_seed_has_in_common_is_taken_out():
     """The same constants as without any seed's own part, and narrower intervals than where it is noise."""
     rng, seeds = np.random.default_rng(3), np.repeat([0, 1, 2], 28)

@@ -172,6 +172,7 @@ def test_range_and_bits_of_a_grid_are_those_of_its_name(name, low, high, bits):
 
 
 @pytest.mark.parametrize("fmt", [*SMALL_POSITS, Posit(16), Posit(16, 1)], ids=str)
+@pytest.mark.sampled(3, each=False)
 def test_fields_of_a_posit_are_what_the_codes_say(fmt):
     positive = [posit_value(code, fmt) for code in range(1, 2 ** (fmt.bits - 1))]
     assert positive[0] == fmt.smallest_subnormal == fmt.smallest_normal

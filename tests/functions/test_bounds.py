@@ -190,6 +190,7 @@ def off(function, given, options):
 @pytest.mark.parametrize(
     ("plain", "careful", "given", "options"), [x[1:] for x in BETTER], ids=[x[0] for x in BETTER]
 )
+@pytest.mark.sampled(2, each=False)
 def test_the_careful_function_is_right_where_the_plain_one_is_wrong(plain, careful, given, options):
     u = 2.0**-8
     assert off(careful, given, options) <= 4 * u

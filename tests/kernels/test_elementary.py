@@ -56,6 +56,7 @@ def judged(name, x, fmt, rounding):
 
 @pytest.mark.parametrize("fmt", ["float32", "tf32", "e8m17"])
 @pytest.mark.parametrize("name", ["exp", "log"])
+@pytest.mark.sampled(3, each=False)
 def test_what_numpy_decides_of_long_formats_rounds_as_the_value(name, fmt, monkeypatch):
     """Whatever NumPy's last nine bits are: an error of 500 units in its last place changes no result."""
     fmt = mcf.get_format(fmt)
@@ -80,7 +81,7 @@ def policy(rounding):
     return {"rounding": rounding.mode, "overflow": rounding.overflow, "underflow": rounding.underflow}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11, each=False)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("fmt", SMALL)
 def test_all_values_of_small_formats_round_as_the_oracle_says(fmt, name):
@@ -132,6 +133,7 @@ def odd_bits(exact):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.costly("it makes tables of rests")
+@pytest.mark.sampled(6, each=False)
 def test_rests_are_what_coarse_values_leave(name, monkeypatch):
     """All their bits, also where a value all but is a number of the format."""
     monkeypatch.setattr(mpmath.mp, "prec", 4000)
@@ -194,6 +196,7 @@ def test_stochastic_results_are_those_of_the_exact_value_for_every_word(name):
 @pytest.mark.sampled(8, each=False)
 @pytest.mark.parametrize("name", ["maximum", "minimum"])
 @pytest.mark.parametrize("fmt", ["e4m3fn", "e4m3fnuz", "int8", "posit8"])
+@pytest.mark.exhaustive
 def test_extremes_of_all_pairs(fmt, name):
     x = values(fmt)
     a, b = (part.reshape(-1) for part in np.meshgrid(x, x))

@@ -178,6 +178,7 @@ def test_hard_operands_of_formats_at_random_are_rounded_once(fmt, rounding, asse
 
 
 @pytest.mark.parametrize("name", [*(f"posit{x}" for x in (8, "10es3", 16, "16es1", 32, "32es3")), "int8"])
+@pytest.mark.sampled(2, each=False)
 def test_hard_operands_of_posits_are_rounded_once(name, assert_same):
     """Half of the operands are of codes near those of the first, or of its inverse."""
     fmt, rng = get_format(name), np.random.default_rng(5)

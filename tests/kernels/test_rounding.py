@@ -63,10 +63,12 @@ def check(x, fmt, rounding, assert_same):
         assert np.array_equal(np.signbit(found[nan]), np.signbit(x[some][nan]))
 
 
-@pytest.mark.parametrize(
-    ("fmt", "rounding"), [*((f, r) for f in KINDS for r in roundings(f)), *map(drawn, range(240))], ids=label
-)
-@pytest.mark.sampled(24)
+CASES = [*((f, r) for f in KINDS for r in roundings(f)), *map(drawn, range(60))]
+CASES += [pytest.param(*drawn(seed), marks=pytest.mark.exhaustive) for seed in range(60, 240)]
+
+
+@pytest.mark.parametrize(("fmt", "rounding"), CASES, ids=label)
+@pytest.mark.sampled(35, each=False)
 def test_hard_numbers_round_by_the_definition(fmt, rounding, assert_same):
     """Values, boundaries, what is beside them, and any bits."""
     for dtype in (np.float32, np.float64):
@@ -162,7 +164,7 @@ def test_all_numbers_of_binary32_are_rounded_as_by_the_oracle(fmt, mode, assert_
 # -- kernels ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", [Rounding(), Rounding("stochastic")], ids=label)
 @pytest.mark.parametrize("fmt", KINDS, ids=label)
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(47, each=False)
 def test_keeps_tells_values_and_nan_from_other_numbers(fmt, rounding):
     for carrier in (FLOAT32, FLOAT64):
         if not holds(carrier, fmt):

@@ -97,7 +97,7 @@ ASKED = [(fmt, rounding) for fmt in [*WHOLE, *HARD, UNSIGNED] for rounding in ro
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), ASKED, ids=label)
-@pytest.mark.sampled(90, each=False)
+@pytest.mark.sampled(234, each=False)
 @pytest.mark.slow
 @pytest.mark.costly("the oracle carries out some ten thousand operations in fractions")
 def test_operations_with_scalars_are_rounded_to_binary32_and_then_to_the_format(fmt, rounding, assert_same):
@@ -146,7 +146,7 @@ ALONE = {
 
 @pytest.mark.parametrize("rounding", [*map(Rounding, DETERMINISTIC), *roundings(WHOLE[0])[-3::-5]], ids=label)
 @pytest.mark.parametrize("fmt", [*WHOLE, *HARD], ids=label)
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(48, each=False)
 @pytest.mark.slow
 def test_numbers_alone_and_selections(fmt, rounding, assert_same):
     """Signs, functions and selections are of the number that binary32 has; a rounding is of the number."""

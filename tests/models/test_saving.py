@@ -63,7 +63,7 @@ FORMATS = ("float16", "float8_e4m3fn", "float8_e5m2", "tf32", "posit16", "e6m9")
         ("fp8-moments", "bfloat16", True, MomentumAdafactor()),
     ],
 )
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 def test_a_state_goes_on_to_the_same_bits(tmp_path, name, low, packed, hyper):
     drawn = {"random": mcf.RandomWords(5)} if "stochastic" in name else {}

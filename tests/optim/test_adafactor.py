@@ -55,7 +55,7 @@ def assert_judged(assert_same, hyper, *given, judge=None, **options):
 @every_kind
 @pytest.mark.parametrize("rounding", ["nearest_even", "up", "down", "toward_zero"])
 @pytest.mark.parametrize("strategy", [*STORED, MIXED])
-@pytest.mark.sampled(24, each=False)
+@pytest.mark.sampled(65, each=False)
 @pytest.mark.slow
 def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
     strategy = mcf.strategy(strategy)

@@ -35,7 +35,7 @@ def gradients(rise=1.0):
 @pytest.mark.parametrize("rounding", ["nearest_even", "up", "toward_zero", "stochastic"])
 @pytest.mark.parametrize("strategy", STORED)
 @every_kind
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(128, each=False)
 def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
     chosen = mcf.strategy(strategy)
     if chosen.addition == "grow":  # whose exact errors are those of nearest

@@ -17,6 +17,7 @@ from tests.shared.kinds import QUANTISED
 
 @pytest.mark.parametrize("name", optimizers())
 @pytest.mark.slow
+@pytest.mark.sampled(3, each=False)
 def test_they_are_known_by_name_wherever_optimizers_are(name, tmp_path):
     kind = optimizers()[name]
     assert kind.__name__.lower() == name

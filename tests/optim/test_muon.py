@@ -75,7 +75,7 @@ def assert_judged(assert_same, hyper, strategy, rounding="nearest_even", steps=3
 
 
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(18, each=False)
 @pytest.mark.slow
 def test_steps_are_those_of_the_judge(strategy, assert_same):
     assert_judged(assert_same, KINDS["default"], strategy)
@@ -84,6 +84,7 @@ def test_steps_are_those_of_the_judge(strategy, assert_same):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp32-master"])
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 def test_every_kind_of_step_is_that_of_the_judge(kind, strategy, assert_same):
     assert_judged(assert_same, KINDS[kind], strategy, steps=2)
 
@@ -112,6 +113,7 @@ def assert_iterated(assert_same, how, own, shape, iterated=orthogonalize):
 
 @pytest.mark.parametrize("name", ITERATIONS)
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (4, 3), (5, 5), (3, 11)])
+@pytest.mark.sampled(16, each=False)
 def test_iterations_are_those_of_the_judge(name, shape, assert_same):
     assert_iterated(assert_same, ITERATIONS[name], ITERATIONS[name], shape)
 

@@ -76,7 +76,7 @@ CASES = [(*pair, *setting) for pair, setting in PAIRS if possible(pair[1], *sett
 
 
 @pytest.mark.parametrize(("optimizer", "name", "low", "rounding", "scalars"), CASES)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(93, each=False)
 def test_steps_are_those_of_the_judge(optimizer, name, low, rounding, scalars, assert_same):
     which = crc32(f"{optimizer} {name} {rounding} {scalars}".encode()) if low == "bfloat16" else 1
     betas = BETAS[which % len(BETAS)]
@@ -132,7 +132,7 @@ GRIDS = [
 
 
 @pytest.mark.parametrize("strategy", GRIDS, ids=[f"{i}-{x.name}" for i, x in enumerate(GRIDS)])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.slow
 def test_weights_on_grids_are_those_of_the_judge(strategy, assert_same):
     hyper, words = mcf.AdamW(0.9, 0.95, 1e-6, 0.1), mcf.RandomWords(5)

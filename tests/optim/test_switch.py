@@ -131,6 +131,7 @@ def split(whole, fmt, count):
 
 @pytest.mark.parametrize("begin", [trained, filled])
 @pytest.mark.parametrize("old", STORED)
+@pytest.mark.sampled(19, each=False)
 def test_every_strategy_takes_another_s_place_by_the_definition(old, begin, assert_same):
     """Powers of COAT's quantiser are those of the mathematical library, to which no bits are due."""
     optimizer = begin(old)
@@ -183,6 +184,7 @@ BESIDE = [*LAID, "plain", "mcf-3", "remainder-8", "fp8-moments", "fp32"]
 
 
 @pytest.mark.parametrize("old", BESIDE, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.sampled(3, each=False)
 def test_weights_are_put_on_grids_as_at_the_start_and_taken_from_there_as_they_are(old, assert_same):
     optimizer = trained(old, random=mcf.RandomWords(3))
     before = bits(optimizer)
@@ -262,6 +264,7 @@ def test_exact_numbers_are_the_sums_and_are_rounded_once_on_their_way_back():
     ("optimizer", "strategy", "packed"),
     [(*pair, packed) for pair in rotating(STORED) for packed in {False, pair[1] not in UNPACKED}],
 )
+@pytest.mark.sampled(7, each=False)
 def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy, packed):
     """Random words go on, too: those of a step are the same."""
     words = {"random": mcf.RandomWords(3), "packed": packed}
@@ -275,6 +278,7 @@ def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy, pack
 
 
 @pytest.mark.parametrize("old", [name for name in STORED if name not in UNPACKED])
+@pytest.mark.sampled(5, each=False)
 def test_codes_are_those_of_numbers(old, assert_same, tmp_path):
     """In memory, and in files."""
     plain, packed = (trained(old, packed=packed) for packed in (False, True))

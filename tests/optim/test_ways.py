@@ -156,7 +156,7 @@ def compare(case, ways, cut, assert_same):
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-@pytest.mark.sampled(24, each=False)
+@pytest.mark.sampled(108, each=False)
 def test_all_ways_have_the_bits_of_the_plain_step(case, small_blocks, assert_same, tmp_path, monkeypatch):
     """By operations, and, as many steps are to come, as a list of NumPy's calls."""
     monkeypatch.setattr(choice, "is_available", lambda: False)

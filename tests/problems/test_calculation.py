@@ -246,7 +246,7 @@ def small(kind, calculation, **more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "calculation"), CALCULATIONS)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_every_result_is_rounded_where_the_documentation_says(kind, calculation):
     model = small(kind, calculation, **({"heads": 1, "context": 3, "batch": 1} if kind is Llama else {}))
     parameters = generic(model)  # no values of the format: they are rounded first
@@ -378,6 +378,7 @@ def test_calculations_refuse_other_sums():
 
 
 @pytest.mark.parametrize("kind", [LanguageModel, Llama])
+@pytest.mark.sampled(2, each=False)
 def test_in_float32_it_is_what_is_computed_without_a_calculation(kind):
     """Up to rounding: gradients of that are compared with differences."""
     shape = {"layers": 2, "context": 5, "width": 8, "batch": 3}
@@ -423,6 +424,7 @@ def test_gradients_of_what_no_token_sees_do_not_count_where_they_overflow():
 
 
 @pytest.mark.parametrize("kind", [LanguageModel, Llama])
+@pytest.mark.sampled(2, each=False)
 def test_overflow_and_nan_reach_the_loss_without_a_warning(kind):
     model = small(kind, "float16")
     parameters = {name: x.astype(np.float32) for name, x in generic(model).items()}
@@ -481,6 +483,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("name", FALSE)
+@pytest.mark.sampled(3, each=False)
 def test_false_versions_are_told_from_the_right_one(name, monkeypatch):
     model = small(Llama, "bfloat16", heads=1, context=9, batch=3)
     parameters = generic(model)

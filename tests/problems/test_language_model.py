@@ -68,6 +68,7 @@ def mp_loss(model, parameters, window):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "width"), [(LanguageModel, 4), (Llama, 8)])
+@pytest.mark.sampled(2, each=False)
 def test_loss_and_gradient_against_an_independent_model_in_mpmath(kind, width):
     model = kind(TEXT, layers=1, width=width, heads=2, context=3, batch=1)
     parameters = generic(model)

@@ -73,6 +73,7 @@ def test_gradients_of_every_tensor_against_finite_differences(problem):
 
 
 @pytest.mark.parametrize("problem", EXAMPLES, ids=label)
+@pytest.mark.sampled(13, each=False)
 def test_settings_make_an_equal_problem_that_leaves_its_parameters_alone(problem):
     assert isinstance(problem, Problem)
     settings = json.loads(json.dumps(problem.settings()))
@@ -97,6 +98,7 @@ def test_settings_make_an_equal_problem_that_leaves_its_parameters_alone(problem
 
 
 @pytest.mark.parametrize("problem", EXAMPLES, ids=label)
+@pytest.mark.sampled(4, each=False)
 def test_a_diverged_run_gives_no_warning(problem):
     start = problem.initial_parameters(seed=0)
     for number in (np.nan, np.inf, -1e200 if problem in EXACT[:3] else 1e30):

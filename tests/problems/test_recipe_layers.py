@@ -161,6 +161,7 @@ def test_the_hidden_layer_of_digits_follows_a_recipe(text, monkeypatch):
     ],
     ids=str,
 )
+@pytest.mark.sampled(3, each=False)
 def test_settings_make_the_same_recipe(given, data):
     problem = model(calculation=given)
     settings = json.loads(json.dumps(problem.settings()))
@@ -178,6 +179,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("calculation", ["nvfp4", OWN], ids=str)
+@pytest.mark.sampled(2, each=False)
 def test_a_resumed_run_has_the_same_bits(calculation, tmp_path, monkeypatch):
     path, whole = tmp_path / "checkpoint.npz", LanguageModel.loss_and_gradient
 

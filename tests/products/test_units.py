@@ -83,6 +83,7 @@ def ways(monkeypatch):
 # -- every unit -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", UNITS)
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 def test_elements_are_those_of_the_definition(name, ways, assert_same):
     ways(False)
     unit = get_unit(name)
@@ -179,7 +180,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", [x for x, unit in UNITS.items() if unit.sums.aligns and not unit.scales])
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(36, each=False)
 @pytest.mark.slow
 def test_a_unit_with_other_data_is_caught(name, wrong):
     case = Case(get_unit(name), 100, get_unit(name).k, 5)
@@ -209,6 +210,7 @@ TEXTS = {
         ("cdna3_bf16", "cuts where it should round down"),
     ],
 )
+@pytest.mark.sampled(4, each=False)
 def test_a_text_that_does_otherwise_is_caught(name, wrong, monkeypatch):
     case = Case(get_unit(name), 200, get_unit(name).k, 6)
     monkeypatch.setattr(unit_lines, *TEXTS[wrong])

@@ -1,6 +1,8 @@
 """Gradients that several processes reduce by gloo: the same numbers in each run, and what came of them."""
 
+import itertools
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +10,13 @@ import torch
 import torch.distributed as dist
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-SIZES = (1, 2, 3, 7, 16, 63, 1000, 65537, 300000, 2500000)
+SIZES = (1, 2, 3, 7, 16, 63, 1000, 65537, 300000)
+#: What of four ranks each segment is longer than gloo sends at once.
+LONG = ("float32", 2500000)
+CASES = [*itertools.product(DTYPES, SIZES), LONG]
 
 
+@cache
 def part(rank, size):
     """Return a rank's numbers, of many magnitudes, which partly cancel those of other ranks."""
     random = np.random.default_rng([rank, size])
@@ -19,23 +25,25 @@ def part(rank, size):
     return torch.from_numpy(x + (-1) ** rank * shared)
 
 
-def main(folder, rank, ranks):
+def work(rank, folder, ranks):
     dist.init_process_group(
         "gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=rank, world_size=ranks
     )
     found = {}
-    for name, dtype in DTYPES.items():
-        for size in SIZES:
-            x = part(rank, size).to(dtype)
-            mean = x / ranks  # as DistributedDataParallel does
-            dist.all_reduce(x)
-            dist.all_reduce(mean)
-            found[f"{name} {size}"] = x.float().numpy()
-            found[f"{name} {size} mean"] = mean.float().numpy()
+    for name, size in CASES:
+        x = part(rank, size).to(DTYPES[name])
+        mean = x / ranks  # as DistributedDataParallel does
+        dist.all_reduce(x)
+        dist.all_reduce(mean)
+        found[f"{name} {size}"] = x.float().numpy()
+        found[f"{name} {size} mean"] = mean.float().numpy()
     if rank == ranks - 1:
         np.savez(Path(folder) / "found.npz", **found)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    # Copies of one process, which has imported PyTorch once for all and computed nothing.
+    torch.multiprocessing.start_processes(
+        work, (sys.argv[1], int(sys.argv[2])), int(sys.argv[2]), start_method="fork"
+    )

@@ -197,6 +197,7 @@ def published_sizes():
 
 
 @pytest.mark.parametrize("strategy", ["plain", "fp32-master"])
+@pytest.mark.sampled(2, each=False)
 def test_the_forecast_is_what_steps_change(strategy, monkeypatch):
     """Of weights as large as a published model's, at 3e-6: less than one code in a hundred."""
     monkeypatch.setattr(weight_transfers, "BEFORE", 60)

@@ -132,6 +132,7 @@ TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master"
 @pytest.mark.parametrize(("strategy", "low"), first(*TABLES))
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.costly("a long kernel is compiled twice")
+@pytest.mark.exhaustive
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
     program = step("adamw", mcf.strategy(strategy, low))
     joined = (

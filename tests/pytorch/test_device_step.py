@@ -210,6 +210,7 @@ def both(optimizer="sgd", strategy="plain", **options):
     ("optimizer", "strategy", "maximize"), [(*pair, bool(n % 2)) for n, pair in enumerate(rotating(PLAIN))]
 )
 @pytest.mark.sampled(50, each=False)
+@pytest.mark.exhaustive
 def test_replays_have_the_bits_of_steps(optimizer, strategy, maximize, graph):
     """Gradients stay as they are, also where they are taken with the other sign."""
     ours, theirs = both(optimizer, strategy, maximize=maximize)
@@ -221,6 +222,7 @@ def test_replays_have_the_bits_of_steps(optimizer, strategy, maximize, graph):
         assert (codes(p.grad)[0] == codes(q.grad)[0]).all()
 
 
+@pytest.mark.exhaustive
 def test_two_graphs_take_turns(graph):
     ours, theirs = both()
     steps_of_both(ours, theirs, [3])

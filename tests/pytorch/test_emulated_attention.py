@@ -123,6 +123,7 @@ def plainly():
 # -- bits ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["mxfp8", "fp4-all", "quartet", "bf16"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.sampled(2, each=False)
 def test_products_are_those_of_the_recipe(name, kind, assert_same):
     recipe, sizes = anywhere(name).with_unit(CHAIN), [(2, 5, 32), (2, 6, 32), (2, 6, 16)]
     given = operands(*sizes, kind=kind)
@@ -314,6 +315,7 @@ def test_a_rotated_table_comes_back():
 @pytest.mark.slow
 @pytest.mark.costly("PyTorch imports its compiler")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.exhaustive
 def test_compiled_attention_is_one_graph_of_the_same_bits():
     net, x = Net(), torch.arange(12)[None]
     mt.emulate(net, anywhere("fp4-all"), attention=True, embeddings=True)

@@ -169,6 +169,7 @@ def test_random_words_are_those_of_seed_layer_and_call():
 @pytest.mark.slow
 @pytest.mark.costly("PyTorch imports its compiler")
 @pytest.mark.parametrize("name", ["mxfp8", "fp4-all", "quartet"])
+@pytest.mark.sampled(3, each=False)
 def test_compiled_models_are_whole_graphs_of_the_same_bits(name):
     x, net = torch.randn(16, 48), model()
     mt.emulate(net, anywhere(name))

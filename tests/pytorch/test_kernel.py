@@ -49,7 +49,7 @@ def hard(fmt, count=20_000):
     [("bfloat16", "stochastic"), ("float8_e5m2", Rounding("stochastic", rule=Rule.CENTRED, random_bits=20))],
     ids=["halves", "whole words"],
 )
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
     words = RandomWords(2**60 + 3, step=2**32 - 1, stream=9)
     a, b, _ = hard(get_format(fmt), 3000)
@@ -61,7 +61,7 @@ def test_random_words_are_those_of_numpy(fmt, rounding, start, assert_same):
         assert_same(mine, other, a, b)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8, each=False)
 @pytest.mark.parametrize("packed", [False, True], ids=["values", "codes"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 def test_functions_of_all_codes_in_every_mode_are_read_from_tables(fmt, packed, assert_same):
@@ -130,6 +130,7 @@ def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
 
 # -- the benchmark -------------------------------------------------------------------------------------------
 @pytest.mark.costly("the whole benchmark, its kernels interpreted")
+@pytest.mark.exhaustive
 def test_the_benchmark_runs_through_in_miniature(monkeypatch, capsys, tmp_path):
     """It writes nothing."""
     monkeypatch.setattr("sys.argv", ["gpu", "--size", "2", "--device", "cpu"])

@@ -232,6 +232,7 @@ def test_what_is_not_finite_is_told_and_kept_high():
 @pytest.mark.slow
 @pytest.mark.costly("PyTorch imports its compiler")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.exhaustive
 def test_a_compiled_model_is_measured_in_pieces():
     net, plain = model(), model()
     watch, other = (mt.watch_products(item, ["mxfp8"], every=1) for item in (net, plain))

@@ -40,7 +40,7 @@ def policy(name):
 
 @pytest.mark.parametrize("name", ROUNDINGS)
 @pytest.mark.parametrize("fmt", [*with_rules()], ids=named)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(32, each=False)
 @pytest.mark.slow
 def test_pytorchs_operations_have_the_bits_of_numpy(fmt, name, assert_same):
     """On the CPU, whose operations are those of a device."""

@@ -151,7 +151,7 @@ def ready(way, request):
 @pytest.mark.slow
 @pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize(("way", "count", "most"), [("loops", 1, 7), ("tensors", 5, 14), ("kernels", 2, 14)])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.costly("programs are compiled, or their kernels interpreted")
 def test_programs_by_each_way(way, count, most, stochastic, request):
     ways, seeds = ready(way, request), lines(count, most=most, stochastic=stochastic)

@@ -125,6 +125,7 @@ def state(request, tmp_path):
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, about the same kinds of tensors
 @pytest.mark.parametrize("cases", [60, pytest.param(1250, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("way", ["altered", "damaged"])
+@pytest.mark.sampled(4, each=False)
 def test_altered_and_damaged_states_are_refused_or_read(way, state, cases):
     """Of a damaged one what is read is as it was."""
     data, samples, path = state

@@ -44,6 +44,7 @@ def tensors_of(optimizer):
     ("optimizer", "strategy", "seed"),
     [*((*pair, None) for pair in runs.in_turn(STORED)), ("sgd", "plain", 3)],
 )
+@pytest.mark.sampled(3, each=False)
 def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
     """With its random words, whatever words the one had that the state is loaded into."""
 
@@ -127,6 +128,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize("place", range(len(SPOILT)))
+@pytest.mark.sampled(3, each=False)
 def test_a_bad_state_is_refused_whole(place):
     change, message = SPOILT[place]
     optimizer = made(list(runs.KINDS)[place % 5], rounding="stochastic", random=RandomWords(9))

@@ -41,7 +41,7 @@ def place(request, monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(23, each=False)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.slow
 def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monkeypatch):

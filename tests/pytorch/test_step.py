@@ -273,7 +273,7 @@ CASES = [(*pair, x) for x in OPTIONS for pair in (feeding if x == "none" else ru
 
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: "-".join(CASES[place]))
-@pytest.mark.sampled(10, each=False)
+@pytest.mark.sampled(39, each=False)
 @pytest.mark.costly("some are compiled")
 def test_steps_have_the_bits_of_the_simulated_optimizer(place):
     """On numbers of all kinds, before the first step, too."""

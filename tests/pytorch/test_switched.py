@@ -63,7 +63,7 @@ def compared(ours, params, theirs):
 
 @pytest.mark.parametrize("third", range(3))
 @pytest.mark.parametrize(("optimizer", "old"), rotating(STORED))
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(36, each=False)
 def test_a_switch_is_that_of_arrays(optimizer, old, third):
     """Bit for bit, then and after a step; the parameters stay the objects that they are."""
     for new in STORED[third::3]:
@@ -84,7 +84,7 @@ STAGED = [name for name, kind in optimizers().items() if kind.staged]
 
 
 @pytest.mark.parametrize("optimizer", STAGED)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6, each=False)
 @pytest.mark.costly("stages are compiled")
 def test_a_switch_of_steps_in_stages_is_that_of_arrays(optimizer):
     """Of moments that keep rows and columns, or nothing, too; back from blocks that share scales."""
@@ -110,6 +110,7 @@ def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy):
 
 @pytest.mark.parametrize(("old", "optimizer"), [("plain", "adamw"), ("dqt-int4", "sgd"), ("bitnet", "muon")])
 @pytest.mark.costly("stages are compiled")
+@pytest.mark.sampled(3, each=False)
 def test_a_switch_to_grids_and_from_there_is_that_of_arrays(old, optimizer):
     """To others, to the same, and back; of weights that have not moved yet, too."""
     for steps in (0, 2):

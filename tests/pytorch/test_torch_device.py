@@ -29,7 +29,7 @@ ROUNDINGS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fmt", "mode", "policies"), ROUNDINGS)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(71, each=False)
 def test_every_operation_has_the_bits_of_numpy(fmt, mode, policies, device, kernels, assert_same):
     ours, theirs = both(fmt, mode, *policies, device=device, kernels=kernels)
     sizes = (0, -110, -12) if policies else (0,)
@@ -55,7 +55,7 @@ def test_functions_that_have_no_table_are_refused(fmt, device, kernels):
 @pytest.mark.parametrize("scalars", ["exact", "rounded", "float32"])
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "stochastic"])
 @pytest.mark.parametrize("fmt", ["bfloat16", "float32", "float8_e4m3fn"])
-@pytest.mark.sampled(36, each=False)
+@pytest.mark.sampled(162, each=False)
 def test_real_scalars_easy_and_hard(fmt, mode, scalars, device, kernels, assert_same):
     ours, theirs = both(fmt, mode, device=device, kernels=kernels, scalars=scalars)
     _, t = values(2, ours, theirs)
@@ -145,6 +145,7 @@ def test_integers_are_rounded_once_or_refused_and_flushed_whole(device, kernels,
 
 # -- blocks, stretches ------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+@pytest.mark.sampled(2, each=False)
 def test_large_tensors_are_worked_on_in_stretches(mode, device, kernels, monkeypatch, assert_same):
     ours, theirs = both("bfloat16", mode, device=device, kernels=kernels)
     a, t = values(2, ours, theirs)

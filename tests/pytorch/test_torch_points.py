@@ -126,6 +126,7 @@ def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
 @pytest.mark.parametrize(
     ("hypers", "sizes"), [(HYPERS[::3], (60, 7)), pytest.param(HYPERS, ENDS, marks=pytest.mark.exhaustive)]
 )
+@pytest.mark.sampled(6, each=False)
 def test_steps_by_the_largest_moment_have_the_bits_of_pytorch(dtype, hypers, sizes):
     """With amsgrad; often the largest is an older one. At other points the bits are others."""
     older = count = 0

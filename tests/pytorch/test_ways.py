@@ -44,7 +44,7 @@ def filled(lines, numbers, operands, ways=None):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(32, each=False)
+@pytest.mark.sampled(48, each=False)
 @pytest.mark.parametrize("policy", ["exact", "rounded", "float32"])
 @pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "up", "to_odd"])
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])

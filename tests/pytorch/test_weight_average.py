@@ -61,6 +61,7 @@ def test_an_averaged_model_has_the_bits_of_its_form(form, name, assert_same):
         ("torch_avg_fn", "float32", None),
     ],
 )
+@pytest.mark.sampled(3, each=False)
 def test_where_an_averaged_model_stalls(form, name, end):
     """From 1 to 5 at decay .999: where the rule says in bf16, and near 5 in float32."""
     model = averaged_model(form, 0.999, with_weights([1.0], DTYPES[name]))
@@ -108,6 +109,7 @@ def exactly(tensor):
         ("collage-light", "float8_e5m2", 2),
     ],
 )
+@pytest.mark.sampled(4, each=False)
 def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(
     strategy, low, components, device, assert_same
 ):

@@ -42,7 +42,7 @@ CASES = [
 
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
 @pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: "-".join(CASES[place][:2]))
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(127, each=False)
 @pytest.mark.costly("stages are compiled")
 def test_steps_have_the_bits_of_the_simulated_optimizer(place):
     """On numbers of all kinds, in tensors that lie otherwise in memory, and of no elements."""

@@ -50,7 +50,7 @@ KINDS += ["nan", "nan in weights", "infinity", "infinities"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(80, each=False)
 @pytest.mark.costly("rotations in fractions")
 def test_hostile_operands_have_the_bits_of_the_paper(name, kind):
     arrays = hostile(kind)
@@ -77,6 +77,7 @@ def test_nan_and_infinity_never_become_numbers(name):
 @pytest.mark.parametrize("shape", [(0, 5, 3), (3, 0, 2), (2, 4, 0), (0, 0, 0), (1, 1, 1)])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("unit", ["none", "chain", "own"])
+@pytest.mark.sampled(4, each=False)
 def test_empty_layers(name, shape, unit):
     tokens, inputs, outputs = shape
     named = {"none": None, "chain": CHAIN, "own": OWN[name]}[unit]
@@ -90,6 +91,7 @@ def test_empty_layers(name, shape, unit):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(2, each=False)
 def test_layouts_and_dtypes_do_not_count(name):
     recipe = RECIPES[name].with_unit(CHAIN)
     x, weight, dy = (a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in data((6, 20, 18)))
@@ -215,7 +217,7 @@ def test_a_unit_that_does_not_go_with_a_recipe_is_refused_at_once(name, unit, pr
 
 @pytest.mark.parametrize("unit", mcf.UNITS)
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(26, each=False)
 def test_a_unit_that_is_taken_multiplies(name, unit):
     """What is refused is refused by the formats; what is not, whatever the numbers are."""
     try:

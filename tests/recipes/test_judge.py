@@ -27,6 +27,7 @@ LONG = {
     "quartet2": [(2, 20, 1)],
 }
 NAMES = [name for name in RECIPES if name != "bf16-truncating"]
+OTHERS = [pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES if name != "mxfp8"]
 
 
 def ties(side, wide):
@@ -174,8 +175,7 @@ def kindred(name, what):
     return any({own, rule[0]} <= family for family in _KINDRED)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.parametrize("name", ["mxfp8", *OTHERS])
 @pytest.mark.costly("a hundred false recipes, and layers by definition that tell them")
 def test_false_recipes_are_told_from_the_true_one(name):
     assert not seen(name)
@@ -354,7 +354,7 @@ FALSE = [
 @pytest.mark.parametrize(
     ("owner", "place", "false", "name"), [(*case, name) for *case, names in FALSE for name in names]
 )
-@pytest.mark.sampled(40, each=False)
+@pytest.mark.sampled(105, each=False)
 @pytest.mark.costly("layers by definition, which false ones are told from")
 def test_false_layers_are_told_from_the_true_one(owner, place, false, name):
     with patch.object(owner, place, false):

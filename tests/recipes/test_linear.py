@@ -82,14 +82,14 @@ WORDS = mcf.RandomWords(7, 3, 2, 64)
 
 
 @pytest.mark.parametrize(("name", "shape"), cases(x for x in RECIPES if x != "bf16-truncating"))
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(23, each=False)
 @pytest.mark.costly("rotations of 128 numbers in fractions")
 def test_products_in_order_are_those_of_the_paper(name, shape):
     assert not wrong(by(RECIPES[name].with_unit(CHAIN)), name, CHAIN, data(shape), WORDS)
 
 
 @pytest.mark.parametrize(("name", "shape"), cases(OWN))
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(39, each=False)
 @pytest.mark.costly("rotations of 128 numbers in fractions")
 def test_products_by_the_units_of_the_time_are_those_of_the_paper(name, shape):
     recipe = RECIPES[name].with_unit(OWN[name])

@@ -94,6 +94,7 @@ def errors(found, expected):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.costly("some hundred draws of a layer")
+@pytest.mark.sampled(4, each=False)
 def test_gradients_are_unbiased(name):
     greatest, usual = errors(means(name, RECIPES[name], CASES[name][3]), kept(name, *layer_of(name)))
     assert greatest < 5  # of few calls, whose standard errors are uncertain

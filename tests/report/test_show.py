@@ -178,7 +178,7 @@ def test_the_generated_source_needs_no_llvm():
     ("name", "strategy"),
     [(name, None) for name in texts()] + [("adamw", item) for item in STORED if feeds("adamw", item)],
 )
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(76, each=False)
 @pytest.mark.costly("a step of 7,600 operations is recorded")
 def test_random_words_have_the_same_names_wherever_they_are_shown(name, strategy):
     found = recorded(name, "stochastic", strategy=strategy)

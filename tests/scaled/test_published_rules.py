@@ -62,7 +62,7 @@ def named(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(17, each=False)
 @pytest.mark.slow
 def test_hostile_blocks_are_quantised_by_the_definition(case, assert_same):
     fmt, shape = case
@@ -74,6 +74,7 @@ def test_hostile_blocks_are_quantised_by_the_definition(case, assert_same):
 
 
 @pytest.mark.parametrize("rule", [*NVFP4, *FP8, "quartet"])
+@pytest.mark.sampled(4, each=False)
 def test_every_mode_rounds_the_same_quotients(rule, assert_same):
     names = {"quartet": "mxfp4_quartet"} | dict.fromkeys(NVFP4, "nvfp4")
     fmt = dataclasses.replace(SCALED[names.get(rule, "fp8_e4m3_1x128")], rule=rule, block=8)

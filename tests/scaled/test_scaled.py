@@ -55,7 +55,7 @@ def check(rows, fmt, assert_same):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("fmt", "rule"), RULES, ids=str)
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(79, each=False)
 def test_hard_blocks_are_quantised_by_the_definition(fmt, rule, dtype, assert_same):
     """And blocks of zeros, and with NaN or infinity."""
     fmt = dataclasses.replace(fmt, rule=rule, block=6)

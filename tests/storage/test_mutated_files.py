@@ -296,6 +296,7 @@ CRAFTED: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("crafted", CRAFTED)
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sampled(4, each=False)
 def test_crafted_files_are_refused(name, crafted, tmp_path):
     path = tmp_path / "file.npz"
     path.write_bytes(CRAFTED[crafted]() or (b"" if name != "journal" else b"no journal"))

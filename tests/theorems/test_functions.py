@@ -36,6 +36,7 @@ def sharper(said, factor):
 
 
 @pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.sampled(6, each=False)
 def test_a_bound_holds_and_no_small_share_of_it_does(name):
     (theorem,) = (x for x in ALL if x.name == name)
     assert not verify(theorem, SMALL, samples=1 << 14, limit=1 << 20).violations

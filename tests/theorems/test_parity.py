@@ -68,6 +68,7 @@ def differing(theorem, fmt, rounding, each):
 
 
 @pytest.mark.costly("each statement is tried on operands and their negatives")
+@pytest.mark.exhaustive
 def test_what_is_read_of_the_catalogue_is_so():
     read = tried = 0
     for name, theorem in THEOREMS.items():

@@ -180,6 +180,7 @@ def first_unlike(count):
 
 
 @pytest.mark.parametrize("count", [30, pytest.param(3000, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
 def test_equivalent_cells_of_random_statements_are_alike(count):
     wrong, tried, everything = first_unlike(count)
     assert wrong is None

@@ -37,7 +37,7 @@ def test_every_statement_is_data():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [30, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", THEOREMS)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(80, each=False)
 def test_arrays_lines_and_fractions_say_the_same(name, count):
     say_the_same(name, count)
 
@@ -168,6 +168,7 @@ def text(ar, a, b, c, x, y):
 
 @pytest.mark.parametrize("count", [6, pytest.param(300, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("said", [*listed()])
+@pytest.mark.sampled(10, each=False)
 def test_arrays_lines_and_fractions_read_what_is_listed(said, count):
     theorem, draw = Theorem("listed", text, OPERANDS, Claim(said)), random.Random(5)
     # What would be rounded at random is no number.

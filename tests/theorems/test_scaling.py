@@ -69,6 +69,7 @@ def _values(rng, exponents, size=40):
 
 @pytest.mark.parametrize("mode", [Mode.NEAREST_EVEN, Mode.UP, Mode.TO_ODD])
 @pytest.mark.parametrize("common", [True, False])
+@pytest.mark.sampled(4, each=False)
 def test_what_is_said_of_each_number_is_so(common, mode):
     """How large it is and how fine; how it scales with its operands; and that they are negated with it."""
     wide, seen, odd = BlockArithmetic(WIDE, Rounding(mode), "exact"), 0, [0, 0]

@@ -99,7 +99,7 @@ SPARE |= {"_error_multiple": 4, "_last_of_sum": 4, "_last_of_exact_sum": 11, "_e
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7, each=False)
 @pytest.mark.parametrize(("fact", "subjects"), [(fact, of) for some, of in ABOUT for fact in some])
 def test_no_part_of_a_fact_can_be_sharper(fact, subjects):
     """Numbers reach the end of each bound and need each alternative; of other ties they are not so."""

@@ -60,7 +60,7 @@ def train(problem, hyper, strategies, options=None, **more):
 @pytest.mark.parametrize("at", [2, 5, STEPS])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.sampled(18, each=False)
+@pytest.mark.sampled(144, each=False)
 def test_resumed_is_uninterrupted(error, case, at, tmp_path):
     """From where it was interrupted, or from the last checkpoint before an error."""
     make, *rest = CASES[case]

@@ -62,7 +62,7 @@ def test_a_schedule_of_ones_own_is_the_rates_of_all_steps():
     ("rounding", "scalars"), [("nearest_even", "exact"), ("toward_zero", "rounded"), ("up", "float32")]
 )
 @pytest.mark.slow
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(3, each=False)
 def test_a_run_is_its_optimizers_loop(problem, rounding, scalars):
     """Gradient at the weights in binary64, received, stepped: nothing else happens to the numbers."""
     hyper, schedule, steps = AdamW(0.9, 0.95), Schedule(0.02, 3), 3

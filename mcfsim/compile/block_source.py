@@ -18,11 +18,12 @@ _AT_ONCE = 2048
 
 
 def block_source(line: GroupLine, block: int, name: str) -> str:
-    """Return the source of a module with a function ``encode``, ``fill``, ``decode`` or ``measure``.
+    """Return the source of a module with ``encode``, ``fill``, ``decode``, ``measure`` or ``share``.
 
     It takes the arguments of that method of `mcfsim.compile.group_loops.BlockLoops`.
     """
-    made = {"encode": _encoding, "fill": _filling, "decode": _decoding, "measure": _measuring}
+    made = {"encode": _encoding, "fill": _filling, "decode": _decoding}
+    made |= {"measure": _measuring, "share": _sharing}
     return module(f"Blocks of {block} numbers that share others.", made[name](line, block))
 
 
@@ -124,23 +125,28 @@ def _to_elements(name: str, line: GroupLine) -> tuple[Function, tuple[str, ...]]
     return _function(name, line, *arrays), ("%x", "%elements", *words)
 
 
+def _shared(function: Function, line: GroupLine, first: str, count: str, found: str) -> None:
+    """Append what writes the shared numbers of some blocks, given the greatest measure of each."""
+    lowered, known = _lowered(line)
+
+    def read(_: Value, k: str) -> str:
+        return function.load("i32", found, k)
+
+    def put(number: int, x: str, k: str) -> None:
+        g = function.made(f"add i64 {first}, {k}")
+        place = function.made(f"add i64 {function.made(f'mul i64 {g}, {len(line.shared)}')}, {number}")
+        function.store("float", x, "%shared", place)
+
+    loops(function, lowered, line.made, read, put, count, known, {}, apart=False)
+
+
 def _encoding(line: GroupLine, block: int) -> Function:
     function, vectors = _to_elements("encode", line)
     found = function.variable("i32", max(1, _AT_ONCE // block))
 
     def share(first: str, count: str) -> None:
         _measured(function, line, block, first, count, found)
-        lowered, known = _lowered(line)
-
-        def read(_: Value, k: str) -> str:
-            return function.load("i32", found, k)
-
-        def put(number: int, x: str, k: str) -> None:
-            g = function.made(f"add i64 {first}, {k}")
-            place = function.made(f"add i64 {function.made(f'mul i64 {g}, {len(line.shared)}')}, {number}")
-            function.store("float", x, "%shared", place)
-
-        loops(function, lowered, line.made, read, put, count, known, {}, apart=False)
+        _shared(function, line, first, count, found)
 
     _each(function, line, block, "%shared.rows", line.encoded, vectors, share)
     return function
@@ -156,5 +162,12 @@ def _measuring(line: GroupLine, block: int) -> Function:
     function = _function("measure", line, ("%x", 1), ("%found", 1))
     with _some(function, "%found.size", block) as (first, count):
         _measured(function, line, block, first, count, function.at("i32", "%found", first))
+    function.returns("0")
+    return function
+
+
+def _sharing(line: GroupLine, block: int) -> Function:
+    function = _function("share", line, ("%found", 1), ("%shared", 2))
+    _shared(function, line, "0", "%found.size", "%found")
     function.returns("0")
     return function

@@ -198,6 +198,10 @@ class BlockLoops(NamedLoops):
         """Write the greatest measure of each block, an int32."""
         self._run("measure", x, found, *numbers)
 
+    def share(self, found: Array, shared: Array, *numbers: float) -> None:
+        """Write the shared numbers of blocks from their greatest measures."""
+        self._run("share", found, shared, *numbers)
+
     def _written(self, name: str) -> str:
         return block_source(self._line, self._block, name)
 
@@ -207,6 +211,7 @@ class BlockLoops(NamedLoops):
         out = np.empty(0, DTYPES[self._line.decoded.type])
         words = [np.empty(0, word_dtype(self.text.random_bits)) for _ in self._line.word]
         arrays: dict[str, Any] = {"decode": (numbers, shared, out), "measure": (numbers, found)}
+        arrays["share"] = found, shared
         given = arrays.get(name, (numbers, numbers, shared, *words))
         return [*given, *[np.float64(1)] * len(self._line.numbers)]
 

@@ -17,10 +17,11 @@ from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
+from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text
+from mcfsim.scaled.float32_rules import Float32Text, Shared, line_of
 from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.power_scales import exponents, power_element
 from mcfsim.scaled.rules import divisors
@@ -198,8 +199,46 @@ def encoded(
     return _put_back(elements, out, views), scale, tensor_scale
 
 
+def measures(part: Array, text: Float32Text) -> NDArray[np.int32]:
+    """Return the greatest measure of each block, by compiled loops or by NumPy."""
+    loops = _loops_of(part, text, "measure")
+    if loops is None:
+        line = line_of(text)[0]
+        (found,) = run(line.line, (line.measured,), x=part)
+        return np.asarray(found.max(axis=-1, initial=0), np.int32)
+    greatest = np.empty(part.shape[:-1], np.int32)
+    loops.measure(_lying(part).reshape(-1), greatest.reshape(-1), 1.0, 1.0)
+    return greatest
+
+
+def shared_numbers(found: NDArray[np.int32], text: Float32Text, numbers: tuple[float, float]) -> Shared:
+    """Return the shared numbers of blocks from their greatest measures, as `measures` finds them."""
+    size = text.format.block_size
+    if size is not None and (loops := block_loops(text, size)).pays(found.size * size, "share"):
+        rows = np.empty((found.size, 2), np.float32)
+        loops.share(found.reshape(-1), rows, *numbers)
+        scale, by = np.ascontiguousarray(rows.T)
+    else:
+        line = line_of(text)[0]
+        given = {f"number{place}": np.array([x], np.float64) for place, x in enumerate(numbers)}
+        scale, by = run(line.line, line.made, greatest=found, **given)
+    return scale.reshape(found.shape), by.reshape(found.shape)
+
+
+def _loops_of(part: Array, text: Float32Text, name: str) -> BlockLoops | None:
+    """Return loops over blocks along the last axis, if the method of a name pays."""
+    if part.dtype != FLOAT32 or part.shape[-1] != text.format.block_size:
+        return None
+    loops = block_loops(text, part.shape[-1])
+    return loops if loops.pays(part.size, name) else None
+
+
 def filled(
-    part: Array, shared: tuple[Array, Array], text: Float32Text, words: Array | None = None
+    part: Array,
+    shared: Shared,
+    text: Float32Text,
+    words: Array | None = None,
+    numbers: tuple[float, float] = (1.0, 1.0),
 ) -> Array | None:
     """Return the elements of blocks whose scales are known, by compiled loops; None as for `encoded`.
 
@@ -207,20 +246,32 @@ def filled(
     ----------
     part : array, shape (..., elements of a block)
     shared : (array, array), shape (...)
-        The scales, and by what numbers are multiplied or divided.
     text : Float32Text
     words : array, in the shape of the part, optional
         For stochastic rounding.
+    numbers : (float, float), optional
+        The same for all blocks, if the text takes them for its elements.
     """
-    if part.dtype != FLOAT32 or part.shape[-1] != text.format.block_size:
-        return None
-    loops = block_loops(text, part.shape[-1])
-    if not loops.pays(part.size, "fill"):
+    loops = _loops_of(part, text, "fill")
+    if loops is None:
         return None
     rows, out = np.stack([x.reshape(-1) for x in shared], axis=1), np.empty(part.shape, np.float32)
     lying = None if words is None else _lying(_shortest(words, text.random_bits)).reshape(-1)
-    loops.fill(_lying(part).reshape(-1), out.reshape(-1), rows, 1.0, 1.0, words=lying)
+    loops.fill(_lying(part).reshape(-1), out.reshape(-1), rows, *numbers, words=lying)
     return out
+
+
+def of_each(
+    part: Array, shared: Shared, text: Float32Text, numbers: tuple[float, float] = (1.0, 1.0)
+) -> Array:
+    """Return what a text computes in place of each element, without words, by loops or by NumPy."""
+    found = filled(part, shared, text, None, numbers)
+    if found is None:
+        line = line_of(text)[0]
+        given = {f"shared{place}": x[..., np.newaxis] for place, x in enumerate(shared)}
+        given |= {f"number{place}": np.array([x]) for place, x in enumerate(numbers)}
+        (found,) = run(line.line, (line.encoded,), x=part, **given)
+    return found
 
 
 def _words(

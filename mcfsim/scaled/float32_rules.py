@@ -26,8 +26,8 @@ from mcfsim.scaled.power_scales import power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 
 Array = NDArray[Any]
-#: The shared numbers of the blocks of each part: scales, and by what numbers are multiplied or divided.
-Shared = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
+#: The shared numbers of blocks: scales, and by what numbers are multiplied or divided.
+Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 SATURATING = Rounding(overflow=Overflow.SATURATE)
 _MOST = float(np.finfo(np.float32).max)
@@ -211,18 +211,10 @@ _DIVIDING = (ScaleRule.EDEN, ScaleRule.QUARTET)
 
 # -- by NumPy ---------------------------------------------------------------------------------------------
 @lru_cache(maxsize=64)
-def line_of(text: Float32Text) -> tuple[GroupLine, Value, Value]:
-    """Return the line of a text, and in it the quotient as it is and clipped; made once."""
+def line_of(text: Float32Text) -> tuple[GroupLine, Value]:
+    """Return the line of a text, and in it the clipped quotient; made once."""
     line = GroupLine(text)
-    quotient = text.quotient(line.x, line.shared[1])
-    return line, quotient, text.clipped(quotient)
-
-
-def measures(parts: Sequence[Array], text: Float32Text) -> list[NDArray[np.int32]]:
-    """Return the greatest measure of each block."""
-    line, _, _ = line_of(text)
-    found = (run(line.line, (line.measured,), x=part)[0] for part in parts)
-    return [np.asarray(x.max(axis=-1, initial=0), np.int32) for x in found]
+    return line, text.clipped(text.quotient(line.x, line.shared[1]))
 
 
 def overall(found: Sequence[NDArray[np.int32]]) -> float:
@@ -235,21 +227,8 @@ def _finite(found: NDArray[np.int32]) -> float:
     return float(np.asarray(kept.max(initial=0), np.int32).view(np.float32))
 
 
-def shared_numbers(
-    found: Sequence[NDArray[np.int32]], text: Float32Text, numbers: tuple[float, float]
-) -> Shared:
-    """Return the scales of blocks and what goes with them, given their greatest measures."""
-    line, _, _ = line_of(text)
-    given = {f"number{place}": np.array([x], np.float64) for place, x in enumerate(numbers)}
-    result = []
-    for part in found:
-        scale, by = run(line.line, line.made, greatest=part, **given)
-        result.append((scale.reshape(part.shape), by.reshape(part.shape)))
-    return result
-
-
-def quotients(part: Array, by: Array, text: Float32Text, *, clipped: bool = True) -> NDArray[np.float32]:
+def quotients(part: Array, by: Array, text: Float32Text) -> NDArray[np.float32]:
     """Return the quotients of a part's numbers in binary32, clipped to the range of elements; or NaN."""
-    line, *both = line_of(text)
-    (found,) = run(line.line, (both[clipped],), x=part, shared1=by[..., np.newaxis])
+    line, clipped = line_of(text)
+    (found,) = run(line.line, (clipped,), x=part, shared1=by[..., np.newaxis])
     return np.where(np.isnan(by)[..., np.newaxis], np.float32(np.nan), found)

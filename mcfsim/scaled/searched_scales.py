@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.kernels.blocks import get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64
+from mcfsim.kernels.carriers import FLOAT64
+from mcfsim.kernels.element.floats import NAN
+from mcfsim.kernels.element.machine import Value
 from mcfsim.rounding import Rounding
-from mcfsim.scaled.block_quantization import filled
+from mcfsim.scaled.block_quantization import measures, of_each, shared_numbers
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import (
     SATURATING,
     SMALLER_TOP,
     Float32Text,
     Shared,
-    measures,
     overall,
-    quotients,
-    shared_numbers,
 )
-from mcfsim.scaled.rules import halved_sums
+from mcfsim.scaled.rules import across, halved_sums
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 
 Array = NDArray[Any]
+#: Numbers of which sums are made at a time.
+_SOME = 1 << 14
 Singles = NDArray[np.float32]
 
 
 def published_scales(
     parts: Sequence[Array], text: Float32Text, views: BlockViews, encode: np.float32 | None = None
-) -> tuple[Shared, float | None]:
+) -> tuple[list[Shared], float | None]:
     """Return the scales of the blocks of each part and what goes with them, and the tensor scale.
 
     Parameters
@@ -45,35 +47,49 @@ def published_scales(
     encode : float32, optional
         The number by which all are multiplied, in place of what the rule ``current`` says.
     """
-    found, fmt = measures(parts, text), text.format
+    found, fmt = [measures(part, text) for part in parts], text.format
     if encode is not None:
         return [_given(x, encode) for x in found], None
     amax = overall(found) if fmt.tensor_scale is not None else 0.0
     numbers = text.both(amax)
     tensor_scale = None if fmt.tensor_scale is None else numbers[1]
-    first = shared_numbers(found, text, numbers)
+    first = [shared_numbers(x, text, numbers) for x in found]
     if fmt.rule not in FOUR_SIX:
         return first, tensor_scale
-    wider = shared_numbers(found, replace(text, expansion=1.5), numbers)
+    expanded = replace(text, expansion=1.5)
+    wider = [shared_numbers(x, expanded, numbers) for x in found]
     given = zip(parts, first, wider, views.widths(parts), strict=True)
     return [_better(part, six, four, width, text, amax) for part, six, four, width in given], tensor_scale
 
 
-def _given(found: NDArray[np.int32], encode: np.float32) -> tuple[Singles, Singles]:
+def _given(found: NDArray[np.int32], encode: np.float32) -> Shared:
     finite = np.isfinite(found.view(np.float32))
     nan = np.float32(np.nan)
     return np.where(finite, np.float32(1) / encode, nan), np.where(finite, encode, nan)
 
 
 # -- Four Over Six ----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ElementErrors(Float32Text):
+    """In place of each element its error, or its square; the first number is the largest magnitude of all."""
+
+    def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
+        """Return the error in binary32 of the element, which is rounded to nearest even."""
+        scale, _, amax, _ = shared
+        stored = super().encoded(x, *shared) * scale * amax.narrow()
+        difference = stored / float(np.float32(self.top * SMALLER_TOP)) - x
+        squared = self.format.rule is ScaleRule.FOUR_SIX_MSE
+        return difference * difference if squared else abs(difference)
+
+
 def _better(
     part: Array,
-    six: tuple[Singles, Singles],
-    four: tuple[Singles, Singles],
+    six: Shared,
+    four: Shared,
     width: int,
     text: Float32Text,
     amax: float,
-) -> tuple[Singles, Singles]:
+) -> Shared:
     """Return for each block the scale with the smaller error, and what goes with it; at a tie that of 6."""
     errors = [_errors(part, *shared, width, text, amax) for shared in (six, four)]
     smaller = errors[1] < errors[0]
@@ -82,31 +98,43 @@ def _better(
 
 def _errors(part: Array, scale: Singles, by: Singles, width: int, text: Float32Text, amax: float) -> Singles:
     """Return the sum of the errors of each block, in binary32; its rows have a width."""
-    elements = filled(part, (scale, by), replace(text, rounding=SATURATING, expansion=1.0))
-    if elements is None:
-        elements = quotients(part, by, text).astype(np.float32)
-        get_kernel(text.format.element, SATURATING, FLOAT32)(elements.reshape(-1), elements.reshape(-1))
+    errors = of_each(part, (scale, by), ElementErrors(text.format, SATURATING), (amax, 1.0))
+    rows = errors.reshape(math.prod(scale.shape), part.shape[-1] // max(width, 1), width)
+    return _by_some(lambda x: halved_sums(_from_left(x)), rows).reshape(scale.shape)
+
+
+def _by_some(sums: Callable[..., Singles], *rows: Array) -> Singles:
+    """Return one number for each row of arrays, some rows at a time, which stay in cache."""
+    found, some = np.empty(len(rows[0]), np.float32), max(1, _SOME * len(rows[0]) // max(rows[0].size, 1))
     with np.errstate(all="ignore"):
-        stored = elements * scale[..., np.newaxis] * np.float32(amax)
-        difference = stored / np.float32(text.top * SMALLER_TOP) - part
-        squared = text.format.rule is ScaleRule.FOUR_SIX_MSE
-        errors = difference * difference if squared else np.abs(difference)
-        rows = errors.reshape(*part.shape[:-1], part.shape[-1] // max(width, 1), width)
-        return halved_sums(_from_left(rows))
+        for start in range(0, len(found), some):
+            part = slice(start, start + some)
+            found[part] = sums(*(x[part] for x in rows))
+    return found
 
 
 def _from_left(x: Singles) -> Singles:
     total = np.zeros(x.shape[:-1], np.float32)
-    for place in range(x.shape[-1]):
-        total = total + x[..., place]
+    for each in across(x):
+        total += each
     return total
 
 
 # -- EDEN -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Quotients(Float32Text):
+    """In place of each element its quotient, not clipped; NaN where there is no scale."""
+
+    def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
+        """Return the quotient in binary32."""
+        by = shared[1]
+        return by.equals(by).select(self.quotient(x, by), NAN)
+
+
 def corrected_scales(
     parts: Sequence[Array],
     elements: Sequence[Array],
-    found: Shared,
+    found: Sequence[Shared],
     text: Float32Text,
     rounding: Rounding,
     words: Array,
@@ -118,7 +146,7 @@ def corrected_scales(
     ----------
     parts, elements : sequence of array
         Numbers and elements of blocks along the last axis, the axis before counts the blocks.
-    found : Shared
+    found : sequence of Shared
         Scales, and by what numbers were divided.
     text : Float32Text
     rounding : Rounding
@@ -131,23 +159,27 @@ def corrected_scales(
     assert isinstance(size, int)
     assert fmt.group is not None
     flat = []
-    for part, element, (_, by) in zip(parts, elements, found, strict=True):
-        numbers = quotients(part, by, text, clipped=False)
+    for part, element, shared in zip(parts, elements, found, strict=True):
+        numbers = of_each(part, shared, Quotients(fmt, SATURATING))
         flat.append([_filled_up(x.astype(np.float32), 0, size - x.shape[-1]) for x in (numbers, element)])
     quotient, stored = (np.concatenate(x, axis=-2) for x in zip(*flat, strict=True))
     each, blocks = fmt.group // size, quotient.shape[-2]
     groups = -(-blocks // each)
-    shape, missing = (*quotient.shape[:-2], groups, fmt.group), groups * each - blocks
-    quotient, stored = (_filled_up(_finite(x), missing, 0).reshape(shape) for x in (quotient, stored))
+    shape, missing = (*quotient.shape[:-2], groups), groups * each - blocks
+    rows = [_filled_up(_finite(x), missing, 0).reshape(-1, fmt.group) for x in (quotient, stored)]
+    correction = _by_some(_correction, *rows).reshape(shape)
     with np.errstate(all="ignore"):
-        above, below = halved_sums(quotient * quotient), halved_sums(quotient * stored)
-        correction = np.where(below == 0, np.float32(1), above / below)
         scale = np.concatenate([scale for scale, _ in found], axis=-1)
         made = scale * np.repeat(correction, each, axis=-1)[..., :blocks]
     rounded = np.ascontiguousarray(made, np.float64)
     lying = np.ascontiguousarray(np.moveaxis(words, views.axis, -1)) if words.ndim else words
     get_kernel(fmt.scale, rounding, FLOAT64)(rounded.reshape(-1), rounded.reshape(-1), lying.reshape(-1))
     return np.split(rounded, np.cumsum([x.shape[-1] for x, _ in found])[:-1], axis=-1)
+
+
+def _correction(quotient: Singles, stored: Singles) -> Singles:
+    above, below = halved_sums(quotient * quotient), halved_sums(quotient * stored)
+    return np.where(below == 0, np.float32(1), above / below)
 
 
 def _filled_up(x: Singles, blocks: int, elements: int) -> Singles:

@@ -11,17 +11,10 @@ pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
 from mcfsim.compile import group_loops
+from mcfsim.compile.group_loops import BlockLoops
 from mcfsim.kernels.carriers import holds
 from mcfsim.rounding import DETERMINISTIC, Rule
-from mcfsim.scaled import (
-    SCALED,
-    ScaledFormat,
-    ScaleRule,
-    block_quantization,
-    quantization,
-    quantize,
-    searched_scales,
-)
+from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, block_quantization, quantize
 
 FORMATS = {name: fmt for name, fmt in SCALED.items() if isinstance(fmt.block, int)}
 FORMATS["rows of 7 in e5m2"] = ScaledFormat(
@@ -134,6 +127,7 @@ def test_loops_draw_the_words_of_numpy(name, rule, bits, both):
 SEARCHED = [
     *((name, rule) for name in FORMATS for rule in ("four_six_mae", "four_six_mse") if with_rule(name, rule)),
     ("nvfp4_eden", None),
+    *(("nvfp4_16x16", rule) for rule in ("four_six_mae", "four_six_mse")),
 ]
 
 
@@ -141,28 +135,28 @@ SEARCHED = [
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.slow
 def test_elements_of_searched_scales_have_the_bits_of_numpy(name, rule, monkeypatch):
-    fmt = with_rule(name, rule)
+    fmt = (SCALED | FORMATS)[name]
+    fmt = fmt if rule is None else fmt.with_rule(rule)
     eden, made = fmt.rule is ScaleRule.EDEN, []
     roundings = [mcf.Rounding("nearest_even", "saturate"), mcf.Rounding("down"), mcf.Rounding("up", "ieee")]
     if not eden:
         roundings += [mcf.Rounding("stochastic", random_bits=bits) for bits in (3, 16, 20)]
     monkeypatch.setattr(group_loops, "_WORTH_LOADING", 0)
     monkeypatch.setattr(group_loops, "_WORTH_COMPILING", 0)
-    by_loops = block_quantization.filled
-    for module in (quantization, searched_scales):
-        monkeypatch.setattr(module, "filled", lambda *given: made.append(by_loops(*given)) or made[-1])
+    by_loops = BlockLoops._run
+    monkeypatch.setattr(BlockLoops, "_run", lambda *given: made.append(given[1]) or by_loops(*given))
+    calls = ["fill", "fill", "measure", "share"] if eden else [*["fill"] * 3, "measure", "share", "share"]
     for place, rounding in enumerate(roundings):
-        shape = (3, 40 * fmt.block)
-        x = hostile(shape, place, fmt.block)
+        size = fmt.block if isinstance(fmt.block, int) else fmt.block[0]
+        shape = (3 * size, 40 * size)
+        x = hostile(shape, place, size)
         words = [mcf.RandomWords(place), np.asarray(mcf.RandomWords(1).words(0, x.size)).reshape(shape)]
         for random in words[:1] if eden else words:
             made.clear()
             found = quantize(x, fmt, rounding=rounding, random=random)
-            assert len(made) == (1 if eden else 3)
-            assert all(x is not None for x in made)
+            assert sorted(made) == calls
             with monkeypatch.context() as patch:
-                for module in (quantization, searched_scales):
-                    patch.setattr(module, "filled", lambda *_: None)
+                patch.setattr(BlockLoops, "pays", lambda *_: False)
                 expected = quantize(x, fmt, rounding=rounding, random=random)
             assert found.tensor_scale == expected.tensor_scale
             for own, other in ((found.elements, expected.elements), (found.scale, expected.scale)):

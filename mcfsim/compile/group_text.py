@@ -103,7 +103,7 @@ class GroupText(ABC):
     """
 
     coded: ClassVar[bool] = True
-    numbers: int = 0
+    numbers: ClassVar[int] = 0
 
     @property
     @abstractmethod

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mcfsim.compile.group_loops import BlockLoops, block_loops
-from mcfsim.compile.group_text import GroupText
 from mcfsim.compile.words import draw, word_dtype
 from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
@@ -21,27 +20,26 @@ from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text, Shared, line_of
+from mcfsim.scaled.float32_rules import Float32Text, Shared, line_of, overall
 from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.power_scales import exponents, power_element
 from mcfsim.scaled.rules import divisors
 from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
+from mcfsim.scaled.scaled_text import ScaledText, finite
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
 _SATURATING = Rounding(overflow=Overflow.SATURATE)
 _NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
-#: Infinity's bits in binary32.
-_INFINITE = 0xFF << 23
 
 
 @dataclass(frozen=True)
-class BlockText(GroupText):
+class BlockText(ScaledText):
     """The algorithm of a scaled format of binary32 numbers in blocks of a fixed size.
 
-    Two further numbers are the same for all blocks: by what a largest magnitude is divided, and the tensor
-    scale. For formats without a tensor scale these are the largest element and 1.
+    The first number that is the same for all blocks is by what a largest magnitude is divided; for formats
+    without a tensor scale it is the largest element.
 
     Notes
     -----
@@ -52,21 +50,10 @@ class BlockText(GroupText):
     2^-53 of it at most, so no other quotient becomes t.
     """
 
-    format: ScaledFormat
-    rounding: Rounding
-
-    coded: ClassVar[bool] = False
-    numbers: int = 2
-
     @property
     def shared(self) -> int:
         """The scale alone."""
         return 1
-
-    @property
-    def random_bits(self) -> int:
-        """Those of stochastic rounding."""
-        return self.rounding.drawn_bits
 
     @classmethod
     def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:
@@ -116,12 +103,6 @@ class BlockText(GroupText):
             nothing = x.equals(x).select(NAN, (x.bits() | x.like(NAN).bits()).as_number())
         return scale.equals(scale).select(found, nothing)
 
-    def decoded(self, code: Value, *shared: Value) -> Value:
-        """Return the element times the scales."""
-        scale, _, tensor_scale = shared
-        x = code.widen()
-        return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
-
 
 def text_of(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
     """Return the algorithm of a format's blocks, whatever their shape, or None; see `BlockText.of`."""
@@ -133,10 +114,9 @@ def text_of(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | 
 
 def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tuple[float, float]:
     """Return the two numbers that all blocks share, given the greatest measures of blocks."""
-    largest = found[found < _INFINITE].view(np.float32)
     if isinstance(text, Float32Text):
-        return text.both(float(largest.max(initial=0)))
-    divisor, tensor_scale = divisors(largest, text.format)
+        return text.both(overall([found]))
+    divisor, tensor_scale = divisors(finite(found), text.format)
     return divisor, 1.0 if tensor_scale is None else tensor_scale
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupLine, GroupText
+from mcfsim.compile.group_text import GroupLine
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.element.verbs import run
 from mcfsim.rounding import Overflow, Rounding
-from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.power_scales import power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
+from mcfsim.scaled.scaled_text import ScaledText, finite
 
 Array = NDArray[Any]
 #: The shared numbers of blocks: scales, and by what numbers are multiplied or divided.
@@ -39,11 +39,10 @@ _EDEN_SIX = 6.0 / (17 / 16 * 0.93)
 
 
 @dataclass(frozen=True)
-class Float32Text(GroupText):
+class Float32Text(ScaledText):
     """The algorithm of a rule that computes in binary32, except what `eden` and Four Over Six do beyond.
 
-    Two numbers are the same for all blocks: the first depends on the rule, the second is the tensor scale
-    or 1.
+    The first number that is the same for all blocks depends on the rule.
 
     Parameters
     ----------
@@ -54,22 +53,12 @@ class Float32Text(GroupText):
         A factor of the scales of Four Over Six: 1 for 6, 1.5 for 4.
     """
 
-    format: ScaledFormat
-    rounding: Rounding
     expansion: float = 1.0
-
-    coded: ClassVar[bool] = False
-    numbers: int = 2
 
     @property
     def shared(self) -> int:
         """The scale, and by what numbers are multiplied or divided."""
         return 2
-
-    @property
-    def random_bits(self) -> int:
-        """Those of stochastic rounding."""
-        return self.rounding.drawn_bits
 
     @property
     def top(self) -> float:
@@ -97,11 +86,6 @@ class Float32Text(GroupText):
         quotient = self.clipped(self.quotient(x, by))
         found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
         return scale.equals(scale).select(found, NAN if element.has_nan else 0.0)
-
-    def decoded(self, code: Value, *shared: Value) -> Value:
-        """Return the element times the scales."""
-        (scale, _, _, tensor_scale), x = shared, code.widen()
-        return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
 
     def both(self, amax: float) -> tuple[float, float]:
         """Return the two numbers that all blocks share, from the largest magnitude of them all."""
@@ -219,12 +203,7 @@ def line_of(text: Float32Text) -> tuple[GroupLine, Value]:
 
 def overall(found: Sequence[NDArray[np.int32]]) -> float:
     """Return the largest magnitude of finite blocks, from the greatest measures; 0 if none is."""
-    return max((_finite(x) for x in found), default=0.0)
-
-
-def _finite(found: NDArray[np.int32]) -> float:
-    kept = np.where(found < 0xFF << 23, found, np.int32(0))
-    return float(np.asarray(kept.max(initial=0), np.int32).view(np.float32))
+    return max((float(finite(x).max(initial=0)) for x in found), default=0.0)
 
 
 def quotients(part: Array, by: Array, text: Float32Text) -> NDArray[np.float32]:

@@ -25,9 +25,7 @@ from mcfsim.scaled import quantize as quantize_array
 from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import Float32Text
-
-#: Infinity's bits in binary32.
-_INFINITE = 0xFF << 23
+from mcfsim.scaled.scaled_text import INFINITE
 
 
 def quantize(
@@ -156,7 +154,7 @@ def _greatest(measured: torch.Tensor) -> torch.Tensor:
 
 def _largest(found: Sequence[torch.Tensor]) -> NDArray[np.int32]:
     """Return the greatest measures of the parts' finite blocks."""
-    finite = (torch.where(x < _INFINITE, x, 0) for x in found if x.numel())
+    finite = (torch.where(x < INFINITE, x, 0) for x in found if x.numel())
     return np.array([int(x.max()) for x in finite], np.int32)
 
 

@@ -52,6 +52,7 @@ def test_cumulative_forms_keep_every_result(fmt, assert_same):
         xp.cumulative_sum(a)
 
 
+@pytest.mark.slow
 def test_sums_may_be_of_another_format():
     a, xp, _ = some("bfloat16", (400,))
     wide = xp.sum(a, dtype=xp.float32)

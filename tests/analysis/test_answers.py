@@ -281,6 +281,7 @@ def test_stochastic_errors_keep_to_their_variance():
     assert abs(float(np.mean(report.error))) < 4 * deviation / np.sqrt(4000)
 
 
+@pytest.mark.slow
 def test_binary64_is_analysed_without_intervals():
     report = analyse(softmax, {"x": "normal()*4"}, "float64", count=50)
     assert "interval" not in {row.name for row in report.bounds()}

@@ -121,6 +121,7 @@ def check(average, stored):
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.sampled(20, each=False)
+@pytest.mark.slow
 def test_every_significand_of_bf16_is_still_between_its_thresholds(form, decay):
     step = 4 if form == "torch_addcmul" else 1
     check(MovingAverage("bfloat16", decay, form), significands(mcf.get_format("bfloat16"))[::step])
@@ -231,6 +232,7 @@ def test_steps_of_arrays_are_those_of_the_judge(form, name, assert_same):
         assert np.isnan(found[2]) if "lerp" in form else found[2] == np.inf
 
 
+@pytest.mark.slow
 def test_an_average_cannot_decay_where_zero_leaves_all_significands_still():
     """By the audit, which multiplies arrays: what the rule says of the target zero."""
     for name in ("bfloat16", "float8_e4m3fn"):
@@ -255,6 +257,7 @@ def trial(average, start, target):
 
 @pytest.mark.parametrize("form", [x for x in AverageForm if x != "torch_addcmul"])
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_no_number_on_the_way_is_left_out(form):
     numbers = values("float8_e4m3fn")
     for decay in (0.75, 0.95):
@@ -268,6 +271,7 @@ def test_no_number_on_the_way_is_left_out(form):
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.slow
 def test_a_lerp_stalls_where_the_rule_says(name):
     for decay in (0.9, 0.99, 0.999):
         average = MovingAverage(name, decay)

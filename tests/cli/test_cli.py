@@ -207,6 +207,7 @@ def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
 
 
 @pytest.mark.parametrize("settings", [OPTIMIZER, PROBLEM], ids=lambda item: item.label)
+@pytest.mark.slow
 def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: KindOptions) -> None:
     kinds = optimizers() if settings is OPTIMIZER else PROBLEMS
     assert settings.kinds == kinds

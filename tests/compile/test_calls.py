@@ -126,6 +126,7 @@ def test_one_number_that_differs_in_a_block_rounds_by_the_definition(name, mode,
             assert_same(round_to(x[place : place + 1], fmt, mode), changed[place : place + 1])
 
 
+@pytest.mark.slow
 def test_threads_do_not_share_memory():
     line, inputs, results = line_of(36)
     calls = as_calls(results, inputs)

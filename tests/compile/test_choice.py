@@ -89,6 +89,7 @@ def numpy_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("rounding", ["down", "stochastic"])
+@pytest.mark.slow
 def test_long_arrays_are_carried_out_as_a_whole(rounding, numpy_alone, assert_same):
     made = []
     for compiled in (None, False):

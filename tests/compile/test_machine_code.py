@@ -81,6 +81,7 @@ def test_loops_take_whole_vectors_and_fuse_nothing(name, packed):
 
 
 # -- would it be noticed? -----------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_fused_multiply_add_and_one_number_at_a_time_are_noticed():
     if PROCESSOR == "x86_64" and not binding.get_host_cpu_features().get("fma"):
         pytest.skip("this processor has no fused multiply-add")
@@ -120,6 +121,7 @@ def test_instructions_of_either_processor_are_told_apart(monkeypatch, processor,
 
 
 @pytest.mark.skipif(binding.llvm_version_info[0] not in objects._KNOWN, reason="another LLVM")
+@pytest.mark.slow
 def test_loops_over_many_vectors_are_vectors_too():
     """As a step has whose parameter and moments have three components each."""
     operands = tuple(Register(f"x{place}", get_format("float32")) for place in range(10))

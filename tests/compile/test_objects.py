@@ -212,6 +212,7 @@ def rounding_to_float16(packed, monkeypatch, *, half):
 @pytest.mark.skipif(not objects.has_half(), reason="this processor has no binary16")
 @pytest.mark.parametrize("packed", [False, "results"])
 @pytest.mark.parametrize("every", [257, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.slow
 def test_the_processors_rounding_to_binary16_is_that_of_the_text(packed, every, fresh, monkeypatch):
     """Of all numbers of binary32, NaN included."""
     own, text = (rounding_to_float16(packed, monkeypatch, half=half) for half in (True, False))

@@ -34,6 +34,7 @@ def test_adapters_change_nothing_at_their_start_and_gradients_are_differences(sm
         assert np.vdot(gradient[name], way) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_all_parts_kept_is_the_training_with_master_weights(small):
     whole = adapters.train("fp32-master", 0.01, 1)
     assert adapters.keep(("gains", "A", "B"), 0.01, 1) == whole["loss"]

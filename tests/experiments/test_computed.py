@@ -94,6 +94,7 @@ def table(rng, rows, columns, rank):
     return rng.standard_normal((rows, rank)) @ rng.standard_normal((rank, columns))
 
 
+@pytest.mark.slow
 def test_a_table_of_low_rank_is_completed_exactly_and_its_rank_found():
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -150,6 +151,7 @@ def test_tables_that_make_no_sense_are_refused(rows):
 
 
 # -- a switch to float32 -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_copies_that_are_switched_are_what_simulate_trains(monkeypatch):
     """To the last bit, though the steps before the switch are made once for all."""
     monkeypatch.setattr(switch, "STEPS", 5)

@@ -14,6 +14,7 @@ from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, linear
 
 
 @pytest.mark.parametrize("kind", gemm_promotion.PANELS)
+@pytest.mark.slow
 def test_errors_of_products_are_those_of_the_result(kind):
     result = read_result("gemm_promotion")
     for place, length in enumerate(gemm_promotion.LENGTHS[:3]):
@@ -24,6 +25,7 @@ def test_errors_of_products_are_those_of_the_result(kind):
             assert worst is None or found.max() <= worst[place]
 
 
+@pytest.mark.slow
 def test_errors_of_products_by_fractions():
     a, b = (mcf.round_to(x, gemm_promotion.FORMAT) for x in gemm_promotion.operands("positive", 256))
     found = gemm_promotion.errors("positive", 256)["Hopper, FP8"]

@@ -19,9 +19,8 @@ README = (ROOT / "README.md").read_text()
 
 
 def fitting(page):
-    """Return a page as a case, which may cost more where its tables are fitted."""
-    costly = pytest.mark.costly("it fits the law for precision, with one precision held out, too")
-    return pytest.param(page, id=page.name, marks=costly if page.stem == "strategies" else ())
+    """Return a page as a case; to fit the tables of one, by the law for precision, takes its time."""
+    return pytest.param(page, id=page.name, marks=pytest.mark.exhaustive if page.stem == "strategies" else ())
 
 
 @pytest.mark.parametrize("page", [fitting(page) for page in PAGES])

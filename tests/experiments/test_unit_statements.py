@@ -172,6 +172,7 @@ def test_no_random_group_falls_where_it_is_proved_monotone(unit):
     assert (made[0] <= made[1]).all()
 
 
+@pytest.mark.slow
 def test_the_order_of_products_matters_across_groups():
     for name, (first, last) in RESULT["orders"].items():
         assert Fraction(first) < Fraction(last)

@@ -61,6 +61,7 @@ def test_pages_name_files_that_are_there(page):
 WITH_TORCH = {"pytorch", "benchmarks"}
 
 
+@pytest.mark.slow
 def test_tests_are_collected_where_pytorch_is_not_installed():
     """What `test-lowest` and `test-newest` would say, before they are run."""
     wrong = []

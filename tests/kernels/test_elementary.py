@@ -84,6 +84,7 @@ def policy(rounding):
 @pytest.mark.sampled(11, each=False)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("fmt", SMALL)
+@pytest.mark.slow
 def test_all_values_of_small_formats_round_as_the_oracle_says(fmt, name):
     for rounding in POLICIES:
         if rounding.underflow == "gradual" or type(mcf.get_format(fmt)) is mcf.Format:

@@ -98,6 +98,7 @@ def test_products_are_those_of_the_orders_that_are_stated(rows, size):
             assert Fraction(float(found[i, j])) == judge(x, y, rows), (i, j)
 
 
+@pytest.mark.slow
 def test_long_rows_are_summed_in_longer_blocks():
     random = np.random.default_rng(5)
     a, b = drawn(random, (2, 2100)), drawn(random, (2100, 2))

@@ -127,6 +127,7 @@ def demoted(choices, budget, groups):
     return None
 
 
+@pytest.mark.slow
 def test_demotion_is_that_of_the_largest_groups():
     assert [group_of(x) for x in ("layers.0.weight", "layers.0.bias", "head")] == ["layers.0"] * 2 + ["head"]
     rng, done = np.random.default_rng(3), 0

@@ -39,6 +39,7 @@ def samples(tmp_path_factory):
 
 # -- known freezes, from files -------------------------------------------------------------------------------
 @pytest.mark.parametrize(("product", "idle"), [(2.0**-9 * 0.99, 1.0), (2.0**-8 * 1.01, 0.0)])
+@pytest.mark.slow
 def test_decay_in_a_file_does_nothing_below_two_to_the_minus_nine(samples, product, idle):
     matrix, bias, gain = audit(samples, plan(rate=1e-2, decay=product / 1e-2), BFLOAT16).tensors
     found = {name: matrix.found[name].idle for name in ("plain", "collage-plus", "fp32-master")}

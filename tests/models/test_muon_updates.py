@@ -43,6 +43,7 @@ def audited(path, muon, names=("plain", "kahan", "fp32-master"), steps=3):
     return audit(scan(open_weights(path), 512), plan, BFLOAT16)
 
 
+@pytest.mark.slow
 def test_directions_are_as_long_as_orthogonal_factors(tmp_path):
     """Of the matrices that Muon moves, times its scale; the others are AdamW's."""
     path, tensors = model(tmp_path)
@@ -99,6 +100,7 @@ def test_steps_of_several_scales_walk_in_proportion():
     np.testing.assert_array_equal(squares, square * [1.0, 0.0625])
 
 
+@pytest.mark.slow
 def test_the_command_line_audits_muon(tmp_path):
     path, _ = model(tmp_path)
     options = "--muon spectral --other embedding* --lr 0.002 --steps 5 --samples 64 --json"
@@ -133,6 +135,7 @@ def budgeted(path, lows=(BFLOAT16,), names=tuple(TAKEN)):
 
 
 @pytest.mark.parametrize("method", ["sensitivity", "demotion"])
+@pytest.mark.slow
 def test_a_budget_is_shared_as_by_trying_all_assignments(tmp_path, method):
     """No v of one component in bfloat16 decays at beta2 = .999. Matrices have none, which costs nothing."""
     path, _ = model(tmp_path)
@@ -192,6 +195,7 @@ def test_a_second_moment_that_is_not_there_rules_nothing_out(tmp_path):
     assert chosen["tall.weight"] in ("plain", "collage-light")
 
 
+@pytest.mark.slow
 def test_the_command_line_assigns_under_muon(tmp_path):
     path, _ = model(tmp_path)
     options = "--muon none --other embedding* --lr 0.002 --steps 3 --samples 64 --budget 8 --json"

@@ -66,6 +66,7 @@ def test_the_bytes_are_those_written_code_by_code(encoding):
     assert sent[32:] == by_hand(encoding, old, new)
 
 
+@pytest.mark.slow
 def test_gaps_of_any_length():
     """At both ends, and around each multiple of what one word says."""
     places = np.cumsum([0, 1, 65534, 65535, 65536, 65537, 131070, 131071, 1, 327675])

@@ -23,6 +23,7 @@ SAID = [
 
 @pytest.mark.sampled(20, each=False)
 @pytest.mark.parametrize(("fmt", "begin"), SAID, ids=label)
+@pytest.mark.slow
 def test_transforms_are_exact_where_the_catalogue_says_so(fmt, begin):
     for name in (x for x in THEOREMS if x.startswith(begin) and "_sr" not in x):
         for mode in THEOREMS[name].modes:

@@ -48,6 +48,7 @@ def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
 
 
 @every_kind
+@pytest.mark.slow
 def test_what_is_not_finite_is_as_the_judge_has_it(kind, assert_same):
     given = gradients()
     for step, x in zip(given, (mcf.round_to(3e38, "bfloat16"), np.inf, 1.0, np.nan), strict=True):
@@ -74,6 +75,7 @@ def test_moments_that_only_grow_are_those_of_adamw(kinds):
     assert differ == [False, True]
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_pytorch_within_its_rounding():
     torch = pytest.importorskip("torch")
     random, x = np.random.default_rng(0), np.ones(50, np.float32)

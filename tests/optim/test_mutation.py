@@ -182,8 +182,7 @@ def test_muon_with_one_thing_altered_is_told_from_it(part, assert_same):
 
 
 @pytest.mark.parametrize("part", range(PARTS_OF_MUON))
-@pytest.mark.sampled(12, each=False)
-@pytest.mark.costly("each altered text runs iterations")
+@pytest.mark.exhaustive
 def test_iterations_with_one_thing_altered_are_told_from_them(part, assert_same):
     def check(module):
         for own in matrices.ITERATIONS.values():

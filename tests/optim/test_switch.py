@@ -132,6 +132,7 @@ def split(whole, fmt, count):
 @pytest.mark.parametrize("begin", [trained, filled])
 @pytest.mark.parametrize("old", STORED)
 @pytest.mark.sampled(19, each=False)
+@pytest.mark.slow
 def test_every_strategy_takes_another_s_place_by_the_definition(old, begin, assert_same):
     """Powers of COAT's quantiser are those of the mathematical library, to which no bits are due."""
     optimizer = begin(old)

@@ -292,6 +292,7 @@ def bits(model, parameters):
     return [loss, *(x.tobytes() for x in gradient.values())]
 
 
+@pytest.mark.slow
 def test_each_entry_of_a_calculation_matters_and_data_and_texts_are_read_as_one():
     texts = [
         "bfloat16",
@@ -379,6 +380,7 @@ def test_calculations_refuse_other_sums():
 
 @pytest.mark.parametrize("kind", [LanguageModel, Llama])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_in_float32_it_is_what_is_computed_without_a_calculation(kind):
     """Up to rounding: gradients of that are compared with differences."""
     shape = {"layers": 2, "context": 5, "width": 8, "batch": 3}
@@ -425,6 +427,7 @@ def test_gradients_of_what_no_token_sees_do_not_count_where_they_overflow():
 
 @pytest.mark.parametrize("kind", [LanguageModel, Llama])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_overflow_and_nan_reach_the_loss_without_a_warning(kind):
     model = small(kind, "float16")
     parameters = {name: x.astype(np.float32) for name, x in generic(model).items()}
@@ -484,6 +487,7 @@ FALSE = {
 
 @pytest.mark.parametrize("name", FALSE)
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_false_versions_are_told_from_the_right_one(name, monkeypatch):
     model = small(Llama, "bfloat16", heads=1, context=9, batch=3)
     parameters = generic(model)

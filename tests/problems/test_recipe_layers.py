@@ -73,6 +73,7 @@ def test_layers_have_the_bits_of_the_recipe(kind, recipe, monkeypatch):
     assert any((item[2] != item[0] @ item[1]).any() for item in found.values())
 
 
+@pytest.mark.slow
 def test_random_words_are_those_of_seed_step_and_layer_alone(monkeypatch):
     problem = model(calculation=OWN)
     names = [name for name in problem.shapes if name.endswith(("qkv", "out", "up", "down"))]
@@ -111,6 +112,7 @@ def test_all_layers_in_high_precision_have_the_bits_of_no_calculation(kind):
         np.testing.assert_array_equal(x, judged[name])
 
 
+@pytest.mark.slow
 def test_a_recipe_within_a_format_takes_and_gives_its_values(monkeypatch):
     problem = model(calculation="quartet2,bfloat16,float32,blas", width=8, layers=1)
     found = recorded(problem, monkeypatch)
@@ -162,6 +164,7 @@ def test_the_hidden_layer_of_digits_follows_a_recipe(text, monkeypatch):
     ids=str,
 )
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_settings_make_the_same_recipe(given, data):
     problem = model(calculation=given)
     settings = json.loads(json.dumps(problem.settings()))
@@ -180,6 +183,7 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("calculation", ["nvfp4", OWN], ids=str)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(calculation, tmp_path, monkeypatch):
     path, whole = tmp_path / "checkpoint.npz", LanguageModel.loss_and_gradient
 

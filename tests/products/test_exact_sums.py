@@ -26,6 +26,7 @@ def to_odd(total, y, bits):
 
 
 @pytest.mark.parametrize("spread", [5, 40, 120, 440])
+@pytest.mark.slow
 def test_a_long_accumulator_rounds_the_exact_sum_to_odd(spread):
     rng = np.random.default_rng(spread)
     terms = np.ldexp(rng.integers(-(2**53) + 1, 2**53, (12, 2000)), rng.integers(-spread, spread, (12, 2000)))
@@ -150,6 +151,7 @@ def test_sums_of_posits_are_exact_and_rounded_once_or_at_each_term(fmt, mode, as
 BIG, SMALL, ONES = float(Posit(16).max), float(Posit(16).smallest_normal), [1.0] * 600
 
 
+@pytest.mark.slow
 def test_by_hand(assert_same):
     for fmt, a, b, exactly, each in (
         # What each rounding loses is kept; of the square of the smallest nothing is rounded to zero.

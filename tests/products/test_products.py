@@ -104,6 +104,7 @@ def up_or_down(value, fmt, word, bits):
     return high if math.floor(fraction * 2**bits) + word >= 2**bits else low
 
 
+@pytest.mark.slow
 def test_stochastic_roundings_take_a_stream_each_in_order(assert_same):
     a, b = round_to(np.random.default_rng(7).standard_normal((2, 300, 10)), "bfloat16")
     accumulator = Accumulator("bfloat16", Rounding("stochastic", random_bits=8), block=3)

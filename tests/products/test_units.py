@@ -129,6 +129,7 @@ def test_four_bits_take_blocks_of_either_length(name, block):
     assert not Case(get_unit(name), 30, 96, 1, block=block).wrong()
 
 
+@pytest.mark.slow
 def test_own_units_are_those_of_the_definition():
     rng = np.random.default_rng(11)
     for seed in range(6):
@@ -211,6 +212,7 @@ TEXTS = {
     ],
 )
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_a_text_that_does_otherwise_is_caught(name, wrong, monkeypatch):
     case = Case(get_unit(name), 200, get_unit(name).k, 6)
     monkeypatch.setattr(unit_lines, *TEXTS[wrong])

@@ -64,6 +64,7 @@ def compared(ours, params, theirs):
 @pytest.mark.parametrize("third", range(3))
 @pytest.mark.parametrize(("optimizer", "old"), rotating(STORED))
 @pytest.mark.sampled(36, each=False)
+@pytest.mark.slow
 def test_a_switch_is_that_of_arrays(optimizer, old, third):
     """Bit for bit, then and after a step; the parameters stay the objects that they are."""
     for new in STORED[third::3]:
@@ -133,6 +134,7 @@ def test_grids_in_other_formats_are_those_of_arrays():
     assert_all_same(compared(ours, params, theirs))
 
 
+@pytest.mark.slow
 def test_settings_go_on_unless_others_are_named():
     options = {"rounding": "stochastic", "random": mcf.RandomWords(4), "scalars": "float32"}
     ours, params, theirs = begun("adamw", "plain", **options)

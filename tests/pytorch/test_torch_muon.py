@@ -88,6 +88,7 @@ def test_norms_are_those_of_pytorch(shape):
 
 
 @pytest.mark.parametrize("rows", LAYOUTS)
+@pytest.mark.slow
 def test_products_are_within_the_bound_of_any_order(rows):
     """What holds wherever PyTorch runs, before its sums are rounded to bfloat16."""
     random = np.random.default_rng(0)
@@ -216,6 +217,7 @@ class Nudged(torchmuon._TorchIterating):
 @pytest.mark.parametrize(
     ("seeds", "least"), [(60, 2e-5), pytest.param(1500, 4.66e-4, marks=pytest.mark.exhaustive)]
 )
+@pytest.mark.slow
 def test_one_unit_in_a_product_becomes_ten_thousandths_of_a_weight(seeds, least, monkeypatch):
     """Why devices differ: by 4.66e-4 at most of 3,000 seeds, say intel/torch-xpu-ops#4408 and PyTorch's test.
 

@@ -118,6 +118,7 @@ ENDS = (60, 1, 3, 7, 15, 17, 31, 33, 47, 63, 65, 70, 33 * 21)
 
 @pytest.mark.slow
 @every_dtype
+@pytest.mark.sampled(3, each=False)
 def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
     assert assert_all_equal(run(*pair(dtype, sizes=ENDS), 31, RightRoots(), seed=2))[1] == 31
 
@@ -127,6 +128,7 @@ def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
     ("hypers", "sizes"), [(HYPERS[::3], (60, 7)), pytest.param(HYPERS, ENDS, marks=pytest.mark.exhaustive)]
 )
 @pytest.mark.sampled(6, each=False)
+@pytest.mark.slow
 def test_steps_by_the_largest_moment_have_the_bits_of_pytorch(dtype, hypers, sizes):
     """With amsgrad; often the largest is an older one. At other points the bits are others."""
     older = count = 0

@@ -88,6 +88,7 @@ def test_steps_of_muon_on_both_sides_are_those_of_pytorch(dtype, strategy, saved
 @pytest.mark.parametrize("kind", [TorchMuon, TorchAMSGrad, Muon, AMSGrad])
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.sampled(7, each=False)
+@pytest.mark.slow
 def test_a_run_that_was_away_is_the_same(kind, dtype, strategy, saved):
     """Given to PyTorch, and taken over at once; on every processor."""
     if kind in (Muon, TorchMuon):
@@ -154,6 +155,7 @@ def test_the_entries_of_muon_are_translated():
     assert type(adopt(other, "plain", kind=TorchMuon)) is TorchMuon
 
 
+@pytest.mark.slow
 def test_what_muon_has_and_pytorch_s_has_not_is_refused():
     given = parameters(MATRICES, torch.bfloat16)
     for kind, options, text in (

@@ -110,6 +110,7 @@ def exactly(tensor):
     ],
 )
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(
     strategy, low, components, device, assert_same
 ):
@@ -151,6 +152,7 @@ def test_updates_have_the_bits_of_the_emulator_and_keep_the_bound(
         assert_same(rounded.double().cpu().numpy().reshape(-1), nearest)
 
 
+@pytest.mark.slow
 def test_two_components_arrive_where_pytorchs_average_stalls():
     module = with_weights([1.0], torch.bfloat16)
     optimizer = mcfsim.torch.AdamW(module.parameters(), lr=1e-3, strategy="plain")

@@ -72,6 +72,7 @@ SAVED = [
 
 @pytest.mark.parametrize("place", range(len(SAVED)), ids=lambda place: "-".join(SAVED[place]))
 @pytest.mark.sampled(8, each=False)
+@pytest.mark.slow
 def test_a_run_goes_on_from_what_was_saved_or_copied(place):
     kind, strategy = SAVED[place]
     ours = made(kind, strategy)
@@ -116,6 +117,7 @@ def test_weights_are_put_on_their_grids_when_it_is_asked_or_at_the_first_step(st
 @pytest.mark.parametrize(
     ("kind", "strategy"), [("muon", "plain"), ("adamw", "dqt-int8"), ("adafactor", "kahan")]
 )
+@pytest.mark.slow
 def test_a_watched_run_is_the_same(kind, strategy):
     seen, unseen = made(kind, strategy), made(kind, strategy)
     for optimizer in (seen, unseen):
@@ -130,6 +132,7 @@ def test_a_watched_run_is_the_same(kind, strategy):
 @pytest.mark.parametrize(
     ("kind", "strategy"), [("muon", "kahan"), ("adamw", "bitnet"), ("adafactor", "int8-moments")]
 )
+@pytest.mark.slow
 def test_tensors_that_are_not_the_host_s_are_copied_there_and_back(kind, strategy, monkeypatch):
     """As a GPU's would be: each copy is other memory, which is written back."""
     ours, theirs = made(kind, strategy), made(kind, strategy)

@@ -73,6 +73,7 @@ def test_numbers_beyond_64_bits_go_back_to_binary64_or_not_at_all():
 
 
 # -- identities that statements are tried by ----------------------------------------------------------------
+@pytest.mark.slow
 def test_identities_are_those_of_rationals():
     # Numbers of 24 bits and any exponents in binary32, where sums of them round, overflow and underflow.
     rng = np.random.default_rng(5)

@@ -191,6 +191,7 @@ def test_operands_of_pairs_may_contradict_a_hypothesis():
 
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
 @pytest.mark.sampled(15, each=False)
+@pytest.mark.slow
 def test_no_statement_of_the_catalogue_is_vacuous(name):
     question = replace(question_of(THEOREMS[name]), algorithm=passed_on, claim=FALSE)
     assert prove(question, seconds=60).found is Found.NOT_PROVED

@@ -88,6 +88,7 @@ def test_every_measure_is_nan_where_anything_is_not_finite(bad, which):
 
 
 @pytest.mark.filterwarnings("default::mcfsim.VanishingScalarWarning")
+@pytest.mark.slow
 def test_the_command_prints_the_step_saves_the_run_and_ends_with_one(tmp_path):
     path = tmp_path / "run.npz"
     command = "simulate --problem quadratic --dimension 6 --steps 20 --low e4m3 --strategy plain"

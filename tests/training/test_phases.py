@@ -60,6 +60,7 @@ def test_a_switch_to_the_same_strategy_is_no_switch(strategy):
 
 
 @pytest.mark.parametrize(("schedule", "most"), [(CHANGING, 16), (FAR, 14.25)], ids=["near", "far"])
+@pytest.mark.slow
 def test_a_schedule_is_its_phases_one_after_another(schedule, most):
     """By hand: steps of an optimizer, and of the next one, which it is switched to."""
     watched = Watched(QUADRATIC)
@@ -93,6 +94,7 @@ def test_a_schedule_is_its_phases_one_after_another(schedule, most):
     assert losses[same + 1 :] != alone[same + 1 :]
 
 
+@pytest.mark.slow
 def test_measures_that_a_phase_does_not_have_are_nan():
     run = train(["exact", FAR, "exact,exact@4", "plain,dqt-int4@5"], truth_sample=2)
     far, exact = run.series["far"], run.series["exact"]
@@ -121,6 +123,7 @@ def test_a_reference_average_goes_on_through_exact_steps():
 
 @pytest.mark.parametrize("at", range(2, STEPS + 1))
 @pytest.mark.sampled(6, each=False)
+@pytest.mark.slow
 def test_a_run_goes_on_across_its_switches(at, tmp_path):
     """From a checkpoint before one, at one and after one: the run that was not interrupted."""
     schedules = [CHANGING, "kahan,fp32-master@4,split-master@7", FAR]
@@ -137,6 +140,7 @@ def test_a_run_goes_on_across_its_switches(at, tmp_path):
         train([schedules[0], "kahan,fp32-master@5"], checkpoint=path)
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_on_with_what_is_recorded_of_it():
     run = train(["plain", "plain,fp32@5"], tiny_model(), truth_sample=2)
     plain, late = run.series.values()
@@ -146,6 +150,7 @@ def test_a_model_is_trained_on_with_what_is_recorded_of_it():
     assert late["one_step_error"][4:].max() < 1e-5 < plain["one_step_error"][4:].min()
 
 
+@pytest.mark.slow
 def test_the_settings_say_the_schedule():
     run = train([CHANGING, "plain", PrecisionSchedule([Phase("plain", rounding="up")], "upward")])
     first, second, third = json.loads(json.dumps(run.settings["strategies"]))
@@ -156,6 +161,7 @@ def test_the_settings_say_the_schedule():
     assert third["phases"][0]["rounding"]["mode"] == "up"
 
 
+@pytest.mark.slow
 def test_a_text_is_a_schedule():
     found = PrecisionSchedule.read("plain,collage-plus@101,fp32@201")
     assert found.phases == (Phase("plain"), Phase("collage-plus", 101), Phase("fp32", 201))

@@ -12,6 +12,7 @@ LOGISTIC = mcf.get_problem("logistic")
 MANY = Reduction(3, "ring", "bfloat16", divide="after", out_format="float16")
 
 
+@pytest.mark.slow
 def test_a_gradient_is_that_of_its_batches():
     """Of batches 4, 5 and 6 at the second step of three; its loss is their mean."""
     source = ComputedGradients.of("language-model", "3,binomial,bfloat16,before")

@@ -113,6 +113,7 @@ def test_averages_are_those_of_whole_vectors(problem, monkeypatch):
     ("steps", "every", "expected"),
     [(25, 10, [1, 10, 20, 25]), (20, 10, [1, 10, 20]), (1, 10, [1]), (3, 1, [1, 2, 3]), (4, 9, [1, 4])],
 )
+@pytest.mark.slow
 def test_recorded_steps_and_rates(problem, steps, every, expected):
     schedule = Schedule(0.03, warmup=7, final=0.25)
     run = simulate(problem, "sgd", ["plain", "exact"], steps, schedule, record_every=every)

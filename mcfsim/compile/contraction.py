@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
-from threading import Lock
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.choice import is_available
-from mcfsim.compile.group_loops import worth_loops
 from mcfsim.compile.llvm_source import array, loops
 from mcfsim.compile.llvm_text import REGISTERS, Function, module
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.objects import called
+from mcfsim.compile.named_loops import NamedLoops
 from mcfsim.kernels.element.machine import Line, Type, Value
 from mcfsim.kernels.element.verbs import DTYPES, run
 
@@ -56,13 +52,13 @@ class ContractionLine:
         self.carried = self.line.input("carried", carried)
 
 
-class Contraction:
+class Contraction(NamedLoops):
     """Sums along the contracted axis by a line; it is compiled once so many groups have been summed."""
 
     def __init__(self, own: ContractionLine) -> None:
+        super().__init__()
         self.line, self.parts = own, len(own.left)
         self.given, self.carried = DTYPES[own.left[0].type], DTYPES[own.carried.type]
-        self._lock, self._done = Lock(), 0
 
     def add(
         self, left: Array, right: Array, out: Array, first: int, last: int, *, paired: bool = False
@@ -87,8 +83,9 @@ class Contraction:
         check_processor()
         if not out.size or last <= first:
             return
-        if self.pays(max(out.size, _FEWEST) * self.parts * (last - first)):
-            self._loops[paired](left, right, np.int64(first), np.int64(last), out)
+        name = "pair" if paired else "contract"
+        if self.pays(max(out.size, _FEWEST) * self.parts * (last - first), name):
+            self._run(name, left, right, np.int64(first), np.int64(last), out)
             return
         rows = max(1, _AT_ONCE // out.shape[1])
         for row in range(0, len(out), rows):
@@ -100,30 +97,20 @@ class Contraction:
                 given |= {f"right{n}": right[np.newaxis, place] for n, place in enumerate(places)}
                 (out[some],) = run(self.line.line, (self.line.result,), carried=out[some], **given)
 
-    def pays(self, size: int) -> bool:
-        """Return whether the loop is compiled already, or should be for so many more products."""
-        self._done += size
-        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
+    def _written(self, name: str) -> str:
+        return contraction_source(self.line, name)
 
-    @cached_property
-    def _source(self) -> str:
-        return contraction_source(self.line)
-
-    @cached_property
-    def _loops(self) -> list[Callable[..., int]]:
-        with self._lock:  # so that threads do not compile them twice
-            given, out = np.empty((1, 1), self.given), np.empty((1, 1), self.carried)
-            kinds = given, given, np.int64(0), np.int64(0), out
-            return [called(self._source, name, *kinds) for name in ("contract", "pair")]
+    def _examples(self, name: str) -> Sequence[Any]:
+        given = np.empty((1, 1), self.given)
+        return given, given, np.int64(0), np.int64(0), np.empty((1, 1), self.carried)
 
 
-def contraction_source(own: ContractionLine) -> str:
-    """Return the source of a module with functions ``contract`` and ``pair``, for `Contraction.add`.
+def contraction_source(own: ContractionLine, name: str) -> str:
+    """Return the source of a module with a function ``contract`` or ``pair``, for `Contraction.add`.
 
     All rows take a group before the next one, so that the group of the right operand stays in cache.
     """
-    functions = (_function(own, name, paired=name == "pair") for name in ("contract", "pair"))
-    return module("Sums of products, a group at a time.", *functions)
+    return module("Sums of products, a group at a time.", _function(own, name, paired=name == "pair"))
 
 
 def _function(own: ContractionLine, name: str, *, paired: bool) -> Function:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
-from threading import Lock
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,30 +11,26 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
 from mcfsim.compile.block_source import block_source
-from mcfsim.compile.choice import is_available
 from mcfsim.compile.group_source import group_source, group_tables
 from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps
-from mcfsim.compile.objects import called, is_saved
+from mcfsim.compile.named_loops import NamedLoops
 from mcfsim.compile.words import word_dtype
 from mcfsim.kernels.element.verbs import DTYPES, run
 
 Array = NDArray[Any]
 
-#: Elements after which loading compiled loops pays, and after which compiling them does.
-_WORTH_LOADING, _WORTH_COMPILING = 1 << 20, 1 << 22
 
-
-class GroupLoops:
+class GroupLoops(NamedLoops):
     """Encoding and decoding of groups by a `GroupText`, an algorithm that says how groups are stored.
 
     Groups are ranges of a vector between bounds; an array has their shared numbers, one row per group.
     """
 
     def __init__(self, text: GroupText) -> None:
-        self.text = text
-        self._line = GroupLine(text)
+        super().__init__()
+        self.text, self._line = text, GroupLine(text)
         self._places = None if text.places is None else Places(text.places)
-        self._lock, self._done = Lock(), 0
+        self._tables = group_tables(self._line, self._places)
 
     def encode(self, x: Array, bounds: Array, codes: Array, shared: Array) -> None:
         """Write the codes and the shared numbers of groups of float32 numbers.
@@ -53,8 +46,9 @@ class GroupLoops:
         """
         check_processor()
         own, rows = self._line, shared.reshape(-1, self.text.shared)
-        if self._pays(x.size):
-            self._loops[0](np.ascontiguousarray(x, np.float32), bounds, codes, rows)
+        if self.pays(x.size, "encode"):
+            numbers = np.ascontiguousarray(x, np.float32)
+            self._run("encode", *self._tables, numbers, bounds, codes, rows)
         elif x.size:
             (measured,) = run(own.line, (own.measured,), x=x)
             found = {"greatest": np.maximum.reduceat(measured, bounds[:-1])}
@@ -69,8 +63,8 @@ class GroupLoops:
         """Write the numbers of codes into an array of float32; arguments as for `encode`."""
         check_processor()
         own, rows = self._line, shared.reshape(-1, self.text.shared)
-        if self._pays(codes.size):
-            self._loops[1](codes, rows, bounds, out)
+        if self.pays(codes.size, "decode"):
+            self._run("decode", *self._tables, codes, rows, bounds, out)
         elif codes.size:
             taken = codes.astype(np.int32) if self.text.table is None else self.text.table[codes]
             (out[...],) = run(own.line, (own.decoded,), code=taken, **self._spread(rows, bounds))
@@ -98,60 +92,15 @@ class GroupLoops:
         lengths = np.diff(bounds)
         return {f"shared{place}": np.repeat(column, lengths) for place, column in enumerate(shared.T)}
 
-    def _pays(self, size: int) -> bool:
-        """Return whether the loops are compiled already, or should be now."""
-        self._done += size
-        return "_loops" in self.__dict__ or (is_available() and worth_loops(self._done, self._source))
-
-    @cached_property
-    def _source(self) -> str:
-        return group_source(self._line, self._places)
-
-    @cached_property
-    def _loops(self) -> tuple[Callable[..., int], Callable[..., int]]:
-        """The compiled functions."""
-        with self._lock:  # so that threads do not compile them twice
-            tables = group_tables(self._line, self._places)
-            bounds, shared = np.zeros(1, np.int64), np.empty((0, self.text.shared), np.float32)
-            numbers, codes = np.empty(0, np.float32), np.empty(0, np.uint8)
-            encode = called(self._source, "encode", *tables, numbers, bounds, codes, shared)
-            decode = called(self._source, "decode", *tables, codes, shared, bounds, numbers)
-            return partial(encode, *tables), partial(decode, *tables)
-
-
-class NamedLoops(ABC):
-    """Compiled functions by name, each of which is compiled when it is first called."""
-
-    def __init__(self) -> None:
-        self._done = Counter[str]()
-        self._made: dict[str, Callable[..., int]] = {}
-        self._sources: dict[str, str] = {}
-        self._lock = Lock()
-
-    def pays(self, size: int, name: str) -> bool:
-        """Return whether so many more elements are worth compiling or loading a function."""
-        self._done[name] += size
-        return name in self._made or (is_available() and worth_loops(self._done[name], self._source(name)))
-
-    def _run(self, name: str, *given: Any) -> None:
-        check_processor()
-        with self._lock:  # so that threads do not compile it twice
-            if name not in self._made:
-                self._made[name] = called(self._source(name), name, *self._examples(name))
-        self._made[name](*given)
-
-    def _source(self, name: str) -> str:
-        if name not in self._sources:
-            self._sources[name] = self._written(name)
-        return self._sources[name]
-
-    @abstractmethod
     def _written(self, name: str) -> str:
-        """Return the source of a module with a function."""
+        return group_source(self._line, self._places, name)
 
-    @abstractmethod
     def _examples(self, name: str) -> Sequence[Any]:
-        """Return arguments of the kinds that a function takes."""
+        bounds, shared = np.zeros(1, np.int64), np.empty((0, self.text.shared), np.float32)
+        numbers, codes = np.empty(0, np.float32), np.empty(0, np.uint8)
+        if name == "encode":
+            return *self._tables, numbers, bounds, codes, shared
+        return *self._tables, codes, shared, bounds, numbers
 
 
 class BlockLoops(NamedLoops):
@@ -214,11 +163,6 @@ class BlockLoops(NamedLoops):
         arrays["share"] = found, shared
         given = arrays.get(name, (numbers, numbers, shared, *words))
         return [*given, *[np.float64(1)] * len(self._line.numbers)]
-
-
-def worth_loops(done: int, source: str) -> bool:
-    """Return whether so many elements are worth compiling a source, or loading what was compiled before."""
-    return done >= _WORTH_COMPILING or (done >= _WORTH_LOADING and is_saved(source))
 
 
 @lru_cache(maxsize=64)

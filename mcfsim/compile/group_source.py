@@ -17,12 +17,13 @@ from mcfsim.kernels.element.machine import Value
 Array = NDArray[Any]
 
 
-def group_source(line: GroupLine, places: Places | None) -> str:
-    """Return the source of a module with functions ``encode`` and ``decode``.
+def group_source(line: GroupLine, places: Places | None, name: str) -> str:
+    """Return the source of a module with a function ``encode`` or ``decode``.
 
-    They take `group_tables`, and the arguments of those methods of `GroupLoops`.
+    It takes `group_tables`, and the arguments of that method of `GroupLoops`.
     """
-    return module("Groups of numbers that share others.", _encoding(line, places), _decoding(line))
+    made = _encoding(line, places) if name == "encode" else _decoding(line)
+    return module("Groups of numbers that share others.", made)
 
 
 def group_tables(line: GroupLine, places: Places | None) -> list[Array]:

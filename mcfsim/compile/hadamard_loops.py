@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_loops import NamedLoops
 from mcfsim.compile.llvm_source import array
 from mcfsim.compile.llvm_text import Function, module, number
+from mcfsim.compile.named_loops import NamedLoops
 
 Single = NDArray[np.float32]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.compile import group_loops
+from mcfsim.compile import named_loops
 from mcfsim.compile.group_loops import GroupLoops, uniform
 from mcfsim.compile.group_text import Places
 from mcfsim.kernels.element.machine import F32, I32, recorded
@@ -71,8 +71,8 @@ def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):
     x = hostile(int(bounds[-1]), 1)
     found = []
     for worth in (np.inf, 0):
-        monkeypatch.setattr(group_loops, "_WORTH_LOADING", worth)
-        monkeypatch.setattr(group_loops, "_WORTH_COMPILING", worth)
+        monkeypatch.setattr(named_loops, "_WORTH_LOADING", worth)
+        monkeypatch.setattr(named_loops, "_WORTH_COMPILING", worth)
         codes, shared = np.empty(x.size, np.uint8), np.empty((300, text.shared), np.float32)
         loops.encode(x, bounds, codes, shared)
         every = np.resize(np.arange(256), x.size).astype(np.uint8)  # those too that no number has
@@ -80,7 +80,7 @@ def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):
         for given, out in zip((codes, every), read, strict=True):
             loops.decode(given, shared, bounds, out)
         found.append([codes, *(y.view(np.int32) for y in (shared, *read))])
-    assert "_loops" in loops.__dict__
+    assert loops._made.keys() == {"encode", "decode"}
     for by_numpy, compiled in zip(*found, strict=True):
         np.testing.assert_array_equal(compiled, by_numpy)
 

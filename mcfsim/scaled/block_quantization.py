@@ -124,13 +124,11 @@ def _loops(
     x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews, name: str
 ) -> BlockLoops | None:
     """Return loops over the blocks of an array, if all are whole and the method of a name pays."""
-    text, size = text_of(fmt, rounding), fmt.block_size
-    if text is None or size is None or not x.ndim or x.dtype != FLOAT32:
+    text = text_of(fmt, rounding)
+    if text is None or not x.ndim or x.dtype != FLOAT32:
         return None
-    if [part.shape[-1] for part in views.parts(x)] != [size]:
-        return None
-    loops = block_loops(text, size)
-    return loops if loops.pays(x.size, name) else None
+    parts = views.parts(x)
+    return _loops_of(parts[0], text, name) if len(parts) == 1 else None
 
 
 def decoded(
@@ -205,7 +203,7 @@ def shared_numbers(found: NDArray[np.int32], text: Float32Text, numbers: tuple[f
     return scale.reshape(found.shape), by.reshape(found.shape)
 
 
-def _loops_of(part: Array, text: Float32Text, name: str) -> BlockLoops | None:
+def _loops_of(part: Array, text: ScaledText, name: str) -> BlockLoops | None:
     """Return loops over blocks along the last axis, if the method of a name pays."""
     if part.dtype != FLOAT32 or part.shape[-1] != text.format.block_size:
         return None

@@ -82,14 +82,7 @@ class ElementErrors(Float32Text):
         return difference * difference if squared else abs(difference)
 
 
-def _better(
-    part: Array,
-    six: Shared,
-    four: Shared,
-    width: int,
-    text: Float32Text,
-    amax: float,
-) -> Shared:
+def _better(part: Array, six: Shared, four: Shared, width: int, text: Float32Text, amax: float) -> Shared:
     """Return for each block the scale with the smaller error, and what goes with it; at a tie that of 6."""
     errors = [_errors(part, *shared, width, text, amax) for shared in (six, four)]
     smaller = errors[1] < errors[0]

@@ -58,7 +58,7 @@ def survivors(text, alter, check, part, parts):
             ("rounded_hyperparameters", "__post_init__")
         ):
             tried.append((name, *place))
-    assert len(tried) * parts > 36
+    assert len(tried) > 12
     return {name for name, *place in tried if passes(with_altered(tree, *place))}
 
 
@@ -162,11 +162,11 @@ def test_adafactor_with_one_thing_altered_is_told_from_it(part, assert_same):
 
 
 # -- Muon ----------------------------------------------------------------------------------------------------
-PARTS_OF_MUON = 12
+PARTS_OF_MUON = 3
 
 
 @pytest.mark.parametrize("part", range(PARTS_OF_MUON))
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.costly("each altered text takes steps")
 def test_muon_with_one_thing_altered_is_told_from_it(part, assert_same):
     def check(module):

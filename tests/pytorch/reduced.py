@@ -10,10 +10,8 @@ import torch
 import torch.distributed as dist
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-SIZES = (1, 2, 3, 7, 16, 63, 1000, 65537, 300000)
-#: What of four ranks each segment is longer than gloo sends at once.
-LONG = ("float32", 2500000)
-CASES = [*itertools.product(DTYPES, SIZES), LONG]
+SIZES = (1, 2, 3, 7, 16, 63, 1000, 65537, 300000, 2500000)
+CASES = [*itertools.product(DTYPES, SIZES)]
 
 
 @cache

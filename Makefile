@@ -90,8 +90,10 @@ test-trainers: $(VENV)/.trainers
 
 # On a machine with a GPU, by the Python that has PyTorch and Triton for it; nothing is installed.
 GPU_PYTHON ?= python3
+# Processes that share the GPU.
+GPU_WORKERS ?= 8
 test-gpu:
-	$(GPU_PYTHON) -m pytest tests -m gpu -rs
+	$(GPU_PYTHON) -m pytest tests -m gpu -rs -n $(GPU_WORKERS) --dist worksteal -p no:benchmark
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

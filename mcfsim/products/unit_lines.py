@@ -31,13 +31,13 @@ _FLOAT32 = get_format("float32")
 
 
 # -- operands ---------------------------------------------------------------------------------------------
-def _power(x: Value, emin: int) -> Value:
-    """Return 2 to the exponent of a number, which is at least emin; that of a zero is a constant.
+def _power(x: Value, emin: int, *, zeros: bool = True) -> Value:
+    """Return 2 to the exponent of a number, which is at least emin; that of a zero is a constant, or 0.
 
     Infinity and NaN have the power infinity.
     """
     power = _greater((x.bits() & _EXPONENT).as_number(), x.like(2.0**emin))
-    return x.equals(0.0).select(2.0**_OF_ZERO, power)
+    return x.equals(0.0).select(2.0**_OF_ZERO if zeros else 0.0, power)
 
 
 @lru_cache(maxsize=256)
@@ -55,7 +55,7 @@ def operand_line(unit: Unit, fmt: Format) -> tuple[Line, tuple[Value, ...]]:
         return line, (x if unit.output.precision > 24 else x.narrow(),)
     if unit.sums is UnitSums.ALIGNED_SUMS:
         return line, (x,)
-    power = _power(x, fmt.emin)
+    power = _power(x, fmt.emin, zeros=unit.align_zeros)
     if not unit.scales:
         return line, (x, power)
     scale = line.input("scale", F64)

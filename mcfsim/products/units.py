@@ -85,6 +85,9 @@ class Unit:
         Formats of the scales, of which a unit takes `Scaled` operands.
     blocks : sequence of int, optional
         Lengths of blocks that share a scale.
+    align_zeros : bool, optional
+        Whether products of zero, too, have exponents, so that 0 times 2**127 cuts a C of 1. Those of `hopper`
+        units have none, as an H200 shows.
 
     Raises
     ------
@@ -125,6 +128,7 @@ class Unit:
     flush: bool = False
     scales: tuple[Format, ...] = ()
     blocks: tuple[int, ...] = ()
+    align_zeros: bool = True
 
     def __post_init__(self) -> None:
         for label in ("inputs", "scales"):
@@ -155,6 +159,10 @@ class Unit:
         if self.flush and self.sums is not UnitSums.PAIRWISE:
             raise ValueError(
                 f"flush: {self.sums!s} sums keep subnormal numbers; pairwise ones alone can flush"
+            )
+        if not self.align_zeros and self.sums is not UnitSums.ALIGNED:
+            raise ValueError(
+                f"align_zeros is an option of {UnitSums.ALIGNED!s} sums, not of {self.sums!s} ones"
             )
         if self.scales and self.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
             raise ValueError(f"{self.sums!s} sums take no scales")
@@ -223,8 +231,9 @@ def _nvidia(
 ) -> Iterator[Unit]:
     """Return the units of an architecture, by its products of a group for each input."""
     inputs = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
+    zeros = {"align_zeros": name != "hopper"}
     for kind, k in groups.items():
-        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "cut": kind == "tf32"}
+        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "cut": kind == "tf32", **zeros}
         yield _unit(f"{name}_{kind}", inputs[kind], output="float32", **common)
         if kind == "fp16":
             yield _unit(
@@ -233,10 +242,9 @@ def _nvidia(
     if fp8 is not None:
         k, bits, output = fp8
         taken = _FP8 if output == _E8M13 else _SMALL
-        yield _unit(f"{name}_fp8", taken, k=k, fraction_bits=bits, output=output, addend="float32")
-        yield _unit(
-            f"{name}_fp8_to_fp16", taken, k=k, fraction_bits=bits, output="float16", rounding="nearest_even"
-        )
+        eight: dict[str, Any] = {"k": k, "fraction_bits": bits, **zeros}
+        yield _unit(f"{name}_fp8", taken, output=output, addend="float32", **eight)
+        yield _unit(f"{name}_fp8_to_fp16", taken, output="float16", rounding="nearest_even", **eight)
 
 
 def _chain(name: str, fmt: str) -> Unit:

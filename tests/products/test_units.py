@@ -184,9 +184,16 @@ WRONG = {
 @pytest.mark.sampled(36, each=False)
 @pytest.mark.slow
 def test_a_unit_with_other_data_is_caught(name, wrong):
-    case = Case(get_unit(name), 100, get_unit(name).k, 5)
+    case = Case(get_unit(name), 200, get_unit(name).k, 5)
     assert not case.wrong()
     assert case.wrong(WRONG[wrong](case.unit))
+
+
+@pytest.mark.parametrize("name", ["hopper_bf16", "ampere_tf32", "ada_fp8"])
+def test_what_zeros_do_is_caught(name):
+    case = Case(get_unit(name), 100, get_unit(name).k, 6)
+    assert not case.wrong()
+    assert case.wrong(replace(case.unit, align_zeros=not case.unit.align_zeros))
 
 
 def renormalised(unit, left, right, carried):
@@ -207,7 +214,7 @@ TEXTS = {
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        *product(("hopper_fp16", "ampere_bf16", "ada_fp8"), list(TEXTS)[:3]),
+        *product(("turing_fp16", "ampere_bf16", "ada_fp8", "hopper_bf16"), list(TEXTS)[:3]),
         ("cdna3_bf16", "cuts where it should round down"),
     ],
 )
@@ -337,6 +344,12 @@ SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
         "unknown unit 'hoper_fp16' .did you mean 'hopper_fp16'",
         partial(dot, unit="hoper_fp16"),
         (ONE, ONE),
+    ),
+    refused(
+        ValueError,
+        "align_zeros is an option of aligned sums",
+        partial(replace, align_zeros=False),
+        get_unit("cdna3_fp16"),
     ),
     refused(TypeError, "must be a Unit or a name", partial(dot, unit=3), (ONE, ONE)),
     refused(

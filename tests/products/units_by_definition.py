@@ -30,7 +30,7 @@ def floor(x, quantum):
 
 
 def to_format(x, precision, emin, emax, nearest):
-    """Return a fraction as a float: to nearest even or cut, infinite from 2^(emax + 1) on."""
+    """Return a fraction as a float: to nearest even or cut, infinite from 2^(emax + 1) on; a zero is +0."""
     if x == 0:
         return 0.0
     sign, size = (1 if x > 0 else -1), abs(x)
@@ -39,6 +39,8 @@ def to_format(x, precision, emin, emax, nearest):
     if nearest and (rest * 2 > quantum or (rest * 2 == quantum and whole % 2)):
         whole += 1
     size = whole * quantum
+    if size == 0:
+        return 0.0
     return sign * (math.inf if size >= Fraction(2) ** (emax + 1) else float(size))
 
 
@@ -89,7 +91,7 @@ class Definition:
                     e += exponent(s, self.unit.scales[0].emin)
                     term *= Fraction(s)
             terms.append(term)
-            exponents.append(e)
+            exponents.append(e if term or self.unit.align_zeros else -math.inf)
         return terms, exponents
 
     def _special(self, a, b, c, shared=None):
@@ -266,4 +268,8 @@ def hostile(unit, formats, length, rows, rng):
             a[row], b[row] = values(formats[0], rng, length, 0), values(formats[1], rng, length, 0)
         elif kind == 8:
             c[row] = 0.0
+        elif kind == 9:  # products below the range of the output, whose sum is not, or beside other numbers
+            for x, fmt in ((a, formats[0]), (b, formats[1])):
+                x[row] = values(fmt, rng, length, 2, -76)
+            c[row] = 0.0 if row % 20 == 9 else c[row]
     return a, b, c

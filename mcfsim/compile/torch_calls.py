@@ -29,7 +29,8 @@ from mcfsim.random import RandomWords, counters, word_bits
 DTYPES: Mapping[Type, torch.dtype] = {kind: getattr(torch, dtype.name) for kind, dtype in NUMPY.items()}
 
 
-def _root(x: torch.Tensor) -> torch.Tensor:
+def root(x: torch.Tensor) -> torch.Tensor:
+    """Return square roots, rounded once."""
     if x.device.type != "cpu":
         return torch.sqrt(x)
     with np.errstate(invalid="ignore"):
@@ -37,7 +38,7 @@ def _root(x: torch.Tensor) -> torch.Tensor:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
-    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "sqrt": _root},
+    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "sqrt": root},
     **{"neg": torch.neg, "abs": torch.abs, "lt": torch.lt, "le": torch.le, "eq": torch.eq},
     **{"and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor},
     **{"not": torch.bitwise_not, "select": torch.where},
@@ -200,7 +201,7 @@ def check_machine(device: torch.device) -> None:
                 expected = function(column.numpy(), row)
             if not np.array_equal(found, expected):
                 raise RuntimeError(f"its {verb} of {dtype} is not correctly rounded")
-        if not np.array_equal(_root(there["row"]).cpu().numpy(), np.sqrt(row)):
+        if not np.array_equal(root(there["row"]).cpu().numpy(), np.sqrt(row)):
             raise RuntimeError(f"its sqrt of {dtype} is not correctly rounded")
     quotients = torch.from_numpy(expected)
     with np.errstate(over="ignore"):

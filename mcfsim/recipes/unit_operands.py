@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -37,7 +39,7 @@ class Entered(NamedTuple):
     inside: Any = None
 
 
-def by_unit(a: Entered, b: Entered, product: ProductRecipe) -> Single:
+def by_unit(a: Entered, b: Entered, product: ProductRecipe, multiply: Callable[..., Any] = matmul) -> Single:
     """Return ``a b'`` as a matrix unit computes it.
 
     A unit with scales takes elements and scales. Another one multiplies elements. Then scales of tensors and
@@ -45,23 +47,24 @@ def by_unit(a: Entered, b: Entered, product: ProductRecipe) -> Single:
     of each block, which starts from zero: it is added to those before by a fused multiply-add in binary32, as
     DeepGEMM does.
 
-    That a unit goes with the operands is for `ProductRecipe` to say.
+    That a unit goes with the operands is for `ProductRecipe` to say. `multiply` does what `mcfsim.matmul`
+    does.
     """
     unit = get_unit(product.unit or "")
     if unit.scales:
         left, right = _of_rows(a), _of_rows(b)
         turned = replace(right, elements=right.elements.T, scale=right.scale.T, axis=0)
-        return _single(matmul(left, turned, unit=unit, promote_every=product.promote_every))
+        return _single(multiply(left, turned, unit=unit, promote_every=product.promote_every))
     x, y = _elements(a, product.left.format, unit), _elements(b, product.right.format, unit)
     size = max(scales_along(product.left.format), scales_along(product.right.format))
     if size:
-        return _promoted((a, b), (x, y), size, unit)
-    found = _single(matmul(x, y.T, unit=unit, promote_every=product.promote_every))
+        return _promoted((a, b), (x, y), size, partial(multiply, unit=unit))
+    found = _single(multiply(x, y.T, unit=unit, promote_every=product.promote_every))
     return _outer(found, a.scaled, b.scaled)
 
 
 def _promoted(
-    operands: tuple[Entered, Entered], elements: tuple[Array, Array], size: int, unit: Unit
+    operands: tuple[Entered, Entered], elements: tuple[Array, Array], size: int, multiply: Callable[..., Any]
 ) -> Single:
     """Return a product of operands with scales of blocks, block by block."""
     left, right = elements
@@ -70,7 +73,7 @@ def _promoted(
     total = np.zeros((len(left), len(right)), np.float32)
     for place, start in enumerate(range(0, left.shape[1], size)):
         block = slice(start, start + size)
-        part = _single(matmul(left[:, block], right[:, block].T, unit=unit))
+        part = _single(multiply(left[:, block], right[:, block].T))
         by = np.multiply.outer(scales[0][:, place], scales[1][:, place])
         total = fma(by, part, total)
     tensor = [x.scaled.tensor_scale for x in operands if x.scaled and x.scaled.tensor_scale is not None]

@@ -204,10 +204,7 @@ def halved_sums(x: NDArray[np.float32]) -> NDArray[np.float32]:
     size = 1 << max(x.shape[-1] - 1, 0).bit_length()
     if size != x.shape[-1]:
         x = np.concatenate([x, np.zeros((*x.shape[:-1], size - x.shape[-1]), x.dtype)], axis=-1)
-    while x.shape[-1] > _SHORT:
-        half = x.shape[-1] // 2
-        x = x[..., :half] + x[..., half:]
-    turned = across(x)
+    turned = across(halved(x, _SHORT))
     while len(turned) > 1:
         half = len(turned) // 2
         turned = turned[:half] + turned[half:]
@@ -215,19 +212,43 @@ def halved_sums(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return result
 
 
+def halved(x: Any, length: int = 1) -> Any:
+    """Return partial sums along the last axis of an array or a tensor, from a power of two to a length."""
+    while x.shape[-1] > length:
+        half = x.shape[-1] // 2
+        x = x[..., :half] + x[..., half:]
+    return x
+
+
 def across(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return an array whose last axis is the first, also in memory: such rows are added up faster."""
     return np.ascontiguousarray(np.moveaxis(x, -1, 0))
 
 
+def clips_by_deviation(
+    x: Any, size: Any, fmt: ScaledFormat, sums: Callable[[Any], Any], root: Callable[[Any], Any]
+) -> Any:
+    """Return in binary32 what of each block of an array or a tensor the rule ``quest`` takes for the scale.
+
+    Parameters
+    ----------
+    x : array or tensor of float32
+        Blocks along the last axis.
+    size : number or tensor of float32
+        The numbers of a block.
+    fmt : ScaledFormat
+    sums, root : callable
+        The sum of each block by halving, and the square root, rounded once.
+    """
+    mean, square = sums(x) / size, sums(x * x) / size
+    deviation = root((square - mean * mean).clip(0))
+    return deviation * float(np.float32(_CLIPPED / float(fmt.element.max))) + float(np.float32(1e-8))
+
+
 def _by_deviation(part: Array, fmt: ScaledFormat) -> Array:
     """Return the scale of each block by the rule ``quest``."""
-    size, factor = np.float32(part.shape[-1]), np.float32(_CLIPPED / float(fmt.element.max))
     with np.errstate(all="ignore"):
-        mean = halved_sums(part) / size
-        square = halved_sums(part * part) / size
-        deviation = np.sqrt(np.maximum(square - mean * mean, np.float32(0)))
-        clip = factor * deviation + np.float32(1e-8)
+        clip = clips_by_deviation(part, np.float32(part.shape[-1]), fmt, halved_sums, np.sqrt)
         exponent = np.frexp(clip.astype(np.float64))[1] - 1
     _, lowest, highest = exponents(fmt)
     # Where squares overflow there is no deviation, and the scale is the largest one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,15 +76,28 @@ def matmul(
     if len(devices) > 1:
         raise ValueError(f"tensors lie on different devices: {', '.join(sorted(map(str, devices)))}")
     device = devices.pop() if devices else torch.device("cpu")
-    found = get_unit(unit)
-    if device.type == "cpu" and not kernels:
-        way = UnitProducts(found, promote_every, split_k)
-    else:
-        contraction = TensorContraction(group_line(found), device, kernels)
-        way = UnitProducts(found, promote_every, split_k, contraction, (_ROWS, _COLUMNS))
+    way = _way(unit, promote_every, split_k, device, kernels)
     given = {label: _on_host(x) for label, x in tensors.items()}
     made = products_of(way, given["a"], given["b"], given.get("c"), threads)
     return torch.as_tensor(made, device=device)
+
+
+def on_host_by(device: torch.device) -> Callable[..., Any]:
+    """Return `mcfsim.matmul` by units, of operands on the host, whose sums a device computes."""
+
+    def multiply(a: Any, b: Any, *, unit: Unit | str, promote_every: int | None = None) -> Any:
+        return products_of(_way(unit, promote_every, 1, device, None), a, b, None, 1)
+
+    return multiply
+
+
+def _way(
+    unit: Unit | str, promote_every: int | None, split_k: int, device: torch.device, kernels: bool | None
+) -> UnitProducts:
+    if device.type == "cpu" and not kernels:
+        return UnitProducts(unit, promote_every, split_k)
+    contraction = TensorContraction(group_line(get_unit(unit)), device, kernels)
+    return UnitProducts(unit, promote_every, split_k, contraction, (_ROWS, _COLUMNS))
 
 
 def _on_host(x: Any) -> Any:

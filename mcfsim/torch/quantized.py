@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from mcfsim.compile.group_text import GroupLine
-from mcfsim.compile.torch_calls import TorchCalls, check_machine, drawn, scalar
+from mcfsim.compile.torch_calls import TorchCalls, check_machine, drawn, root, scalar
 from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT64
-from mcfsim.kernels.element.floats import SHORT
+from mcfsim.kernels.element.floats import NAN, SHORT
 from mcfsim.kernels.element.machine import F64
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, check_dense, uncompiled
 from mcfsim.random import RandomWords, word_bits
@@ -25,7 +25,12 @@ from mcfsim.scaled import quantize as quantize_array
 from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import Float32Text
+from mcfsim.scaled.power_scales import exponents
+from mcfsim.scaled.rules import clips_by_deviation, halved
 from mcfsim.scaled.scaled_text import INFINITE
+
+#: The bits of the exponent of a binary32 number.
+_EXPONENT = 0x7F800000
 
 
 def quantize(
@@ -63,8 +68,8 @@ def quantize(
     -----
     Tensors on the CPU are NumPy's arrays. On other devices, PyTorch carries out the line of machine
     operations that the compiled loops are made of, one operation at a time. What has no such line goes by way
-    of the CPU: numbers of 64 bits, the rules ``absmean``, ``max``, ``quest``, ``eden`` and Four Over Six, and
-    by ``absmax`` so many random bits that binary64 does not hold what words are compared with.
+    of the CPU: numbers of 64 bits, the rules ``absmean``, ``max``, ``eden`` and Four Over Six, and by
+    ``absmax`` so many random bits that binary64 does not hold what words are compared with.
     """
     return uncompiled(_quantized, tensor, fmt, axis, rounding, rule, random)
 
@@ -86,10 +91,9 @@ def _quantized(
     fmt = fmt if rule is None else fmt.with_rule(rule)
     if tensor.device.type != "cpu":
         policy = rounding if isinstance(rounding, Rounding) else get_rounding(rounding, Overflow.SATURATE)
-        text = text_of(fmt, policy)
-        if text is not None and tensor.dtype != torch.float64:
+        if tensor.dtype != torch.float64 and has_line(fmt, policy):
             check_machine(tensor.device)
-            return on_device(tensor.detach(), text, axis, random)
+            return on_device(tensor.detach(), fmt, policy, axis, random)
     options: dict[str, Any] = {"axis": axis, "rounding": rounding, "random": random}
     found = quantize_array(as_array(tensor.detach().cpu()), fmt, **options).dequantize()
     return torch.from_numpy(np.asarray(found, order="C")).to(tensor.device)
@@ -111,19 +115,32 @@ def _calls(text: BlockText | Float32Text) -> _BlockCalls:
     return _BlockCalls(text)
 
 
+def _text(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
+    """Return the algorithm of a format's blocks; by the rule ``quest`` that of other powers of two."""
+    return text_of(fmt.with_rule(ScaleRule.FLOOR) if fmt.rule is ScaleRule.QUEST else fmt, rounding)
+
+
+def has_line(fmt: ScaledFormat, rounding: Rounding) -> bool:
+    """Return whether operations of a device can quantise by a format."""
+    return _text(fmt, rounding) is not None
+
+
 def on_device(
     tensor: torch.Tensor,
-    text: BlockText | Float32Text,
+    fmt: ScaledFormat,
+    rounding: Rounding,
     axis: int,
     random: RandomWords | NDArray[np.unsignedinteger[Any]] | None,
 ) -> torch.Tensor:
     """Return a tensor quantised and dequantised by PyTorch's operations, one for each of the text's line."""
+    text = _text(fmt, rounding)
+    assert text is not None
     dimensions = max(tensor.ndim, 1)
     if not isinstance(axis, int) or isinstance(axis, bool):
         raise TypeError(f"axis must be an int, not {axis!r}")
     if not -dimensions <= axis < dimensions:
         raise np.exceptions.AxisError(axis, dimensions)
-    calls, fmt, device = _calls(text), text.format, tensor.device
+    calls, device = _calls(text), tensor.device
     shape = tuple(tensor.shape)
     views = BlockViews(shape, fmt.block, axis % dimensions)
     numbers_in = tensor.to(torch.float32).contiguous()
@@ -138,11 +155,42 @@ def on_device(
     targets: Any = views.parts(out)
     draws: Any = [None] * len(parts) if words is None else views.parts(words)
     for part, greatest, target, draw in zip(parts, found, targets, draws, strict=True):
-        made = [x.expand(greatest.shape)[..., None] for x in calls.share([greatest, *same])]
+        quest = fmt.rule is ScaleRule.QUEST
+        own = [scales_by_deviation(part, fmt)] if quest else calls.share([greatest, *same])
+        made = [x.expand(greatest.shape)[..., None] for x in own]
         given = [part, *made, *same, *([] if draw is None else [draw])]
         target[...] = calls.through(given)[0]
     views.put(targets, out)
     return out if fmt.carrier == FLOAT64 else out.to(torch.float32)
+
+
+def scales_by_deviation(part: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
+    """Return the scale of each block along the last axis by the rule ``quest``, as `mcfsim.scaled.rules`."""
+    length = part.shape[-1]
+    size = part.new_tensor(float(length))  # no number of Python's: a device divides by its reciprocal
+
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        missing = (1 << max(length - 1, 0).bit_length()) - length
+        return halved(torch.nn.functional.pad(x, (0, missing)))[..., 0]
+
+    clip = clips_by_deviation(part, size, fmt, sums, root)
+    _, lowest, highest = exponents(fmt)
+    power = (clip.view(torch.int32) & _EXPONENT).view(torch.float32).clip(2.0**lowest, 2.0**highest)
+    scale = torch.where(clip.isfinite(), power, 2.0**highest)
+    return torch.where(part.isfinite().all(-1), scale, NAN)
+
+
+def inside_of_deviation(x: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
+    """Return where the rule ``quest`` clips nothing, as `mcfsim.scaled.Scaled.inside`, by the last axis."""
+    views = BlockViews(tuple(x.shape), fmt.block, x.ndim - 1)
+    found = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    targets: Any = views.parts(found)
+    parts: Any = views.parts(x)
+    for part, target in zip(parts, targets, strict=True):
+        scale = scales_by_deviation(part, fmt).double()[..., None]
+        target[...] = part.double().abs() < scale * float(fmt.element.max)
+    views.put(targets, found)
+    return found
 
 
 def _greatest(measured: torch.Tensor) -> torch.Tensor:

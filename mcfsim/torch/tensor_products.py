@@ -10,15 +10,16 @@ import torch
 from numpy.typing import NDArray
 
 from mcfsim.compile.torch_calls import check_machine
+from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS
 from mcfsim.random import RandomWords
 from mcfsim.recipes.numpy_products import NumPyProducts, signs_in
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe
 from mcfsim.recipes.unit_operands import Entered, by_unit
 from mcfsim.scaled import ScaledFormat
-from mcfsim.scaled.block_quantization import text_of
 from mcfsim.scaled.hadamard_transform import butterflies, factor_of, signs_of
-from mcfsim.torch.quantized import on_device
+from mcfsim.torch.matrix_units import on_host_by
+from mcfsim.torch.quantized import has_line, inside_of_deviation, on_device
 
 _NUMPY = NumPyProducts()
 
@@ -59,12 +60,16 @@ class TensorProducts:
         """Quantise a matrix whose contracted axis is the last."""
         if recipe.format is None:
             return Entered(x)
-        if (
-            self._by_operations(x)
-            and not self._units
-            and (values := _quantized(x, recipe, words)) is not None
-        ):
-            return Entered(values)
+        fmt, random = recipe.format, words if recipe.stochastic else None
+        if self._by_operations(x):
+            x = x.detach()
+            if not isinstance(fmt, ScaledFormat):
+                return Entered(round_to(x, fmt, recipe.rounding, random=random).to(torch.float32))
+            if not self._units and has_line(fmt, recipe.rounding):
+                check_machine(x.device)
+                # A number of binary64 is rounded once, as `mcfsim.scaled.Scaled.in_binary32` says.
+                values = on_device(x, fmt, recipe.rounding, -1, random).to(torch.float32)
+                return Entered(values, None, inside_of_deviation(x, fmt) if recipe.clips else None)
         found = _NUMPY.enter(_array(x), recipe, words)
         inside = None if found.inside is None else torch.from_numpy(found.inside).to(x.device)
         return Entered(torch.from_numpy(found.values).to(x.device), found.scaled, inside)
@@ -90,7 +95,8 @@ class TensorProducts:
                 found = a.values @ b.values.T
         else:
             left, right = (x._replace(values=_array(x.values)) for x in (a, b))
-            found = torch.from_numpy(by_unit(left, right, product)).to(a.values.device)
+            device = a.values.device
+            found = torch.from_numpy(by_unit(left, right, product, on_host_by(device))).to(device)
         return self.rounded(found, product)
 
     def rounded(self, x: torch.Tensor, product: ProductRecipe) -> torch.Tensor:
@@ -98,20 +104,7 @@ class TensorProducts:
         output = product.output
         if output is None or output == FORMATS["bfloat16"]:
             return x if output is None else x.bfloat16().float()
-        return torch.from_numpy(_NUMPY.rounded(_array(x), product)).to(x.device)
-
-
-def _quantized(x: torch.Tensor, recipe: OperandRecipe, words: RandomWords | None) -> torch.Tensor | None:
-    """Return a matrix quantised by PyTorch's operations, or None if its recipe has no line of them."""
-    fmt, random = recipe.format, words if recipe.stochastic else None
-    if not isinstance(fmt, ScaledFormat) or recipe.clips:
-        return None
-    text = text_of(fmt, recipe.rounding)
-    if text is None:
-        return None
-    check_machine(x.device)
-    # A number of binary64 is rounded once, as `mcfsim.scaled.Scaled.in_binary32` says.
-    return on_device(x.detach(), text, -1, random).to(torch.float32)
+        return round_to(x.detach(), output).to(torch.float32)
 
 
 def _sums_and_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

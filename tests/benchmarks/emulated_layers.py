@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,8 @@ def layers(size: int, kind: torch.dtype, microxcaling: str | None) -> Iterator[t
         if recipe.forward.unit is None:
             yield f"mcfsim {name}", emulated(size, kind, name)
     if installed("torchao"):
-        yield "torchao mxfp8", partial(TorchaoProducts.apply, weight=plain(size, kind).weight)
+        weight = plain(size, kind).weight
+        yield "torchao mxfp8", lambda x: TorchaoProducts.apply(x, weight)
     if microxcaling:
         sys.path.insert(0, microxcaling)
         specs = {"scale_bits": 8, "w_elem_format": "fp8_e4m3", "a_elem_format": "fp8_e4m3", "block_size": 32}
@@ -87,9 +87,13 @@ def seconds(layer: Layer, x: torch.Tensor, repeats: int) -> list[float]:
     """Return the times of calls, without the first ones, by which loops are compiled."""
     found, first = [], max(5, (5 << 22) // x.numel())
     for _ in range(repeats + first):
+        if x.is_cuda:
+            torch.cuda.synchronize()
         begun = time.perf_counter()
         y = layer(x)
         y.backward(torch.ones_like(y))
+        if x.is_cuda:
+            torch.cuda.synchronize()
         found.append(time.perf_counter() - begun)
     return found[first:]
 
@@ -101,9 +105,11 @@ def main() -> None:
     asked.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     asked.add_argument("--repeats", type=int, default=5)
     asked.add_argument("--threads", type=int, default=1)
+    asked.add_argument("--device", default="cpu")
     asked.add_argument("--microxcaling", help="folder of its source")
     given = asked.parse_args()
     torch.set_num_threads(given.threads)
+    torch.set_default_device(given.device)
     kind = getattr(torch, given.dtype)
     table = Table(title=f"{given.size} tokens, inputs and outputs, {given.dtype}, {given.threads} thread(s)")
     for title in ("layer", "ms a call", "of PyTorch's", "of PyTorch's in float32"):

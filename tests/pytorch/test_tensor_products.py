@@ -8,13 +8,13 @@ import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe
 from mcfsim.recipes.numpy_products import NumPyProducts
-from mcfsim.scaled.block_quantization import text_of
 from mcfsim.torch import tensor_products
+from mcfsim.torch.quantized import has_line
 from mcfsim.torch.tensor_products import TensorProducts
 from tests.scaled.hostile_blocks import hostile_rows, with_no_numbers
 
 WORDS = mcf.RandomWords(5, 2, 1)
-SCALED = [name for name in RECIPES if not name.startswith("bf16")]
+NAMES = [name for name in RECIPES if RECIPES[name].forward.unit is None]
 
 
 def operands(shape=(40, 150)):
@@ -31,7 +31,7 @@ def entered(products, x, product, operand):
 
 
 @pytest.mark.parametrize("label", ["forward", "dgrad", "wgrad"])
-@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("name", NAMES)
 def test_operands_have_the_bits_of_numpy(name, label, assert_same):
     product = RECIPES[name].products[label]
     for operand in {product.left, product.right}:
@@ -74,13 +74,14 @@ def test_most_recipes_are_lines_of_operations(monkeypatch):
                 TensorProducts(operations=True).enter(x, operand, WORDS)
                 by.setdefault(name, []).append(bool(calls))
                 assert bool(calls) == (
-                    hasattr(operand.format, "rule") and text_of(operand.format, operand.rounding) is not None
+                    hasattr(operand.format, "rule") and has_line(operand.format, operand.rounding)
                 )
     assert {name for name, found in by.items() if all(found)} >= {
         "mxfp8",
         "fp8-tensor",
         "fp8-blocks",
         "nvfp4",
+        "quartet",
     }
     calls.clear()
     TensorProducts(operations=True, units=True).enter(x, OperandRecipe("mxfp4"), None)
@@ -89,7 +90,22 @@ def test_most_recipes_are_lines_of_operations(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", SCALED)
+def test_layers_by_a_unit_have_the_bits_of_the_cpu(assert_same):
+    made = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(48, 40)).to(device)
+        x = torch.randn(16, 48).to(device).requires_grad_()
+        mt.emulate(net, "bf16-truncating")
+        y = net(x)
+        y.square().sum().backward()
+        made.append([z.detach().cpu().numpy() for z in (y, x.grad, net[0].weight.grad)])
+    for here, there in zip(*made, strict=True):
+        assert_same(there, here)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
 def test_layers_on_a_gpu_have_the_operands_of_the_cpu(name, assert_same):
     product = RECIPES[name].wgrad
     x = operands()[0]

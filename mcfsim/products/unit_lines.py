@@ -247,8 +247,10 @@ def _floor(x: Value) -> Value:
 
 def _output(x: Value, unit: Unit) -> Value:
     """Round a sum; beyond the largest exponent it is infinite, and an exact zero is +0."""
-    fmt = unit.output
-    rounded = change_element("round", x, fmt, Rounding(unit.rounding), carrier=F32) + 0.0
+    fmt, signed = unit.output, unit.sums.floors
+    x = x + 0.0 if signed else x
+    rounded = change_element("round", x, fmt, Rounding(unit.rounding), carrier=F32)
+    rounded = rounded if signed else rounded + 0.0
     within = abs(x) < 2.0 ** (fmt.emax + 1)
     return within.select(rounded, (x * INFINITY).narrow())
 

@@ -49,6 +49,11 @@ class UnitSums(StrEnum):
         """Whether terms are cut at a multiple of a common power of two."""
         return self not in (UnitSums.PAIRWISE, UnitSums.CHAIN)
 
+    @property
+    def floors(self) -> bool:
+        """Whether sums are rounded down before they are rounded to the output's format."""
+        return self in (UnitSums.FLOORED, UnitSums.FLOORED_HALVES)
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -100,7 +105,8 @@ class Unit:
     -----
     A zero has the exponent -126. Subnormal numbers have the least exponent of their format, and are not
     normalised. A result is NaN or infinite if the exact sum is. NaN has the code 0x7FFFFFFF, in float16
-    0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An exact zero is +0.
+    0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An exact zero is +0. So is an
+    aligned sum that underflows; another one keeps its sign.
 
     References
     ----------

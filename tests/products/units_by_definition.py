@@ -148,7 +148,7 @@ class Definition:
         total = floor(total, Fraction(2) ** (top - self.bits - 7))
         if not (halves and of_c < top - self.bits - 1):
             total += floor(Fraction(c), Fraction(2) ** (top - self.bits))
-        return self.rounded(total)
+        return self.rounded(total, negative=total < 0)
 
     def _floored_halves(self, a, b, c, formats, shared):
         return self._floored(a, b, c, formats, shared, halves=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ from mcfsim.kernels.element.codes import decode_element, encode_element, has_cod
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
-from mcfsim.rounding import Mode, Overflow, Rounding, get_rounding
+from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import Float32Text, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
 from mcfsim.scaled.rules import Floats, factors, quotient, scales
 from mcfsim.scaled.scale_rules import POWERS, ScaleRule
-from mcfsim.scaled.searched_scales import corrected_scales, published_scales
+from mcfsim.scaled.searched_scales import corrected_scales, published_scales, rounding_of_scales
 
 Array = NDArray[Any]
 
@@ -271,9 +271,7 @@ def quantized(
         )
     if fmt.rule is ScaleRule.EDEN and rounding.stochastic:
         raise ValueError("rule 'eden' rounds scales stochastically, and elements to nearest or directed")
-    drawing = rounding
-    if fmt.rule is ScaleRule.EDEN:
-        drawing = replace(rounding, mode=Mode.STOCHASTIC, overflow=Overflow.SATURATE)
+    drawing = rounding_of_scales(rounding) if fmt.rule is ScaleRule.EDEN else rounding
     parts = views.parts(array)
     elements = np.empty(array.shape, carrier_of(fmt.element))
     kernel = get_kernel(fmt.element, rounding, FLOAT64)

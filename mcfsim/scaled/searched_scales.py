@@ -14,7 +14,7 @@ from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64
 from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import Value
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.scaled.block_quantization import measures, of_each, shared_numbers
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import (
@@ -122,6 +122,11 @@ class Quotients(Float32Text):
         """Return the quotient in binary32."""
         by = shared[1]
         return by.equals(by).select(self.quotient(x, by), NAN)
+
+
+def rounding_of_scales(rounding: Rounding) -> Rounding:
+    """Return how scales are rounded, from how elements are."""
+    return replace(rounding, mode=Mode.STOCHASTIC, overflow=Overflow.SATURATE)
 
 
 def corrected_scales(

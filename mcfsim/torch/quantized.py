@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupLine
-from mcfsim.compile.torch_calls import TorchCalls, check_machine, drawn, root, scalar
+from mcfsim.compile.torch_calls import check_machine, drawn, scalar
 from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT64
-from mcfsim.kernels.element.floats import NAN, SHORT
+from mcfsim.kernels.element.floats import SHORT
 from mcfsim.kernels.element.machine import F64
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, check_dense, uncompiled
 from mcfsim.random import RandomWords, word_bits
@@ -24,13 +22,17 @@ from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled import quantize as quantize_array
 from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text
-from mcfsim.scaled.power_scales import exponents
-from mcfsim.scaled.rules import clips_by_deviation, halved
+from mcfsim.scaled.float32_rules import Float32Text, overall
+from mcfsim.scaled.scale_rules import FOUR_SIX
 from mcfsim.scaled.scaled_text import INFINITE
-
-#: The bits of the exponent of a binary32 number.
-_EXPONENT = 0x7F800000
+from mcfsim.scaled.searched_scales import rounding_of_scales
+from mcfsim.torch.tensor_scales import (
+    Blocks,
+    better_scales,
+    corrected_elements,
+    scales_by_deviation,
+    text_calls,
+)
 
 
 def quantize(
@@ -68,8 +70,8 @@ def quantize(
     -----
     Tensors on the CPU are NumPy's arrays. On other devices, PyTorch carries out the line of machine
     operations that the compiled loops are made of, one operation at a time. What has no such line goes by way
-    of the CPU: numbers of 64 bits, the rules ``absmean``, ``max``, ``eden`` and Four Over Six, and by
-    ``absmax`` so many random bits that binary64 does not hold what words are compared with.
+    of the CPU: numbers of 64 bits, the rules ``absmean`` and ``max``, and by ``absmax`` so many random bits
+    that binary64 does not hold what words are compared with.
     """
     return uncompiled(_quantized, tensor, fmt, axis, rounding, rule, random)
 
@@ -99,24 +101,10 @@ def _quantized(
     return torch.from_numpy(np.asarray(found, order="C")).to(tensor.device)
 
 
-class _BlockCalls:
-    """The line of a text as calls: measures, what blocks share, and numbers quantised and dequantised."""
-
-    def __init__(self, text: BlockText | Float32Text) -> None:
-        line = GroupLine(text)
-        number = text.decoded(line.encoded, *line.shared, *line.numbers)
-        self.measure = TorchCalls([line.measured], [line.x])
-        self.share = TorchCalls(line.made, [line.greatest, *line.numbers])
-        self.through = TorchCalls([number], [line.x, *line.shared, *line.numbers, *line.word])
-
-
-@lru_cache(maxsize=64)
-def _calls(text: BlockText | Float32Text) -> _BlockCalls:
-    return _BlockCalls(text)
-
-
 def _text(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
     """Return the algorithm of a format's blocks; by the rule ``quest`` that of other powers of two."""
+    if fmt.rule in FOUR_SIX or (fmt.rule is ScaleRule.EDEN and not rounding.stochastic):
+        return Float32Text(fmt, rounding)
     return text_of(fmt.with_rule(ScaleRule.FLOOR) if fmt.rule is ScaleRule.QUEST else fmt, rounding)
 
 
@@ -140,57 +128,47 @@ def on_device(
         raise TypeError(f"axis must be an int, not {axis!r}")
     if not -dimensions <= axis < dimensions:
         raise np.exceptions.AxisError(axis, dimensions)
-    calls, device = _calls(text), tensor.device
-    shape = tuple(tensor.shape)
+    shape, device = tuple(tensor.shape), tensor.device
     views = BlockViews(shape, fmt.block, axis % dimensions)
-    numbers_in = tensor.to(torch.float32).contiguous()
-    words = None
-    if text.rounding.stochastic:
-        words = _words(shape, text.rounding, random, device)
-    parts = views.parts(numbers_in)
-    found = [_greatest(calls.measure([part])[0]) for part in parts]
-    shared = shared_by_all(text, _largest(found) if fmt.tensor_scale is not None else np.zeros(0, np.int32))
-    same = [scalar(number, F64, device) for number in shared]
+    parts: Any = views.parts(tensor.to(torch.float32).contiguous())
+    blocks, same = _shared(parts, fmt, text, views)
+    if fmt.rule is ScaleRule.EDEN and isinstance(text, Float32Text):
+        words = _words(views.scales_shape, rounding, random, device)
+        words = words.movedim(views.axis, -1) if words.ndim else words
+        made = corrected_elements(blocks, same, text, rounding_of_scales(rounding), words)
+    else:
+        draws: Any = [[] for _ in parts]
+        if rounding.stochastic:
+            words = _words(shape, rounding, random, device)
+            draws = [[x] for x in views.parts(words)]
+        through = text_calls(text).through
+        pairs = zip(blocks, draws, strict=True)
+        made = [through([own.numbers, *own.shared, *same, *draw])[0] for own, draw in pairs]
     out = torch.empty(shape, dtype=torch.float64, device=device)
     targets: Any = views.parts(out)
-    draws: Any = [None] * len(parts) if words is None else views.parts(words)
-    for part, greatest, target, draw in zip(parts, found, targets, draws, strict=True):
-        quest = fmt.rule is ScaleRule.QUEST
-        own = [scales_by_deviation(part, fmt)] if quest else calls.share([greatest, *same])
-        made = [x.expand(greatest.shape)[..., None] for x in own]
-        given = [part, *made, *same, *([] if draw is None else [draw])]
-        target[...] = calls.through(given)[0]
+    for target, numbers in zip(targets, made, strict=True):
+        target[...] = numbers
     views.put(targets, out)
     return out if fmt.carrier == FLOAT64 else out.to(torch.float32)
 
 
-def scales_by_deviation(part: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
-    """Return the scale of each block along the last axis by the rule ``quest``, as `mcfsim.scaled.rules`."""
-    length = part.shape[-1]
-    size = part.new_tensor(float(length))  # no number of Python's: a device divides by its reciprocal
-
-    def sums(x: torch.Tensor) -> torch.Tensor:
-        missing = (1 << max(length - 1, 0).bit_length()) - length
-        return halved(torch.nn.functional.pad(x, (0, missing)))[..., 0]
-
-    clip = clips_by_deviation(part, size, fmt, sums, root)
-    _, lowest, highest = exponents(fmt)
-    power = (clip.view(torch.int32) & _EXPONENT).view(torch.float32).clip(2.0**lowest, 2.0**highest)
-    scale = torch.where(clip.isfinite(), power, 2.0**highest)
-    return torch.where(part.isfinite().all(-1), scale, NAN)
-
-
-def inside_of_deviation(x: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
-    """Return where the rule ``quest`` clips nothing, as `mcfsim.scaled.Scaled.inside`, by the last axis."""
-    views = BlockViews(tuple(x.shape), fmt.block, x.ndim - 1)
-    found = torch.empty(x.shape, dtype=torch.bool, device=x.device)
-    targets: Any = views.parts(found)
-    parts: Any = views.parts(x)
-    for part, target in zip(parts, targets, strict=True):
-        scale = scales_by_deviation(part, fmt).double()[..., None]
-        target[...] = part.double().abs() < scale * float(fmt.element.max)
-    views.put(targets, found)
-    return found
+def _shared(
+    parts: Sequence[torch.Tensor], fmt: ScaledFormat, text: BlockText | Float32Text, views: BlockViews
+) -> tuple[list[Blocks], list[torch.Tensor]]:
+    """Return the blocks of each part with what they share, and the numbers that all blocks share."""
+    calls, device = text_calls(text), parts[0].device
+    found = [_greatest(calls.measure([part])[0]) for part in parts]
+    largest = _largest(found) if fmt.tensor_scale is not None else np.zeros(0, np.int32)
+    same = [scalar(number, F64, device) for number in shared_by_all(text, largest)]
+    blocks, widths = [], views.widths(parts)
+    for part, greatest, width in zip(parts, found, widths, strict=True):
+        quest = fmt.rule is ScaleRule.QUEST
+        shared = [scales_by_deviation(part, fmt)] if quest else calls.share([greatest, *same])
+        own = Blocks(part, greatest, [x.expand(greatest.shape)[..., None] for x in shared])
+        if fmt.rule in FOUR_SIX and isinstance(text, Float32Text):
+            own = own._replace(shared=better_scales(own, same, width, text, overall([largest])))
+        blocks.append(own)
+    return blocks, same
 
 
 def _greatest(measured: torch.Tensor) -> torch.Tensor:

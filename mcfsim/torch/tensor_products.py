@@ -19,7 +19,8 @@ from mcfsim.recipes.unit_operands import Entered, by_unit
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.hadamard_transform import butterflies, factor_of, signs_of
 from mcfsim.torch.matrix_units import on_host_by
-from mcfsim.torch.quantized import has_line, inside_of_deviation, on_device
+from mcfsim.torch.quantized import has_line, on_device
+from mcfsim.torch.tensor_scales import inside_of_deviation
 
 _NUMPY = NumPyProducts()
 

@@ -82,6 +82,7 @@ def test_most_recipes_are_lines_of_operations(monkeypatch):
         "fp8-blocks",
         "nvfp4",
         "quartet",
+        "quartet2",
     }
     calls.clear()
     TensorProducts(operations=True, units=True).enter(x, OperandRecipe("mxfp4"), None)

@@ -1,0 +1,212 @@
+"""Scales of blocks on tensors by the rules that look at every number: QuEST, Four Over Six and EDEN.
+
+The bits are those of `mcfsim.scaled.rules` and `mcfsim.scaled.searched_scales`. Sums of blocks are made in
+their order, and a number of Python divides nothing: a device would multiply by its reciprocal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from mcfsim.compile.group_text import GroupLine
+from mcfsim.compile.torch_calls import TorchCalls, root, scalar
+from mcfsim.formats import Format
+from mcfsim.kernels.element.floats import NAN, SHORT
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line
+from mcfsim.kernels.element.operations import change_element
+from mcfsim.rounding import Rounding
+from mcfsim.scaled import ScaledFormat
+from mcfsim.scaled.block_views import BlockViews
+from mcfsim.scaled.float32_rules import SATURATING, Float32Text
+from mcfsim.scaled.power_scales import exponents
+from mcfsim.scaled.rules import clips_by_deviation, halved
+from mcfsim.scaled.scaled_text import ScaledText
+from mcfsim.scaled.searched_scales import ElementErrors, Quotients
+
+#: The bits of the exponent of a binary32 number.
+_EXPONENT = 0x7F800000
+
+
+class TextCalls:
+    """The line of a text as calls: measures, what blocks share, elements, and what these stand for."""
+
+    def __init__(self, text: ScaledText) -> None:
+        self._text, self._line = text, GroupLine(text)
+        line = self._line
+        self._given = [line.x, *line.shared, *line.numbers, *line.word]
+
+    @cached_property
+    def measure(self) -> TorchCalls:
+        """The measure of each number."""
+        return TorchCalls([self._line.measured], [self._line.x])
+
+    @cached_property
+    def share(self) -> TorchCalls:
+        """The shared numbers of blocks, from their greatest measures and the numbers of all."""
+        return TorchCalls(self._line.made, [self._line.greatest, *self._line.numbers])
+
+    @cached_property
+    def encode(self) -> TorchCalls:
+        """The elements, from numbers, shared numbers, the numbers of all, and words."""
+        return TorchCalls([self._line.encoded], self._given)
+
+    @cached_property
+    def decode(self) -> TorchCalls:
+        """What elements stand for."""
+        line = self._line
+        return TorchCalls([line.decoded], [line.code, *line.shared, *line.numbers])
+
+    @cached_property
+    def through(self) -> TorchCalls:
+        """What the elements of numbers stand for."""
+        line = self._line
+        return TorchCalls([self._text.decoded(line.encoded, *line.shared, *line.numbers)], self._given)
+
+
+@lru_cache(maxsize=128)
+def text_calls(text: ScaledText) -> TextCalls:
+    """Return the calls of a text, recorded once."""
+    return TextCalls(text)
+
+
+def _sums(x: torch.Tensor) -> torch.Tensor:
+    """Return sums along the last axis by halving."""
+    length = x.shape[-1]
+    missing = (1 << max(length - 1, 0).bit_length()) - length
+    made: torch.Tensor = halved(torch.nn.functional.pad(x, (0, missing)) if missing else x)[..., 0]
+    return made
+
+
+# -- QuEST ------------------------------------------------------------------------------------------------
+def scales_by_deviation(part: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
+    """Return the scale of each block along the last axis by the rule ``quest``."""
+    clip = clips_by_deviation(part, part.new_tensor(float(part.shape[-1])), fmt, _sums, root)
+    _, lowest, highest = exponents(fmt)
+    power = (clip.view(torch.int32) & _EXPONENT).view(torch.float32).clip(2.0**lowest, 2.0**highest)
+    scale = torch.where(clip.isfinite(), power, 2.0**highest)
+    return torch.where(part.isfinite().all(-1), scale, NAN)
+
+
+def inside_of_deviation(x: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
+    """Return where the rule ``quest`` clips nothing, as `mcfsim.scaled.Scaled.inside`, by the last axis."""
+    views = BlockViews(tuple(x.shape), fmt.block, x.ndim - 1)
+    found = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    parts: Any = views.parts(x)
+    targets: Any = views.parts(found)
+    for part, target in zip(parts, targets, strict=True):
+        scale = scales_by_deviation(part, fmt).double()[..., None]
+        target[...] = part.double().abs() < scale * float(fmt.element.max)
+    views.put(targets, found)
+    return found
+
+
+# -- Four Over Six ----------------------------------------------------------------------------------------
+class Blocks(NamedTuple):
+    """Blocks of one size along the last axis, and what each of them shares.
+
+    Attributes
+    ----------
+    numbers : tensor, shape (..., elements)
+    greatest : tensor, shape (...)
+        Measures.
+    shared : sequence of tensor, shape (..., 1)
+    """
+
+    numbers: torch.Tensor
+    greatest: torch.Tensor
+    shared: Sequence[torch.Tensor]
+
+
+def better_scales(
+    blocks: Blocks, same: Sequence[torch.Tensor], width: int, text: Float32Text, amax: float
+) -> list[torch.Tensor]:
+    """Return for each block the scale with the smaller error, and what goes with it; at a tie that of 6."""
+    wider = text_calls(replace(text, expansion=1.5)).share([blocks.greatest, *same])
+    four = [x.expand(blocks.greatest.shape)[..., None] for x in wider]
+    errors = [_errors(blocks.numbers, shared, width, text, amax) for shared in (blocks.shared, four)]
+    smaller = (errors[1] < errors[0])[..., None]
+    return [torch.where(smaller, *pair) for pair in zip(four, blocks.shared, strict=True)]
+
+
+def _errors(
+    part: torch.Tensor, shared: Sequence[torch.Tensor], width: int, text: Float32Text, amax: float
+) -> torch.Tensor:
+    """Return the sum of the errors of each block, along its rows from the left, then by halving."""
+    calls = text_calls(ElementErrors(text.format, SATURATING))
+    numbers = [scalar(x, F64, part.device) for x in (amax, 1.0)]
+    errors = calls.encode([part, *shared, *numbers])[0].expand(part.shape)
+    rows = errors.reshape(*part.shape[:-1], part.shape[-1] // max(width, 1), width)
+    total = rows.new_zeros(rows.shape[:-1])
+    for each in rows.unbind(-1):
+        total = total + each
+    return _sums(total)
+
+
+# -- EDEN -------------------------------------------------------------------------------------------------
+def corrected_elements(
+    parts: Sequence[Blocks],
+    same: Sequence[torch.Tensor],
+    text: Float32Text,
+    rounding: Rounding,
+    words: torch.Tensor,
+) -> list[torch.Tensor]:
+    """Return what the elements of blocks stand for by scales that their group corrects.
+
+    Parameters
+    ----------
+    parts : sequence of Blocks
+        The axis before the last counts the blocks.
+    same : sequence of tensor
+        The numbers that all blocks share.
+    text : Float32Text
+    rounding : Rounding
+        Of the scales.
+    words : tensor of int, shape of the scales, their axis the last
+        Their random bits.
+    """
+    fmt, calls = text.format, text_calls(text)
+    quotients = text_calls(Quotients(fmt, SATURATING))
+    assert isinstance(fmt.block, int)
+    assert fmt.group is not None
+    elements, rows = [], []
+    for blocks in parts:
+        given = [blocks.numbers, *blocks.shared, *same]
+        stored, quotient = (x.encode(given)[0].expand(blocks.numbers.shape) for x in (calls, quotients))
+        elements.append(stored)
+        fill = (0, fmt.block - stored.shape[-1])
+        rows.append([torch.nn.functional.pad(x, fill) for x in (quotient, stored)])
+    quotient, stored = (torch.cat(list(x), -2) for x in zip(*rows, strict=True))
+    scale = torch.cat([blocks.shared[0][..., 0] for blocks in parts], -1)
+    by = _corrections(quotient, stored, fmt.group // fmt.block, fmt.group)
+    (made,) = _rounded(fmt.scale, rounding)([scale * by, words])
+    found, start = [], 0
+    for blocks, stored in zip(parts, elements, strict=True):
+        stop = start + stored.shape[-2]
+        own = [made[..., start:stop, None], *blocks.shared[1:]]
+        found.append(calls.decode([stored, *own, *same])[0])
+        start = stop
+    return found
+
+
+def _corrections(quotient: torch.Tensor, stored: torch.Tensor, each: int, group: int) -> torch.Tensor:
+    """Return for each block the correction of its group, of so many blocks and numbers."""
+    count = quotient.shape[-2]
+    missing = -count % each
+    given = [torch.nn.functional.pad(x.nan_to_num(), (0, 0, 0, missing)) for x in (quotient, stored)]
+    flat, other = (x.reshape(*x.shape[:-2], (count + missing) // each, group) for x in given)
+    above, below = _sums(flat * flat), _sums(flat * other)
+    correction = torch.where(below == 0, 1.0, above / below)
+    return correction.repeat_interleave(each, -1)[..., :count]
+
+
+@lru_cache(maxsize=16)
+def _rounded(fmt: Format, rounding: Rounding) -> TorchCalls:
+    """Return the rounding of numbers of binary32 by random bits."""
+    line = Line()
+    x, word = line.input("x", F32), line.input("word", I32 if rounding.random_bits <= SHORT else I64)
+    return TorchCalls([change_element("round", x, fmt, rounding, word, carrier=F32)], [x, word])

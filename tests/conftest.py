@@ -1,6 +1,7 @@
 """What the tests share: a comparison of bits that names a witness."""
 
 import gc
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,10 +60,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
 
 
+#: A module whose tests are all slow says so.
+_SLOW = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)\bmarks?\.slow\b", re.MULTILINE)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With ``--quick`` do not even import files of slow tests alone."""
     quick = config.getoption("quick") and collection_path.suffix == ".py"
-    return True if quick and "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() else None
+    return True if quick and _SLOW.search(collection_path.read_text()) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -136,6 +136,7 @@ def test_a_search_comes_near_the_worst_of_all_pairs_of_a_large_format(function):
     assert report.search(every=False).value >= 0.99 * report.search(every=True).value
 
 
+@pytest.mark.slow
 def test_searches_stay_inside_and_refuse_nonsense():
     report = analyse(hypot, {"a": "uniform(1, 2)", "b": "uniform(1, 2)"}, truth=0, count=50)
     found = report.search(inside=(3.0, 5.0), steps=5)
@@ -168,6 +169,7 @@ SMALL += ("float8_e4m3fnuz", "binary8p1", "binary8p4uf", "posit8")
 @pytest.mark.parametrize("mode", ["nearest_even", "down", "to_odd"])
 @pytest.mark.parametrize("fmt", SMALL)
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_no_error_exceeds_a_bound_where_results_saturate(fmt, mode):
     inputs = {"x": "normal(0, 2)", "y": "normal(0, 2)"}
     if not mcf.get_format(fmt).signed:
@@ -233,6 +235,7 @@ def test_a_curve_is_what_fractions_say():
     assert np.isnan(found.between(5, 12).slope)
 
 
+@pytest.mark.slow
 def test_a_curve_along_components_counts_the_constants():
     x, beta = np.random.default_rng(4).uniform(0.5, 1.5, (3, 6)), Fraction(99, 100)
     found = mcf.curve(ema_in_components, {"x": x}, "components", [1, 2], options={"beta": beta})

@@ -81,6 +81,7 @@ def test_a_negative_that_the_format_lacks_has_an_error():
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "to_odd"])
+@pytest.mark.slow
 def test_errors_with_some_results_in_a_wider_format_are_those_of_mpmath(mode):
     """A wider operand that is returned as it is, is rounded into the result's own format."""
     asked = question(selecting, {"x": "normal()", "y": "normal()"}, "bfloat16", mode)
@@ -173,6 +174,7 @@ def test_real_data_count_the_rounding_of_inputs():
     assert np.allclose(report.exact, exact, rtol=1e-15)
 
 
+@pytest.mark.slow
 def test_sums_of_results_and_zeros_are_counted():
     def both(ar, x, y):
         return mcf.two_sum(ar, x, y)

@@ -22,6 +22,8 @@ from tests.analysis.test_attribution import FINE, in_formats, question
 from tests.analysis.texts import TEXTS
 from tests.shared.random_programs import ARITY
 
+pytestmark = pytest.mark.slow
+
 FORMATS = ["bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e5m2", FINE]
 #: Tables of every function in a format of 16 bits take seconds.
 LOOPED = [pytest.param(x, marks=pytest.mark.exhaustive if "16" in str(x) else ()) for x in FORMATS]

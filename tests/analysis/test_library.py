@@ -22,6 +22,8 @@ from tests.analysis.texts import waves
 from tests.functions.cases import RUN, TRIED, Case, Within, drawn, flat, hostile, mapped
 from tests.kernels.test_stochastic import by_definition
 
+pytestmark = pytest.mark.slow
+
 #: What the library's functions use, and the elementary functions that they do not.
 SUBJECTS = {name: (RUN[name], case) for name, case in TRIED.items()}
 SUBJECTS["waves"] = waves, Case(None, (Within(-2, 2), Within(-1, 1)))

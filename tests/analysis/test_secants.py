@@ -165,6 +165,7 @@ def mutants(name):
 
 @pytest.mark.parametrize("name", EXACTLY)
 @pytest.mark.sampled(18, each=False)
+@pytest.mark.slow
 def test_a_wrong_rule_is_noticed(name):
     h, errors = operands(name)
     y = results(name, h)
@@ -180,6 +181,7 @@ def test_a_wrong_rule_is_noticed(name):
             ), (what, differs)
 
 
+@pytest.mark.slow
 def test_slopes_without_errors_are_derivatives():
     for name in EXACTLY:
         if name in ("sign", "choose", "maximum", "minimum", "abs"):

@@ -166,6 +166,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 def test_bad_arguments_are_refused_by_name():
     for call, kind, message in CALLS:
         with pytest.raises(kind, match=message) as refusal:
@@ -287,6 +288,7 @@ def exact_elements(x):
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_odd_operands_give_the_right_number_or_our_exception(seed, assert_same):
     rng = np.random.default_rng(seed)
     results, pools = 0, (ODD_NUMBERS, ODD_FORMATS, ODD_ROUNDINGS, ODD_POLICIES, [*OPERATIONS, *["round"] * 6])

@@ -49,6 +49,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("line", "patterns"), ANSWERS)
+@pytest.mark.slow
 def test_what_is_answered(line: str, patterns: list[str]) -> None:
     printed = call(*line.split()).stdout
     for pattern in patterns:
@@ -92,6 +93,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("line", "message"), REFUSALS)
+@pytest.mark.slow
 def test_what_is_refused(line: str, message: str) -> None:
     assert message in refused(*line.format(q=QUADRATIC).split())
 

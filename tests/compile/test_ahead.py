@@ -94,6 +94,7 @@ def test_tasks_are_done_in_order_by_a_thread_that_ends_with_the_last_one(compile
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.slow
 def test_a_forked_process_has_a_thread_of_its_own_and_begins_after_a_task(compiler):
     begun, done = threading.Event(), []
 

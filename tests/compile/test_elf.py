@@ -69,6 +69,7 @@ def test_what_calls_others_is_left_to_llvm(tmp_path, monkeypatch):
     assert x.tolist() == [1] * 9
 
 
+@pytest.mark.slow
 def test_no_object_and_unknown_relocations_are_refused():
     code = object_of(Loop(trace(two_sum, "bfloat16", "up", lines=False)).source([]))
     for other in (b"", b"\x7fELF", b"\xcf\xfa\xed\xfe" + code[4:]):

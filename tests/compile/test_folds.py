@@ -22,7 +22,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC
 from tests.shared.texts import alike
 
-pytestmark = pytest.mark.costly("loops of a long text are compiled")
+pytestmark = [pytest.mark.slow, pytest.mark.costly("loops of a long text are compiled")]
 
 
 def pairwise(ar, x):
@@ -106,7 +106,6 @@ USUAL += [("kahan", "nearest_even", given) for given in ("large", "broadcast", "
     ("name", "mode", "given"),
     [pytest.param(*x, marks=() if x in USUAL else pytest.mark.exhaustive) for x in CASES],
 )
-@pytest.mark.slow
 def test_sums_have_the_bits_of_numpy(name, mode, given, assert_same):
     fmt = ("bfloat16", "float16", "float8_e4m3fn", "tf32")[crc32(f"{name} {mode}".encode()) % 4]
     fmt = fmt if given == "as they are" else "bfloat16"
@@ -119,7 +118,6 @@ def test_sums_have_the_bits_of_numpy(name, mode, given, assert_same):
 
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.sampled(2, each=False)
-@pytest.mark.slow
 def test_threads_share_the_blocks(mode, monkeypatch, assert_same):
     monkeypatch.setattr(folds, "_WIDEST", 512)  # of which there are five
     x = terms("bfloat16", 80, (2501,))
@@ -128,7 +126,6 @@ def test_threads_share_the_blocks(mode, monkeypatch, assert_same):
 
 
 @pytest.mark.parametrize("which", [0, 70, 79])
-@pytest.mark.slow
 def test_a_term_that_is_no_value_is_named(which):
     x = list(terms("bfloat16", 80, (1500,)))
     x[which] = x[which].copy()
@@ -139,7 +136,6 @@ def test_a_term_that_is_no_value_is_named(which):
                 text(ar, tuple(x))
 
 
-@pytest.mark.slow
 def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
     x, (compiled, plain) = terms("bfloat16", 80, (200,)), arithmetics("bfloat16")
     for factor in (0.3, -0.0):
@@ -252,7 +248,6 @@ class Drawing:
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "up", "stochastic"])
-@pytest.mark.slow
 @pytest.mark.sampled(3, each=False)
 def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
     found = 0
@@ -276,7 +271,6 @@ def test_texts_that_nearly_repeat_are_rolled_up_as_they_are(mode, assert_same):
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.sampled(10, each=False)
-@pytest.mark.slow
 def test_texts_that_nearly_repeat_have_the_bits_of_numpy(seed, mode, assert_same):
     x = terms("bfloat16", 40, (1100,), seed, strange=1e-3)
     for number in range(100):
@@ -324,7 +318,6 @@ PIECES = [("int8", "nearest_away"), *(pytest.param(*x, marks=pytest.mark.exhaust
 
 @pytest.mark.parametrize(("fmt", "mode"), PIECES)
 @pytest.mark.parametrize("count", [5, pytest.param(40, marks=pytest.mark.exhaustive)])
-@pytest.mark.slow
 def test_a_long_text_that_repeats_nothing_is_several_loops_with_the_bits_of_numpy(
     fmt, mode, count, assert_same
 ):

@@ -226,6 +226,7 @@ def test_the_processors_rounding_to_binary16_is_that_of_the_text(packed, every, 
         assert np.array_equal(found.view(codes), expected.view(codes))
 
 
+@pytest.mark.slow
 def test_the_processors_numbers_of_binary16_codes_are_those_of_the_text(fresh, monkeypatch):
     codes, found = np.arange(1 << 16, dtype=np.uint16), []
     for half in (objects.has_half(), False):

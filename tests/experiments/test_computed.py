@@ -110,6 +110,7 @@ def test_a_table_of_low_rank_is_completed_exactly_and_its_rank_found():
         assert best_rank(whole + 1e-9 * rng.standard_normal(whole.shape), 6) == rank
 
 
+@pytest.mark.slow
 def test_each_choice_makes_the_determinant_the_largest():
     """By the determinant itself: of the Gram matrix of vectors first, and then of their information."""
     rng = np.random.default_rng(1)

@@ -118,6 +118,7 @@ def test_no_error_exceeds_its_bound_and_some_come_near(name):
     assert 0.05 < np.max(shares) <= FIRST
 
 
+@pytest.mark.slow
 def test_a_doubly_compensated_sum_is_right_however_much_cancels():
     x = mcf.arithmetic(P12).round(np.random.default_rng(5).uniform(-4, 4, (30, 200)))
     x = np.concatenate([x, [mcf.arithmetic(P12).round(-x.sum(axis=0))]])

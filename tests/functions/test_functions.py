@@ -62,6 +62,7 @@ ACCUMULATED = [name for name in CASES if "accumulator" in signature(RUN[name]).p
 
 @pytest.mark.parametrize("name", ACCUMULATED)
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_what_all_values_share_is_computed_in_the_accumulator(name, assert_same):
     """By the oracle's bits, compiled or not; in a shorter accumulator they are others."""
     case, fmt = CASES[name], mcf.get_format("bfloat16")

@@ -7,6 +7,8 @@ import pytest
 
 import tests
 
+pytestmark = pytest.mark.slow
+
 CASES = """
     import subprocess, sys, time
     import pytest
@@ -65,7 +67,6 @@ def run(pytester, monkeypatch):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.costly("tests are run in a process of their own")
 def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(run):
     shown = run(CASES).stdout.str()
@@ -79,7 +80,6 @@ def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(ru
 
 @pytest.mark.parametrize("marker", ["costly", "costly('')", "costly(3)"])
 @pytest.mark.sampled(3, each=False)
-@pytest.mark.slow
 def test_a_reason_is_given(marker, run):
     result = run(f"import pytest\n@pytest.mark.{marker}\ndef test_it(): pass")
     assert "costly without a reason" in result.stderr.str()

@@ -69,6 +69,7 @@ def test_the_layout_of_an_array_changes_nothing(name, layout, assert_same):
 @pytest.mark.parametrize("dtypes", [*product([np.float32, np.float64, np.int64], repeat=2)])
 @pytest.mark.parametrize("first", SHAPES)
 @pytest.mark.sampled(9)
+@pytest.mark.slow
 def test_operands_of_any_shape_type_and_layout_arrive_as_they_are(first, dtypes):
     def joined(start, a, b, out):
         out[...] = a + 1000 * b
@@ -188,6 +189,7 @@ def peak_beyond_result(function, *given, **options) -> int:
 @pytest.mark.parametrize("mode", ["nearest_even", "to_odd", "stochastic"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.sampled(30)
+@pytest.mark.slow
 def test_rounding_takes_no_more_than_twelve_megabytes(fmt, source, mode):
     x = SOURCES[source](np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32))
     random = mcf.RandomWords(1) if mode == "stochastic" else None

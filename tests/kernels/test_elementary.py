@@ -57,6 +57,7 @@ def judged(name, x, fmt, rounding):
 @pytest.mark.parametrize("fmt", ["float32", "tf32", "e8m17"])
 @pytest.mark.parametrize("name", ["exp", "log"])
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_what_numpy_decides_of_long_formats_rounds_as_the_value(name, fmt, monkeypatch):
     """Whatever NumPy's last nine bits are: an error of 500 units in its last place changes no result."""
     fmt = mcf.get_format(fmt)
@@ -207,6 +208,7 @@ def test_extremes_of_all_pairs(fmt, name):
 
 
 @pytest.mark.parametrize("fmt", ["e2m1fn", "e5m2", "float32"])
+@pytest.mark.slow
 def test_choices(fmt):
     x = values(fmt)[::9] if fmt == "e5m2" else sampled(fmt, 2) if fmt == "float32" else values(fmt)
     s, a, b = (part.reshape(-1) for part in np.meshgrid(x, x, x))
@@ -216,6 +218,7 @@ def test_choices(fmt):
 
 
 @pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.slow
 def test_real_scalars_enter_exactly_and_are_rounded_once(mode):
     ar, oracle = mcf.arithmetic("bf16", mode), OracleArithmetic(mcf.get_format("bf16"), Rounding(mode))
     x = sampled("bf16", 12)

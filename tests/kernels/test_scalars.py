@@ -95,6 +95,7 @@ def eagerly(text, fmt, rounding, *arrays):
 # -- every operation, every kind of number ----------------------------------------------------------------
 @pytest.mark.parametrize(("fmt", "rounding"), [(x, r) for x in FORMATS for r in roundings(x)], ids=label)
 @pytest.mark.sampled(104, each=False)
+@pytest.mark.slow
 def test_numbers_alone_are_rounded_once(fmt, rounding):
     """Of every kind, in every operation and in a text of one; they come out as floats."""
     try:
@@ -204,6 +205,7 @@ def test_scalars_that_decide_a_result_enter_exactly(rows, fmt, mode):
     ids=label,
 )
 @pytest.mark.sampled(52, each=False)
+@pytest.mark.slow
 def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, rounding, assert_same):
     """In every place of an operation, many in one text."""
     carrier, truth, rng = carrier_of(fmt), OracleArithmetic(fmt, rounding), np.random.default_rng(3)
@@ -256,6 +258,7 @@ def test_signs_of_reals_in_the_other_backends():
             assert to_fraction(getattr(exact, name)(x)) == Fraction(round(result * scale)) / scale
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
     rounding = Rounding("stochastic", random_bits=16)
     ar = mcf.arithmetic("bfloat16", rounding, random=mcf.RandomWords(5, stream=3))

@@ -101,8 +101,11 @@ ASKED = [(fmt, rounding) for fmt in [*WHOLE, *HARD, UNSIGNED] for rounding in ro
 @pytest.mark.slow
 @pytest.mark.costly("the oracle carries out some ten thousand operations in fractions")
 def test_operations_with_scalars_are_rounded_to_binary32_and_then_to_the_format(fmt, rounding, assert_same):
-    expected = [by_definition(x, fmt, of_result(rounding)) for x in carried_out(fmt, flushing(rounding))]
-    given = [x.astype(np.float32) for x in operands(fmt)]
+    # Each rounding is asked a quarter of the operands, the usual one all.
+    part = slice(None) if rounding == Rounding() else slice(ASKED.index((fmt, rounding)) % 4, None, 4)
+    made = [x[part] for x in carried_out(fmt, flushing(rounding))]
+    expected = [by_definition(x, fmt, of_result(rounding)) for x in made]
+    given = [x.astype(np.float32)[part] for x in operands(fmt)]
     program = trace(text, fmt, rounding, operands=("x", "y"), lines=False)
     loop = Loop(program, "float32").on_numpy(program.reals())
     called = [np.empty(given[0].size, np.float32) for _ in expected]

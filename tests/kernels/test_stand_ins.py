@@ -66,17 +66,16 @@ def test_operations_with_a_scalar_are_the_oracles(part):
     every = [*product(FORMATS, policies, USUAL + HARD)]
     for place in np.random.default_rng(1).permutation(len(every))[part::120]:
         x = telling(every[place][0])
-        check(x if x.size <= 250 else np.random.default_rng(0).choice(x, 250, replace=False), *every[place])
+        check(x if x.size <= 150 else np.random.default_rng(0).choice(x, 150, replace=False), *every[place])
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
-    ("mode", "scalar"),
+    ("name", "mode", "scalar"),
     [
-        ("nearest_even", 1 - 0.999),
-        ("nearest_even", 0.9 * (1 + 2.0**-45)),
-        ("up", 1 - 0.999),
-        ("to_odd", 0.999),
+        ("bfloat16", "nearest_even", 1 - 0.999),
+        ("float16", "nearest_even", 0.9 * (1 + 2.0**-45)),
+        ("float16", "up", 1 - 0.999),
+        ("bfloat16", "to_odd", 0.999),
     ],
 )
 @pytest.mark.exhaustive
@@ -85,6 +84,7 @@ def test_all_values(name, mode, scalar):
 
 
 @pytest.mark.parametrize("precision", [2, 4, 8, 9, 10])
+@pytest.mark.slow
 def test_there_is_one_where_the_theorem_says_so(precision):
     """Binary32 has 24 bits, 2p + 5 or more up to p = 9, and mostly enough for p = 10."""
     fmt = Format(precision=precision, emin=-20, emax=20)

@@ -155,6 +155,7 @@ def test_a_gain_at_one_stays_below_two_to_the_minus_nine_downward_and_minus_eigh
     assert lost_of_signs(np.zeros(8), 1e-30) == 0.0  # as 1 + w has them
 
 
+@pytest.mark.slow
 def test_an_audit_says_below_which_rate_each_kind_stays():
     """The rates are those at which forecasts of steps of one rate change."""
     shapes = {"model.q.weight": (64, 256), "embed.weight": (100, 64), "lm_head.weight": (100, 64)}

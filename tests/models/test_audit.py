@@ -67,6 +67,7 @@ def test_why_a_strategy_is_recommended_and_what_does_not_do(samples, beta2, froz
     assert all(f"{name} does not do" in why for name in ("plain", "fp32-optim")), why
 
 
+@pytest.mark.slow
 def test_where_nothing_is_asked_nothing_is_said(tmp_path):
     zeros, path = np.zeros((3, 4), np.float32), tmp_path / "m.safetensors"
     raw_safetensors(path, {"x": zeros})
@@ -94,6 +95,7 @@ def test_weights_that_leave_the_range_are_not_averaged_away(samples):
     assert found.tensors[0].found["plain"].beyond == 1
 
 
+@pytest.mark.slow
 def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ulp(samples):
     """That of the matrix by NumPy alone: frexp gives the ulp of a normal number."""
     found = audit(samples, plan(["plain"], decay=30.0), BFLOAT16)
@@ -165,6 +167,7 @@ def made(seed, strategies, beta2):
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     rng = np.random.default_rng([seed, 1])
     chosen = rng.choice(14, rng.integers(1, 15), replace=False)

@@ -89,6 +89,7 @@ def test_second_moments_that_cannot_decay(beta2, share):
 
 
 @pytest.mark.parametrize("name", ["stochastic-parameter", "stochastic"])
+@pytest.mark.slow
 def test_rounding_at_random_lets_a_gain_learn_in_the_mean(name):
     """Where to nearest all is lost: one draw of 128 moves such a weight; down from 1 an ulp is 2^-8."""
     course = course_of(np.ones((1, 4096)), np.ones((1, 4096)), mcf.strategy(name, "bfloat16"), 2.0**-15)
@@ -137,6 +138,7 @@ def test_the_steps_of_a_schedule_hold_its_ends_and_its_turn():
     assert points_of(mcf.Schedule(1e-3, warmup=0), 1).tolist() == [1]
 
 
+@pytest.mark.slow
 def test_directions_are_normal_and_of_the_size_of_noise():
     first, second = normal_directions(50, 1000)
     assert np.sort(first, axis=1).tolist() == np.sort(second, axis=1).tolist()

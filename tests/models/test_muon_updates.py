@@ -59,6 +59,7 @@ def test_directions_are_as_long_as_orthogonal_factors(tmp_path):
             assert found[name] == pytest.approx(noise_rms(0.9), 0.02)
 
 
+@pytest.mark.slow
 def test_what_the_first_step_loses_is_what_it_was_forecast_to_lose(tmp_path):
     path, tensors = model(tmp_path, {"w.weight": (128, 128)})
     muon = mcf.Muon(iteration=mcf.NewtonSchulz("deepseek-v4"), weight_decay=0.1)
@@ -72,6 +73,7 @@ def test_what_the_first_step_loses_is_what_it_was_forecast_to_lose(tmp_path):
     assert finding.at_first == pytest.approx(lost, abs=0.03)
 
 
+@pytest.mark.slow
 def test_matrices_have_no_second_moment(tmp_path):
     path, tensors = model(tmp_path)
     found = audited(path, mcf.Muon(others=("embedding*",)))
@@ -172,6 +174,7 @@ def test_a_budget_is_shared_as_by_trying_all_assignments(tmp_path, method):
         assign(*given, min(whole) / sum(sizes) - Fraction(1, 10**9), method)
 
 
+@pytest.mark.slow
 def test_a_second_moment_that_is_not_there_rules_nothing_out(tmp_path):
     """In what range it would be kept is not asked, and whether it decays neither."""
     narrow = mcf.strategy("plain")

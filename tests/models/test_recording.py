@@ -189,6 +189,7 @@ def test_an_altered_header_is_noticed(tmp_path):
             open_recording(path.parent)
 
 
+@pytest.mark.slow
 def test_every_damaged_tensor_is_named_when_it_is_read(tmp_path):
     path = recorded(tmp_path / "r", STEPS) / STEP_2
     data = path.read_bytes()
@@ -308,6 +309,7 @@ def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writ
 
 
 @pytest.mark.parametrize("after", range(6))
+@pytest.mark.slow
 def test_a_recording_goes_on_after_any_step(after, tmp_path):
     whole = open_recording(recorded(tmp_path / "whole"))
     recorded(tmp_path / "again")

@@ -236,6 +236,7 @@ def test_a_state_of_another_kind_is_refused(tmp_path, theirs, ours, text):
     not_loaded(go(made(**ours), 1), tmp_path / "s.safetensors", text)
 
 
+@pytest.mark.slow
 def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
     optimizer = go(made(), 1)
     save_weights(optimizer, tmp_path / "w.safetensors")

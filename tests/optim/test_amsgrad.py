@@ -36,6 +36,7 @@ def gradients(rise=1.0):
 @pytest.mark.parametrize("strategy", STORED)
 @every_kind
 @pytest.mark.sampled(128, each=False)
+@pytest.mark.slow
 def test_steps_are_those_of_the_judge(kind, strategy, rounding, assert_same):
     chosen = mcf.strategy(strategy)
     if chosen.addition == "grow":  # whose exact errors are those of nearest

@@ -210,10 +210,12 @@ def assert_measured(module):
     assert module.orthogonalize(stack).tolist() == one
 
 
+@pytest.mark.slow
 def test_the_polar_factor_and_the_distances():
     assert_measured(newton_schulz)
 
 
+@pytest.mark.slow
 def test_orthogonality_hides_a_lost_direction_and_two_components_do_not_lose_it():
     """In bfloat16 the smallest of a thousand is lost, though rows come out orthogonal."""
     x, _ = source(1e3)

@@ -147,6 +147,7 @@ def test_every_strategy_takes_another_s_place_by_the_definition(old, begin, asse
 
 
 @pytest.mark.parametrize("low", ["float64", "float16", "float8_e4m3fn"])
+@pytest.mark.slow
 def test_low_formats_take_each_other_s_place(low, assert_same):
     """Sums that need more bits than binary64 has, too, and numbers that a shorter format lacks."""
     for given, other in ((low, "bfloat16"), ("bfloat16", low)):
@@ -186,6 +187,7 @@ BESIDE = [*LAID, "plain", "mcf-3", "remainder-8", "fp8-moments", "fp32"]
 
 @pytest.mark.parametrize("old", BESIDE, ids=lambda x: getattr(x, "name", x))
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_weights_are_put_on_grids_as_at_the_start_and_taken_from_there_as_they_are(old, assert_same):
     optimizer = trained(old, random=mcf.RandomWords(3))
     before = bits(optimizer)
@@ -266,6 +268,7 @@ def test_exact_numbers_are_the_sums_and_are_rounded_once_on_their_way_back():
     [(*pair, packed) for pair in rotating(STORED) for packed in {False, pair[1] not in UNPACKED}],
 )
 @pytest.mark.sampled(7, each=False)
+@pytest.mark.slow
 def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy, packed):
     """Random words go on, too: those of a step are the same."""
     words = {"random": mcf.RandomWords(3), "packed": packed}
@@ -280,6 +283,7 @@ def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy, pack
 
 @pytest.mark.parametrize("old", [name for name in STORED if name not in UNPACKED])
 @pytest.mark.sampled(5, each=False)
+@pytest.mark.slow
 def test_codes_are_those_of_numbers(old, assert_same, tmp_path):
     """In memory, and in files."""
     plain, packed = (trained(old, packed=packed) for packed in (False, True))

@@ -36,6 +36,7 @@ def test_an_operation_is_that_of_the_definition(rounding):
 
 @pytest.mark.parametrize("fmt", SMALL_FORMATS, ids=label)
 @pytest.mark.sampled(3, each=False)
+@pytest.mark.slow
 def test_neg_and_abs_change_the_sign_alone(fmt):
     """In every mode and under every policy: no subnormal number is flushed."""
     for rounding in (Rounding(), Rounding("up"), *FLUSHING[:3]):

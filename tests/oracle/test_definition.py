@@ -250,6 +250,7 @@ def test_corners(name, fmt):
 
 
 @pytest.mark.parametrize("name", ARITY)
+@pytest.mark.slow
 def test_operands_may_be_wider_than_the_result(name):
     operands = random_tuples(get_format("bf16"), 400, ARITY[name], seed=6)
     for rounding in ROUNDINGS[::2]:

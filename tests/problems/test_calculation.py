@@ -260,6 +260,7 @@ def test_every_result_is_rounded_where_the_documentation_says(kind, calculation)
 
 
 @pytest.mark.parametrize("text", ["bfloat16,bfloat16,float32,3", "float8_e4m3fn,bfloat16,bfloat16,4"])
+@pytest.mark.slow
 def test_digits_by_a_calculation(text):
     problem = Digits(hidden=3, batch=2, calculation=text)
     parameters, written = generic(problem), Written(problem)

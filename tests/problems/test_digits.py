@@ -32,6 +32,7 @@ def batch(problem, step, seed):
     return tuple(x[~HELD_OUT][chosen] for x in digits())
 
 
+@pytest.mark.slow
 def test_the_losses_are_those_of_scikit_learn():
     from sklearn.metrics import log_loss
 

@@ -91,6 +91,7 @@ def test_random_words_are_those_of_seed_step_and_layer_alone(monkeypatch):
     assert len(losses) == 3
 
 
+@pytest.mark.slow
 def test_shares_of_blocks_and_patterns_of_names_stay_in_high_precision(monkeypatch):
     quarter = replace(RECIPES["nvfp4"], high=("layer1.mlp.*",))
     found = recorded(model(calculation=quarter, layers=4), monkeypatch)
@@ -133,6 +134,7 @@ def test_parameters_in_float64_keep_their_dtype(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["fp4-all", "fp4-all,bfloat16,float32,blas"])
+@pytest.mark.slow
 def test_the_hidden_layer_of_digits_follows_a_recipe(text, monkeypatch):
     problem = Digits(hidden=5, batch=16, calculation=text)
     found = recorded(problem, monkeypatch)

@@ -89,6 +89,7 @@ def breast_cancer():
     return features[~held_out], labels[~held_out], features[held_out], labels[held_out]
 
 
+@pytest.mark.slow
 def test_logistic_loss_and_minimum_are_those_of_scikit_learn(breast_cancer):
     from sklearn.linear_model import LogisticRegression as Reference
     from sklearn.metrics import log_loss

@@ -55,6 +55,7 @@ def test_a_sum_that_falls_a_binade_below_its_lower_digits_keeps_52_bits():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.slow
 def test_long_sums_taken_in_pieces_are_exact(dtype, monkeypatch, assert_same):
     monkeypatch.setattr(exact_dot, "PIECE", 64)
     monkeypatch.setattr(exact_dot, "TILE", 8)

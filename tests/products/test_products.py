@@ -177,6 +177,7 @@ def test_shapes_broadcast_as_those_of_numpy(left, right, monkeypatch):
         assert result.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_matrix_products_are_dot_products_of_rows_and_columns_in_any_layout(assert_same):
     rng = np.random.default_rng(10)
     a = round_to(rng.standard_normal((190, 21)), "bfloat16")

@@ -45,6 +45,7 @@ def dtype(fmt):
 
 @pytest.mark.parametrize("name", PROVED)
 @pytest.mark.sampled(13, each=False)
+@pytest.mark.slow
 def test_no_error_exceeds_the_bound(name):
     unit = get_unit(name)
     for seed, length in enumerate((1, unit.k, unit.k + 1, 3 * unit.k, 5 * unit.k - 1)):

@@ -97,8 +97,8 @@ def test_elements_are_those_of_the_definition(name, ways, assert_same):
 @pytest.mark.exhaustive
 def test_many_elements_are_those_of_the_definition(name):
     unit = get_unit(name)
-    for seed in range(8):
-        assert not Case(unit, 500, unit.k * (1 + seed % 3), 100 + seed).wrong()
+    for seed in range(4):
+        assert not Case(unit, 300, unit.k * (1 + seed % 3), 100 + seed).wrong()
 
 
 @pytest.mark.parametrize("name", [*FEW, *OTHERS])
@@ -142,6 +142,7 @@ def test_own_units_are_those_of_the_definition():
 
 
 @pytest.mark.parametrize("name", ["hopper_fp64", "cdna1_fp32"])
+@pytest.mark.slow
 def test_fused_sums_are_rounded_once_at_the_ends_of_the_range(name, assert_same):
     unit, rng = get_unit(name), np.random.default_rng(3)
     fmt, rows = unit.output, 1000
@@ -190,6 +191,7 @@ def test_a_unit_with_other_data_is_caught(name, wrong):
 
 
 @pytest.mark.parametrize("name", ["hopper_bf16", "ampere_tf32", "ada_fp8"])
+@pytest.mark.slow
 def test_what_zeros_do_is_caught(name):
     case = Case(get_unit(name), 100, get_unit(name).k, 6)
     assert not case.wrong()

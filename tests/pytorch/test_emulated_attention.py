@@ -124,6 +124,7 @@ def plainly():
 @pytest.mark.parametrize("name", ["mxfp8", "fp4-all", "quartet", "bf16"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_products_are_those_of_the_recipe(name, kind, assert_same):
     recipe, sizes = anywhere(name).with_unit(CHAIN), [(2, 5, 32), (2, 6, 32), (2, 6, 16)]
     given = operands(*sizes, kind=kind)
@@ -152,6 +153,7 @@ def test_products_are_those_of_the_recipe(name, kind, assert_same):
             assert_same(x.grad[head].float(), torch.from_numpy(right).to(kind).float())
 
 
+@pytest.mark.slow
 def test_calls_draw_their_own_words_and_repeat():
     net, done = emulated(anywhere("fp4-all"))
 

@@ -145,6 +145,7 @@ def gradient(net, x):
     return net[0].weight.grad.clone()
 
 
+@pytest.mark.slow
 def test_random_words_are_those_of_seed_layer_and_call():
     x, net = torch.randn(16, 48), model()
     done = mt.emulate(net, anywhere("fp4-all"))

@@ -99,6 +99,7 @@ def exact(a, b):
 
 
 @pytest.mark.parametrize("way", [None, *WRONG])
+@pytest.mark.slow
 def test_quotients_are_noticed_if_they_are_wrong_and_only_then(way, monkeypatch):
     """None is the same in fractions."""
 

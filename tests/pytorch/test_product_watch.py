@@ -76,6 +76,7 @@ def test_rows_are_of_the_operands_that_training_has(kind):
 
 
 @pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.slow
 def test_the_model_does_not_notice(emulated):
     nets = [model(), model()]
     for net in nets:
@@ -100,6 +101,7 @@ def test_the_model_does_not_notice(emulated):
     assert len(watch.rows) == count
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_the_optimizer_and_calls_add_up():
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.0)
@@ -180,6 +182,7 @@ def test_no_activations_are_kept():
     assert place() is None
 
 
+@pytest.mark.slow
 def test_measurements_are_written_and_layers_chosen(tmp_path):
     net = model()
     watch = mt.watch_products(net, NAMES, every=1)

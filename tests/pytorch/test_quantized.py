@@ -86,6 +86,7 @@ def test_a_tensor_on_the_cpu_is_its_array(kind, assert_same):
 
 
 @pytest.mark.parametrize("bits", [4, 16, 32])
+@pytest.mark.slow
 def test_words_are_those_of_numpy(bits, assert_same):
     rounding = Rounding("stochastic", "saturate", random_bits=bits)
     for name in ("mxfp4", "mxfp4_quartet", "fp8_e4m3_128x128"):

@@ -67,6 +67,7 @@ def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monk
     assert_same_states(optimizer, unseen)
 
 
+@pytest.mark.slow
 def test_what_is_seen_is_told(tmp_path):
     """To a function, a file, a writer and a list, until it is removed; of groups in their steps."""
     given, told, scalars = parameters(SHAPES), [], []
@@ -289,6 +290,7 @@ def test_the_gradients_are_recorded_bit_for_bit(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus"])
+@pytest.mark.slow
 def test_a_replay_makes_the_steps_that_were_trained(strategy, tmp_path):
     """The weights at the end are those of torch's model, which the same strategy trained."""
     model = net(6, 8, 2, dtype=torch.bfloat16)
@@ -343,6 +345,7 @@ def test_what_is_refused_writes_nothing(gradient, message, tmp_path):
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = (code for code in examples("replay") if "torch" in code)

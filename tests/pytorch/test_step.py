@@ -28,6 +28,7 @@ from tests.shared.kinds import LEADING, STORED, feeding
 
 # -- which tensors move together, and which do not ----------------------------------------------------------
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "stochastic", "fp8-moments"])
+@pytest.mark.slow
 def test_parameters_without_a_gradient_stay_and_change_no_other(strategy, monkeypatch):
     """Not its step, nor the random words that it draws; batched or not."""
     shapes = ((3,), (0, 2), (40,), (), (9,), (256,), (4, 4))
@@ -87,6 +88,7 @@ def test_gradients_of_another_dtype_are_rounded_once():
     assert torch.equal(*given)
 
 
+@pytest.mark.slow
 def test_groups_are_moved_as_by_optimizers_of_their_own():
     """With their own strategies, hyperparameters and rates; saved and gone on from."""
     settings = [
@@ -122,6 +124,7 @@ def test_groups_are_moved_as_by_optimizers_of_their_own():
             assert_same_states(runs.states(optimizer, group["params"]), runs.states(single))
 
 
+@pytest.mark.slow
 def test_words_are_drawn_by_the_number_of_an_element_among_all():
     """Whatever group its parameter is in; a group may have words of its own."""
     words = {"random": RandomWords(3), "strategy": "stochastic"}

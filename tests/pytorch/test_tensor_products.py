@@ -61,6 +61,7 @@ def test_transforms_have_the_bits_of_numpy(signs, back, assert_same):
             assert_same(found.numpy(), expected)
 
 
+@pytest.mark.slow
 def test_most_recipes_are_lines_of_operations(monkeypatch):
     """Else the tests above would compare NumPy with itself."""
     calls = []

@@ -230,6 +230,7 @@ def test_pytorch_is_asked_for_plain_operations_alone(fmt, mode, device):
     assert not seen.faults
 
 
+@pytest.mark.slow
 def test_what_is_needed_no_more_is_not_kept(device):
     ours, _ = both("float16", "up", device=device)
     x = torch.ones(5, 3, device=device)

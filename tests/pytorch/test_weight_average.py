@@ -36,6 +36,7 @@ def averaged_model(form, decay, module):
 # -- PyTorch's own ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("form", SWA)
 @pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.slow
 def test_an_averaged_model_has_the_bits_of_its_form(form, name, assert_same):
     random = np.random.default_rng(5)
     for decay in (0.9, 0.99, 0.999, 0.9999):
@@ -167,6 +168,7 @@ def test_two_components_arrive_where_pytorchs_average_stalls():
     assert averaged.weights()[0].item() > 2.5
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_model_gets_the_averages():
     for groups in (False, True):
         model, optimizer = trained(groups=groups)

@@ -51,6 +51,7 @@ def test_steps_have_the_bits_of_the_simulated_optimizer(place):
 
 
 @pytest.mark.parametrize("reach", Reach)
+@pytest.mark.slow
 def test_a_grid_reaches_as_far_as_its_strategy_says(reach):
     base = mcf.GRID_STRATEGIES["dqt-int4"]
     grid = replace(base.parameter.grid, reach=reach)

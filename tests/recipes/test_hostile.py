@@ -92,6 +92,7 @@ def test_empty_layers(name, shape, unit):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.sampled(2, each=False)
+@pytest.mark.slow
 def test_layouts_and_dtypes_do_not_count(name):
     recipe = RECIPES[name].with_unit(CHAIN)
     x, weight, dy = (a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in data((6, 20, 18)))
@@ -116,6 +117,7 @@ def test_longer_numbers_are_rounded_to_float32():
     assert np.isnan(linear("mxfp8", x * 1e300, weight)[0]).all()
 
 
+@pytest.mark.slow
 def test_operands_are_not_changed():
     for name in NAMES:
         arrays = data((3, 20, 4))

@@ -16,6 +16,8 @@ from mcfsim.scaled import ScaledFormat, ScaleRule
 from tests.recipes.by_definition import PAPERS, Layer
 from tests.recipes.test_linear import CHAIN, data, same
 
+pytestmark = pytest.mark.slow
+
 WORDS = mcf.RandomWords(22)
 #: Sides of layers whose matrices are square, so that none but the right result comes in the right shape.
 SIDES = {"mxfp8": 5, "quartet": 6, "quartet2": 5, "nvfp4": 18, "fp4-all": 18}

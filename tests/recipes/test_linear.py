@@ -7,6 +7,8 @@ import mcfsim as mcf
 from mcfsim.recipes import RECIPES, linear
 from tests.recipes.by_definition import PAPERS, Layer
 
+pytestmark = pytest.mark.slow
+
 #: Fused multiply-adds in order, which every recipe's elements have.
 CHAIN = "cdna3_fp32"
 #: Units that multiply what a recipe stores.

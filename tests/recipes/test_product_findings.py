@@ -109,6 +109,7 @@ def judge(fmt, outputs):
 
 
 @pytest.mark.parametrize(("fmt", "outputs"), [("mxfp4", 5), ("nvfp4", 33), ("mxfp8_e4m3", 5)])
+@pytest.mark.slow
 def test_findings_are_those_of_the_definition(fmt, outputs):
     judge(fmt, outputs)
 

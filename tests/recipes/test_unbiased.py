@@ -13,6 +13,8 @@ import pytest
 import mcfsim as mcf
 from mcfsim.recipes import RECIPES, linear
 
+pytestmark = pytest.mark.slow
+
 #: The order of the rotations, inputs, copies of a layer in a call, and calls: of `make test`, and of 10**5
 #: draws, of `quartet2` 10**4.
 CASES = {

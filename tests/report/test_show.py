@@ -71,6 +71,7 @@ def test_the_command_shows_the_program_that_its_options_mean():
 
 
 # -- names --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_every_straight_line_of_the_literature_has_its_name_and_is_listed():
     lines = {name for name in double_word.__all__ if name != "DoubleWord"}
     lines |= {name for name, item in vars(eft).items() if hasattr(item, "__wrapped__")}
@@ -126,6 +127,7 @@ def test_pseudocode_costs_and_text_are_those_of_the_program(name):
 @every_text
 @pytest.mark.parametrize(("view", "says"), [("llvm", "i32 @loop("), ("triton", "@triton.jit(do_not_special")])
 @pytest.mark.sampled(16, each=False)
+@pytest.mark.slow
 def test_the_generated_source_is_what_is_compiled(name, view, says):
     for mode in ("nearest_even", "up", "stochastic"):
         found = recorded(name, mode)

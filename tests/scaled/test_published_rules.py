@@ -75,6 +75,7 @@ def test_hostile_blocks_are_quantised_by_the_definition(case, assert_same):
 
 @pytest.mark.parametrize("rule", [*NVFP4, *FP8, "quartet"])
 @pytest.mark.sampled(4, each=False)
+@pytest.mark.slow
 def test_every_mode_rounds_the_same_quotients(rule, assert_same):
     names = {"quartet": "mxfp4_quartet"} | dict.fromkeys(NVFP4, "nvfp4")
     fmt = dataclasses.replace(SCALED[names.get(rule, "fp8_e4m3_1x128")], rule=rule, block=8)

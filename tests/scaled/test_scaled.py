@@ -56,6 +56,7 @@ def check(rows, fmt, assert_same):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("fmt", "rule"), RULES, ids=str)
 @pytest.mark.sampled(79, each=False)
+@pytest.mark.slow
 def test_hard_blocks_are_quantised_by_the_definition(fmt, rule, dtype, assert_same):
     """And blocks of zeros, and with NaN or infinity."""
     fmt = dataclasses.replace(fmt, rule=rule, block=6)
@@ -131,6 +132,7 @@ def test_by_hand(x, fmt, options, scale, numbers, assert_same):
 
 
 # -- stochastic ------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_stochastic_rounding_with_every_word_goes_up_as_often_as_the_fraction_says():
     rounding = Rounding("stochastic", overflow="saturate", random_bits=4)
     draws = np.arange(16, dtype=np.uint32) << np.uint32(28)
@@ -146,6 +148,7 @@ def test_stochastic_rounding_with_every_word_goes_up_as_often_as_the_fraction_sa
         assert np.count_nonzero(scaled.elements[:, 1] == -below) == 16 - k
 
 
+@pytest.mark.slow
 def test_stochastic_quotients_are_exact_to_the_last_random_bit():
     rng, rounded_twice = np.random.default_rng(6), 0
     rounding = Rounding("stochastic", overflow="saturate", random_bits=32)

@@ -27,6 +27,7 @@ def polynomials(seed, count, over=EVERY, low=-2, high=4, most=9):
 
 
 @pytest.mark.parametrize("over", [EVERY, EVEN, ODD], ids=str)
+@pytest.mark.slow
 def test_algebra_is_that_of_their_values(over):
     for a, b in zip(polynomials(1, 60, over), polynomials(2, 60, over), strict=True):
         for p in (over.precision(3), over.precision(9)):
@@ -75,6 +76,7 @@ def test_text():
     assert str(Quotient.of(Fraction(3, 2) + 4 * u)) == "3/2 + 4 u"
 
 
+@pytest.mark.slow
 def test_quotients():
     rng = random.Random(4)
     for a, b in zip(polynomials(5, 200), polynomials(6, 200), strict=True):
@@ -181,6 +183,7 @@ def evaluated(nested, p):
     return tuple(evaluated(item, p) for item in nested) if isinstance(nested, tuple) else nested.at(p)
 
 
+@pytest.mark.slow
 def test_below_the_first_precision_results_are_others():
     others = 0
     for k in range(1, 60):

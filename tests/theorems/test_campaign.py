@@ -14,7 +14,7 @@ from tests.theorems.campaign.draw import GROUPS, draw
 pytestmark = pytest.mark.slow
 
 #: Statements of a test of the exhaustive target, and tests of a group; `make test` tries one of some.
-CHUNK, CHUNKS = 50, 2
+CHUNK, CHUNKS = 50, 1
 DEAR = ("common three", "unbounded", "unbounded pairs")
 #: Of statements whose reduction holds, such a share at least is verified, on fewer operands than all.
 VERIFIED = {"common": 0.15, "common wide": 0.2, "common default": 0.2, "each": 0.2}

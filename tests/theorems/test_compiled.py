@@ -311,6 +311,7 @@ def test_a_quotient_that_leaves_the_range_of_binary64_is_in_doubt():
     assert doubt.tolist() == [False] * len(cases) + [True] * len(left)
 
 
+@pytest.mark.slow
 def test_a_total_is_the_sum():
     rng = np.random.default_rng(12)
     for many in (1, 2, 3, 7, 1000):

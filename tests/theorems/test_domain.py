@@ -37,6 +37,7 @@ def is_sum(high, low, fmt):
 
 
 @pytest.mark.parametrize("fmt", [TOY, get_format("float6_e3m2fn")], ids=str)
+@pytest.mark.slow
 def test_every_pair_of_a_format_is_listed_once(fmt):
     values = finite_values(fmt)
     two = tuple(x.ravel() for x in np.meshgrid(values, values))
@@ -53,6 +54,7 @@ def test_every_pair_of_a_format_is_listed_once(fmt):
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.slow
 def test_normal_pairs_are_those_of_their_exponents_and_depth(depth):
     wide = Format("", precision=3, emin=-20, emax=20)
     high, low = normal(double_word("x"), wide, [0, 1], depth, signs=True, zero=False)

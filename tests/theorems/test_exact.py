@@ -137,6 +137,7 @@ def strongly(parts):
     return nonoverlapping(parts) and len(set(ends)) == len(ends) and powers
 
 
+@pytest.mark.slow
 def test_predicates_on_all_triples_of_some_numbers():
     numbers = [0.0, 1.0, -1.5, 2.0, 3.0, 4.0, -6.0, 8.0, 7.0, 0.25, -24.0, 32.0]
     triples = list(itertools.product(numbers, repeat=3))

@@ -50,6 +50,7 @@ def train(strategies, problem=QUADRATIC, **options):
 
 @pytest.mark.parametrize("strategy", STORED)
 @pytest.mark.sampled(6, each=False)
+@pytest.mark.slow
 def test_a_switch_to_the_same_strategy_is_no_switch(strategy):
     run = train([strategy, f"{strategy},{strategy}@4,{strategy}@8"], truth_sample=2)
     (first, second), (known, found) = run.series.values(), run.results.values()
@@ -112,6 +113,7 @@ def test_measures_that_a_phase_does_not_have_are_nan():
     assert "clipped_at_start" not in run.results["exact"]
 
 
+@pytest.mark.slow
 def test_a_reference_average_goes_on_through_exact_steps():
     """It is that of the gradients in binary64, so that float32's averages stay near it."""
     for optimizer in ("adamw", "adafactor"):

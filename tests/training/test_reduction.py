@@ -45,6 +45,7 @@ def test_exact_gradients_are_added_exactly():
         assert Reduction(3, divide=divide)(parts) == [total]
 
 
+@pytest.mark.slow
 def test_settings_and_checkpoints_tell_the_reduction(tmp_path):
     given = {"strategies": ["plain"], "steps": 4}
     run = mcf.simulate(LOGISTIC, reduction=MANY, checkpoint=tmp_path / "c", **given)

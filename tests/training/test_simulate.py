@@ -43,6 +43,7 @@ def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(probl
     assert elsewhere.series["plain"]["loss"][0] != run.series["plain"]["loss"][0]
 
 
+@pytest.mark.slow
 def test_a_schedule_of_ones_own_is_the_rates_of_all_steps():
     class Falling(Schedule):
         def rate(self, step, steps):

@@ -61,8 +61,6 @@ def called(core: TensorCore, a: torch.Tensor, b: torch.Tensor, *, fast: bool) ->
 
 def products(generation: str) -> Iterator[dict[str, Any]]:
     """Yield what makes PyTorch's products, if it is found."""
-    torch.backends.cuda.matmul.allow_tf32 = True
-    rng = np.random.default_rng(3)
     seen = set()
     for core in tensor_cores(generation):
         fp8 = core.formats[0].startswith("float8")
@@ -70,28 +68,43 @@ def products(generation: str) -> Iterator[dict[str, Any]]:
             continue
         seen.add(core.unit)
         for fast, rows, length in product((True, False) if fp8 else (False,), ROWS, LENGTHS):
-            fmt = "float32" if core.formats[0] == "tf32" else core.formats[0]
-            a, b = (mcf.round_to(rng.standard_normal((rows, length)), fmt) for _ in range(2))
-            given = [core.there(np.asarray(x, np.float64), core.kind(core.formats[0])) for x in (a, b)]
-            made = called(core, *given, fast=fast).cpu().numpy()
-            some = slice(0, 64)
+            a, b, made = multiplied(core, fast, rows, length)
             yield {
                 "unit": core.unit,
                 "fast": fast if fp8 else None,
                 "rows": rows,
                 "length": length,
-                **explained(core, a[some], b[some], made[some, some]),
+                **explained(core, a, b, made),
             }
 
 
-def explained(core: TensorCore, a: np.ndarray, b: np.ndarray, made: np.ndarray) -> dict[str, Any]:
-    """Return by which order a unit gives the most equal elements, and how many differ.
+def multiplied(
+    core: TensorCore, fast: bool, rows: int, length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the first 64 rows of two random matrices, and their part of the product that PyTorch makes.
 
-    Numbers of binary32 are first rounded to TF32, as cuBLAS does.
+    Numbers of binary32 are rounded to TF32 for a unit, as cuBLAS does by itself.
     """
+    rng, tf32 = np.random.default_rng(3), core.formats[0] == "tf32"
+    a, b = (
+        np.asarray(mcf.round_to(rng.standard_normal((rows, length)), "float32" if tf32 else core.formats[0]))
+        for _ in range(2)
+    )
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        given = [core.there(x.astype(np.float64), core.kind(core.formats[0])) for x in (a, b)]
+        made = called(core, given[0], given[1], fast=fast).cpu().numpy()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    if tf32:
+        a, b = (np.asarray(mcf.round_to(x, "tf32")) for x in (a, b))
+    return a[:64], b[:64], made[:64, :64]
+
+
+def explained(core: TensorCore, a: np.ndarray, b: np.ndarray, made: np.ndarray) -> dict[str, Any]:
+    """Return by which order a unit gives the most equal elements, and how many differ."""
     unit = mcf.get_unit(core.unit)
-    given = [np.asarray(mcf.round_to(x, core.formats[0])) if unit.cut else x for x in (a, b)]
-    typed = [core.typed(x, fmt) for x, fmt in zip(given, core.formats, strict=True)]
+    typed = [core.typed(x, fmt) for x, fmt in zip((a, b), core.formats, strict=True)]
     best: dict[str, Any] = {"different": made.size + 1}
     for parts, promoted in product(PARTS, PROMOTED):
         if (promoted and (promoted % unit.k or promoted >= a.shape[1])) or parts > a.shape[1] // unit.k:

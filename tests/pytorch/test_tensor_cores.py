@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from mcfsim import torch as mt  # noqa: E402
 from mcfsim.products import UNITS, UnitSums  # noqa: E402
+from tests.benchmarks.tensor_cores import multiplied  # noqa: E402
 from tests.pytorch.tensor_cores import GENERATIONS, KINDS, differ, tensor_cores  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,27 @@ def test_kernels_on_a_gpu_have_its_bits_too(kind):
         there = [core.there(x, core.kind(fmt)) for x, fmt in zip((left, right), core.formats, strict=True)]
         found = mt.matmul(there[0], there[1].T, core.unit, c=torch.from_numpy(c[place]).cuda())
         assert differ(found.cpu().numpy(), expected[place]) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [64, 1024])
+@pytest.mark.parametrize(
+    ("kind", "fast", "options"),
+    [
+        ("fp16", False, {}),
+        ("bf16", False, {}),
+        ("tf32", False, {}),
+        ("fp8", True, {}),
+        ("fp8", False, {"promote_every": 128}),
+    ],
+)
+def test_products_of_pytorch_on_hopper_are_those_that_the_documentation_says(kind, fast, options, rows):
+    (core, *_) = cores(kind)
+    if not core.unit.startswith("hopper"):
+        pytest.skip("it is said of Hopper")
+    a, b, made = multiplied(core, fast, rows, 512)
+    left, right = (core.typed(x, fmt) for x, fmt in zip((a, b), core.formats, strict=True))
+    assert differ(made, np.asarray(mcf.matmul(left, right.T, unit=core.unit, **options))) == 0
 
 
 CASES = [(x, kind) for x in ("hopper", "ampere", "ada") for kind in KINDS[:-1] if f"{x}_{kind}" in UNITS]

@@ -30,6 +30,8 @@ from mcfsim.scaled.quantisers import Quantiser
 # -- spread over processes --------------------------------------------------------------------------------
 def is_spread(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is distributed over processes, so that parts of it may be elsewhere."""
+    if type(tensor) is torch.nn.Parameter or type(tensor) is torch.Tensor:
+        return False
     module = sys.modules.get("torch.distributed.tensor")  # only this module makes such tensors
     return module is not None and isinstance(tensor, module.DTensor)
 

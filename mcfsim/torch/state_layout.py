@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class StateLayout:
         """The names of the tensors that hold what rounding cuts off the parameter."""
         return (*self.names.parameter[1:], *self.names.extra)
 
-    @property
+    @cached_property
     def scaled(self) -> dict[str, ScaledFormat | Quantiser]:
         """The scaled formats or quantisers of moments that have one, by name."""
         moments = {"m": self.strategy.m.scaled, "v": self.strategy.v.scaled}

@@ -201,7 +201,7 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
     Such a one has two dimensions at least, or is made so.
     """
     if x.is_contiguous() and not x.is_neg():
-        return x.view(-1)
+        return x if x.ndim == 1 else x.view(-1)  # a view takes a microsecond
     return x if x.ndim > 1 else x.view(1, -1) if x.is_contiguous() else x.unsqueeze(0)
 
 

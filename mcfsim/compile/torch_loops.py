@@ -229,26 +229,6 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
     )
 
 
-def quotients(x: torch.Tensor, y: torch.Tensor, fmt: Format, rounding: Rounding) -> torch.Tensor:
-    """Return quotients of binary32 numbers stored in float64, each rounded once, in the format's carrier.
-
-    A number divided by zero gives a zero of its own sign, which suits a group of zeros with scale zero.
-    """
-    (found,), _ = _quotient_loop(fmt, rounding)([x, y], x.shape)
-    return found
-
-
-@lru_cache(maxsize=64)
-def _quotient_loop(fmt: Format, rounding: Rounding) -> TensorLoop:
-    line = Line()
-    x, y = line.input("x", F64), line.input("y", F64)
-    # No quotient of binary32 numbers leaves binary64's range, nor does its residual.
-    made = operate_element("div", [x, y], Way.STICKY, fmt, rounding, carrier=type_of(fmt), real=True)
-    zero = change_element("round", x * 0.0, fmt, rounding, carrier=type_of(fmt))
-    result = y.equals(0.0).select(zero, made)
-    return TensorLoop(TorchCalls([result], [x, y]), (), (result.type,), (), looks=False)
-
-
 def _entered(line: Line, dtype: torch.dtype, place: int) -> tuple[list[Value], Value, Value | None]:
     """Return the inputs for numbers of a dtype, as of `as_numbers`; the number; and its error, if any."""
     if dtype in _WHOLE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,17 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.backends.factory import arithmetic
-from mcfsim.codec import encode
-from mcfsim.compile.torch_loops import AT_ONCE, quotients
+from mcfsim.compile.group_text import GroupText
+from mcfsim.compile.torch_calls import check_machine
+from mcfsim.compile.torch_loops import AT_ONCE
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, carrier_of
-from mcfsim.kernels.torch_tensors import TORCH_DTYPES, as_array, torch_dtype
+from mcfsim.kernels.torch_tensors import as_array, torch_dtype
 from mcfsim.optim.groups import GroupBoundaries, Groups, text_of, why_not_packed
-from mcfsim.optim.stored import FLOAT32 as SINGLE
-from mcfsim.rounding import Overflow, Rounding
-from mcfsim.scaled import ScaledFormat, ScaleRule
+from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
+from mcfsim.torch.tensor_groups import decoded, encoded
 
 
 # -- spread over processes --------------------------------------------------------------------------------
@@ -42,10 +40,10 @@ def is_first_process() -> bool:
     return not ready or torch.distributed.get_rank() == 0
 
 
-def is_first_copy(tensor: torch.Tensor) -> bool:
-    """Return whether this process is the first of those that hold its part of a tensor."""
+def is_first_copy(tensor: torch.Tensor, first_process: bool) -> bool:
+    """Return whether this process, the first of all or not, is the first that holds its part of a tensor."""
     if not is_spread(tensor):
-        return is_first_process()
+        return first_process
     spread: Any = tensor
     place = spread.device_mesh.get_coordinate()
     return all(not i or not x.is_replicate() for i, x in zip(place, spread.placements, strict=True))
@@ -236,7 +234,6 @@ def check_whole(tensor: torch.Tensor, size: Any) -> None:
 SCALES = "_scales"
 #: PyTorch's dtypes for NumPy's. Processes can exchange both, but not all 8-bit floats.
 _HELD = {np.dtype(np.uint8): torch.uint8, np.dtype(np.float32): torch.float32}
-_SATURATING = Rounding(overflow=Overflow.SATURATE)
 
 
 @dataclass(frozen=True)
@@ -315,26 +312,19 @@ class Grouped:
         shared = shared.reshape(-1) if self.shared == 1 else shared.reshape(-1, self.shared)
         return Groups.whole(own, shared, self.kept, self.format, edges)
 
-    @property
-    def _scaled(self) -> ScaledFormat:
-        assert isinstance(self.kept, ScaledFormat)
-        return self.kept
-
     def numbers(self, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()) -> torch.Tensor:
         """Return the decoded numbers as a vector in the format's dtype, on the device of the codes.
 
         If they are joined of several parts, `parts` says where these are.
         """
         found = torch.empty(codes.numel(), dtype=torch_dtype(self.format), device=codes.device)
-        if not self._there or len(parts) > 1:
+        if self.text is None or len(parts) > 1:
             found.copy_(torch.from_numpy(self.vector(codes.cpu(), scales.cpu(), parts).numbers()))
             return found
-        ar = arithmetic(self.format, backend="torch", device=codes.device)
-        own = codes.reshape(-1).view(torch_dtype(self._scaled.element))
+        check_machine(codes.device)
+        own, shared = codes.reshape(-1), scales.reshape(-1, self.shared)
         for part, groups in self._parts(codes.numel()):
-            exact = own[part].to(torch.float64)
-            exact *= self._spread(scales.reshape(-1)[groups], exact)
-            found[part] = ar.round(exact)
+            found[part] = decoded(self.text, own[part], shared[groups], self.size)
         return found
 
     def keep(
@@ -346,35 +336,24 @@ class Grouped:
         they are joined of several parts, `parts` says where these are.
         """
         numbers = numbers.to(torch.float32)
-        if not self._there or len(parts) > 1:
+        if self.text is None or len(parts) > 1:
             made = codes.cpu().clone(), scales.cpu().clone()
             self.vector(*made, parts).keep(as_array(numbers.cpu()))
             for x, y in zip((codes, scales), made, strict=True):
                 x.copy_(y)
             return
+        check_machine(codes.device)
         found = [torch.empty(x.numel(), dtype=x.dtype, device=x.device) for x in (codes, scales)]
-        element, dtype = self._scaled.element, torch_dtype(self._scaled.element)
-        nan = torch.full_like(found[0][:1], int(encode(math.nan, element)))  # of any NaN
+        shared = found[1].view(-1, self.shared)
         for part, groups in self._parts(numbers.numel()):
-            x = numbers[part].to(torch.float64)
-            rows = torch.nn.functional.pad(x, (0, -x.numel() % self.size)).view(-1, self.size)
-            largest = rows.abs().amax(1)
-            largest = torch.where(largest.isfinite(), largest, torch.nan)
-            whole = torch.full_like(largest, float(element.max))
-            by = quotients(largest, whole, self._scaled.scale, _SATURATING)
-            made = quotients(x, self._spread(by, x).to(torch.float64), element, _SATURATING)
-            found[0][part] = torch.where(made.isnan(), nan, made.to(dtype).view(torch.uint8))
-            found[1][groups] = by
+            found[0][part], shared[groups] = encoded(self.text, numbers[part], self.size)
         for y, z in zip((codes, scales), found, strict=True):
             y.copy_(z.view(y.shape))
 
     @cached_property
-    def _there(self) -> bool:
-        """Whether PyTorch operations make codes and scales; otherwise NumPy does."""
-        if isinstance(self.kept, Quantiser):
-            return False
-        plain = self.kept.rule is ScaleRule.ABSMAX and self.kept.scale == SINGLE
-        return plain and self.kept.element in TORCH_DTYPES.values()
+    def text(self) -> GroupText | None:
+        """The algorithm by which PyTorch's operations make codes and scales; None if NumPy does."""
+        return text_of(self.kept, self.format)
 
     def _parts(self, size: int) -> Iterator[tuple[slice, slice]]:
         """Yield slices of whole groups of a vector: of its elements, and of its groups."""
@@ -382,7 +361,3 @@ class Grouped:
         for first in range(0, count, together):
             groups = slice(first, min(first + together, count))
             yield slice(first * self.size, min(groups.stop * self.size, size)), groups
-
-    def _spread(self, scales: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return the scale of each element of x, which begins where a group does."""
-        return scales.repeat_interleave(self.size)[: x.numel()]

@@ -16,15 +16,7 @@ from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
 from mcfsim.torch.gathered_step import GatheredStep
 from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags, without_doubles
-from mcfsim.torch.local import (
-    is_cut,
-    is_first_copy,
-    is_first_process,
-    is_spread,
-    local,
-    placed_as,
-    spread_as,
-)
+from mcfsim.torch.local import is_cut, is_first_copy, is_first_process, local, placed_as, spread_as
 from mcfsim.torch.moved import (
     ParameterPlace,
     ParameterSlice,
@@ -239,8 +231,7 @@ class StoredOptimizer(SavedOptimizer):
         for group in groups.values():
             check_flags(group)
         first_inputs = {which: self._inputs(group, 1) for which, group in groups.items()}
-        works: dict[Any, Work] = {}
-        first_process = is_first_process()
+        works, first_process = dict[Any, Work](), is_first_process()
         end = 0  # of the elements so far; they are numbered as they come if their numbers do not matter
         for (which, within, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
             if groups[which]["maximize"]:
@@ -253,8 +244,7 @@ class StoredOptimizer(SavedOptimizer):
                 works[which, count, device] = Work(which, on, [], [], inputs)
             work = works[which, count, device]
             work.parameters.append(p)
-            counted = is_first_copy(p) if is_spread(p) else first_process
-            tensors = {**state, "parameter": tensor.detach()}
+            tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p, first_process)
             if staged or (steps[which].on_grid and is_cut(p)):
                 whole = WholeTensor(_name(groups[which], within), before[p]) if staged else None
                 work.moved.append(whole_slice(tensors, gradient, first, counted, whole))
@@ -338,12 +328,9 @@ class StoredOptimizer(SavedOptimizer):
             )
         here = local(parameter.detach())
         check_dense(here)
-        if not here.is_contiguous():
-            dimensions = zip(here.shape, here.stride(), strict=True)
-            if here.numel() and any(size > 1 and not step for size, step in dimensions):
-                raise TypeError(
-                    "elements of the parameter share memory; make it a tensor of its own by .clone()"
-                )
+        dimensions = () if here.is_contiguous() else zip(here.shape, here.stride(), strict=True)
+        if here.numel() and any(size > 1 and not step for size, step in dimensions):
+            raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
         stores.check_groups(parameter)
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mcfsim.compile.group_text import GroupLine
+from mcfsim.compile.group_text import GroupLine, GroupText
 from mcfsim.compile.torch_calls import TorchCalls, root, scalar
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import NAN, SHORT
@@ -25,7 +25,6 @@ from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import SATURATING, Float32Text
 from mcfsim.scaled.power_scales import exponents
 from mcfsim.scaled.rules import clips_by_deviation, halved
-from mcfsim.scaled.scaled_text import ScaledText
 from mcfsim.scaled.searched_scales import ElementErrors, Quotients
 
 #: The bits of the exponent of a binary32 number.
@@ -35,7 +34,7 @@ _EXPONENT = 0x7F800000
 class TextCalls:
     """The line of a text as calls: measures, what blocks share, elements, and what these stand for."""
 
-    def __init__(self, text: ScaledText) -> None:
+    def __init__(self, text: GroupText) -> None:
         self._text, self._line = text, GroupLine(text)
         line = self._line
         self._given = [line.x, *line.shared, *line.numbers, *line.word]
@@ -47,8 +46,13 @@ class TextCalls:
 
     @cached_property
     def share(self) -> TorchCalls:
-        """The shared numbers of blocks, from their greatest measures and the numbers of all."""
-        return TorchCalls(self._line.made, [self._line.greatest, *self._line.numbers])
+        """The shared numbers of blocks: from greatest measures, least magnitudes, and numbers of all."""
+        return TorchCalls(self._line.made, [self._line.greatest, *self._line.least, *self._line.numbers])
+
+    @cached_property
+    def lesser(self) -> TorchCalls:
+        """The lesser of two magnitudes, as a thread finds it."""
+        return TorchCalls(self._line.lesser, [*self._line.least, *self._line.other])
 
     @cached_property
     def encode(self) -> TorchCalls:
@@ -69,7 +73,7 @@ class TextCalls:
 
 
 @lru_cache(maxsize=128)
-def text_calls(text: ScaledText) -> TextCalls:
+def text_calls(text: GroupText) -> TextCalls:
     """Return the calls of a text, recorded once."""
     return TextCalls(text)
 

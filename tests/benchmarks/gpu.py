@@ -119,7 +119,7 @@ def sums(size: int, device: torch.device) -> Iterator[Row]:
 
 
 def steps(size: int, device: torch.device) -> Iterator[Row]:
-    """A step of AdamW under each strategy; what quantises moments on the host, on fewer elements."""
+    """A step of AdamW under each strategy; on fewer elements where that takes long."""
     for name in mcf.STRATEGIES:
         if name != "exact":
             few = _step(name, max(16, size // FEWER), device)

@@ -88,12 +88,13 @@ $(VENV)/.trainers: $(VENV)/.installed
 test-trainers: $(VENV)/.trainers
 	$(BIN)/python -m pytest tests/pytorch/test_trainers.py tests/pytorch/test_foreign.py -rs
 
-# On a machine with a GPU, by the Python that has PyTorch and Triton for it; nothing is installed.
+# On a machine with a GPU, by the Python that has PyTorch and Triton for it; nothing is installed. Each test is named
+# as it ends, for machines that are lent for minutes.
 GPU_PYTHON ?= python3
 # Processes that share the GPU.
 GPU_WORKERS ?= 8
 test-gpu:
-	$(GPU_PYTHON) -m pytest tests -m gpu -rs -n $(GPU_WORKERS) --dist worksteal -p no:benchmark
+	$(GPU_PYTHON) -m pytest tests -vv -m gpu -rs -n $(GPU_WORKERS) --dist worksteal -p no:benchmark
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor
 from mcfsim.compile.block_source import block_source
 from mcfsim.compile.group_source import group_source, group_tables
-from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps
+from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps, halved
 from mcfsim.compile.named_loops import NamedLoops
 from mcfsim.compile.words import word_dtype
 from mcfsim.kernels.element.verbs import DTYPES, run
@@ -82,10 +82,12 @@ class GroupLoops(NamedLoops):
 
     def _halved(self, x: Array) -> Array:
         own = self._line
-        while x.shape[-1] > 1:
-            least, other = np.split(x, 2, axis=-1)
-            (x,) = run(own.line, own.lesser, least=least, other=other)
-        return x[..., 0]
+
+        def lesser(least: Array, other: Array) -> Array:
+            return run(own.line, own.lesser, least=least, other=other)[0]
+
+        found: Array = halved(x, lesser)[..., 0]
+        return found
 
     def _spread(self, shared: Array, bounds: Array) -> dict[str, Array]:
         """Return the shared numbers of groups, repeated for each of their elements."""

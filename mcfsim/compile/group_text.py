@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -67,6 +68,19 @@ class Places:
         count = last - first + 1
         ordered = np.searchsorted(signed, [*range(count), *range(-1, -1 - count, -1)])
         return Buckets(shift, first, last, ordered.astype(np.uint8))
+
+
+# -- pairs of numbers -------------------------------------------------------------------------------------
+def halved(x: Any, both: Callable[[Any, Any], Any], length: int = 1) -> Any:
+    """Return an array or a tensor whose last axis is halved until it has a length.
+
+    A half at a time, each number is put together with the one that lies half the axis further. The axis has a
+    power of two times the length.
+    """
+    while x.shape[-1] > length:
+        half = x.shape[-1] // 2
+        x = both(x[..., :half], x[..., half:])
+    return x
 
 
 # -- groups -----------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,6 @@ class TensorContraction:
         self.line, self.parts, self._device = own, len(own.left), device
         self.given, self.carried = DTYPES[own.left[0].type], DTYPES[own.carried.type]
         self._kernel = serve(device, kernels)
-        self._calls = TorchCalls((own.result,), (*own.left, *own.right, own.carried))
         if not self._kernel:
             check_machine(device)
 
@@ -61,7 +60,7 @@ class TensorContraction:
     def _launch(
         self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, groups: int, *, paired: bool
     ) -> None:
-        kernel = function(self._source, interpreted=interprets())
+        kernel = function(contraction_kernel(self.line), interpreted=interprets())
         columns, size = out.shape[1], out.numel()
         strides = (0, columns, 1) if paired else (left.shape[1], 1, 0)
         elements = min(INTERPRETED, 1 << (size - 1).bit_length()) if interprets() else _ELEMENTS
@@ -70,8 +69,9 @@ class TensorContraction:
             kernel[(-(-size // elements),)](left, right, out, *strides, columns, size, groups, **fixed)
 
     @cached_property
-    def _source(self) -> str:
-        return contraction_kernel(self.line)
+    def _calls(self) -> TorchCalls:
+        own = self.line
+        return TorchCalls((own.result,), (*own.left, *own.right, own.carried))
 
     def _by_operations(
         self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, groups: int, *, paired: bool
@@ -86,6 +86,7 @@ class TensorContraction:
                 out[some] = self._calls(given)[0]
 
 
+@lru_cache(maxsize=64)
 def contraction_kernel(own: ContractionLine) -> str:
     """Return the source of a module with a function ``kernel``.
 

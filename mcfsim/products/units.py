@@ -233,13 +233,18 @@ def _unit(name: str, inputs: Any, **fields: Any) -> Unit:
 
 
 def _nvidia(
-    name: str, bits: int, groups: Mapping[str, int], fp8: tuple[int, int, Format] | None = None
+    name: str,
+    bits: int,
+    groups: Mapping[str, int],
+    fp8: tuple[int, int, Format] | None = None,
+    *,
+    align_zeros: bool = True,
 ) -> Iterator[Unit]:
     """Return the units of an architecture, by its products of a group for each input."""
     inputs = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
-    zeros = {"align_zeros": name != "hopper"}
     for kind, k in groups.items():
-        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "cut": kind == "tf32", **zeros}
+        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "align_zeros": align_zeros}
+        common["cut"] = kind == "tf32"
         yield _unit(f"{name}_{kind}", inputs[kind], output="float32", **common)
         if kind == "fp16":
             yield _unit(
@@ -248,7 +253,7 @@ def _nvidia(
     if fp8 is not None:
         k, bits, output = fp8
         taken = _FP8 if output == _E8M13 else _SMALL
-        eight: dict[str, Any] = {"k": k, "fraction_bits": bits, **zeros}
+        eight: dict[str, Any] = {"k": k, "fraction_bits": bits, "align_zeros": align_zeros}
         yield _unit(f"{name}_fp8", taken, output=output, addend="float32", **eight)
         yield _unit(f"{name}_fp8_to_fp16", taken, output="float16", rounding="nearest_even", **eight)
 
@@ -273,7 +278,8 @@ def _units() -> Iterator[Unit]:
     yield from _nvidia("turing", 24, {"fp16": 8})
     yield from _nvidia("ampere", 24, {"fp16": 8, "bf16": 8, "tf32": 4})
     yield from _nvidia("ada", 24, {"fp16": 8, "bf16": 8, "tf32": 4}, (16, 13, _E8M13))
-    yield from _nvidia("hopper", 25, {"fp16": 16, "bf16": 16, "tf32": 8}, (32, 13, _E8M13))
+    hopper = {"fp16": 16, "bf16": 16, "tf32": 8}
+    yield from _nvidia("hopper", 25, hopper, (32, 13, _E8M13), align_zeros=False)
     float32 = FORMATS["float32"]
     yield from _nvidia("blackwell", 25, {"fp16": 16, "bf16": 16, "tf32": 8}, (32, 25, float32))
     yield _unit("blackwell_mxfp8", _SMALL, k=32, fraction_bits=25, output=float32, **_MX)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mcfsim.compile.group_text import halved
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels import native
@@ -204,20 +206,12 @@ def halved_sums(x: NDArray[np.float32]) -> NDArray[np.float32]:
     size = 1 << max(x.shape[-1] - 1, 0).bit_length()
     if size != x.shape[-1]:
         x = np.concatenate([x, np.zeros((*x.shape[:-1], size - x.shape[-1]), x.dtype)], axis=-1)
-    turned = across(halved(x, _SHORT))
+    turned = across(halved(x, add, _SHORT))
     while len(turned) > 1:
         half = len(turned) // 2
         turned = turned[:half] + turned[half:]
     result: NDArray[np.float32] = turned[0]
     return result
-
-
-def halved(x: Any, length: int = 1) -> Any:
-    """Return partial sums along the last axis of an array or a tensor, from a power of two to a length."""
-    while x.shape[-1] > length:
-        half = x.shape[-1] // 2
-        x = x[..., :half] + x[..., half:]
-    return x
 
 
 def across(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -5,12 +5,11 @@ The codes and numbers are those of `mcfsim.compile.group_loops`.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 import torch
-from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupText, Warps
+from mcfsim.compile.group_text import GroupText, Warps, halved
 from mcfsim.torch.tensor_scales import TextCalls, text_calls
 
 
@@ -27,7 +26,7 @@ def encoded(text: GroupText, numbers: torch.Tensor, size: int) -> tuple[torch.Te
     shared = [x.expand(len(rows)) for x in calls.share(given)]
     made = calls.encode([rows, *(x[:, None] for x in shared)])[0].expand(rows.shape)
     if text.places is not None:
-        bounds = _on(text.places, numbers.device)
+        bounds = _places_on(text, numbers.device)
         made = torch.where(made.isnan(), 0, torch.searchsorted(bounds, made.contiguous(), right=True))
     return made.to(torch.uint8).view(-1)[:count], torch.stack(shared, 1)
 
@@ -36,7 +35,7 @@ def decoded(text: GroupText, codes: torch.Tensor, shared: torch.Tensor, size: in
     """Return the float32 numbers of a vector of codes, given a row of shared numbers for each group."""
     count = codes.numel()
     rows = torch.nn.functional.pad(codes, (0, -count % size)).view(-1, size).to(torch.int32)
-    taken = rows if text.table is None else _on(text.table, codes.device)[rows]
+    taken = rows if text.table is None else _table_on(text, codes.device)[rows]
     columns = shared.view(len(rows), -1).unbind(1)
     made = text_calls(text).decode([taken, *(x[:, None] for x in columns)])[0]
     return made.expand(rows.shape).reshape(-1)[:count]
@@ -53,10 +52,17 @@ def _least(calls: TextCalls, magnitudes: torch.Tensor, count: int, warps: Warps)
 
 
 def _halved(calls: TextCalls, x: torch.Tensor) -> torch.Tensor:
-    while x.shape[-1] > 1:
-        (x,) = calls.lesser(list(x.split(x.shape[-1] // 2, -1)))
-    return x[..., 0]
+    found: torch.Tensor = halved(x, lambda *pair: calls.lesser(pair)[0])[..., 0]
+    return found
 
 
-def _on(table: NDArray[Any], device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(table).to(device)
+@lru_cache(maxsize=32)
+def _places_on(text: GroupText, device: torch.device) -> torch.Tensor:
+    """Return the bounds between places on a device, copied there once."""
+    return torch.from_numpy(text.places).to(device)
+
+
+@lru_cache(maxsize=32)
+def _table_on(text: GroupText, device: torch.device) -> torch.Tensor:
+    """Return the numbers of a table on a device, copied there once."""
+    return torch.from_numpy(text.table).to(device)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from operator import add
 from typing import Any, NamedTuple
 
 import torch
 
-from mcfsim.compile.group_text import GroupLine, GroupText
+from mcfsim.compile.group_text import GroupLine, GroupText, halved
 from mcfsim.compile.torch_calls import TorchCalls, root, scalar
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import NAN, SHORT
@@ -24,7 +25,7 @@ from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import SATURATING, Float32Text
 from mcfsim.scaled.power_scales import exponents
-from mcfsim.scaled.rules import clips_by_deviation, halved
+from mcfsim.scaled.rules import clips_by_deviation
 from mcfsim.scaled.searched_scales import ElementErrors, Quotients
 
 #: The bits of the exponent of a binary32 number.
@@ -82,7 +83,7 @@ def _sums(x: torch.Tensor) -> torch.Tensor:
     """Return sums along the last axis by halving."""
     length = x.shape[-1]
     missing = (1 << max(length - 1, 0).bit_length()) - length
-    made: torch.Tensor = halved(torch.nn.functional.pad(x, (0, missing)) if missing else x)[..., 0]
+    made: torch.Tensor = halved(torch.nn.functional.pad(x, (0, missing)) if missing else x, add)[..., 0]
     return made
 
 

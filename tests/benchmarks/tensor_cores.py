@@ -85,35 +85,30 @@ def multiplied(
 
     Numbers of binary32 are rounded to TF32 for a unit, as cuBLAS does by itself.
     """
-    rng, tf32 = np.random.default_rng(3), core.formats[0] == "tf32"
-    a, b = (
-        np.asarray(mcf.round_to(rng.standard_normal((rows, length)), "float32" if tf32 else core.formats[0]))
-        for _ in range(2)
-    )
+    rng, fmt = np.random.default_rng(3), core.stored[0]
+    a, b = (np.asarray(mcf.round_to(rng.standard_normal((rows, length)), fmt)) for _ in range(2))
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        given = [core.there(x.astype(np.float64), core.kind(core.formats[0])) for x in (a, b)]
+        given = [core.there(x.astype(np.float64), fmt) for x in (a, b)]
         made = called(core, given[0], given[1], fast=fast).cpu().numpy()
     finally:
         torch.backends.cuda.matmul.allow_tf32 = False
-    if tf32:
-        a, b = (np.asarray(mcf.round_to(x, "tf32")) for x in (a, b))
+    if fmt != core.formats[0]:
+        a, b = (np.asarray(mcf.round_to(x, core.formats[0])) for x in (a, b))
     return a[:64], b[:64], made[:64, :64]
 
 
 def explained(core: TensorCore, a: np.ndarray, b: np.ndarray, made: np.ndarray) -> dict[str, Any]:
     """Return by which order a unit gives the most equal elements, and how many differ."""
     unit = mcf.get_unit(core.unit)
-    typed = [core.typed(x, fmt) for x, fmt in zip((a, b), core.formats, strict=True)]
+    left, right = core.typed(a, b)
     best: dict[str, Any] = {"different": made.size + 1}
     for parts, promoted in product(PARTS, PROMOTED):
         if (promoted and (promoted % unit.k or promoted >= a.shape[1])) or parts > a.shape[1] // unit.k:
             continue
         if unit.output.precision > 24 and (promoted or parts > 1):
             continue
-        found = mcf.matmul(
-            typed[0], typed[1].T, unit=unit, promote_every=promoted, split_k=parts, threads=THREADS
-        )
+        found = mcf.matmul(left, right.T, unit=unit, promote_every=promoted, split_k=parts, threads=THREADS)
         wrong = differ(np.asarray(found), made)
         if wrong < best["different"]:
             best = {"different": wrong, "promote_every": promoted, "split_k": parts, "elements": made.size}

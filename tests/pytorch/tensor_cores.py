@@ -66,38 +66,37 @@ class TensorCore:
         """Elements of a tile."""
         return TILES[self.way][0] * TILES[self.way][1]
 
-    def kind(self, fmt: str) -> torch.dtype:
-        """Return the dtype of numbers of a format: TF32's are those of binary32."""
-        found: torch.dtype = getattr(torch, "float32" if fmt == "tf32" else fmt)
-        return found
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The formats in which operands are stored: TF32's are numbers of binary32."""
+        return tuple("float32" if fmt == "tf32" else fmt for fmt in self.formats)
 
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, set[str]]:
         """Return ``c + a b^T`` of stacks ``(n, M, k)`` and ``(n, N, k)``, and the instructions that ran."""
-        unit = mcf.get_unit(self.unit)
-        out = self.kind("float32" if unit.added.name == "float32" else unit.output.name)
-        left, right = (self.there(x, self.kind(fmt)) for x, fmt in zip((a, b), self.formats, strict=True))
-        made = torch.empty(c.shape, dtype=out, device="cuda")
+        left, right = (self.there(x, fmt) for x, fmt in zip((a, b), self.stored, strict=True))
+        added = self.there(c, mcf.get_unit(self.unit).added.name)
+        made = torch.empty_like(added)
         kinds = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
         code = _products[(len(a),)](
             left,
             right,
-            self.there(c, out),
+            added,
             made,
-            *(a.shape[1], b.shape[1], a.shape[2], kinds[out]),
+            *(a.shape[1], b.shape[1], a.shape[2], kinds[made.dtype]),
             num_warps=TILES[self.way][2],
         )
         return made.cpu().numpy(), set(_INSTRUCTION.findall(code.asm["ptx"]))
 
     @staticmethod
-    def there(x: np.ndarray, kind: torch.dtype) -> torch.Tensor:
+    def there(x: np.ndarray, fmt: str) -> torch.Tensor:
         """Return numbers of a format, which lose nothing, on the GPU; NaN has one code."""
-        return torch.from_numpy(np.ascontiguousarray(x)).to("cuda", kind)
+        return torch.from_numpy(np.ascontiguousarray(x)).to("cuda", getattr(torch, fmt))
 
     def operands(self, stack: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return matrices: what is hard for a unit on the diagonals, and all other pairs of their rows."""
         unit, rng = mcf.get_unit(self.unit), np.random.default_rng(seed)
         m, n, _ = TILES[self.way]
-        formats = tuple(mcf.get_format("float32" if unit.cut else x) for x in self.formats)
+        formats = tuple(map(mcf.get_format, self.stored))
         rows = min(_ROWS, stack * m)
         a, b, c = hostile(unit, formats, self.length, rows, rng)
         usual = rng.random(rows) < 0.3
@@ -113,15 +112,13 @@ class TensorCore:
         self, a: np.ndarray, b: np.ndarray, c: np.ndarray, unit: mcf.Unit | None = None
     ) -> np.ndarray:
         """Return the same products by the unit, or by another one."""
-        typed = [self.typed(x, fmt) for x, fmt in zip((a, b), self.formats, strict=True)]
-        made = mcf.matmul(typed[0], typed[1].swapaxes(-1, -2), unit=unit or self.unit, c=c)
-        return np.asarray(made)
+        left, right = self.typed(a, b)
+        return np.asarray(mcf.matmul(left, right.swapaxes(-1, -2), unit=unit or self.unit, c=c))
 
-    @staticmethod
-    def typed(x: np.ndarray, fmt: str) -> Any:
-        """Return numbers in an array whose dtype says the format."""
+    def typed(self, a: np.ndarray, b: np.ndarray) -> list[Any]:
+        """Return operands in arrays whose dtypes say their formats."""
         with np.errstate(all="ignore"):
-            return x.astype(np.dtype("float32" if fmt == "tf32" else fmt))
+            return [x.astype(np.dtype(fmt)) for x, fmt in zip((a, b), self.stored, strict=True)]
 
 
 def tensor_cores(generation: str) -> list[TensorCore]:

@@ -67,9 +67,8 @@ def test_kernels_on_a_gpu_have_its_bits_too(kind):
     a, b, c = core.operands(2, 8)
     expected, _ = core.run(a, b, c)
     for place in range(2):
-        left, right = (core.typed(x[place], fmt) for x, fmt in zip((a, b), core.formats, strict=True))
-        there = [core.there(x, core.kind(fmt)) for x, fmt in zip((left, right), core.formats, strict=True)]
-        found = mt.matmul(there[0], there[1].T, core.unit, c=torch.from_numpy(c[place]).cuda())
+        left, right = (core.there(x[place], fmt) for x, fmt in zip((a, b), core.stored, strict=True))
+        found = mt.matmul(left, right.T, core.unit, c=torch.from_numpy(c[place]).cuda())
         assert differ(found.cpu().numpy(), expected[place]) == 0
 
 
@@ -90,7 +89,7 @@ def test_products_of_pytorch_on_hopper_are_those_that_the_documentation_says(kin
     if not core.unit.startswith("hopper"):
         pytest.skip("it is said of Hopper")
     a, b, made = multiplied(core, fast, rows, 512)
-    left, right = (core.typed(x, fmt) for x, fmt in zip((a, b), core.formats, strict=True))
+    left, right = core.typed(a, b)
     assert differ(made, np.asarray(mcf.matmul(left, right.T, unit=core.unit, **options))) == 0
 
 

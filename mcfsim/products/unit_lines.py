@@ -31,13 +31,14 @@ _FLOAT32 = get_format("float32")
 
 
 # -- operands ---------------------------------------------------------------------------------------------
-def _power(x: Value, emin: int, *, zeros: bool = True) -> Value:
-    """Return 2 to the exponent of a number, which is at least emin; that of a zero is a constant, or 0.
+def _power(x: Value, emin: int, unit: Unit | None = None) -> Value:
+    """Return 2 to the exponent of a number, which is at least emin; that of a zero is a constant.
 
-    Infinity and NaN have the power infinity.
+    It is 0 for a unit that gives zeros no exponent. Infinity and NaN have the power infinity.
     """
     power = _greater((x.bits() & _EXPONENT).as_number(), x.like(2.0**emin))
-    return x.equals(0.0).select(2.0**_OF_ZERO if zeros else 0.0, power)
+    none = unit is not None and unit.least_exponent is not None
+    return x.equals(0.0).select(0.0 if none else 2.0**_OF_ZERO, power)
 
 
 @lru_cache(maxsize=256)
@@ -55,7 +56,7 @@ def operand_line(unit: Unit, fmt: Format) -> tuple[Line, tuple[Value, ...]]:
         return line, (x if unit.output.precision > 24 else x.narrow(),)
     if unit.sums is UnitSums.ALIGNED_SUMS:
         return line, (x,)
-    power = _power(x, fmt.emin, zeros=unit.align_zeros)
+    power = _power(x, fmt.emin, unit)
     if not unit.scales:
         return line, (x, power)
     scale = line.input("scale", F64)
@@ -113,8 +114,9 @@ def _aligned_sums(unit: Unit, left: list[Value], right: list[Value], carried: Va
 
 def _with_carried(unit: Unit, terms: list[Value], powers: list[Value], carried: Value) -> Value:
     """Return the rounded sum of terms and what is carried, all cut at the same place."""
-    c, of_c = _carried(carried, unit.added)
-    total, quantum = _cut_sum([c, *terms], _most([of_c, *powers]), _bits(unit))
+    c, of_c = _carried(carried, unit)
+    least = [] if unit.least_exponent is None else [c.like(2.0**unit.least_exponent)]
+    total, quantum = _cut_sum([c, *terms], _most([of_c, *powers, *least]), _bits(unit))
     return _output(total * quantum, unit)
 
 
@@ -122,7 +124,7 @@ def _floored(unit: Unit, left: list[Value], right: list[Value], carried: Value) 
     (a, of_a), (b, of_b) = _halves(left, unit.k), _halves(right, unit.k)
     products = [x * y for x, y in zip(a, b, strict=True)]
     powers = [x * y for x, y in zip(of_a, of_b, strict=True)]
-    c, of_c = _carried(carried, unit.added)
+    c, of_c = _carried(carried, unit)
     plain = _sum(products) + c  # for NaN and infinity alone
     # Such a product is infinite, and any sum with it.
     terms = [(abs(x) < 2.0**128).select(x, x * INFINITY) for x in products]
@@ -205,9 +207,9 @@ def _sum(terms: list[Value]) -> Value:
     return terms[0]
 
 
-def _carried(carried: Value, fmt: Format) -> tuple[Value, Value]:
+def _carried(carried: Value, unit: Unit) -> tuple[Value, Value]:
     c = carried.widen()
-    return c, _power(c, fmt.emin)
+    return c, _power(c, unit.added.emin, unit)
 
 
 def _to_quanta(power: Value, bits: int) -> Value:

@@ -16,6 +16,8 @@ from mcfsim.rounding import Mode
 _MOST_BITS = 12
 #: The most bits of an aligned sum in binary64.
 _SUM_BITS = 50
+#: Products of binary32's range have no exponent below minus this.
+_MOST_BELOW = 252
 
 
 class UnitSums(StrEnum):
@@ -90,9 +92,9 @@ class Unit:
         Formats of the scales, of which a unit takes `Scaled` operands.
     blocks : sequence of int, optional
         Lengths of blocks that share a scale.
-    align_zeros : bool, optional
-        Whether products of zero, too, have exponents, so that 0 times 2**127 cuts a C of 1. Those of `hopper`
-        units have none, as an H200 shows.
+    least_exponent : int or None, optional
+        The least E of `aligned` sums, in which a zero has no exponent. With None it has the exponent -126, so
+        that 0 times 2**127 cuts a C of 1. `hopper` units have -126, as an H200 shows.
 
     Raises
     ------
@@ -103,10 +105,10 @@ class Unit:
 
     Notes
     -----
-    A zero has the exponent -126. Subnormal numbers have the least exponent of their format, and are not
-    normalised. A result is NaN or infinite if the exact sum is. NaN has the code 0x7FFFFFFF, in float16
-    0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An exact zero is +0. So is an
-    aligned sum that underflows; another one keeps its sign.
+    A zero has the exponent -126, or none (`least_exponent`). Subnormal numbers have the least exponent of
+    their format, and are not normalised. A result is NaN or infinite if the exact sum is. NaN has the code
+    0x7FFFFFFF, in float16 0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An
+    exact zero is +0. So is an aligned sum that underflows; another one keeps its sign.
 
     References
     ----------
@@ -114,6 +116,8 @@ class Unit:
     arXiv 2511.10909, 2025, whose model of a group this is; a program that goes with it states each unit.
     Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ Comput. Sci. 7:e330,
     2021.
+    Khattak, Mikaitis, Accurate models of NVIDIA tensor cores, arXiv 2512.07004, 2025. Their models of a group
+    are these units with a `least_exponent` of ``output.emin + 18 - fraction_bits``.
 
     Examples
     --------
@@ -134,7 +138,7 @@ class Unit:
     flush: bool = False
     scales: tuple[Format, ...] = ()
     blocks: tuple[int, ...] = ()
-    align_zeros: bool = True
+    least_exponent: int | None = None
 
     def __post_init__(self) -> None:
         for label in ("inputs", "scales"):
@@ -166,12 +170,20 @@ class Unit:
             raise ValueError(
                 f"flush: {self.sums!s} sums keep subnormal numbers; pairwise ones alone can flush"
             )
-        if not self.align_zeros and self.sums is not UnitSums.ALIGNED:
-            raise ValueError(
-                f"align_zeros is an option of {UnitSums.ALIGNED!s} sums, not of {self.sums!s} ones"
-            )
+        if self.least_exponent is not None:
+            self._check_least_exponent(self.least_exponent)
         if self.scales and self.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
             raise ValueError(f"{self.sums!s} sums take no scales")
+
+    def _check_least_exponent(self, least: int) -> None:
+        check_int("least_exponent", least, -_MOST_BELOW)
+        if least > 127:
+            raise ValueError(f"least_exponent = {least} must be at most 127")
+        if self.sums is not UnitSums.ALIGNED or self.scales:
+            kind = "scaled" if self.scales else str(self.sums)
+            raise ValueError(
+                f"least_exponent is of {UnitSums.ALIGNED!s} sums without scales, not of {kind} ones"
+            )
 
     def _check_aligned(self) -> None:
         if self.fraction_bits is None:
@@ -238,12 +250,12 @@ def _nvidia(
     groups: Mapping[str, int],
     fp8: tuple[int, int, Format] | None = None,
     *,
-    align_zeros: bool = True,
+    least_exponent: int | None = None,
 ) -> Iterator[Unit]:
     """Return the units of an architecture, by its products of a group for each input."""
     inputs = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
     for kind, k in groups.items():
-        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "align_zeros": align_zeros}
+        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "least_exponent": least_exponent}
         common["cut"] = kind == "tf32"
         yield _unit(f"{name}_{kind}", inputs[kind], output="float32", **common)
         if kind == "fp16":
@@ -253,7 +265,7 @@ def _nvidia(
     if fp8 is not None:
         k, bits, output = fp8
         taken = _FP8 if output == _E8M13 else _SMALL
-        eight: dict[str, Any] = {"k": k, "fraction_bits": bits, "align_zeros": align_zeros}
+        eight: dict[str, Any] = {"k": k, "fraction_bits": bits, "least_exponent": least_exponent}
         yield _unit(f"{name}_fp8", taken, output=output, addend="float32", **eight)
         yield _unit(f"{name}_fp8_to_fp16", taken, output="float16", rounding="nearest_even", **eight)
 
@@ -279,7 +291,7 @@ def _units() -> Iterator[Unit]:
     yield from _nvidia("ampere", 24, {"fp16": 8, "bf16": 8, "tf32": 4})
     yield from _nvidia("ada", 24, {"fp16": 8, "bf16": 8, "tf32": 4}, (16, 13, _E8M13))
     hopper = {"fp16": 16, "bf16": 16, "tf32": 8}
-    yield from _nvidia("hopper", 25, hopper, (32, 13, _E8M13), align_zeros=False)
+    yield from _nvidia("hopper", 25, hopper, (32, 13, _E8M13), least_exponent=-126)
     float32 = FORMATS["float32"]
     yield from _nvidia("blackwell", 25, {"fp16": 16, "bf16": 16, "tf32": 8}, (32, 25, float32))
     yield _unit("blackwell_mxfp8", _SMALL, k=32, fraction_bits=25, output=float32, **_MX)

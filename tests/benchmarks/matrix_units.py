@@ -128,11 +128,12 @@ def operands(name, k, rows, rng):
     unit = mcf.get_unit(name)
     formats = (unit.inputs[0], unit.inputs[-1 if name.startswith("cdna") else min(1, len(unit.inputs) - 1)])
     given = tuple(mcf.get_format("float32") if unit.cut else x for x in formats)
-    a, b, c = hostile(unit, given, k, rows, rng)
     half = rows // 2
-    for x, fmt in ((a, given[0]), (b, given[1])):
-        x[:half] = mcf.round_to(rng.standard_normal((half, k)), fmt)
-    c[:half] = mcf.round_to(rng.standard_normal(half) * rng.choice([0, 1e-3, 1, 30], half), unit.added)
+    a, b = (mcf.round_to(rng.standard_normal((half, k)), fmt) for fmt in given)
+    c = mcf.round_to(rng.standard_normal(half) * rng.choice([0, 1e-3, 1, 30], half), unit.added)
+    a, b, c = (
+        np.concatenate(x) for x in zip((a, b, c), hostile(unit, given, k, rows - half, rng), strict=True)
+    )
     if not unit.scales:
         return formats, a, b, c, None
     block = {"blackwell_mxfp8": 32, "blackwell_mxfp4": 32, "blackwell_nvfp4": 16}[name]
@@ -150,7 +151,7 @@ def operands(name, k, rows, rng):
 def ours(name, formats, a, b, c, scales):
     """Return the results of `mcfsim.dot` as float64, with zeros as in MMA-Sim also on Hopper."""
     unit = mcf.get_unit(name)
-    unit = replace(unit, align_zeros=True) if unit.sums is UnitSums.ALIGNED else unit
+    unit = replace(unit, least_exponent=None) if unit.sums is UnitSums.ALIGNED else unit
     if scales is None:
         # One unit for each pair of formats: the first is what a float array has.
         if formats[0] == formats[1]:

@@ -137,7 +137,9 @@ def test_own_units_are_those_of_the_definition():
         output = mcf.Format(precision=int(rng.integers(2, 25)), emin=-int(rng.integers(5, 126)), emax=60)
         rounding = rng.choice(["toward_zero", "nearest_even"])
         k, bits = int(rng.integers(1, 20)), int(rng.integers(2, 40))
-        unit = Unit("own", fmt, k=k, fraction_bits=bits, output=output, rounding=str(rounding))
+        least = [None, int(rng.integers(-252, 20))][seed % 2]
+        common = {"k": k, "fraction_bits": bits, "least_exponent": least}
+        unit = Unit("own", fmt, output=output, rounding=str(rounding), **common)
         assert not Case(unit, 30, 2 * k, seed).wrong()
 
 
@@ -190,12 +192,20 @@ def test_a_unit_with_other_data_is_caught(name, wrong):
     assert case.wrong(WRONG[wrong](case.unit))
 
 
-@pytest.mark.parametrize("name", ["hopper_bf16", "ampere_tf32", "ada_fp8"])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("hopper_bf16", x) for x in (None, -133)),
+        *(("ampere_tf32", x) for x in (-126, -132)),
+        ("ada_fp8", -126),
+        *(("hopper_fp16_to_fp16", x) for x in (-14, -21)),
+    ],
+)
 @pytest.mark.slow
-def test_what_zeros_do_is_caught(name):
-    case = Case(get_unit(name), 100, get_unit(name).k, 6)
+def test_another_least_exponent_is_caught(name, wrong):
+    case = Case(get_unit(name), 400, get_unit(name).k, 6)
     assert not case.wrong()
-    assert case.wrong(replace(case.unit, align_zeros=not case.unit.align_zeros))
+    assert case.wrong(replace(case.unit, least_exponent=wrong))
 
 
 def renormalised(unit, left, right, carried):
@@ -216,7 +226,8 @@ TEXTS = {
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        *product(("turing_fp16", "ampere_bf16", "ada_fp8", "hopper_bf16"), list(TEXTS)[:3]),
+        *product(("turing_fp16", "ampere_bf16", "ada_fp8"), list(TEXTS)[:3]),
+        *product(("hopper_bf16",), list(TEXTS)[:2]),
         ("cdna3_bf16", "cuts where it should round down"),
     ],
 )
@@ -349,10 +360,19 @@ SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
     ),
     refused(
         ValueError,
-        "align_zeros is an option of aligned sums",
-        partial(replace, align_zeros=False),
+        "least_exponent is of aligned sums without scales, not of floored ones",
+        partial(replace, least_exponent=-126),
         get_unit("cdna3_fp16"),
     ),
+    refused(
+        ValueError,
+        "not of scaled ones",
+        partial(replace, least_exponent=-126),
+        get_unit("blackwell_mxfp8"),
+    ),
+    refused(TypeError, "must be an int", partial(replace, least_exponent=1.5), get_unit("hopper_fp16")),
+    refused(ValueError, "at least -252", partial(replace, least_exponent=-253), get_unit("hopper_fp16")),
+    refused(ValueError, "at most 127", partial(replace, least_exponent=128), get_unit("hopper_fp16")),
     refused(TypeError, "must be a Unit or a name", partial(dot, unit=3), (ONE, ONE)),
     refused(
         ValueError,

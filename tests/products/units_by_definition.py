@@ -49,7 +49,7 @@ class Definition:
 
     def __init__(self, unit):
         self.unit, self.sums, self.bits = unit, str(unit.sums), unit.fraction_bits
-        self.output, self.added = unit.output, unit.added
+        self.output, self.added, self.least = unit.output, unit.added, unit.least_exponent
         self.nearest = str(unit.rounding) == "nearest_even"
 
     def rounded(self, x, negative=False):
@@ -91,7 +91,7 @@ class Definition:
                     e += exponent(s, self.unit.scales[0].emin)
                     term *= Fraction(s)
             terms.append(term)
-            exponents.append(e if term or self.unit.align_zeros else -math.inf)
+            exponents.append(e if term or self.least is None else self.least)
         return terms, exponents
 
     def _special(self, a, b, c, shared=None):
@@ -108,10 +108,12 @@ class Definition:
         if special is not None:
             return special
         terms, exponents = self._terms(a, b, formats, shared)
-        return self._cut_and_rounded([Fraction(c), *terms], [exponent(c, self.added.emin), *exponents])
+        of_c = exponent(c, self.added.emin) if c or self.least is None else self.least
+        return self._cut_and_rounded([Fraction(c), *terms], [of_c, *exponents])
 
     def _cut_and_rounded(self, terms, exponents):
-        quantum = Fraction(2) ** (max(exponents) - self.bits)
+        least = exponents if self.least is None else [*exponents, self.least]
+        quantum = Fraction(2) ** (max(least) - self.bits)
         return self.rounded(sum(cut(x, quantum) for x in terms))
 
     def _aligned_sums(self, a, b, c, formats, shared):
@@ -192,6 +194,12 @@ def _without_low_bits(x):
     return float((np.array(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32))
 
 
+def least_published(unit):
+    """Return the least E of a unit in the models of Khattak and Mikaitis, who tell it by architecture."""
+    bits = unit.fraction_bits if unit.fraction_bits > 13 else 25
+    return unit.output.emin + 18 - bits
+
+
 # -- operands ---------------------------------------------------------------------------------------------
 def values(fmt, rng, shape, spread, centre=0):
     """Return numbers of a floating-point format: short or full significands, and exponents in a range."""
@@ -212,11 +220,11 @@ def specials(fmt):
     return found + [math.inf, -math.inf] * fmt.has_infinity + [math.nan] * fmt.has_nan
 
 
-def decided(unit, formats, a, b, rng):
-    """Write factors of a tie beside 2^12, and of a product at the last bit that is kept there or the next."""
+def decided(unit, formats, a, b, rng, tie, largest):
+    """Write factors of a tie, and of a product at the last bit that is kept below an exponent or the next."""
     a[:], b[:] = 0.0, 1.0
-    last = 12 - unit.fraction_bits - int(rng.integers(0, 2))
-    for place, exponent in zip(rng.permutation(len(a)), (12 - unit.output.precision, last), strict=False):
+    last = largest - unit.fraction_bits - int(rng.integers(0, 2))
+    for place, exponent in zip(rng.permutation(len(a)), (tie, last), strict=False):
         least = [x.emin - x.precision + 1 for x in formats]
         half = max(exponent // 2, least[0])
         a[place] = 2.0**half * rng.choice([-1, 1])
@@ -262,7 +270,7 @@ def hostile(unit, formats, length, rows, rng):
             if (
                 unit.sums.aligns and length > 1
             ):  # and a number at the last place that the unit keeps, or below
-                decided(unit, formats, a[row], b[row], rng)
+                decided(unit, formats, a[row], b[row], rng, 12 - unit.output.precision, 12)
                 c[row] *= 2.0**12
         elif kind == 7:  # the same exponent everywhere: products in [1, 4)
             a[row], b[row] = values(formats[0], rng, length, 0), values(formats[1], rng, length, 0)
@@ -271,5 +279,10 @@ def hostile(unit, formats, length, rows, rng):
         elif kind == 9:  # products below the range of the output, whose sum is not, or beside other numbers
             for x, fmt in ((a, formats[0]), (b, formats[1])):
                 x[row] = values(fmt, rng, length, 2, -76)
-            c[row] = 0.0 if row % 20 == 9 else c[row]
+            if row % 20 == 9:
+                c[row] = 0.0
+                if row % 40 == 9 and unit.sums.aligns and length > 1:
+                    # half of the least number, and one that decides it: see `least_published`
+                    tie, largest = unit.output.emin - unit.output.precision, least_published(unit)
+                    decided(unit, formats, a[row], b[row], rng, tie, largest)
     return a, b, c

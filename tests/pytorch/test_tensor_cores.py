@@ -34,7 +34,7 @@ def altered(unit):
             yield replace(unit, fraction_bits=bits)
         yield replace(unit, k=unit.k // 2)
         if unit.output.precision > 11:
-            yield replace(unit, align_zeros=not unit.align_zeros)
+            yield replace(unit, least_exponent=-126 if unit.least_exponent is None else None)
         yield replace(
             unit, rounding="toward_zero" if str(unit.rounding) == "nearest_even" else "nearest_even"
         )

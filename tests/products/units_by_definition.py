@@ -203,8 +203,8 @@ def least_published(unit):
 # -- operands ---------------------------------------------------------------------------------------------
 def values(fmt, rng, shape, spread, centre=0):
     """Return numbers of a floating-point format: short or full significands, and exponents in a range."""
-    low, high = max(fmt.emin - fmt.precision + 1, centre - spread), min(fmt.emax, centre + spread)
-    low, high = min(low, fmt.emax), max(high, fmt.emin)
+    low = np.minimum(np.maximum(fmt.emin - fmt.precision + 1, centre - spread), fmt.emax)
+    high = np.maximum(np.minimum(fmt.emax, centre + spread), fmt.emin)
     exponents = rng.integers(low, high + 1, shape)
     significand = 1 + rng.integers(0, 2 ** (fmt.precision - 1), shape) * 2.0 ** (1 - fmt.precision)
     significand = np.where(rng.random(shape) < 0.3, 1.0, significand)
@@ -233,15 +233,14 @@ def decided(unit, formats, a, b, rng, tie, largest):
 
 def hostile(unit, formats, length, rows, rng):
     """Return rows of both operands, and an addend for each, of which most are hard for an aligned sum."""
-    a, b, c = np.empty((rows, length)), np.empty((rows, length)), np.empty(rows)
-    added = unit.added
+    added, half = unit.added, length // 2
+    spread = rng.choice([0, 1, 3, 8, 30, 300], (rows, 1))
+    centre = np.where(rng.random((rows, 1)) < 0.5, rng.integers(-20, 20, (rows, 1)), 0)
+    a = values(formats[0], rng, (rows, length), spread, centre)
+    b = values(formats[1], rng, (rows, length), spread, -centre)
+    c = values(added, rng, rows, rng.choice([2, 12, 40], rows), rng.integers(-8, 8, rows))
     for row in range(rows):
-        kind, spread = row % 10, int(rng.choice([0, 1, 3, 8, 30, 300]))
-        centre = int(rng.integers(-20, 20)) if rng.random() < 0.5 else 0
-        a[row] = values(formats[0], rng, length, spread, centre)
-        b[row] = values(formats[1], rng, length, spread, -centre)
-        c[row] = values(added, rng, (), int(rng.choice([2, 12, 40])), int(rng.integers(-8, 8)))
-        half = length // 2
+        kind = row % 10
         if kind == 1:  # cancels but for a little
             a[row, half : 2 * half], b[row, half : 2 * half] = -a[row, :half], b[row, :half]
             order = rng.permutation(length)

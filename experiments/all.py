@@ -32,6 +32,7 @@ ALONE = (
     ("embedding_steps", "draw"),
     ("switch", "draw"),
     ("adapters", "draw"),
+    ("gemm_group", "main"),
     ("gemm_promotion", "draw"),
     ("gemm_losses", "draw"),
     ("gemm_underflow", "draw"),

@@ -20,6 +20,7 @@ from experiments import (
     every_p,
     fast_two_sum_map,
     fpbench_errors,
+    gemm_group,
     grow_error,
     long_sums,
     lost_update_phase,
@@ -81,6 +82,15 @@ def test_errors_of_grow(octave):
         for kind, of in (("worst", np.max), ("mean", np.mean)):
             again = [float(of(error[place == i])) for i in range(bins)]
             assert shorten(again) == result[form][kind][start : start + bins]
+
+
+@pytest.mark.parametrize("name", gemm_group.PANELS)
+def test_the_bits_of_a_group_that_are_drawn_as_kept_make_its_result(name):
+    rows, total, made = gemm_group.group(name)
+    assert gemm_group.kept(total.value, total.cut) == made
+    assert sum(row.value for row in rows) > made
+    assert all(row.last >= gemm_group.LAST for row in rows)
+    assert all(row.value % Fraction(2) ** row.last == 0 for row in rows)
 
 
 def median_error(task, fmt, k):

@@ -5,8 +5,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from numpy.typing import ArrayLike
 from mcfsim.compile.ahead import COMPILER
 from mcfsim.oracle import same
 
-pytest_plugins = ["pytester", "tests.costs"]
+pytest_plugins = ["pytester", "tests.costs", "tests.sampling"]
 
 # Tests that compare bits are not tests of time, on whatever machine.
 settings.register_profile("untimed", deadline=None)
@@ -55,11 +53,7 @@ def _freeze(phase: str, about: dict[str, int]) -> None:
         gc.freeze()
 
 
-# -- which cases are run ------------------------------------------------------------------------------------
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="one case of each test, and none of the slow ones")
-
-
+# -- which files and cases are run, see `tests.sampling` ----------------------------------------------------
 #: A module whose tests are all slow says so.
 _SLOW = re.compile(r"^pytestmark = (?:\[[^\]]*|.*)\bmarks?\.slow\b", re.MULTILINE)
 
@@ -70,52 +64,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if quick and _SLOW.search(collection_path.read_text()) else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """With ``--quick`` leave one case, the first, of what is parametrized, before thousands are made."""
-    if metafunc.config.getoption("quick"):
-        marks = metafunc.definition.own_markers
-        marks[:] = [_first_case(mark) if mark.name == "parametrize" else mark for mark in marks]
-
-
-def _first_case(mark: pytest.Mark) -> pytest.Mark:
-    names, cases, *rest = mark.args
-    return pytest.mark.parametrize(names, list(cases)[:1], *rest, **mark.kwargs | {"ids": None}).mark
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow or costly with ``--quick``; else most `sampled` cases are exhaustive."""
+    """Leave out what is slow or costly with ``--quick``."""
     if config.getoption("quick"):
         slow = {item for item in items for name in ("slow", "costly") if item.get_closest_marker(name)}
         items[:] = [item for item in items if item not in slow]
-        return
-    tests: dict[str, list[pytest.Function]] = {}
-    for item in items:
-        known = isinstance(item, pytest.Function) and item.get_closest_marker("sampled")
-        if known and not item.get_closest_marker("exhaustive"):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in tests.values():
-        for item in set(cases) - _sample(cases):
-            item.add_marker("exhaustive")
-
-
-def _sample(cases: list[pytest.Function]) -> set[pytest.Function]:
-    """Return one of so many cases, the same always, and then more until `each` value of a parameter is met.
-
-    Cases are taken in the order of a checksum of their names, so that no two parameters go together.
-    """
-    mark: Any = cases[0].get_closest_marker("sampled")
-    (every,), each = mark.args, mark.kwargs.get("each", True)
-    shuffled = sorted(cases, key=lambda item: crc32(item.nodeid.encode()))
-    most = -(-len(cases) // every)
-    chosen, met = set[pytest.Function](), set[tuple[str, int]]()
-    for place, item in enumerate(shuffled):
-        values = {(name, id(value)) for name, value in item.callspec.params.items()}
-        if place < most or (each and values - met):
-            chosen.add(item)
-            met |= values
-    return chosen
 
 
 # -- what tests share ---------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """The devices on which the arithmetic of tensors is tested, and the ways in which it is carried out there."""
 
 import importlib.util
-from itertools import groupby
-from zlib import crc32
+from functools import partial
 
 import numpy as np
 import pytest
+
+from tests.sampling import checksum, is_exhaustive
 
 #: Without PyTorch there are random programs alone to test here.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_[!r]*.py"]
@@ -24,27 +25,30 @@ def pytest_runtest_teardown():
         torch.set_grad_enabled(True)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Leave to the exhaustive tests most cases of kernels that are interpreted; skip what needs a GPU."""
+    """Skip what needs a GPU where there is none."""
     if not collect_ignore_glob and any(item.get_closest_marker("gpu") for item in items):
         import torch
 
         for item in items if not torch.cuda.is_available() else ():
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="PyTorch finds no CUDA device"))
-    slow = [item for item in items if _is_interpreted(item)]
-    for _, found in groupby(slow, key=lambda item: item.nodeid.partition("[")[0]):
-        cases = sorted(found, key=lambda item: crc32(item.nodeid.encode()))
-        for place, item in enumerate(cases):
-            item.add_marker("slow")
-            if place >= -(-len(cases) // EVERY):
-                item.add_marker("exhaustive")
 
 
-def _is_interpreted(item):
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("kernels") is True and params.get("device") == "cpu"
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """Leave to the exhaustive tests most cases of kernels that are interpreted."""
+    yield
+    test = metafunc.definition.nodeid
+    slow = [case for case in metafunc._calls if is_interpreted(case) and not is_exhaustive(case)]
+    for place, case in enumerate(sorted(slow, key=partial(checksum, test))):
+        case.marks.append(pytest.mark.slow.mark)
+        if place >= -(-len(slow) // EVERY):
+            case.marks.append(pytest.mark.exhaustive.mark)
+
+
+def is_interpreted(case):
+    return case.params.get("kernels") is True and case.params.get("device") == "cpu"
 
 
 @pytest.fixture(scope="session", autouse=True)

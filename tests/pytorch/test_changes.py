@@ -65,9 +65,16 @@ def test_on_the_cpu_they_are_the_difference_of_bytes(place, way, monkeypatch):
     assert not ours.watches
 
 
+#: Triton's interpreter takes ten seconds to draw for the kernels of a few steps.
+INTERPRETED = [
+    pytest.param(place, bool(place % 2), marks=pytest.mark.exhaustive if "stochastic" in strategy else ())
+    for place, (_, strategy, _) in enumerate(runs.strategies())
+]
+
+
 @pytest.mark.costly("Triton's interpreter takes a second for the kernels of a few steps")
-@pytest.mark.parametrize(("place", "kept"), [(place, bool(n % 2)) for n, place in enumerate(CASES)])
-@pytest.mark.sampled(24, each=False)
+@pytest.mark.parametrize(("place", "kept"), INTERPRETED)
+@pytest.mark.sampled(12, each=False)
 def test_on_a_device_they_are_the_difference_of_bytes(place, kept, on_device):
     """Of codes of NaN, too, which a GPU makes otherwise."""
     optimizer = made(*runs.strategies()[place])

@@ -87,7 +87,11 @@ def _enclosed(x: float | Fraction, precision: int) -> tuple[Any, ...]:
 
     if isinstance(x, float):
         return (libmp.from_float(x),)
-    ends = [libmp.from_rational(x.numerator, x.denominator, 4 * precision, end) for end in "fc"]
+    if not x.denominator & (x.denominator - 1):
+        return (libmp.from_man_exp(x.numerator, 1 - x.denominator.bit_length()),)
+    # Of a large number those before the point, too: sin and cos take them away.
+    bits = 4 * precision + max(0, x.numerator.bit_length() - x.denominator.bit_length())
+    ends = [libmp.from_rational(x.numerator, x.denominator, bits, end) for end in "fc"]
     return tuple(dict.fromkeys(ends))
 
 
@@ -182,14 +186,19 @@ def _log1p_known(x: Real) -> float | None:
     return math.nan if x < -1 else -math.inf if x == -1 else None
 
 
+def _end(x: Real) -> float:
+    """Return what lies next to 1 or -1, by the sign of a number of any size."""
+    return _BELOW_ONE if x > 0 else -_BELOW_ONE
+
+
 def _tanh(x: Real) -> float | None:
     if abs(x) < 2.0**-28:
         return _beside(x, outward=False)
-    return math.copysign(_BELOW_ONE, x) if abs(x) > 20 else None
+    return _end(x) if abs(x) > 20 else None
 
 
 def _erf(x: Real) -> float | None:
-    return math.copysign(_BELOW_ONE, x) if abs(x) > 6 else None
+    return _end(x) if abs(x) > 6 else None
 
 
 def _sin(x: Real) -> float | None:
@@ -263,7 +272,7 @@ def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
     fmt : Format
     """
     if fmt.bits <= MOST_BITS:
-        return function_table(name, fmt)[codes_of(x, fmt)]
+        return looked_up(function_table(name, fmt), x, fmt)
     return one_by_one(x, partial(kept_value, name))
 
 
@@ -272,9 +281,15 @@ def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
     return one_by_one(x, partial(nearest_value, name))
 
 
-def codes_of(x: Array, fmt: Format) -> NDArray[np.intp]:
-    """Return the places of values in a table."""
-    return codes_by_kind(fmt).encode(np.ascontiguousarray(x)).astype(np.intp)
+def looked_up(table: NDArray[np.float64], x: Array, fmt: Format) -> NDArray[np.float64]:
+    """Return what a table of all codes has at values of a format; NaN at NaN, also where that has no code."""
+    codes = codes_by_kind(fmt)
+    if fmt.has_nan:
+        return table[codes.encode(np.ascontiguousarray(x)).astype(np.intp)]
+    nan = np.isnan(x)
+    found = table[codes.encode(np.where(nan, x.dtype.type(fmt.max), x)).astype(np.intp)]
+    found[nan] = np.nan
+    return found
 
 
 def one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float64]:

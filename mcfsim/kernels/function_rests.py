@@ -17,9 +17,9 @@ from mcfsim.formats import Format
 from mcfsim.kernels.elementary import (
     EVALUATE,
     MOST_BITS,
-    codes_of,
     function_table,
     kept_value,
+    looked_up,
     odd_values,
     one_by_one,
     table_key,
@@ -74,8 +74,8 @@ def residual_value(name: str, x: float, odd: float | None = None) -> float:
 def residuals(name: str, x: NDArray[Any], fmt: Format) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return `coarse` values, and how far the exact values lie above them."""
     if fmt.bits <= MOST_BITS:
-        codes = codes_of(x, fmt)
-        return coarse(function_table(name, fmt)[codes]), rest_table(name, fmt)[codes]
+        value, rest = (looked_up(table(name, fmt), x, fmt) for table in (function_table, rest_table))
+        return coarse(value), rest
     return coarse(odd_values(name, x, fmt)), one_by_one(x, partial(residual_value, name))
 
 

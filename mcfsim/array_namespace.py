@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add, mul
@@ -14,6 +15,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import Underflow
 
 #: The version of the standard that names and arguments follow.
 VERSION = "2024.12"
@@ -299,10 +301,14 @@ def _check_device(device: Any) -> None:
 def _sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
     """Return sums from left to right, each addition rounded."""
     rows, shape = _rows(x, axis, dtype, keepdims)
-    try:  # products with 1 are exact, and sums of products are compiled
-        return (rows @ rows.enter(np.ones(rows.shape[-1]))).reshape(shape)
-    except UnsupportedFormatError:
-        return _last(rows, add, 0.0).reshape(shape)
+    rounding = rows.arithmetic.rounding
+    # Products with 1 are exact in formats that have it, and sums of products are compiled.
+    if not rounding.stochastic and rounding.underflow is not Underflow.FLUSH_INPUTS:
+        ones = rows.enter(np.ones(rows.shape[-1]))
+        with suppress(UnsupportedFormatError):
+            if (ones == 1).all():
+                return (rows @ ones).reshape(shape)
+    return _last(rows, add, 0.0).reshape(shape)
 
 
 def _mean(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:

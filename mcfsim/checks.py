@@ -56,15 +56,16 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     if isinstance(x, np.ndarray):
         return np.asarray(x)
     if isinstance(x, list | tuple):
-        _refuse_masked(x, label)
+        refuse_masked(x, label)
     if is_tensor(x) and x.is_floating_point() and x.element_size() < 4:
         x = x.float()
     try:
         array = np.asarray(x)
     except Exception as error:  # of ragged sequences, or of the object's own __array__
         raise ValueError(f"{label} cannot be turned into an array: {error}") from error
-    if isinstance(x, list | tuple) and array.dtype.kind == "f" and (abs(array) >= _BINARY64_INTEGERS).any():
+    if isinstance(x, list | tuple) and array.dtype.char in "fd" and (abs(array) >= _BINARY64_INTEGERS).any():
         for given, taken in zip(np.asarray(x, dtype=object).flat, array.flat, strict=True):
+            given = given.item() if getattr(given, "ndim", None) == 0 else given  # of arrays without axes
             if isinstance(given, int | np.integer) and int(given) != float(taken):
                 raise ValueError(f"{label} has {given} among floats, an integer that binary64 does not hold")
     return array
@@ -166,9 +167,7 @@ def _check_least(label: str, x: Any, least: int) -> None:
 
 def check_threads(threads: int) -> None:
     """Raise TypeError or ValueError unless `threads` is a positive int."""
-    check_int("threads", threads)
-    if threads < 1:
-        raise ValueError(f"threads = {threads}: at least one is needed")
+    check_int("threads", threads, 1)
 
 
 def chosen(label: str, x: Any, kind: type[StrEnum]) -> StrEnum:
@@ -185,12 +184,13 @@ def refuse(array: NDArray[Any], place: int, what: str) -> NoReturn:
     raise ValueError(f"element {index} = {array[index]} {what}")
 
 
-def _refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
+def refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
+    """Raise TypeError if a sequence contains a masked array, however deep."""
     for item in x:
         if is_masked(item):
             raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
         if isinstance(item, list | tuple):
-            _refuse_masked(item, label)
+            refuse_masked(item, label)
 
 
 # -- names that are misspelt ------------------------------------------------------------------------------

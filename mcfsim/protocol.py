@@ -301,6 +301,13 @@ def straight_line(function: _Function) -> _Function:
 
     @wraps(function)
     def run(ar: Arithmetic, *operands: Any, **options: Any) -> Any:
-        return ar.evaluate(function, *operands, **options)
+        try:
+            evaluate = ar.evaluate
+        except AttributeError:
+            given = (
+                f"the first argument must be an arithmetic, as mcfsim.arithmetic('bfloat16'), not {ar!r:.60}"
+            )
+            raise TypeError(given) from None
+        return evaluate(function, *operands, **options)
 
     return cast(_Function, run)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from mcfsim.array_namespace import REDUCTIONS, VERSION, ArrayNamespace
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks import as_array, is_tensor
+from mcfsim.checks import as_array, is_tensor, refuse_masked
 from mcfsim.codec import as_dtype, encode
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar
+from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, nearest_binary64
 from mcfsim.products import Accumulator, matmul
+from mcfsim.rounding import Underflow
 
 #: What NumPy's functions are called as operations of an arithmetic.
 _OPERATIONS: dict[np.ufunc, str] = {
@@ -35,7 +38,7 @@ _COMPARISONS: dict[np.ufunc, Callable[[Any, Any], Any]] = {
 }
 _QUESTIONS = {*_COMPARISONS, np.isnan, np.isinf, np.isfinite, np.signbit}
 #: What is exact in the carrier, so that it is rounded once.
-_EXACT = {np.floor, np.ceil, np.trunc, np.rint, np.copysign}
+_EXACT = {np.floor, np.ceil, np.trunc, np.rint}
 #: Functions of NumPy that move or choose elements.
 _SHAPING: set[Any] = {
     *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
@@ -98,6 +101,7 @@ def _entered(x: Any, ar: NumpyArithmetic) -> RoundedArray:
     if is_tensor(x):
         x = as_array(x.detach().cpu())
     if isinstance(x, list | tuple):
+        refuse_masked(x, "x")
         given = np.array(x, object)
         if any(not isinstance(number, float | int) and is_scalar(number) for number in given.flat):
             rounded = [ar.round(number) for number in given.flat]
@@ -251,13 +255,17 @@ class RoundedArray(NDArrayOperatorsMixin):
             return self._operate("div", [1, operands[0]])
         if ufunc is np.positive:
             return self
+        if ufunc is np.copysign:
+            return self._signed(*operands)
         if ufunc in _EXACT:
-            numbers = [x if isinstance(x, np.ndarray) else float(x) for x in operands]
-            return self.enter(ufunc(*numbers))
+            with np.errstate(invalid="ignore"):  # of signalling NaN
+                return self.enter(ufunc(*operands))
         if ufunc in _QUESTIONS:
             return self._ask(ufunc, operands)
         if ufunc not in _OPERATIONS:
-            known = ", ".join(sorted({known.__name__ for known in {*_OPERATIONS, *_EXACT, *_QUESTIONS}}))
+            known = ", ".join(
+                sorted({known.__name__ for known in {*_OPERATIONS, *_EXACT, *_QUESTIONS, np.copysign}})
+            )
             raise TypeError(f"numpy.{ufunc.__name__} is no operation of an arithmetic; there are {known}")
         return self._operate(_OPERATIONS[ufunc], operands)
 
@@ -285,6 +293,15 @@ class RoundedArray(NDArrayOperatorsMixin):
         values = [x if isinstance(x, np.ndarray) else self.enter(x).values for x in map(self._operand, given)]
         return self._like(np.where(condition, *values))
 
+    def _signed(self, size: Any, sign: Any) -> RoundedArray:
+        """Return magnitudes with other signs; a number has its sign before it is rounded."""
+        minus = np.signbit(sign) if isinstance(sign, np.ndarray) else _is_minus(exact_or_binary64(sign))
+        if isinstance(size, np.ndarray):
+            return self.enter(np.copysign(size, np.where(minus, -1.0, 1.0).astype(size.dtype)))
+        size = exact_or_binary64(size)
+        size = -size if _is_minus(size) else size
+        return self._chosen(minus, -size, size)
+
     def fma(self, factor: Any, addend: Any) -> RoundedArray:
         """Return ``self * factor + addend``, rounded once."""
         return self._operate("fma", [self.values, self._operand(factor), self._operand(addend)])
@@ -298,14 +315,29 @@ class RoundedArray(NDArrayOperatorsMixin):
     def _product(self, a: Any, b: Any) -> RoundedArray:
         if not all(isinstance(x, np.ndarray) for x in (a, b)):
             raise TypeError("@ takes two arrays")
-        unit = Accumulator(self.format, self.arithmetic.rounding, block=1, products="rounded")  # type: ignore[arg-type]
+        ar = self.arithmetic
+        if ar.rounding.stochastic or ar.rounding.underflow is Underflow.FLUSH_INPUTS:
+            return self._product_by_operations(a, b)
+        unit = Accumulator(self.format, ar.rounding, block=1, products="rounded")  # type: ignore[arg-type]
         return self._like(matmul(a, b, unit))
+
+    def _product_by_operations(self, a: NDArray[Any], b: NDArray[Any]) -> RoundedArray:
+        """Return a matrix product, operation by operation: with drawn words, or operands that are flushed."""
+        shape = np.matmul(np.empty(a.shape, bool), np.empty(b.shape, bool)).shape  # or its error
+        left = a[..., None, :] if a.ndim == 1 else a
+        right = b[..., None] if b.ndim == 1 else b
+        total = None
+        for k in range(left.shape[-1]):
+            term = self._operate("mul", [left[..., :, k, None], right[..., None, k, :]])
+            total = term if total is None else self._operate("add", [total.values, term.values])
+        return self.enter(np.zeros(shape)) if total is None else total.reshape(shape)
 
     def _ask(self, ufunc: np.ufunc, operands: list[Any]) -> Any:
         """Return truth values; a number is compared as it is, not rounded."""
         exact = [x if isinstance(x, np.ndarray) else exact_or_binary64(x) for x in operands]
-        if all(isinstance(x, np.ndarray) or float(x) == x or x != x for x in exact):
-            return ufunc(*(x if isinstance(x, np.ndarray) else np.float64(float(x)) for x in exact))
+        if all(isinstance(x, np.ndarray) or nearest_binary64(x) == x or x != x for x in exact):
+            with np.errstate(invalid="ignore"):  # of signalling NaN
+                return ufunc(*(x if isinstance(x, np.ndarray) else np.float64(float(x)) for x in exact))
         compare = np.frompyfunc(_COMPARISONS[ufunc], 2, 1)
         with np.errstate(invalid="ignore"):
             found = compare(*(x.astype(object) if isinstance(x, np.ndarray) else x for x in exact))
@@ -328,6 +360,10 @@ class RoundedArray(NDArrayOperatorsMixin):
             f"a {type(x).__name__} does not mix with {_described(self.arithmetic)}; bring it in by "
             "mcfsim.array(x, fmt)"
         )
+
+
+def _is_minus(x: Fraction | float) -> bool:
+    return x < 0 if isinstance(x, Fraction) else math.copysign(1.0, x) < 0
 
 
 def _described(ar: NumpyArithmetic) -> str:

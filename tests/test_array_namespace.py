@@ -38,6 +38,41 @@ def test_sums_and_products_are_operations_from_left_to_right(fmt, axis, assert_s
         assert_same(xp.mean(a, axis=axis).values.ravel(), mean.ravel())
 
 
+#: Formats without a number that sums of products could be multiplied by, or by way of it.
+NO_ONE = (
+    mcf.Grid(low=-128, high=127, fraction_bits=8),
+    mcf.Format(precision=2, emin=4, emax=20),
+    mcf.Format(precision=4, emin=-20, emax=-2),
+)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "options"),
+    [*((fmt, {}) for fmt in NO_ONE), ("bfloat16", {"underflow": "flush_inputs"})],
+    ids=str,
+)
+def test_sums_need_no_one_and_flush_operands(fmt, options, assert_same):
+    fmt, rng = mcf.get_format(fmt), np.random.default_rng(1)
+    a = mcf.array(float(fmt.max) * rng.uniform(-0.3, 0.3, (3, 4)), fmt, **options)
+    terms = list(a.values.T)
+    assert_same(np.sum(a, axis=1).values, reduce(a.arithmetic.add, terms))
+    assert_same(np.mean(a, axis=1).values, a.arithmetic.div(reduce(a.arithmetic.add, terms), 4))
+    if options:
+        terms = [a.arithmetic.mul(a.values[:, k, None], a.values[None, k]) for k in range(3)]
+        assert_same((a[:, :3] @ a).values, reduce(a.arithmetic.add, terms))
+
+
+def test_sums_and_products_of_matrices_draw_words():
+    a = mcf.array(np.full((40, 3), 1 / 3), "bf16", "stochastic", random=mcf.RandomWords(1))
+    for made in (lambda: np.sum(a, axis=1), lambda: a @ a.T, lambda: a @ a[0], lambda: a[0] @ a.T):
+        one, two = made(), made()
+        assert one.shape == two.shape
+        assert (one != two).any()
+    assert (a[:, :0] @ a[:0]).values.tolist() == np.zeros((40, 3)).tolist()
+    with pytest.raises(ValueError, match="mismatch"):
+        a @ a
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_cumulative_forms_keep_every_result(fmt, assert_same):
     a, xp, ar = some(fmt)

@@ -92,7 +92,7 @@ def test_comparisons_are_of_the_numbers_themselves(question):
         **{"greater": operator.gt, "greater_equal": operator.ge},
     }[question.__name__]
     assert np.array_equal(question(a, a[::-1]), question(x, x[::-1]))
-    for number in (*NUMBERS, 0.1, Fraction(float(x[7])), 2**70, float("inf"), float("nan")):
+    for number in (*NUMBERS, 0.1, Fraction(float(x[7])), 2**70, -(10**400), float("inf"), float("nan")):
         real = to_fraction(number)
         real = float(number) if real is None else real
         expected = [compare(v, real) for v in x.tolist()]
@@ -100,6 +100,23 @@ def test_comparisons_are_of_the_numbers_themselves(question):
         assert compare(a, number).tolist() == expected
     near = mcf.array([float(np.float32(0.1))], "float32")
     assert (near > 0.1).all(), "a number is not rounded to be compared"
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up"])
+def test_a_number_has_its_sign_before_it_is_rounded(mode):
+    a = mcf.array([1.0, -2.0, 0.0, -0.0], "bfloat16", mode)
+    for number in (1 + Fraction(1, 2**8) + Fraction(1, 2**70), Fraction(-1, 3), 10**400, -0.0, float("-inf")):
+        size = abs(number)
+        expected = [float(mcf.round_to(x, "bfloat16", mode)) for x in (size, -size, size, -size)]
+        assert np.copysign(number, a).values.tolist() == expected
+        assert np.signbit(np.copysign(number, a).values).tolist() == [False, True, False, True]
+        minus = number < 0 or str(number).startswith("-")
+        assert np.signbit(np.copysign(a, number).values).tolist() == [minus] * 4
+
+
+def test_a_masked_array_among_numbers_is_refused():
+    with pytest.raises(TypeError, match="masked array in it"):
+        mcf.array([np.ma.array([1.0, 2.0], mask=[1, 0]), [Fraction(1, 3), 1]], "bf16")
 
 
 def test_numbers_enter_rounded_once_and_leave_as_they_are():

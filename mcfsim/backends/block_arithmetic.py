@@ -204,6 +204,13 @@ def operation(
 
 
 # -- the arithmetic ---------------------------------------------------------------------------------------
+def _is_number(x: Any) -> bool:
+    """Return whether an operand is a real scalar; TypeError of a sequence, as of an expansion."""
+    if isinstance(x, tuple | list):
+        raise TypeError(f"an operand is an array or a number, not a {type(x).__name__}")
+    return is_scalar(x)
+
+
 class BlockArithmetic(Forwarding):
     """Emulated operations on one-dimensional carrier blocks and Python scalars; nothing is checked.
 
@@ -289,7 +296,7 @@ class BlockArithmetic(Forwarding):
 
     # -- how they run -------------------------------------------------------------------------------------
     def _operate(self, name: str, *operands: Value) -> Value:
-        scalars: tuple[Kind, ...] = tuple([type(x) is not np.ndarray and is_scalar(x) for x in operands])
+        scalars: tuple[Kind, ...] = tuple([type(x) is not np.ndarray and _is_number(x) for x in operands])
         if self.scalars == "float32":  # by which a result of numbers alone is no real scalar
             pairs = zip(operands, scalars, strict=True)
             scalars = tuple([RoundedNumber if is_result(x, self.format) else s for x, s in pairs])
@@ -313,7 +320,7 @@ class BlockArithmetic(Forwarding):
         return result if blocks else RoundedNumber(result[0], self.carrier)
 
     def _function(self, name: str, a: Value) -> Value:
-        if is_scalar(a):
+        if _is_number(a):
             policy: Scalars = "exact" if is_result(a, self.format) else self.scalars
             found = function_of_real(name, a, self.format, self.rounding, policy, lambda: self._words(1, 0))
             return RoundedNumber(found, self.carrier)
@@ -325,7 +332,8 @@ class BlockArithmetic(Forwarding):
         if way is Way.NATIVE:
             return nearest_values(name, a)
         if self.rounding.underflow is Underflow.FLUSH_INPUTS:
-            a = np.where(np.abs(a) < float(self.format.smallest_normal), np.copysign(a.dtype.type(0), a), a)
+            zero = np.copysign(a.dtype.type(0), a if self.format.has_negative_zero else 1)
+            a = np.where(np.abs(a) < float(self.format.smallest_normal), zero, a)
         y = decided_values(name, a, self.format, self.format.precision + self.rounding.guard_bits)
         self._wide_kernel(y, y, self._words(a.size, self.start))
         return y.astype(self.carrier, copy=False)

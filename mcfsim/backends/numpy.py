@@ -187,8 +187,10 @@ class NumpyArithmetic(Forwarding):
                 if type(item) is not np.ndarray and is_scalar(item):
                     results[place] = item = inner.settle(item)
                     carrier = item.carrier
-                else:
+                elif hasattr(item, "dtype"):
                     carrier = item.dtype
+                else:
+                    raise TypeError(f"a result is {item!r:.60}: allowed are values, and tuples of them")
                 if carrier is not self.carrier and carrier != self.carrier and blocks:
                     raise ValueError("a result is of a format with another carrier")
             return results

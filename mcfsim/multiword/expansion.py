@@ -24,8 +24,14 @@ Expansion = tuple[Value, ...]
 
 
 def value(x: Expansion) -> Fraction:
-    """Return the exact sum of an expansion's scalar components."""
-    return sum((Fraction(to_fraction(part) or 0) for part in x), Fraction(0))
+    """Return the exact sum of an expansion's scalar components; ValueError if one is infinite or NaN."""
+    total = Fraction(0)
+    for place, part in enumerate(x):
+        exact = to_fraction(part)
+        if exact is None:
+            raise ValueError(f"component {place} is {part}, no finite number")
+        total += exact
+    return total
 
 
 @straight_line
@@ -253,6 +259,11 @@ def sqrt(ar: Arithmetic, x: Expansion) -> Expansion:
 
 def _check(ar: Arithmetic, done: str, x: Expansion, *others: Expansion, short: bool = False) -> None:
     """Refuse expansions that differ in length, are too long, or are of a format for one component."""
+    for given in (x, *others):
+        if not isinstance(given, tuple | list):
+            raise TypeError(f"an expansion is a tuple of components, not a {type(given).__name__}")
+        if not given:
+            raise ValueError(f"an expansion without components cannot be {done}")
     n = len(x)
     for y in others:
         if n != len(y):

@@ -166,7 +166,8 @@ def _taken_in(x: Floats, fmt: Format, rounding: Rounding) -> Floats:
     """Return operands, with zeros in place of small ones if the policy is ``flush_inputs``."""
     if rounding.underflow is not Underflow.FLUSH_INPUTS:
         return x
-    return np.where(np.abs(x) < np.float64(fmt.smallest_normal), np.copysign(0.0, x), x)
+    zero = np.copysign(0.0, x) if fmt.has_negative_zero else 0.0
+    return np.where(np.abs(x) < np.float64(fmt.smallest_normal), zero, x)
 
 
 def _operand(x: Floats) -> Significands:

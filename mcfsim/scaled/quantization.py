@@ -60,6 +60,19 @@ class Scaled:
     tensor_scale: float | None
     axis: int
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.elements, np.ndarray) and isinstance(self.scale, np.ndarray)):
+            kinds = f"{type(self.elements).__name__} and {type(self.scale).__name__}"
+            raise TypeError(f"elements and scale are arrays, not {kinds}")
+        if not 0 <= self.axis < max(1, self.elements.ndim):
+            raise ValueError(f"axis = {self.axis} is none of an array of shape {self.shape}, counted from 0")
+        if self.elements.size:
+            expected = BlockViews(self.shape, self.format.block, self.axis).scales_shape
+            if self.scale.shape != expected:
+                raise ValueError(
+                    f"scales of elements of shape {self.shape} have shape {expected}, not {self.scale.shape}"
+                )
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the array."""
@@ -151,8 +164,9 @@ class Scaled:
             raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
         result = np.empty(self.shape, np.bool_)
         top = float(self.format.element.max) * (1.0 if self.tensor_scale is None else self.tensor_scale)
-        for part, scale, target in self._parts(array, self.scale, result):
-            target[...] = compare(np.abs(part.astype(np.float64)), scale.astype(np.float64) * top)
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            for part, scale, target in self._parts(array, self.scale, result):
+                target[...] = compare(np.abs(part.astype(np.float64)), scale.astype(np.float64) * top)
         return result
 
     def _parts(self, x: Array, scale: Array, result: Array) -> Iterator[tuple[Array, Array, Array]]:

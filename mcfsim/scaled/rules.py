@@ -34,7 +34,8 @@ def sum_of_magnitudes(x: NDArray[Any]) -> Fraction | None:
     halves = np.zeros((2, _EXPONENTS), dtype=np.int64)
     numbers = x.reshape(-1)
     for start in range(0, numbers.size, _AT_ONCE):
-        block = numbers[start : start + _AT_ONCE].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            block = numbers[start : start + _AT_ONCE].astype(np.float64)
         if not np.isfinite(block).all():
             return None
         significand, exponent = np.frexp(np.abs(block))

@@ -70,7 +70,7 @@ TAKERS = {
 
 #: What is a list, and no array.
 RAGGED = ([[1.0, 2.0], [3.0]], [[1], 2])
-ROUNDED = ([2**53 + 1, 0.5], [2**63 + 1, -1], [[0.5], [2**60 + 1]])
+ROUNDED = ([2**53 + 1, 0.5], [2**63 + 1, -1], [[0.5], [2**60 + 1]], [np.array(2**53 + 1), 0.5])
 
 
 def refusal_of(call, x, kind, text=""):
@@ -220,6 +220,19 @@ def test_objects_with_an_array_stand_for_it_and_subclasses_become_plain_arrays(a
         mcf.round_to(Column(), "bf16")
     result = mcf.round_to(np.array([[0.1, 2.0]]).view(np.matrix), "bfloat16")
     assert (type(result), result.shape) == (np.ndarray, (1, 2))
+
+
+def test_lists_of_short_floats_bring_no_warning():
+    assert mcf.round_to([np.float16(1.5), np.float16(6e4)], "bf16").tolist() == [1.5, 59904.0]
+
+
+def test_a_flushed_operand_is_the_zero_of_its_format():
+    """Of one sign, where there is one: of an array as of a number."""
+    ar = mcf.arithmetic("binary8p3se", underflow="flush_inputs")
+    small = -float(ar.format.smallest_subnormal)
+    assert [ar.div(1.0, x) for x in (small, ar.round(small), 0.0)] == [math.inf] * 3
+    for divisor in (np.float32([small]), ar.round(np.float32([small]))):
+        assert ar.div(np.float32([1]), divisor).tolist() == [math.inf]
 
 
 def test_nan_and_infinity_never_become_numbers():

@@ -1,6 +1,7 @@
 """Elementary functions and selections, against intervals and fractions of the oracle."""
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 
@@ -330,7 +331,23 @@ def test_binary64_rounds_to_nearest_as_the_oracle_says(name):
         assert getattr(ar, name)(scalar) == getattr(oracle, name)(scalar)
 
 
-@pytest.mark.parametrize("scalar", [Fraction(10**40, 3), Fraction(1, 10**30)])
+@pytest.mark.parametrize("fmt", ["int8", "ternary", "float4_e2m1fn", "float6_e3m2fn"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nan_stays_nan_where_it_has_no_code(name, fmt):
+    made = getattr(mcf.arithmetic(fmt), name)(np.float32([np.nan, 1.0]))
+    assert np.isnan(made).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_ends_are_reached_by_numbers_beyond_binary64(name):
+    for number in (10**400, Fraction(10**400, 3), Decimal("1e400")):
+        for fmt in ("bf16", "float64"):
+            assert [getattr(mcf.arithmetic(fmt), name)(x) for x in (number, -number)] == [1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    "scalar", [Fraction(10**40, 3), Fraction(1, 10**30), Fraction(10**3000), Fraction(10**300, 7)]
+)
 @pytest.mark.parametrize("name", ["exp", "sin"])
 def test_large_and_small_fractions(name, scalar):
     for mode in ("up", "down"):

@@ -242,6 +242,15 @@ UNEQUAL = "expansions of 2 and 3 components cannot be"
     refused(ValueError, f"{UNEQUAL} divided", mcf.expansion_div, (AR, TWO, THREE)),
     refused(ValueError, "cannot be divided; allowed: 1 or 2", mcf.expansion_div, (AR, THREE, THREE)),
     refused(ValueError, "under a square root; allowed: 1 or 2", mcf.expansion_sqrt, (AR, THREE)),
+    refused(ValueError, "without components cannot be grown", mcf.grow, (AR, (), 1.0)),
+    refused(ValueError, "without components cannot be multiplied", mcf.expansion_mul, (AR, (), ())),
+    refused(TypeError, "tuple of components, not a float", mcf.grow, (AR, 1.0, 1.0)),
+    refused(ValueError, "component 1 is inf", mcf.expansion.value, ((1.0, np.inf),)),
+    refused(ValueError, "component 0 is nan", mcf.expansion.value, ((np.nan,),)),
+    refused(TypeError, "an array or a number, not a tuple", mcf.two_sum, (AR, (1.0,), (2.0,))),
+    refused(TypeError, "must be an arithmetic, .* not 'bfloat16'", mcf.two_sum, ("bfloat16", 1.0, 2.0)),
+    refused(TypeError, r"a result is \[.*allowed are", AR.evaluate, (lambda ar, x: [x], np.ones(1, "f4"))),
+    refused(TypeError, "a result is None", AR.evaluate, (lambda ar, x: None, np.ones(1, "f4"))),
 )
 def test_what_is_no_expansion_or_too_long_is_refused(rows):
     check(rows)

@@ -277,6 +277,11 @@ def quantized(x=(1.0,), fmt="mxfp4", **options):
     return quantize(np.asarray(x), fmt, **options)
 
 
+def by_hand(**fields):
+    made = quantize(np.float32([1, 2, -7, 0.2]), "mxfp4")
+    return dataclasses.replace(made, **fields)
+
+
 @pytest.mark.parametrize(
     ("function", "given", "error", "message"),
     [
@@ -301,6 +306,10 @@ def quantized(x=(1.0,), fmt="mxfp4", **options):
         (quantized, {"rounding": "stochastic"}, ValueError, "stochastic rounding needs"),
         (quantized, {"axis": 1}, np.exceptions.AxisError, "axis 1"),
         (quantized, {"x": np.int32([1])}, TypeError, "int32 is no array of floating-point numbers"),
+        (by_hand, {"elements": [1.0, 2.0]}, TypeError, "elements and scale are arrays, not list"),
+        (by_hand, {"axis": 1}, ValueError, "axis = 1 is none of an array"),
+        (by_hand, {"axis": -1}, ValueError, "counted from 0"),
+        (by_hand, {"scale": np.ones(2, "f4")}, ValueError, r"have shape \(1,\), not \(2,\)"),
         # No positive number is no negative scale.
         *(
             (quantized, {"x": x, "fmt": "int8", "rule": "max"}, ValueError, "needs a positive number")

@@ -276,8 +276,10 @@ def _leave(x: Value, carrier: Type) -> Value:
 
 
 def flush_element(x: Value, fmt: Format) -> Value:
-    """Flush a number of magnitude below the smallest normal one to a zero of its sign."""
-    zero = (x.bits() & CARRIERS[x.type].sign_bit).as_number()
+    """Flush a number below the smallest normal one to a zero, of its sign if the format has one."""
+    zero: Value | float = 0.0
+    if fmt.has_negative_zero:
+        zero = (x.bits() & CARRIERS[x.type].sign_bit).as_number()
     return (abs(x) < float(fmt.smallest_normal)).select(zero, x)
 
 

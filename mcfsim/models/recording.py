@@ -28,6 +28,7 @@ from mcfsim.storage.sealed import (
     parse,
     unsealed,
 )
+from mcfsim.storage.shards import COUNT, STEP
 from mcfsim.storage.tensors import FileOfTensorsError
 
 # -- one file ---------------------------------------------------------------------------------------------
@@ -184,11 +185,9 @@ def _digests(path: Path, tensors: Mapping[str, Weight]) -> dict[str, str]:
 
 # -- the folder -------------------------------------------------------------------------------------------
 WEIGHTS = "weights.safetensors"
-#: This file has the number of recorded steps, so that a missing last step is noticed.
-COUNT = "steps.json"
+#: Most bytes of the file with the number of recorded steps, by which a missing last step is noticed.
 _LONGEST_COUNT = 1000
-_PREFIX = "step-"
-_STEP = re.compile(_PREFIX + r"([0-9]+)\.safetensors")
+_STEP = re.compile(STEP + r"([0-9]+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -321,7 +320,7 @@ def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
 
 def step_name(step: int) -> str:
     """Return the name of a step's file."""
-    return f"{_PREFIX}{step:08d}.safetensors"
+    return f"{STEP}{step:08d}.safetensors"
 
 
 def step_files(folder: Path) -> dict[int, Path]:
@@ -336,7 +335,7 @@ def step_files(folder: Path) -> dict[int, Path]:
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
-        if not path.name.startswith(_PREFIX):
+        if not path.name.startswith(STEP):
             continue
         matched = _STEP.fullmatch(path.name)
         if not matched:

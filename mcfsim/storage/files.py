@@ -44,9 +44,11 @@ def destination(path: Pathlike) -> Path:
     Raises
     ------
     OutputError
-        If it exists and is no regular file, or is read-only (for everybody, or for this process); or if its
-        folder does not exist.
+        If it is empty; if it exists and is no regular file, or is read-only (for everybody, or for this
+        process); or if its folder does not exist.
     """
+    if not os.fspath(path):  # which would lead to the working folder
+        raise OutputError("cannot write to '': a path names a file")
     try:
         target = Path(os.path.realpath(path))
         mode = os.stat(path).st_mode

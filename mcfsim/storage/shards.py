@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -255,6 +255,9 @@ def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
 # -- outputs apart from inputs ----------------------------------------------------------------------------
 #: How the names end of the files that are read from a folder, or from the folder of an index.
 _READ = (SUFFIX, INDEX_SUFFIX)
+#: Of a recording, the file with the number of its steps, and how the names of its steps' files begin; every
+#: name that begins so is taken for a step's.
+COUNT, STEP = "steps.json", "step-"
 
 
 def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Mapping[str, Pathlike | None]) -> None:
@@ -280,23 +283,32 @@ def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Mapping[str, Pat
             continue
         place, there = destination(path), identity(Path(path))
         named = Path(os.path.realpath(Path(path).parent), Path(path).name)  # may be a link in the folder
-        for source, (folder, files) in read.items():
-            joins = any(one.parent == folder and one.name.endswith(_READ) for one in (place, named))
+        for source, (folder, files, is_read) in read.items():
+            joins = any(one.parent == folder and is_read(one.name) for one in (place, named))
             if joins or there in files:
                 raise OutputError(
                     f"cannot write {os.fspath(path)}: {label} would take the place of what is read ({source})"
                 )
 
 
-def _read_from(path: Path) -> tuple[Path | None, set[tuple[int, int]]]:
-    """Return the folder whose files are read, or None, and the identities of all files that are read."""
+def _read_from(path: Path) -> tuple[Path | None, set[tuple[int, int]], Callable[[str], bool]]:
+    """Return the folder whose files are read, or None, the identities of these, and which names are read."""
     folder = path if path.is_dir() else path.parent if path.suffix == ".json" else None
-    files = [path]
+    files, names = [path], []
     if folder is not None:
         with suppress(OSError):  # reading it raises the error
-            files += [folder / name for name in os.listdir(folder) if name.endswith(_READ)]
+            names = os.listdir(folder)
+    recording = folder == path and any(
+        name == COUNT or (name.startswith(STEP) and name.endswith(SUFFIX)) for name in names
+    )
+
+    def is_read(name: str) -> bool:
+        return name.endswith(_READ) or (recording and (name == COUNT or name.startswith(STEP)))
+
+    if folder is not None:
+        files += [folder / name for name in names if is_read(name)]
         for index in [file for file in files if file.suffix == ".json"]:
             with suppress(OSError, ValueError):
                 files += [folder / name for name in set(read_places(index).values())]
     found = {there for file in files if (there := identity(file)) is not None}
-    return (None if folder is None else Path(os.path.realpath(folder))), found
+    return (None if folder is None else Path(os.path.realpath(folder))), found, is_read

@@ -29,8 +29,11 @@ INPUTS = {
         "other.json": ["other.json", "one.dat"],
     },
     "state": {"st.npz": ["st.npz"], "states": ["states/s.safetensors"], "st.pt": ["st.pt"]},
-    "gradients": {"rec": ["rec/step-00000001.safetensors", "rec/weights.safetensors"]},
-    "directory": {"rec": [f"rec/{x}.safetensors" for x in ("step-00000002", "weights", "step-00000009")]},
+    "gradients": {"rec": ["rec/step-00000001.safetensors", "rec/weights.safetensors", "rec/steps.json"]},
+    "directory": {
+        "rec": [f"rec/{x}.safetensors" for x in ("step-00000002", "weights", "step-00000009")]
+        + ["rec/steps.json", "rec/step-run.npz"]
+    },
     "check": {"certificate.json": ["certificate.json"]},
     "products": {"seen.csv": ["seen.csv"]},
 }
@@ -170,7 +173,13 @@ def test_no_output_takes_the_place_of_an_input(command, output, given, spelling,
 
 
 @pytest.mark.parametrize("output", ["checkpoint", "output"])
-@pytest.mark.parametrize("file", ["w.npz", "rec/step-00000001.safetensors", "rec/weights.safetensors"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "w.npz",
+        *(f"rec/{x}" for x in ("step-00000001.safetensors", "weights.safetensors", "steps.json", "step-run")),
+    ],
+)
 def test_the_library_refuses_it_too(output, file, furnished):
     before = look(furnished)
     with pytest.raises(OutputError, match="the place of what is read"):

@@ -74,6 +74,13 @@ def test_what_is_no_file_to_be_replaced_is_refused_and_left_as_it_is(writer, kin
     assert look(tmp_path) == before
 
 
+@pytest.mark.parametrize("label", ["output", "checkpoint"])
+def test_an_empty_path_is_refused_before_the_first_step(label, monkeypatch):
+    monkeypatch.setattr(Quadratic, "loss_and_gradient", lambda *_: pytest.fail("training has begun"))
+    with pytest.raises(OutputError, match=r"^cannot write to '': a path names a file$"):
+        mcf.simulate(*TRAINED, **{label: ""})
+
+
 @pytest.mark.parametrize("writer", WRITERS)
 def test_links_stay_and_permissions_are_kept(writer, tmp_path):
     """Also of a link that leads nowhere yet."""

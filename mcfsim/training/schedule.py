@@ -206,23 +206,24 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
     Parameters
     ----------
     gradients : mapping of str to array
-        By tensor, in binary32, binary64 or mpmath's numbers.
+        By tensor, in binary32, binary64 or mpmath's numbers. Shorter numbers and integers are scaled, and
+        their squares summed, in the one of binary32 and binary64 that holds them.
     clip : float or None
         The largest norm of all together; None scales nothing.
 
     Returns
     -------
     gradients : mapping of str to array
-        In the dtype that they had.
+        Those given, or scaled ones.
     norm : float
-        Summed in that dtype; infinite if it is beyond binary64. If an element is infinite or NaN, so is the
+        Infinite if it is beyond binary64. If an element is infinite or NaN, so is the
         norm. Scaling by an infinite norm gives zero, or NaN where an element is infinite.
     """
-    exponent = 0
-    if all_finite(*gradients.values()):
-        largest = max((abs(g).max(initial=0) for g in gradients.values()), default=0.0)
+    exponent, wide = 0, {name: _wide(g) for name, g in gradients.items()}
+    if all_finite(*wide.values()):
+        largest = max((abs(g).max(initial=0) for g in wide.values()), default=0.0)
         exponent = _exponent(largest)
-    near_one = {name: _times_power(g, -exponent) for name, g in gradients.items()}
+    near_one = {name: _times_power(g, -exponent) for name, g in wide.items()}
     total: Any = sum((g * g).sum() for g in near_one.values())
     # Root and factor of mpmath's numbers are mpmath's, too: binary64 would limit an exact run to 16 digits.
     exact = is_mpf(total)
@@ -232,8 +233,16 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
         return gradients, whole
     shrink = clip / norm
     return {
-        name: g * (shrink if g.dtype == object else g.dtype.type(shrink)) for name, g in near_one.items()
+        name: (g * (shrink if g.dtype == object else g.dtype.type(shrink))).reshape(gradients[name].shape)
+        for name, g in near_one.items()
     }, whole
+
+
+def _wide(g: NDArray[Any]) -> NDArray[Any]:
+    """Return a gradient as an array of an axis or more, in binary32 or longer, or in mpmath's numbers."""
+    dtype = g.dtype if g.dtype == object else np.result_type(g.dtype, np.float32)
+    # An operation on an array without axes would return a number of mpmath, which has no methods of arrays.
+    return np.atleast_1d(g.astype(dtype, copy=False))
 
 
 def _exponent(x: Any) -> int:

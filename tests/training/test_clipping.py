@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
@@ -91,6 +92,26 @@ def test_a_norm_beyond_binary64_is_infinite_and_clips_all_the_same():
     np.testing.assert_allclose(kept["x"], 0.01, rtol=1e-15)
     kept, norm = clipped({"x": g}, None)
     assert (kept["x"] is g, norm) == (True, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("f2", 1000), ("i1", -128), ("u1", 255), ("i2", -(2**15)), ("i8", 2**62), (ml_dtypes.bfloat16, 1000)],
+)
+def test_numbers_of_few_bits_have_the_norm_of_the_same_numbers_in_more(dtype, value):
+    g = np.full(4, value, dtype)
+    assert clipped({"x": g}, None)[1] == abs(value) * 2.0
+    kept, norm = clipped({"x": g}, 1.0)
+    assert norm == abs(value) * 2.0
+    assert kept["x"].tolist() == [math.copysign(0.5, value)] * 4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, object])
+def test_a_number_without_axes_keeps_its_shape(dtype):
+    g = np.array(mpmath.mpf(3) if dtype is object else 3, dtype)
+    for clip, expected in ((None, 3), (1.5, 1.5)):
+        kept, norm = clipped({"x": g}, clip)
+        assert (kept["x"].shape, kept["x"].dtype, kept["x"], norm) == ((), g.dtype, expected, 3.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

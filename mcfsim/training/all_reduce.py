@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -81,7 +82,7 @@ class Reduction:
         object.__setattr__(self, "divide", chosen("divide", self.divide, Division))
         for label in ("format", "out_format"):
             if (fmt := getattr(self, label)) is not None:
-                object.__setattr__(self, label, get_format(fmt).name)
+                object.__setattr__(self, label, _kept(get_format(fmt)))
         self([np.zeros(1, np.float32)] * self.parts)  # refuses roundings
 
     @classmethod
@@ -107,12 +108,28 @@ class Reduction:
         return cls(int(entries[0]), **dict(zip(names[1:], entries[1:], strict=False)))
 
     def __call__(self, parts: Sequence[Array]) -> Array:
-        """Return the parts as one array; exact numbers are added and divided exactly."""
+        """Return the parts as one array; exact numbers are added and divided exactly.
+
+        Raises
+        ------
+        ValueError
+            If there are more parts than stated, or fewer; see also `reduce`.
+        """
+        if len(parts) != self.parts:
+            raise ValueError(f"a reduction of {self.parts} parts was given {len(parts)}")
         if np.asarray(parts[0]).dtype == object:
             total = sum(parts[1:], start=parts[0])
-            return total if self.divide is Division.NONE else np.asarray(total / len(parts))
+            return np.asarray(total if self.divide is Division.NONE else total / len(parts))
         divide, out_format = self.divide, self.out_format
         return reduce(parts, self.order, self.format, self.rounding, divide=divide, out_format=out_format)
+
+
+def _kept(fmt: Format) -> Format | str:
+    """Return the name of a format, if it is known by its name, and the format itself otherwise."""
+    with suppress(ValueError):
+        if get_format(fmt.name) == fmt:
+            return fmt.name
+    return fmt
 
 
 def reduce(

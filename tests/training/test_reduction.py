@@ -59,6 +59,18 @@ def test_settings_and_checkpoints_tell_the_reduction(tmp_path):
         mcf.simulate(LOGISTIC, reduction="2,ring,bfloat16", checkpoint=tmp_path / "c", **given)
 
 
+@pytest.mark.parametrize("name", ["", "own", "float32"])
+def test_an_own_format_is_itself_whatever_its_name(name, tmp_path):
+    own = mcf.Format(name, precision=3, emin=-14, emax=15)
+    reduction, parts = Reduction(2, format=own, out_format=own), [np.float64([1.0]), np.float64([1.25])]
+    assert reduction(parts) == mcf.reduce(parts, format=own, divide="before", out_format=own) != [1.125]
+    run = mcf.simulate(LOGISTIC, "sgd", "plain", 1, mcf.Schedule(0.5, warmup=0), low=own, reduction=reduction)
+    assert run.settings["reduction"]["format"] == run.settings["low"]
+    run.save(tmp_path / "run.npz")
+    assert mcf.Run.load(tmp_path / "run.npz") == run
+    assert Reduction(2, format=mcf.get_format("bf16")) == Reduction(2, format="bfloat16")
+
+
 def test_a_text_is_the_reduction_that_it_says():
     assert Reduction.of("3, ring,bf16,after,float16") == MANY
     assert Reduction.of("4") == Reduction(4)
@@ -78,6 +90,8 @@ def test_a_text_is_the_reduction_that_it_says():
         (lambda: Reduction(2.5), TypeError, "parts"),
         (lambda: Reduction(2, rounding="stochastic"), ValueError, "not rounded at random"),
         (lambda: mcf.simulate(LOGISTIC, reduction="x"), ValueError, "a reduction in text"),
+        (lambda: Reduction(2)([]), ValueError, "a reduction of 2 parts was given 0"),
+        (lambda: Reduction(2)([np.ones(2)] * 3), ValueError, "a reduction of 2 parts was given 3"),
     ],
 )
 def test_what_is_no_reduction_is_refused(given, error, text):

@@ -51,6 +51,7 @@ FAILURES = {
     "error": (jobs.wrong, 60, None, r"by tens, range \[30, 40\) failed: OverflowError: the", OverflowError),
     # Should it look like the death of a worker, it would be tried again and end in other words.
     "cannot be sent": (jobs.cannot_return, 10, None, r"(?s)range \[0, 10\) failed.*one and two", Exception),
+    "ends": (jobs.ends, 60, None, r"by tens, range \[30, 40\) failed: .* called sys.exit\(2\)", RuntimeError),
     "no JSON": (complex, 10, None, r"\[0, 10\) failed: TypeError: .*complex", TypeError),
     "no result": (jobs.wrong_sum, 60, jobs.sums_to, r"\[30, 40\) failed: .*-1 is not the sum", ValueError),
 }

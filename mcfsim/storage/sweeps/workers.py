@@ -225,7 +225,10 @@ class Dask(Workers):
 
 def evaluate(work: Work, start: int, stop: int) -> str:
     """Return the result of a unit as JSON text."""
-    return json.dumps(work(start, stop))
+    try:
+        return json.dumps(work(start, stop))
+    except SystemExit as problem:  # it would end the process that asks for the result, without a word
+        raise RuntimeError(f"it called sys.exit({problem.code!r})") from problem
 
 
 def source_here() -> tuple[str, str]:

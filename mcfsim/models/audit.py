@@ -326,7 +326,8 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
 def _middles(stored: Table, low: Format) -> tuple[float, float]:
     """Return half the distances to the neighbours that half of the numbers have, toward zero and away."""
     size = np.abs(stored).astype(np.float64)
-    gaps = size - next_down(size, low), next_up(size, low) - size
+    with np.errstate(invalid="ignore"):  # of numbers beyond the range
+        gaps = size - next_down(size, low), next_up(size, low) - size
     toward, away = (float(np.quantile(gap, 0.5, method="higher")) / 2 for gap in gaps)
     return toward, away
 
@@ -337,7 +338,7 @@ def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:
     Numbers below the first edge count in the first bin, numbers above the last edge in the last bin.
     """
     asked = np.abs(directions)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.log2(asked / spacing)
     counts, _ = np.histogram(np.clip(ratio, edges[0], np.nextafter(edges[-1], 0)), edges)
     return [float(share) for share in counts / max(1, asked.size)]

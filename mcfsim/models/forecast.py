@@ -117,6 +117,8 @@ def _frozen_in_group(
 # -- forecasts --------------------------------------------------------------------------------------------
 #: How often a step that rounds at random is made.
 _DRAWS = 16
+#: Below such a sum of squares, some of them may be subnormal.
+_SMALL = 2.0**-900
 #: How many steps of a schedule are tried, besides its ends and the end of its warm-up.
 _POINTS = 64
 
@@ -285,8 +287,13 @@ def _tried(
         nothing = np.full(rows.size, np.nan)
         lost[rows] = np.divide((there * still).sum(axis=1), count, out=nothing.copy(), where=count > 0)
         with np.errstate(all="ignore"):
-            squares = np.square(asked).sum(axis=1)
-            arrived = (asked * (moved / rate if rate else moved)).sum(axis=1)
+            effective = moved / rate if rate else moved
+            squares, arrived = np.square(asked).sum(axis=1), (asked * effective).sum(axis=1)
+            far = (count > 0) & ~((squares > _SMALL) & np.isfinite(squares + np.abs(arrived)))
+            if far.any():  # squares overflow or underflow, and their quotient need not
+                exponents = np.frexp(np.abs(asked[far]).max(axis=1))[1][:, None]
+                d, e = np.ldexp(asked[far], -exponents), np.ldexp(effective[far], -exponents)
+                squares[far], arrived[far] = np.square(d).sum(axis=1), (d * e).sum(axis=1)
         edq[rows] = np.divide(arrived, squares, out=nothing, where=count > 0)
         changed[rows] = np.where(beyond[rows], np.nan, other.mean(axis=1))
     return lost, edq, changed, beyond

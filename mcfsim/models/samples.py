@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +79,21 @@ def read_sample(
     """Return the sample of one tensor, and how many of all elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     squares = zeros = 0.0
+    exponent = 0  # the numbers are squared times 2**-exponent
     for x in _taken(weight, values):
-        norm = _sum_of_squares(x)
-        if not np.isfinite(norm):
+        norm = _sum_of_squares(x, exponent)
+        if not np.isfinite(norm + squares):
             counts += not_finite(x)
-            norm = _sum_of_squares(x[np.isfinite(x)])
+            finite = x[np.isfinite(x)]
+            norm = _sum_of_squares(finite, exponent)
+            if not np.isfinite(norm + squares):
+                exponent, squares = _FAR, math.ldexp(squares, -2 * _FAR)
+                norm = _sum_of_squares(finite, exponent)
         squares += norm
         zeros += x.size - int(np.count_nonzero(x))
         if told is not None:
             told(x.size)
-    rms = (squares / weight.size) ** 0.5
+    rms = math.ldexp((squares / weight.size) ** 0.5, exponent)
     sample = TensorSample(weight.name, weight.shape, str(weight.format), values, rms, zeros / weight.size)
     return sample, (int(counts[0]), int(counts[1]))
 
@@ -102,11 +108,18 @@ def _taken(weight: Weight, values: NDArray[np.float64]) -> Iterator[NDArray[Any]
         start += x.size
 
 
-def _sum_of_squares(x: NDArray[Any]) -> float:
-    """Return a sum of squares in binary64, computed in blocks that fit the cache."""
+#: An exponent with which no square of a binary64 number overflows.
+_FAR = 600
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _sum_of_squares(x: NDArray[Any], exponent: int) -> float:
+    """Return the sum of squares times ``2**-exponent`` in binary64, computed in blocks that fit the cache."""
     total = 0.0
     for start in range(0, x.size, 1 << 15):
         block = x[start : start + (1 << 15)].astype(np.float64)
+        if exponent:
+            block = np.ldexp(block, -exponent)
         total += float(np.dot(block, block))
     return total
 

@@ -95,6 +95,23 @@ def test_weights_that_leave_the_range_are_not_averaged_away(samples):
     assert found.tensors[0].found["plain"].beyond == 1
 
 
+@pytest.mark.parametrize("size", [1e-170, 1e160, 1e307])
+def test_squares_beyond_binary64_are_no_matter(size, tmp_path):
+    """Not of the weights, and not of the updates, of which decay asks for as much."""
+    found = {}
+    for scale in (1.0, size):
+        x = np.random.default_rng(0).standard_normal((8, 16)) * scale
+        np.savez(tmp_path / "m.npz", x=x)
+        read = scan(open_weights(tmp_path / "m.npz"), 128)
+        made = pages.plan(["plain", "kahan"], "float64", decay=0.1)
+        found[scale] = audit(read, made, mcf.get_format("float64"))
+    (one,), (far,) = found[1.0].tensors, found[size].tensors
+    if size > 1:
+        assert far.rms == pytest.approx(one.rms * size, rel=1e-12)
+    assert [item.edq for item in far.found.values()] == pytest.approx([1.0, 1.0])
+    assert found[size].recommended()[0].strategy.name == "plain"
+
+
 @pytest.mark.slow
 def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ulp(samples):
     """That of the matrix by NumPy alone: frexp gives the ulp of a normal number."""

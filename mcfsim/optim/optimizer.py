@@ -20,6 +20,7 @@ from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged import Staged
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
+from mcfsim.optim.state import step_by
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import warn_of_vanishing
@@ -368,7 +369,7 @@ class Optimizer:
         roles = self.roles.on_block(count, block.start)
         with np.errstate(all="ignore"):
             old = read_block(self.state, self.formats, block)
-            new, asked = self.hyper.step(roles, self.strategy, old, given, scalars)
+            new, asked = step_by(self.hyper.step, roles, self.strategy, old, given, scalars)
             if update is not None:
                 write(update[block], asked, self.roles.update.format)
             write_block(self.state, new, self.formats, block)

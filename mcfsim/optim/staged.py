@@ -18,7 +18,7 @@ from mcfsim.kernels import native
 from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration, Granularity, Shape, stacked
-from mcfsim.optim.state import State, Step
+from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator, matmul
 from mcfsim.protocol import Arithmetic
@@ -148,7 +148,7 @@ def straight(step: Callable[..., Step]) -> Stage:
     @wraps(step)
     def text(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
         old = State(*(known[label] for label in State._fields))
-        new, update = step(roles, strategy, old, known["gradient"], scalars)
+        new, update = step_by(step, roles, strategy, old, known["gradient"], scalars)
         return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
 
     return Stage(text, Granularity.ELEMENT, (*State._fields, "gradient"))

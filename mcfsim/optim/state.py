@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 from mcfsim.formats import Format, Grid, Specials
@@ -46,6 +48,24 @@ class Step(NamedTuple):
 
     state: State
     update: Value
+
+
+def step_by(step: Callable[..., Step], roles: Any, strategy: Strategy, old: State, *given: Any) -> Step:
+    """Make a straight-line step.
+
+    Raises
+    ------
+    TypeError
+        If what comes back is no `Step`, or has other components than the state before it.
+    """
+    made: Any = step(roles, strategy, old, *given)
+    must = f"{step.__qualname__} must return"
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], State)) or made[1] is None:
+        raise TypeError(f"{must} Step(State(...), update), not {shortened(made)}")
+    for label, before, after in zip(State._fields, old, made[0], strict=True):
+        if not isinstance(after, tuple | list) or len(after) != len(before):
+            raise TypeError(f"{must} a tuple of {len(before)} for {label}, not {shortened(after)}")
+    return Step(*made)
 
 
 def converted(ar: Arithmetic, x: Value, source: Arithmetic) -> Value:

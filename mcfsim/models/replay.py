@@ -68,6 +68,9 @@ class RecordedGradients:
             self._read = step, self.recording.steps[step - 1].read()
         return None, self._read[1]
 
+    def try_out(self, seed: int) -> None:
+        """Do nothing: there are no results."""
+
     def results(self, weights: Tensors) -> dict[str, float]:
         """Return an empty dict: there is no objective."""
         return {}

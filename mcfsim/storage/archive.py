@@ -26,6 +26,32 @@ _MODEST = 1 << 28
 #: Little-endian numbers and text: no objects and no structured dtypes.
 _DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
 _ENCRYPTED = 1
+#: What is asked of a part of an array's name, and how many characters of one that is refused are shown.
+_NAMES = "a name in a file has no NUL, no surrogate, and at most 32,000 bytes"
+_SHOWN = 40
+
+
+#: Most bytes of each part of an array's name, so that the whole fits into an entry of a ZIP file.
+_LONGEST_NAME = 32_000
+
+
+def check_name(label: str, name: str, *, last: bool = True) -> None:
+    """Raise ValueError if arrays whose names are made of this one cannot be stored.
+
+    Parameters
+    ----------
+    label : str
+        What the name is of, for the message.
+    name : str
+        A strategy's or a tensor's name.
+    last : bool, optional
+        Whether names of arrays end in it.
+    """
+    surrogates = any("\ud800" <= character <= "\udfff" for character in name)
+    if "\0" in name or surrogates or len(name.encode(errors="replace")) > _LONGEST_NAME:
+        raise ValueError(f"{label} {name[:_SHOWN]!r}: {_NAMES}")
+    if last and name.endswith(".npy"):
+        raise ValueError(f"{label} {name[-_SHOWN:]!r}: {_NAMES}, and does not end in .npy")
 
 
 class ArraySpec(NamedTuple):

@@ -10,6 +10,7 @@ from mcfsim.formats import Format
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.storage.archive import check_name
 
 #: What separates phases, and a strategy from its first step, in a text.
 _NEXT, _FROM = ",", "@"
@@ -39,7 +40,7 @@ class Phase:
     rounding: Rounding | str | None = None
 
     def __post_init__(self) -> None:
-        whole_number("first", self.first, least=1)
+        object.__setattr__(self, "first", whole_number("first", self.first, least=1))
         if self.rounding is not None:
             object.__setattr__(self, "rounding", get_rounding(self.rounding))
 
@@ -60,9 +61,9 @@ class PrecisionSchedule:
     Raises
     ------
     TypeError
-        If there is something else than phases.
+        If there is something else than phases, or the name is no string.
     ValueError
-        If there is none, or their first steps do not increase from 1.
+        If there is none, or their first steps do not increase from 1; or if no file can have the name.
 
     Examples
     --------
@@ -86,6 +87,8 @@ class PrecisionSchedule:
         steps = [phase.first for phase in phases]
         if steps[:1] != [1] or steps != sorted(set(steps)):
             raise ValueError(f"the first steps of phases must increase from 1, not {steps}")
+        if not isinstance(self.name, str):
+            raise TypeError(f"a schedule's name must be a string, not {self.name!r}")
         object.__setattr__(self, "phases", phases)
         if not self.name:
             names = [str(getattr(phase.strategy, "name", phase.strategy)) for phase in phases]
@@ -93,6 +96,7 @@ class PrecisionSchedule:
             object.__setattr__(self, "name", _NEXT.join([*names[:1], *rest]))
         if "|" in self.name:
             raise ValueError(f"a schedule's name must not have a '|': {self.name!r}")
+        check_name("schedule", self.name, last=False)
 
     @classmethod
     def settled(cls, given: PrecisionSchedule | Strategy | str, low: Format, steps: int) -> PrecisionSchedule:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from reprlib import repr as shortened
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.training.all_reduce import Reduction
 from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import Problem, get_problem
-from mcfsim.training.problems.base import Tensors
+from mcfsim.training.problems.base import Tensors, check_loss, loss_and_gradient_of, start_of
 from mcfsim.training.schedule import RecordedRates, Schedule
 
 
@@ -49,6 +50,9 @@ class Source(Protocol):
 
     def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
         """Return the loss (None if there is none) and the gradient of a step, by tensor."""
+
+    def try_out(self, seed: int) -> None:
+        """Raise TypeError or ValueError if `results` cannot be had, before the first step."""
 
     def results(self, weights: Tensors) -> dict[str, float]:
         """Return named numbers about the weights after the last step."""
@@ -98,27 +102,37 @@ class ComputedGradients:
 
     def settings(self) -> dict[str, Any]:
         """Return the problem's settings, and those of a reduction if there is one."""
-        reduced = {} if self.reduction is None else {"reduction": _as_data(self.reduction)}
-        return {"problem": self.problem.settings(), **reduced}
+        reduced = {} if self.reduction is None else {"reduction": _as_data(self.reduction, "reduction")}
+        return {"problem": _as_data(self.problem.settings(), "problem"), **reduced}
 
     def start(self, seed: int) -> Tensors:
         """Return the problem's starting point."""
-        return self.problem.initial_parameters(seed)
+        return start_of(self.problem, seed)
 
     def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
         """Return the loss and the gradient at these weights."""
-        taken, reduction = self._taken(weights), self.reduction
+        reduction = self.reduction
         if reduction is None:
-            return self.problem.loss_and_gradient(taken, step, seed)
+            return loss_and_gradient_of(self.problem, self._taken(weights), step, seed)
         last = reduction.parts * step
-        batches = range(last - reduction.parts + 1, last + 1)
-        found = [self.problem.loss_and_gradient(taken, batch, seed) for batch in batches]
-        mean = sum(loss for loss, _ in found) / reduction.parts
-        return mean, {name: reduction([gradient[name] for _, gradient in found]) for name in found[0][1]}
+        losses, parts = [], []
+        for batch in range(last - reduction.parts + 1, last + 1):
+            loss, gradient = loss_and_gradient_of(self.problem, self._taken(weights), batch, seed)
+            losses.append(loss)
+            parts.append({name: x.copy() for name, x in gradient.items()})  # it may be one buffer each time
+        mean = sum(losses) / reduction.parts
+        return mean, {name: reduction([part[name] for part in parts]) for name in parts[0]}
+
+    def try_out(self, seed: int) -> None:
+        """Raise an error if a problem of one's own has no validation loss at its start."""
+        if not type(self.problem).__module__.startswith("mcfsim."):
+            self.results({name: x.astype(self._dtype) for name, x in self.start(seed).items()})
 
     def results(self, weights: Tensors) -> dict[str, float]:
         """Return the validation loss."""
-        return {"validation_loss": float(self.problem.validation_loss(self._taken(weights)))}
+        loss = self.problem.validation_loss(self._taken(weights))
+        check_loss(f"validation_loss of problem {self.problem.name!r}", loss)
+        return {"validation_loss": float(loss)}
 
     def fingerprint(self, seed: int) -> str:
         """Return a SHA-256 of what the problem computes at its start.
@@ -128,8 +142,10 @@ class ComputedGradients:
         """
         start = self.start(seed)
         weights = {name: np.asarray(tensor).astype(self._dtype) for name, tensor in start.items()}
-        loss, gradients = self.problem.loss_and_gradient(weights, 1, seed)
-        losses = np.array([loss, self.problem.validation_loss(weights)], dtype=np.float64)
+        loss, gradients = loss_and_gradient_of(self.problem, weights, 1, seed)
+        held_out = self.problem.validation_loss(weights)
+        check_loss(f"validation_loss of problem {self.problem.name!r}", held_out)
+        losses = np.array([loss, held_out], dtype=np.float64)
         digest = hashlib.sha256()
         for part in (start, gradients, {"losses": losses}):
             for name in sorted(part):
@@ -144,8 +160,8 @@ class ComputedGradients:
         return np.float64 if self.problem.exact_capable else np.float32
 
     def _taken(self, weights: Tensors) -> dict[str, NDArray[Any]]:
-        """Return weights in the dtype that the problem computes in; leave numbers of mpmath unchanged."""
-        return {name: x if x.dtype == object else x.astype(self._dtype) for name, x in weights.items()}
+        """Return copies of weights in the dtype that the problem computes in, or of numbers of mpmath."""
+        return {name: x.astype(object if x.dtype == object else self._dtype) for name, x in weights.items()}
 
 
 # -- settings ---------------------------------------------------------------------------------------------
@@ -183,6 +199,7 @@ class Setup:
             "clip": _clip(given["clip"]),
             "optimizer": _optimizer(given["optimizer"]),
             "low": low,
+            "rounding": _rounding(given["rounding"]),
             "schedule": _schedule(given["schedule"], whole["steps"]),
             "strategies": _strategies(given["strategies"], low, whole["steps"]),
         }
@@ -249,19 +266,42 @@ class Setup:
     def settings(self) -> dict[str, Any]:
         """Return the setup as JSON data from which a run can be repeated."""
         _, *names = (item.name for item in fields(self))
-        parts = {name: _as_data(getattr(self, name)) for name in names}
-        parts["strategies"] = [_as_data(item.plainly) for item in self.strategies]
+        given = {name: getattr(self, name) for name in names}
+        given["strategies"] = [item.plainly for item in self.strategies]
+        parts = {name: _as_data(item, name) for name, item in given.items()}
         parts["optimizer"] = {"name": type(self.optimizer).__name__.lower(), **parts["optimizer"]}
         return {**self.source.settings(), **parts}
 
 
-def _as_data(value: Any) -> Any:
-    """Return a part of a setup as JSON data."""
+def _as_data(value: Any, place: str) -> Any:
+    """Return a part of a setup as JSON data; raise TypeError, with the place, for what is none."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):
-        return {name: _as_data(item) for name, item in value.items()}
-    return [_as_data(item) for item in value] if isinstance(value, tuple | list) else value
+        return {
+            _as_leaf(name, f"a name in {place}"): _as_data(item, f"{place}.{name}")
+            for name, item in value.items()
+        }
+    if isinstance(value, tuple | list):
+        return [_as_data(item, f"{place}[{number}]") for number, item in enumerate(value)]
+    return _as_leaf(value, place)
+
+
+def _as_leaf(value: Any, place: str) -> Any:
+    """Return a number of NumPy's as one of Python's, and what is JSON data as it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    shown: Callable[[Any], str] = shortened
+    if value is None or isinstance(value, str | int | float):
+        try:
+            json.dumps(value)
+            return value
+        except ValueError:  # more digits than Python writes out
+            shown = hex
+    raise TypeError(
+        f"{place} is {shown(value):.40}, which cannot be written into a run's settings: they have texts, "
+        "numbers, True, False, None, and lists and mappings of these"
+    )
 
 
 def _clip(clip: Any) -> float | None:
@@ -270,6 +310,12 @@ def _clip(clip: Any) -> float | None:
     if not (norm := finite_number("clip", clip)) > 0:
         raise ValueError(f"clip = {norm} must be positive, or None")
     return norm
+
+
+def _rounding(given: Any) -> Rounding | str:
+    """Return the name of a mode, if a rounding is no more than that: both ways to say it are one run."""
+    rounding = get_rounding(given)
+    return str(rounding.mode) if rounding == get_rounding(rounding.mode) else rounding
 
 
 def _optimizer(given: Any) -> Declaration:
@@ -289,7 +335,7 @@ def _schedule(given: Any, steps: int) -> Schedule | RecordedRates:
         return cast(Schedule | RecordedRates, given)
     if isinstance(given, Schedule):
         given = [given.rate(step, steps) for step in range(1, steps + 1)]
-    if not isinstance(given, list | tuple | np.ndarray) or np.ndim(given) != 1:
+    if not isinstance(given, list | tuple | np.ndarray) or getattr(given, "ndim", 1) != 1:
         raise TypeError(
             "schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), or a list of rates, one a step, "
             f"not {given!r}"

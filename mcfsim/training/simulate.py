@@ -70,6 +70,8 @@ def carry_out(
             numbers = setup.recorded(setup.steps) * sum(map(len, measures.values()))
             check_space(output, numbers * np.dtype(np.float64).itemsize)
         saved = None if checkpoint is None else Checkpoint(checkpoint, run, setup, trainers, measures)
+        if saved is None:  # a checkpoint's fingerprint tries the same
+            setup.source.try_out(setup.seed)
         first = 1 if saved is None else saved.resume() + 1
         shown = sys.stderr.isatty() if progress is None else progress
         try:
@@ -240,10 +242,12 @@ def simulate(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, such as a class in place of hyperparameters.
+        If an argument is of the wrong type, such as a class in place of hyperparameters; or if a problem or
+        an optimizer of one's own returns what no run can use or keep.
     ValueError
-        If an argument is out of range; if the checkpoint is of another run or another problem's data, is
-        damaged, or cannot be written; or if there is no room for the output.
+        If an argument is out of range, or a name is none that a file can hold; if the checkpoint is of
+        another run or another problem's data, is damaged, or cannot be written; or if there is no room for
+        the output.
 
     Warns
     -----

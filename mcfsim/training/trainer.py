@@ -152,7 +152,7 @@ class Trainer:
         if self.diverged_at[0]:
             results["diverged_at"] = int(self.diverged_at[0])
         if (grid := self.optimizer.grid) is not None:
-            results["clipped_at_start"] = grid.clipped / self.optimizer.layout.size
+            results["clipped_at_start"] = grid.clipped / max(1, self.optimizer.layout.size)
             if grid.grid.integers.bits > 2:
                 weights = self.optimizer.weights()
                 ternary = {name: on_grid(x, "ternary", grid.format) for name, x in weights.items()}

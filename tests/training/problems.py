@@ -84,7 +84,7 @@ class Watched:
 
     def __init__(self, problem, at=None, gradient=0, error=KeyboardInterrupt):
         self.problem, self.at, self.nth, self.error = problem, at, gradient, error
-        self.calls, self.finals = [], []
+        self.calls, self.finals, self.tried = [], [], False
 
     def __getattr__(self, name):
         return getattr(self.problem, name)
@@ -100,7 +100,9 @@ class Watched:
         return self.problem.loss_and_gradient(parameters, step, seed)
 
     def validation_loss(self, parameters):
-        self.finals.append({name: x.tolist() for name, x in parameters.items()})
+        if self.tried:  # once before the first step
+            self.finals.append({name: x.tolist() for name, x in parameters.items()})
+        self.tried = True
         return self.problem.validation_loss(parameters)
 
 

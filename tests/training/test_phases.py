@@ -185,6 +185,20 @@ def test_a_text_is_a_schedule():
         (lambda: PrecisionSchedule([Phase("plain")] * 2), ValueError, r"not \[1, 1\]"),
         (lambda: PrecisionSchedule("plain"), TypeError, "not 'p'"),
         (lambda: PrecisionSchedule(Phase("plain"), "a|b"), ValueError, "must not have a '|'"),
+        *(
+            (
+                lambda name=name: PrecisionSchedule(Phase("plain"), name),
+                ValueError,
+                "a name in a file has no NUL",
+            )
+            for name in ("a\0", "\ud800", "x" * 32_001)
+        ),
+        (lambda: train(mcf.Strategy("a\0")), ValueError, "a name in a file has no NUL"),
+        (
+            lambda: PrecisionSchedule(Phase("plain"), 3),
+            TypeError,
+            "a schedule's name must be a string, not 3",
+        ),
         (lambda: train("plain,fp32"), ValueError, "unknown strategy 'plain,fp32'"),
         (lambda: train("plain,fp32@late"), ValueError, "must be a strategy and its first step, as fp32@201"),
         (lambda: train("plain,fp33@5"), ValueError, "unknown strategy 'fp33'"),

@@ -126,6 +126,7 @@ TYPES = [
     (simulated, "strategies", [[None], [mcf.Strategy]], "a strategy is a Strategy or the name of one, not "),
     (simulated, "problem", [None, 5, Quadratic], "problem must be a Problem, .* not (None|5|<class)"),
     (simulated, "schedule", [0, 1e-3, mcf.Schedule, lambda step: 0.1], "schedule must be a Schedule"),
+    (simulated, "schedule", [[[1], [1, 2]], [[1], [2]], [0.1, [1]]], "a rate must be a real number, not"),
     (mcf.get_problem, "name_or_settings", NO_SETTINGS, "a problem is made from its name or its settings"),
     (LanguageModel, "corpus", ["text", b"text", 5, Corpus], "corpus must be a Corpus"),
 ]
@@ -165,6 +166,10 @@ def test_what_is_of_no_use_is_refused_by_name(make, label, values, message, erro
 def test_what_stands_for_something_else():
     assert simulated(optimizer="adamw") == simulated(optimizer=mcf.AdamW())
     assert simulated(clip=math.inf) == simulated(clip=None)
+    named = simulated(rounding="stochastic")
+    assert simulated(rounding=mcf.Rounding("stochastic")) == named
+    assert named.settings["rounding"] == "stochastic"
+    assert simulated(rounding=mcf.Rounding("up", "saturate")).settings["rounding"]["overflow"] == "saturate"
     assert simulated(strategies="plain") == simulated(strategies=["plain"])
     assert simulated(strategies=mcf.strategy("plain")) == simulated(strategies=("plain",))
     assert simulated(strategies=(name for name in ("plain", "kahan"))).results.keys() == {"plain", "kahan"}

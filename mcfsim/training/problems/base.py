@@ -9,12 +9,15 @@ from enum import IntEnum
 from importlib import import_module
 from inspect import signature
 from numbers import Real
+from reprlib import repr as shortened
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import check_int
+from mcfsim.checks import check_int, is_masked, is_real, real_array
+from mcfsim.kernels.real_numbers import is_mpf
+from mcfsim.storage.archive import check_name
 
 
 # -- matrices ---------------------------------------------------------------------------------------------
@@ -84,7 +87,10 @@ class Problem(Protocol):
         """
 
     def validation_loss(self, parameters: Tensors) -> float:
-        """Return the loss on held-out data, the same at every call; without such data, the objective."""
+        """Return the loss on held-out data, the same at every call; without such data, the objective.
+
+        Of a problem of one's own it is asked once at the start, too, so that a run does not fail at its end.
+        """
 
 
 class DescribedProblem:
@@ -133,6 +139,86 @@ def labelled(problem: str, loader: str) -> tuple[NDArray[Any], NDArray[Any], NDA
     return features, labels, np.arange(len(labels)) % 5 == 4
 
 
+# -- what a problem of one's own returns -------------------------------------------------------------------
+def start_of(problem: Problem, seed: int) -> dict[str, NDArray[Any]]:
+    """Return a problem's starting point as plain arrays.
+
+    Raises
+    ------
+    TypeError
+        If it is no mapping of names to arrays of real numbers.
+    ValueError
+        If a file of the run could not have the names.
+    """
+    label, found = f"initial_parameters of problem {problem.name!r}", problem.initial_parameters(seed)
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{label} must return a mapping of names to arrays, not {shortened(found)}")
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError(f"{label} must name tensors by strings, not {name!r}")
+        if len(found) > 1:  # the series of a single one are those of the whole
+            check_name(f"{label}: tensor", name)
+    return {name: real_array(x, f"tensor {name!r} of {label}") for name, x in found.items()}
+
+
+def loss_and_gradient_of(problem: Problem, weights: Tensors, step: int, seed: int) -> LossAndGradient:
+    """Return a problem's loss and gradient, which is made of arrays.
+
+    Raises
+    ------
+    TypeError
+        If it is no pair of a number and a mapping of names to arrays of real numbers, or of mpmath's.
+    ValueError
+        If the loss is beyond binary64, or the gradient has other names or shapes than the weights.
+    """
+    label = f"loss_and_gradient of problem {problem.name!r}"
+    found: Any = problem.loss_and_gradient(weights, step, seed)
+    if not isinstance(found, tuple | list) or len(found) != 2 or not isinstance(found[1], Mapping):
+        raise TypeError(
+            f"{label} must return a loss and a mapping of names to arrays, not {shortened(found)}"
+        )
+    loss, gradient = found
+    check_loss(label, loss)
+    if gradient.keys() != weights.keys():
+        names = [sorted(map(str, tensors)) for tensors in (weights, gradient)]
+        raise ValueError(f"{label}: expected the tensors {names[0]}, not {names[1]}")
+    return loss, {
+        name: _gradient(f"{label}: the gradient of {name!r}", x, weights[name])
+        for name, x in gradient.items()
+    }
+
+
+def check_loss(label: str, loss: Any) -> None:
+    """Raise TypeError unless a loss is one real number, and ValueError if binary64 has no such number."""
+    try:
+        single = np.shape(loss) == () and not isinstance(loss, str | bytes | complex | np.complexfloating)
+        if single:
+            float(loss)
+    except OverflowError:
+        raise ValueError(f"{label}: the loss is an integer beyond binary64") from None
+    except (TypeError, ValueError):
+        single = False
+    if not single:
+        raise TypeError(f"{label}: the loss must be one real number, not {shortened(loss)}")
+
+
+def _gradient(label: str, x: Any, weights: NDArray[Any]) -> NDArray[Any]:
+    """Return the gradient of a tensor as an array.
+
+    It may be a number of NumPy's or mpmath's, which is what operations on arrays without axes return.
+    """
+    if is_masked(x) or not (isinstance(x, np.ndarray | np.generic) or is_mpf(x)):
+        what = "a masked array" if is_masked(x) else shortened(x)
+        raise TypeError(f"{label} must be an array, not {what}")
+    array = np.asarray(x)
+    if not is_real(array.dtype) and not array.dtype == weights.dtype == object:
+        raise TypeError(f"{label}, of dtype {array.dtype}, must hold real numbers of at most 64 bits")
+    if array.shape != weights.shape:
+        raise ValueError(f"{label} must have shape {weights.shape}, not {array.shape}")
+    return array
+
+
+# -- checks of arguments ----------------------------------------------------------------------------------
 def check_tensors(tensors: Tensors, shapes: Mapping[str, tuple[int, ...]], *dtypes: type) -> None:
     """Raise unless the tensors have exactly these names and shapes, and all have the same allowed dtype."""
     if tensors.keys() != shapes.keys():

@@ -131,6 +131,12 @@ def check_dense(tensor: torch.Tensor) -> None:
     _check_plain(tensor)
 
 
+def check_module(model: object) -> None:
+    """Raise TypeError unless a model is one of PyTorch's."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+
+
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a CPU tensor as a NumPy array with the same memory, shape and strides.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from mcfsim.torch.emulated_linear import begin_counting, counted, end_counting, product
+from mcfsim.torch.emulated_linear import Enrolled, begin_counting, counted, end_counting, product
 
 #: What a model that has emulated attention has beside its own.
 _CALLS = "attention_calls"
@@ -61,7 +61,8 @@ def attend(
     if enable_gqa:
         key, value = _grouped(query, key), _grouped(query, value)
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
-    q, k, v = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (query, key, value))
+    heads = math.prod(batch)
+    q, k, v = (x.expand(*batch, *x.shape[-2:]).reshape(heads, *x.shape[-2:]) for x in (query, key, value))
     made = product(q, k, call, numbers[0])
     by = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = made.float().reshape(*batch, *made.shape[-2:]) * by
@@ -70,7 +71,9 @@ def attend(
     if attn_mask is not None:
         masked = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, -math.inf) if masked else scores + attn_mask.float()
-    weights = scores.softmax(-1).masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
+    gone = (scores == -math.inf).all(-1, keepdim=True)
+    # Before softmax, whose gradient of such a row is NaN, and after it.
+    weights = scores.masked_fill(gone, 0.0).softmax(-1).masked_fill(gone, 0.0)
     weights = torch.nn.functional.dropout(weights.to(made.dtype), dropout_p)
     found = product(weights.reshape(made.shape), v.transpose(-2, -1), call, numbers[1])
     return found.reshape(*batch, *found.shape[-2:]).clone()
@@ -85,7 +88,8 @@ def _grouped(query: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 # -- in a model ---------------------------------------------------------------------------------------------
 def _enter(model: torch.nn.Module, args: Any) -> None:
-    mode = AttentionMode(getattr(model, _NUMBERS), getattr(model, _CALLS))
+    one, other = getattr(model, _NUMBERS)
+    mode = AttentionMode((one.number, other.number), getattr(model, _CALLS))
     mode.__enter__()
     model.__dict__[_MODES].append(mode)
 
@@ -95,8 +99,8 @@ def _leave(model: torch.nn.Module, args: Any, output: Any) -> None:
         model.__dict__[_MODES].pop().__exit__(None, None, None)
 
 
-def emulate_attention(model: torch.nn.Module, numbers: tuple[int, int]) -> None:
-    """Let all attention within calls of a model be computed by what has these numbers."""
+def emulate_attention(model: torch.nn.Module, numbers: tuple[Enrolled, Enrolled]) -> None:
+    """Let all attention within calls of a model be computed as these say, the one for each product."""
     model.__dict__[_NUMBERS], model.__dict__[_MODES] = numbers, []
     begin_counting(model, _CALLS)
     model.register_forward_pre_hook(_enter, prepend=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -48,12 +49,33 @@ def number_of(placed: Placed) -> int:
     return _NUMBERS[placed]
 
 
+class Enrolled:
+    """What is emulated where, as a module holds it; unpickled, it has its number of the new process."""
+
+    def __init__(self, placed: Placed) -> None:
+        self.placed, self.number = placed, number_of(placed)
+
+    def __reduce__(self) -> tuple[type[Enrolled], tuple[Placed]]:
+        return Enrolled, (self.placed,)
+
+
 def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
     """Return what computes a product: the one of a stack at this place, in this call."""
     recipe, layer, seed = _PLACED[number]
     words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
     units = any(product.unit is not None for product in recipe.products.values())
     return LinearLayer(recipe, TensorProducts(units=units), words)
+
+
+def check_drawn_once(number: int) -> None:
+    """Raise RuntimeError if what draws words in the forward product is computed anew by a backward pass."""
+    recipe = _PLACED[number].recipe
+    if recipe.forward.stochastic and torch._C._current_graph_task_id() >= 0:
+        raise RuntimeError(
+            f"the forward product of recipe {recipe.name!r} draws random words, and is computed anew in the "
+            "backward pass, as by gradient checkpointing: with other words, gradients would be those of "
+            "another result; leave checkpointing, or let the forward product round to nearest"
+        )
 
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor, number: int) -> tuple[int, int]:
@@ -71,6 +93,7 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return stacks of ``x weight'``, and what the products of the backward pass take from this one."""
     check_processor()
+    check_drawn_once(number)
     kept: list[list[torch.Tensor]] = [[], [], [], []]
     found = []
     for place, (rows, columns) in enumerate(zip(x.float(), weight.float(), strict=True)):
@@ -205,9 +228,18 @@ def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: i
     """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by what has this number.
 
     The result has the dtype of autocast, if that is on, else of x. Under autocast operands come as they are.
+
+    Raises
+    ------
+    TypeError
+        If an operand has no floating dtype.
     """
+    if not (x.is_floating_point() and weight.is_floating_point()):
+        raise TypeError(f"emulated products take floating dtypes, not {x.dtype} by {weight.dtype}")
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    if not x.shape[-1]:  # nothing to quantise, and sums of nothing
+        return (x @ weight.transpose(-2, -1)).to(dtype)
     found: torch.Tensor = _forward(x, weight, call, number, dtype)[0]
     return found
 
@@ -217,12 +249,13 @@ class _Emulated:
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    emulated: int
+    emulated: Enrolled
     calls: torch.Tensor
     replaced: type
 
     def _product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        y = product(x.reshape(1, -1, x.shape[-1]), weight[None], counted(self.calls), self.emulated)
+        rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
+        y = product(x.reshape(1, rows, x.shape[-1]), weight[None], counted(self.calls), self.emulated.number)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
         # A view of an operator's output cannot be changed in place, as activations may do.
         return y.clone() if self.bias is None else y + self.bias.to(y.dtype)

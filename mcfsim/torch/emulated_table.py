@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mcfsim.checks import check_processor
-from mcfsim.torch.emulated_linear import counted, layer_of
+from mcfsim.torch.emulated_linear import Enrolled, check_drawn_once, counted, layer_of
 from mcfsim.torch.tensor_products import TensorProducts
 
 
@@ -16,6 +16,7 @@ from mcfsim.torch.tensor_products import TensorProducts
 def _table(weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
     """Return weights as the forward product takes them, turned back where the recipe rotates."""
     check_processor()
+    check_drawn_once(number)
     layer, products = layer_of(number, call), TensorProducts()
     entered = layer.weight(weight.float()).values
     own = layer.recipe.forward
@@ -41,12 +42,12 @@ _table.register_autograd(_straight)
 class EmulatedEmbedding(torch.nn.Embedding):  # type: ignore[misc]  # PyTorch has no types here
     """A table whose quantised rows are looked up."""
 
-    emulated: int
+    emulated: Enrolled
     calls: torch.Tensor
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return rows of the quantised table, in the dtype of the weights."""
-        table = _table(self.weight, counted(self.calls), self.emulated)
+        table = _table(self.weight, counted(self.calls), self.emulated.number)
         return torch.nn.functional.embedding(
             input, table, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 
+from mcfsim.checks import hint, whole_number
+from mcfsim.kernels.torch_tensors import check_module
 from mcfsim.products import Unit
+from mcfsim.random import RandomWords
 from mcfsim.recipes.named_recipes import get_recipe
 from mcfsim.recipes.recipe import Recipe
 from mcfsim.torch.emulated_attention import (
@@ -22,13 +25,14 @@ from mcfsim.torch.emulated_attention import (
 from mcfsim.torch.emulated_linear import (
     EmulatedConv1D,
     EmulatedLinear,
+    Enrolled,
     Placed,
     begin_counting,
     end_counting,
     linear_layers,
-    number_of,
 )
 from mcfsim.torch.emulated_table import EmulatedEmbedding, why_left
+from mcfsim.torch.fast_paths import close_fast_paths, open_fast_paths
 
 #: What `unit` says by default: each product by what the recipe names.
 AS_THE_RECIPE = "recipe"
@@ -39,6 +43,8 @@ _OF = {torch.nn.Linear: EmulatedLinear, torch.nn.Embedding: EmulatedEmbedding}
 _EMULATED = (EmulatedLinear, EmulatedConv1D, EmulatedEmbedding)
 #: The name of attention in what is saved.
 _ATTENTION = "scaled_dot_product_attention"
+#: Random words tell this many calls apart.
+_CALLS = 2**32
 
 
 @dataclass
@@ -74,7 +80,13 @@ class EmulatedModel:
         return restore(self.model)
 
     def state_dict(self) -> dict[str, int]:
-        """Return how often each layer was called in training, from which its random words follow."""
+        """Return how often each layer was called with gradients, from which its random words follow.
+
+        Raises
+        ------
+        ValueError
+            If the model is emulated no more.
+        """
         return {name: int(calls) for name, calls in self._calls().items()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -82,17 +94,29 @@ class EmulatedModel:
 
         Raises
         ------
+        TypeError
+            If it is no state, or a count is no int.
         ValueError
-            If the names of the layers differ.
+            If the names of the layers differ, or a count is out of range; or if the model is emulated no
+            more. Nothing has changed then.
         """
         own = self._calls()
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a {type(state).__name__} is no state of an emulation")
         if set(state) != set(own):
             odd = sorted(set(state) ^ set(own))
             raise ValueError(f"the state is of another emulation: {odd[0]!r} is in one of them alone")
-        for name, calls in state.items():
+        counts = {name: whole_number(f"the count of {name!r}", x, least=0) for name, x in state.items()}
+        if large := [name for name, calls in counts.items() if calls >= _CALLS]:
+            raise ValueError(f"{counts[large[0]]} calls of {large[0]!r} are more than have random words")
+        for name, calls in counts.items():
             own[name].fill_(calls)
 
     def _calls(self) -> dict[str, torch.Tensor]:
+        modules = map(self.model.get_submodule, self.emulated + self.embeddings)
+        lost = self.attention and attention_calls(self.model) is None
+        if lost or not all(isinstance(module, _EMULATED) for module in modules):
+            raise ValueError("the model is emulated no more, and counts no calls")
         found = {name: self.model.get_submodule(name).calls for name in self.emulated + self.embeddings}
         of_attention = attention_calls(self.model)
         return found if of_attention is None else found | {_ATTENTION: of_attention}
@@ -126,7 +150,8 @@ def emulate(
         shares its weight with an embedding, or one whose name ends as heads do (``lm_head``, ``head``,
         ``classifier``, ``score``).
     high : sequence of str, optional
-        Names, or patterns as of `fnmatch`, of further layers that stay as they are.
+        Names, or patterns as of `fnmatch`, of further layers that stay as they are; each is that of a linear
+        layer or a table.
     embeddings : bool, optional
         Whether rows are looked up from tables quantised as weights of the forward product are, each table as
         a whole. Their gradients are those of the rows, straight through. Tables that match `high` stay.
@@ -144,10 +169,11 @@ def emulate(
     Raises
     ------
     TypeError
-        If `model` is no module.
+        If `model` is no module, `high` no sequence of strings, or `seed` no int.
     ValueError
-        If the model is emulated already, a name is unknown, no layer is emulated, or attention is computed
-        otherwise than by this function, as far as the model says so.
+        If the model is emulated already, a name is unknown, a pattern matches no layer, the seed is out of
+        range, no layer is emulated, or attention is computed otherwise than by this function, as far as the
+        model says so. Nothing has changed then.
 
     Notes
     -----
@@ -160,8 +186,12 @@ def emulate(
     into its graph. Scaling, masks and softmax are PyTorch's, in binary32. `torch.nn.MultiheadAttention` and
     other modules with weights of their own are not emulated: `EmulatedModel.left` tells of them.
 
-    Random words are those of (seed, layer, call): a layer's calls are counted in training. So a run repeats
-    bit for bit on a machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`.
+    Random words are those of (seed, layer, call): a layer's calls are counted where gradients are recorded,
+    in evaluation too. So a run repeats bit for bit on a machine; to go on with it elsewhere, keep
+    `EmulatedModel.state_dict`. A forward product that draws words draws others each time, so that gradient
+    checkpointing, which computes it anew, raises RuntimeError. What only the backward pass draws is free.
+
+    Encoders of PyTorch's call their layers in evaluation, too, and take no function for all of them at once.
 
     Examples
     --------
@@ -171,14 +201,14 @@ def emulate(
     >>> type(restore(model)[0]).__name__
     'Linear'
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    check_module(model)
+    RandomWords(seed)  # raises unless words can follow from it
     found = get_recipe(recipe)
     if unit != AS_THE_RECIPE:
         found = found.with_unit(unit)
     if any(isinstance(x, _EMULATED) or attention_calls(x) is not None for x in model.modules()):
         raise ValueError("the model is emulated already; mcfsim.torch.restore(model) gives it back first")
-    emulation, heads = EmulatedModel(model, found), _heads(model)
+    emulation, heads, high = EmulatedModel(model, found), _heads(model), _patterns(model, high)
     chosen = []
     for number, (name, module) in enumerate(linear_layers(model)):
         kept = found.keeps(name, *_block(model, name)) or any(fnmatchcase(name, x) for x in high)
@@ -207,15 +237,18 @@ def emulate(
             + (f", {emulation.high[0]!r} first" if emulation.high else "")
         )
     for number, module in chosen:
-        _replace(module, number_of(Placed(found, number, seed)))
+        _replace(module, Enrolled(Placed(found, number, seed)))
     if attention:
-        one, other = (number_of(Placed(found, first + place, seed)) for place in range(2))
+        one, other = (Enrolled(Placed(found, first + place, seed)) for place in range(2))
         emulate_attention(model, (one, other))
+    close_fast_paths(model)
     return emulation
 
 
 def restore(model: torch.nn.Module) -> torch.nn.Module:
     """Give a model back as it was before `emulate`, with the weights that it has now; return it."""
+    check_module(model)
+    open_fast_paths(model)
     for module in model.modules():
         restore_attention(module)
         if isinstance(module, _EMULATED):
@@ -226,10 +259,10 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def _replace(module: torch.nn.Module, number: int) -> None:
+def _replace(module: torch.nn.Module, emulated: Enrolled) -> None:
     """Make a layer an emulated one, of the same parameters."""
     kind = type(module)
-    module.__dict__["replaced"], module.__dict__["emulated"] = kind, number
+    module.__dict__["replaced"], module.__dict__["emulated"] = kind, emulated
     begin_counting(module, "calls")
     if kind in _OF:
         module.__class__ = _OF[kind]
@@ -237,6 +270,19 @@ def _replace(module: torch.nn.Module, number: int) -> None:
     if kind not in _CONV1D:
         _CONV1D[kind] = type("EmulatedConv1D", (EmulatedConv1D, kind), {})
     module.__class__ = _CONV1D[kind]
+
+
+def _patterns(model: torch.nn.Module, high: Any) -> tuple[str, ...]:
+    """Return patterns of names of layers; raise TypeError or ValueError if one is none or matches none."""
+    found = tuple(high) if isinstance(high, Iterable) and not isinstance(high, str) else (None,)
+    if not all(isinstance(x, str) for x in found):
+        raise TypeError(f"high must be a sequence of names or patterns, not {high!r}")
+    names = [name for layers in (linear_layers(model), _tables(model)) for name, _ in layers]
+    for pattern in found:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = hint(pattern, names)
+            raise ValueError(f"high has {pattern!r}{near}, which matches no linear layer and no table")
+    return found
 
 
 def _heads(model: torch.nn.Module) -> set[int]:

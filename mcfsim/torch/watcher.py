@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from mcfsim.checks import whole_number
-from mcfsim.kernels.torch_tensors import as_array
+from mcfsim.kernels.torch_tensors import as_array, check_module
 from mcfsim.models.recorder import Recorder
 from mcfsim.storage.files import Pathlike, telling
 from mcfsim.torch.local import is_first_process, is_spread
@@ -25,8 +25,7 @@ class ModelRecorder:
     """A writer of the gradients of a model's parameters, one file per step; see `record`."""
 
     def __init__(self, model: torch.nn.Module, directory: Pathlike, *, after: int | None = None) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        check_module(model)
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self._parameters:
             raise ValueError("the model has no parameter that requires a gradient")

@@ -57,6 +57,9 @@ CASES = {
     "mask": ({"attn_mask": MASK}, [(2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4)]),
     "mask of numbers": ({"attn_mask": MASK * 2.5}, [(2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4)]),
     "scale": ({"scale": 0.7}, [(2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4)]),
+    "no queries": ({}, [(2, 3, 0, 8), (2, 3, 7, 8), (2, 3, 7, 4)]),
+    "no keys": ({}, [(2, 3, 5, 8), (2, 3, 0, 8), (2, 3, 0, 4)]),
+    "no heads": ({}, [(2, 0, 5, 8), (2, 0, 7, 8), (2, 0, 7, 4)]),
     "groups": ({"enable_gqa": True, "is_causal": True}, [(2, 6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)]),
 }
 
@@ -77,15 +80,19 @@ def test_arguments_mean_what_they_mean_to_pytorch(case):
         torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_row_that_is_masked_as_a_whole_gives_zeros():
+@pytest.mark.parametrize("of_numbers", [False, True])
+def test_a_row_that_is_masked_as_a_whole_gives_zeros(of_numbers):
     mask = MASK.clone()
     mask[2] = False
+    if of_numbers:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
     net, _ = emulated(attn_mask=mask)
     given = operands((3, 5, 8), (3, 7, 8), (3, 7, 4))
     y = net(*given)
     assert not y[:, 2].any()
     y.sum().backward()
     assert all(x.grad.isfinite().all() for x in given)
+    assert not given[0].grad[:, 2].any()
 
 
 def test_dropout_takes_weights_away_and_scales_the_others():

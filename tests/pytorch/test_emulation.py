@@ -1,6 +1,7 @@
 """Models whose matrix products are emulated: the bits of `recipes.linear`, in whatever shape and dtype."""
 
 import copy
+import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -11,7 +12,8 @@ import torch
 
 import mcfsim as mcf
 from mcfsim import torch as mt
-from mcfsim.recipes import RECIPES, linear
+from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
+from mcfsim.torch import emulated_linear
 from mcfsim.torch.emulated_linear import EmulatedLinear
 from tests.pytorch.beside import assert_one_graph
 
@@ -124,6 +126,34 @@ def test_models_are_copied_pickled_and_moved(tmp_path):
     assert net.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("attention", [False, True])
+def test_a_pickled_model_computes_the_same_in_a_new_process(attention, monkeypatch):
+    """Where other recipes have come before, or none."""
+    tokens = torch.arange(6)
+    layers = {"table": torch.nn.Embedding(8, 32), "linear": torch.nn.Linear(32, 32)}
+    net = Attentive(layers) if attention else torch.nn.Sequential(*layers.values())
+    done = mt.emulate(net, anywhere("fp4-all"), embeddings=True, attention=attention)
+    expected, saved = net(tokens), pickle.dumps((net, done))
+    for earlier in ((), ("bf16",)):
+        monkeypatch.setattr(emulated_linear, "_PLACED", [])
+        monkeypatch.setattr(emulated_linear, "_NUMBERS", {})
+        for name in earlier:
+            mt.emulate(torch.nn.Sequential(torch.nn.Linear(32, 32)), name)
+        loaded, same = pickle.loads(saved)
+        same.load_state_dict(dict.fromkeys(same.state_dict(), 0))
+        assert torch.equal(loaded(tokens), expected)
+        assert not torch.equal(mt.restore(loaded)(tokens), expected)
+
+
+class Attentive(torch.nn.ModuleDict):
+    """Its layers, and attention of what they give."""
+
+    def forward(self, x):
+        for layer in self.values():
+            x = layer(x)
+        return torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_activations_may_work_in_place(bias):
     nets = [
@@ -183,7 +213,7 @@ def test_operators_keep_what_pytorch_asks_of_them():
     net = model()
     for name in ("mxfp8", "quartet"):
         mt.emulate(net, anywhere(name))
-        number = net[0].emulated
+        number = net[0].emulated.number
         mt.restore(net)
         x, weight = torch.randn(2, 5, 48, requires_grad=True), torch.randn(2, 7, 48, requires_grad=True)
         call = torch.zeros((), dtype=torch.int64)
@@ -223,12 +253,93 @@ def test_what_cannot_be_emulated_is_refused():
         mt.emulate(net, "nvpf4")
     with pytest.raises(ValueError, match="no layer is emulated: 2 linear layers"):
         mt.emulate(net, "mxfp8", high=["*"])
-    mt.emulate(net, "mxfp8")
+    done = mt.emulate(net, "mxfp8")
     with pytest.raises(ValueError, match="emulated already"):
         mt.emulate(net, "mxfp8")
+    with pytest.raises(TypeError, match="Module, not NoneType"):
+        mt.restore(None)
+    with pytest.raises(TypeError, match="a NoneType is no state"):
+        done.load_state_dict(None)
+    for kind in (torch.int64, torch.complex64):
+        with pytest.raises(TypeError, match=f"floating dtypes, not {kind}"):
+            net(torch.ones(2, 48, dtype=kind))
+    mt.emulate(torch.nn.Linear(2, 2), "mxfp8").restore()
     with pytest.raises(ValueError, match="no layer is emulated"):
         mt.emulate(torch.nn.ReLU())
     assert isinstance(net[0], EmulatedLinear)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"high": "0"}, TypeError, "high must be a sequence of names"),
+        ({"high": 3}, TypeError, "high must be a sequence of names"),
+        ({"high": [0]}, TypeError, "high must be a sequence of names"),
+        ({"high": ["0", "3*"]}, ValueError, "high has '3[*]', which matches no linear layer"),
+        ({"seed": "a"}, TypeError, "seed must be an int"),
+        ({"seed": -1}, ValueError, "seed = -1 must lie in"),
+        ({"seed": 2**70}, ValueError, "seed = 1180591620717411303424 must lie in"),
+    ],
+)
+def test_wrong_options_change_nothing(options, error, message):
+    net = model()
+    with pytest.raises(error, match=message):
+        mt.emulate(net, "nvfp4", **options)
+    assert type(net[0]) is torch.nn.Linear
+
+
+@pytest.mark.parametrize(("bad", "error"), [("1", TypeError), (-1, ValueError), (2**70, ValueError)])
+def test_wrong_counts_change_no_count(bad, error):
+    done = mt.emulate(model(), "mxfp8")
+    with pytest.raises(error, match="'2'"):
+        done.load_state_dict({"0": 5, "2": bad})
+    assert done.state_dict() == {"0": 0, "2": 0}
+    done.restore()
+    with pytest.raises(ValueError, match="emulated no more"):
+        done.state_dict()
+
+
+DRAWN, NEAR = OperandRecipe("mxfp4", "stochastic"), OperandRecipe("mxfp4")
+
+
+@pytest.mark.parametrize("of_forward", [False, True])
+def test_words_of_the_forward_product_are_drawn_once(of_forward):
+    """Gradient checkpointing gives the gradients of the model without it, or raises."""
+    first = ProductRecipe(DRAWN if of_forward else NEAR, NEAR)
+    recipe = Recipe("mine", forward=first, dgrad=ProductRecipe(NEAR, NEAR), wgrad=ProductRecipe(NEAR, NEAR))
+    net, x = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)), torch.randn(4, 32)
+    mt.emulate(net, recipe)
+    y = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)
+    if of_forward:
+        with pytest.raises(RuntimeError, match="'mine' draws random words, and is computed anew"):
+            y.sum().backward()
+        return
+    y.sum().backward()
+    assert torch.equal(net[0].weight.grad, gradient(net, x))
+
+
+# -- PyTorch's ways around layers ---------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("padded", [False, True])
+def test_encoders_are_emulated_in_evaluation(padded):
+    """Their attention, which is not emulated, sums in another order without gradients."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    net, x = torch.nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 32)
+    padding = torch.arange(5)[None] >= torch.tensor([[5], [3]]) if padded else None
+    with torch.no_grad():
+        before = net(x, src_key_padding_mask=padding)
+    done = mt.emulate(net, anywhere("fp4-all"))
+    expected = net(x, src_key_padding_mask=padding).detach()
+    with torch.no_grad():
+        found = [m(x, src_key_padding_mask=padding) for m in (net, copy.deepcopy(net))]
+        apart = (expected - before)[0].norm()
+        assert apart > 0.1
+        assert all((y - expected)[0].norm() < apart / 10 for y in found)
+        copied = copy.deepcopy(net)
+        for m in (copied, done.restore()):
+            assert torch.equal(mt.restore(m)(x, src_key_padding_mask=padding), before)
+    assert vars(net).keys() == vars(torch.nn.TransformerEncoder(layer, 2)).keys()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -246,9 +357,21 @@ def test_no_tokens_and_no_gradient_of_inputs():
     net = model()
     mt.emulate(net, "quartet")
     assert net(torch.randn(0, 48)).shape == (0, 24)
+    assert net(torch.randn(3, 0, 48)).shape == (3, 0, 24)
     net(torch.randn(3, 48)).sum().backward()
     assert net[0].weight.grad.isfinite().all()
     net[0].weight.requires_grad_(False)
     x = torch.randn(3, 48, requires_grad=True)
     net(x).sum().backward()
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["bf16", "mxfp8", "nvfp4", "quartet"])
+def test_a_layer_without_inputs_gives_its_bias(name):
+    with pytest.warns(UserWarning, match="zero-element"):
+        net = torch.nn.Linear(0, 3)
+    mt.emulate(net, anywhere(name))
+    y = net(torch.randn(4, 0, requires_grad=True))
+    assert torch.equal(y, net.bias.expand(4, 3))
+    y.sum().backward()
+    assert net.weight.grad.shape == (3, 0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from mcfsim.checks import whole_number
+from mcfsim.kernels.torch_tensors import check_module
 from mcfsim.models.product_rows import ProductRow, layer_costs, layers_to_keep, summary, write_rows
 from mcfsim.random import RandomWords
 from mcfsim.recipes import OperandFinding, Recipe, audit_products, get_recipe
@@ -171,10 +172,12 @@ class ProductWatch:
             wanted += ["dgrad"] * x.requires_grad + ["wgrad"] * module.weight.requires_grad
             # The tensor may be changed in place before the backward pass comes here.
             kept = _rows(x).clone()
+            # A call may be given another weight than the module has afterwards.
+            weight = (module.weight.t() if is_conv1d(module) else module.weight).detach()
 
             def measure(dy: torch.Tensor | None) -> None:
                 if self._handles:
-                    self._measure(step, number, name, module, kept, dy, wanted)
+                    self._measure(step, number, name, weight, kept, dy, wanted)
 
             if output.requires_grad:
                 _whole(output).register_hook(measure)
@@ -188,12 +191,12 @@ class ProductWatch:
         step: int,
         number: int,
         name: str,
-        module: torch.nn.Module,
+        taken: torch.Tensor,
         x: torch.Tensor,
         dy: torch.Tensor | None,
         wanted: Sequence[str],
     ) -> None:
-        weight = _rows(module.weight.t() if is_conv1d(module) else module.weight)
+        weight = _rows(taken)
         call, self._calls[name] = self._calls[name], self._calls[name] + 1
         words = RandomWords(self._seed, call, number)
         given = None if dy is None else _rows(dy.reshape(-1, len(weight))).numpy()
@@ -259,7 +262,7 @@ def watch_products(
     Raises
     ------
     TypeError
-        If `model` or the optimizer is none, or a recipe is no recipe.
+        If `model` or the optimizer is none, a recipe is no recipe, or `seed` no int.
     ValueError
         If a name is unknown or comes twice, `every` is not positive, the model has no linear layer, or its
         weights are DTensors.
@@ -290,10 +293,10 @@ def watch_products(
     >>> watch.assign("nvfp4", share=0.3)
     ['1']
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    check_module(model)
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    if isinstance(recipes, str | Recipe):
+    if isinstance(recipes, str | Recipe) or not isinstance(recipes, Iterable):
         raise TypeError(f"recipes must be a sequence of recipes, not {recipes!r}")
-    return ProductWatch(model, recipes, whole_number("every", every, least=1), optimizer, seed)
+    RandomWords(seed)  # raises unless words can follow from it
+    return ProductWatch(model, list(recipes), whole_number("every", every, least=1), optimizer, seed)

@@ -201,11 +201,26 @@ def test_measurements_are_written_and_layers_chosen(tmp_path):
     assert mt.emulate(net, "fp4-all", high=high).high == high
 
 
+def test_the_weight_is_that_of_the_call():
+    """`functional_call` takes another one than the module has in the backward pass."""
+    net, other, found = model(), model(), []
+    with torch.no_grad():
+        other[0].weight.mul_(3.7)
+    for called in (other, lambda x: torch.func.functional_call(net, dict(other.named_parameters()), x)):
+        watched = net if found else other
+        watch = mt.watch_products(watched, ["mxfp8"], every=1)
+        called(batch()).square().sum().backward()
+        watch.remove()
+        found.append(watch.rows)
+    assert found[0] == found[1]
+
+
 def test_what_cannot_be_watched_is_refused():
     net = model()
     for given, error, message in (
         (([net], NAMES), TypeError, "Module, not list"),
         ((net, "mxfp8"), TypeError, "sequence of recipes"),
+        ((net, None), TypeError, "sequence of recipes"),
         ((net, []), ValueError, "at least one"),
         ((net, ["mxfp8", "mxfp8"]), ValueError, "of its own name"),
         ((net, ["nvpf4"]), ValueError, "nvfp4"),
@@ -214,9 +229,12 @@ def test_what_cannot_be_watched_is_refused():
     ):
         with pytest.raises(error, match=message):
             mt.watch_products(*given)
+    with pytest.raises(TypeError, match="seed must be an int"):
+        mt.watch_products(net, NAMES, seed="x")
     with pytest.raises(TypeError, match="optimizer"):
         mt.watch_products(net, NAMES, optimizer=3)
     assert not net[0]._forward_hooks
+    assert list(mt.watch_products(net, iter(NAMES)).recipes) == NAMES
 
 
 def test_what_is_not_finite_is_told_and_kept_high():

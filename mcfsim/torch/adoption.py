@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from mcfsim.convert import round_to
-from mcfsim.kernels.torch_tensors import Tensors, as_array, check_dense, torch_dtype
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, check_dense, torch_dtype
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
@@ -142,7 +142,7 @@ def release(
         Or one with PyTorch's rounding points. Do not use it afterwards: its parameters become tensors of
         `dtype`, in place.
     dtype : dtype, optional
-        The dtype of the parameters.
+        The floating dtype of the parameters.
     to : {"torch", "torchao", "bitsandbytes", "optimi"}, optional
         The library. Its AdamW keeps moments in `dtype`; ``AdamW8bit`` of torchao and bitsandbytes keeps
         those of at least 4096 numbers in 8 bits. AMSGrad and Muon are given to PyTorch alone.
@@ -157,22 +157,28 @@ def release(
     Raises
     ------
     TypeError
-        If `optimizer` is none of these.
+        If `optimizer` is none of these, or `dtype` no floating dtype.
     ValueError
-        If the library is unknown, or has no such optimizer; if processes share a parameter whose dtype would
-        change; if parameters of a group that is given to optimi have made different numbers of steps; or if
-        Muon moves some by AdamW, or in a way that PyTorch's has not. Nothing has changed then.
+        If the library is unknown, or has no such optimizer; if a number is too large for `dtype`; if
+        processes share a parameter whose dtype would change; if parameters of a group that is given to optimi
+        have made different numbers of steps; or if Muon moves some by AdamW, or in a way that PyTorch's has
+        not. Nothing has changed then.
     ImportError
         If the library is not installed.
     """
     giving_to = Giving.of(optimizer, to)
+    if dtype not in TORCH_DTYPES:
+        known = ", ".join(map(str, TORCH_DTYPES))
+        raise TypeError(f"dtype = {dtype!r} is no floating dtype of parameters; it may be {known}")
     optimizer.whole.check()
     giving = giving_to([_shared(x, optimizer.defaults, giving_to.entries) for x in optimizer.param_groups])
     for own in optimizer.param_groups:
         giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])
         for parameter in own["params"]:
             giving.check_moments(parameter, optimizer._slots(parameter, own))
-            _check_spread(parameter, dtype, optimizer.steps_of(own).stores)
+            _check(
+                giving.stores(dtype, parameter), parameter, _held(optimizer, None, own, parameter, optimizer)
+            )
     _start_on_grids(optimizer)
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():

@@ -216,3 +216,25 @@ def test_what_is_refused_changes_nothing(made, options, message):
     assert_same_states(optimizer, before)
     with pytest.raises(TypeError, match=r"only AdamW, .* of mcfsim\.torch are given back"):
         release(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "message"),
+    [
+        *((x, TypeError, "is no floating dtype .*torch.float32") for x in ("float16", None, torch.int32)),
+        (torch.complex64, TypeError, "is no floating dtype"),
+        (torch.float16, ValueError, "1 numbers of parameter .* too large for float16"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_given_back_stays(dtype, error, message):
+    given = net(6, 40, 3)
+    optimizer = adopt(ADAMW(given.parameters()), "fp32")
+    train(given, optimizer, range(2))
+    with torch.no_grad():
+        given[-1].bias[0] = 1e6
+    before, weights = states(optimizer), [p.detach().clone() for p in given.parameters()]
+    with pytest.raises(error, match=message):
+        release(optimizer, dtype)
+    assert_same_states(optimizer, before)
+    assert all(map(torch.equal, weights, given.parameters()))

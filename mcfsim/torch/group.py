@@ -239,36 +239,6 @@ def _several(name: str, parts: list[str], given: Any) -> list[Any]:
     return [number(x) for x in given]
 
 
-def described(group: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text by which entries of a group are saved that are no numbers, strings or tensors."""
-    others = {name: x for name, x in group.items() if not _is_plain(x)}
-    return {name: str(x) if isinstance(x, str) else repr(x) for name, x in others.items()}
-
-
-def restored(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a saved group, with those that were saved as their text taken from a group.
-
-    Raises
-    ------
-    ValueError
-        If the text is not that of the group's own entry.
-    """
-    found = dict(saved)
-    for name in found.keys() - set(Settings._fields):
-        if not (_is_plain(own := group.get(name)) or isinstance(own, str)):
-            if found[name] != repr(own):
-                raise ValueError(f"it has {name} = {found[name]}, and this optimizer {own!r}")
-            found[name] = own
-    return found
-
-
-def _is_plain(x: Any) -> bool:
-    """Return whether a state dict can hold an entry of a group as it is."""
-    if isinstance(x, list | tuple):
-        return type(x) in (list, tuple) and all(map(_is_plain, x))
-    return x is None or isinstance(x, torch.Tensor) or type(x) in (bool, int, float, str)
-
-
 # -- settings ---------------------------------------------------------------------------------------------
 class Settings(NamedTuple):
     """The settings of a group that determine the arithmetic of its steps.

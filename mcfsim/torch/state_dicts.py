@@ -12,9 +12,10 @@ import torch
 
 from mcfsim.checks import Whole, whole_number
 from mcfsim.kernels.torch_tensors import check_dense
-from mcfsim.torch.group import Hyperparameters, Settings, Steps, described, number, restored, without_absent
+from mcfsim.torch.group import Hyperparameters, Settings, Steps, number, without_absent
 from mcfsim.torch.local import is_spread, local
 from mcfsim.torch.moved import Writes
+from mcfsim.torch.saved_entries import described, restored
 
 #: A step count that nobody reaches; smaller counts are exact in binary64.
 _COUNTS = 2**53
@@ -69,10 +70,11 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Continue from a `state_dict` with the same bits; its tensors are copied.
 
         Existing tensors of this optimizer, of its state and of learning rates, are written in place, so that
-        holders of their addresses see the new values. Random words continue those of the loaded state,
-        whatever this optimizer began with. A state of another optimizer, strategy or rounding, or of other
-        parameters, raises ValueError; then nothing has changed. If loading is broken off half-way, the
-        optimizer is spoilt until a state is loaded.
+        holders of their addresses see the new values. A tensor that cannot hold the rate, or that groups
+        share whose rates differ, stays as it is: each of these groups gets what the state has. Random words
+        continue those of the loaded state, whatever this optimizer began with. A state of another optimizer,
+        strategy or rounding, or of other parameters, raises ValueError; then nothing has changed. If loading
+        is broken off half-way, the optimizer is spoilt until a state is loaded.
         """
         own, groups = type(self).__name__, list(self.param_groups)
         taken: list[dict[str, Any]] = []
@@ -100,8 +102,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for group, old, found in zip(self.param_groups, groups, settings, strict=True):
                 missing = {name: x for name, x in old.items() if name not in group}  # older states lack some
                 group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
-                if isinstance(old["lr"], torch.Tensor):
-                    group["lr"] = old["lr"].fill_(number(group["lr"]))
+            _keep_rates(groups, self.param_groups)
             self._writes.forget()
             with torch.no_grad():
                 for parameter, (target, saved) in pairs.items():
@@ -143,6 +144,22 @@ def _told_of(what: str) -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what}: {error}") from error
+
+
+def _keep_rates(before: list[dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+    """Put loaded learning rates into the tensors that groups had before, as far as these hold them."""
+    wanted: dict[int, set[float]] = {}
+    for old, group in zip(before, groups, strict=True):
+        wanted.setdefault(id(old["lr"]), set()).add(number(group["lr"]))
+    for old, group in zip(before, groups, strict=True):
+        own, rate = old["lr"], number(group["lr"])
+        if isinstance(own, torch.Tensor) and len(wanted[id(own)]) == 1 and _held(own, rate):
+            group["lr"] = own.fill_(rate)
+
+
+def _held(tensor: torch.Tensor, x: float) -> bool:
+    """Return whether a tensor can hold a number exactly."""
+    return bool(torch.full((), x, dtype=tensor.dtype).item() == x)
 
 
 def _check_form(given: Mapping[str, Any]) -> None:

@@ -4,11 +4,14 @@ import copy
 import io
 import math
 import pickle
+from enum import IntEnum
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
+from mcfsim import torch as mt
 from mcfsim.checks import SpoiltStateError
 from mcfsim.random import RandomWords
 from tests.pytorch import runs
@@ -87,6 +90,54 @@ def test_loading_writes_into_the_tensors_that_there_are():
     assert torch.equal(first["m"], kept["state"][0]["m"])
     run(optimizer, [5])
     assert torch.equal(saved["state"][0]["m"], kept["state"][0]["m"])
+
+
+RATES = [
+    # the groups' own rates, the state's, and those that are to be found
+    (torch.tensor(0.5), [0.1, 0.1], [0.1, 0.1]),
+    (torch.tensor(1), [0.5, 0.5], [0.5, 0.5]),
+    (torch.tensor(0.5), [0.25, 0.75], [0.25, 0.75]),
+    (torch.tensor(0.5), [torch.tensor(0.1), torch.tensor(0.2)], [torch.tensor(0.1), torch.tensor(0.2)]),
+    (0.5, [torch.tensor(0.1), 0.2], [torch.tensor(0.1), 0.2]),
+]
+
+
+@pytest.mark.parametrize(("own", "given", "expected"), RATES)
+def test_each_group_has_the_rate_of_the_state(own, given, expected):
+    """As in PyTorch, where groups share one tensor, or it cannot hold the rate."""
+    groups = [{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in given]
+    kinds = [partial(mt.SGD, strategy="fp32"), torch.optim.SGD]
+    for kind in kinds:
+        saved = kind([{**group, "lr": rate} for group, rate in zip(groups, given, strict=True)], lr=0.5)
+        loaded = kind([dict(group) for group in groups], lr=copy.copy(own))
+        loaded.load_state_dict(saved.state_dict())
+        found = [group["lr"] for group in loaded.param_groups]
+        assert list(map(type, found)) == list(map(type, expected))
+        assert found == expected
+
+
+ENTRIES = [
+    ("lr", np.float64(5e-3), 5e-3),
+    ("lr", np.float32(0.25), 0.25),
+    ("maximize", np.bool_(True), True),
+    ("betas", (np.float64(0.5), 0.75), (0.5, 0.75)),
+    ("betas", [np.float64(0.5), np.float32(0.75)], [0.5, 0.75]),
+    ("mine", {"a": [1, {"b": (None, np.int64(3))}]}, {"a": [1, {"b": (None, 3)}]}),
+    ("mine", IntEnum("Odd", {"THREE": 3}).THREE, 3),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "expected"), ENTRIES)
+def test_numbers_of_any_kind_are_saved_as_numbers(name, given, expected):
+    """Schedulers write NumPy's into groups, and users what they like."""
+    ours, other = made(), made()
+    ours.param_groups[0][name] = given
+    saved = through_a_file(ours.state_dict())
+    assert repr(saved["param_groups"][0][name]) == repr(expected)
+    other.load_state_dict(saved)
+    assert other.param_groups[0][name] == expected
+    ours.load_state_dict(saved)
+    run(other, [0])
 
 
 # -- what is refused --------------------------------------------------------------------------------------

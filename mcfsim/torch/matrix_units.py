@@ -9,6 +9,7 @@ import torch
 
 from mcfsim.compile.torch_contraction import TensorContraction
 from mcfsim.compile.torch_kernels import check_wanted
+from mcfsim.kernels.torch_tensors import check_dense
 from mcfsim.products.matrix_products import products_of
 from mcfsim.products.unit_lines import group_line
 from mcfsim.products.unit_products import UnitProducts
@@ -75,6 +76,9 @@ def matmul(
             raise TypeError(f"{label} must be a tensor, not {type(x).__name__}")
     if len(devices) > 1:
         raise ValueError(f"tensors lie on different devices: {', '.join(sorted(map(str, devices)))}")
+    for x in tensors.values():
+        if isinstance(x, torch.Tensor):
+            check_dense(x.detach())
     device = devices.pop() if devices else torch.device("cpu")
     way = _way(unit, promote_every, split_k, device, kernels)
     given = {label: _on_host(x) for label, x in tensors.items()}
@@ -101,4 +105,4 @@ def _way(
 
 
 def _on_host(x: Any) -> Any:
-    return x.detach().cpu() if isinstance(x, torch.Tensor) else x
+    return x.detach().cpu().resolve_neg() if isinstance(x, torch.Tensor) else x

@@ -97,7 +97,7 @@ def _quantized(
             check_machine(tensor.device)
             return on_device(tensor.detach(), fmt, policy, axis, random)
     options: dict[str, Any] = {"axis": axis, "rounding": rounding, "random": random}
-    found = quantize_array(as_array(tensor.detach().cpu()), fmt, **options).dequantize()
+    found = quantize_array(as_array(tensor.detach().cpu().resolve_neg()), fmt, **options).dequantize()
     return torch.from_numpy(np.asarray(found, order="C")).to(tensor.device)
 
 

@@ -43,10 +43,9 @@ class WeightAverage:
         if any(map(is_spread, self._parameters)):
             raise TypeError("parameters that are distributed over processes cannot be averaged")
         found = {p.dtype for p in self._parameters}
-        if low is None and len(found) > 1:
-            raise ValueError(
-                f"parameters are of several dtypes, {_listed(found)}: say in which format by low"
-            )
+        if low is None and len(found) != 1:
+            what = f"are of several dtypes, {_listed(found)}" if found else "are none, and have no dtype"
+            raise ValueError(f"parameters {what}: say in which format by low")
         self.low = TORCH_DTYPES[found.pop()] if low is None else low
         if self.components > 1:
             check_components(self.low)
@@ -141,7 +140,8 @@ class WeightAverage:
             if state_dict[name] != own:
                 raise ValueError(f"the state has {name} = {state_dict[name]}, and this average {own}")
         count, given = whole_number("count", state_dict["count"], least=0), state_dict["stored"]
-        if [*map(_kinds, given)] != [*map(_kinds, self._stored)]:
+        listed = isinstance(given, list | tuple) and all(isinstance(x, list | tuple) for x in given)
+        if not listed or [*map(_kinds, given)] != [*map(_kinds, self._stored)]:
             raise ValueError("the state is of parameters of other shapes, or of another dtype")
         self.count = count
         self._stored = [

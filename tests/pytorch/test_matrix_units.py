@@ -108,6 +108,7 @@ ONE = torch.ones(2, 2)
     refused(TypeError, "c must be a tensor", partial(matmul, c=1.0), (ONE, ONE, "hopper_fp16")),
     refused(TypeError, "kernels must be True", partial(matmul, kernels=1), (ONE, ONE, "hopper_fp16")),
     refused(ValueError, "different devices: cpu, meta", matmul, (ONE, ONE.to("meta"), "hopper_fp16")),
+    refused(TypeError, "on device 'meta'", matmul, (ONE.to("meta"), ONE.to("meta"), "hopper_fp16")),
     refused(
         ValueError, r"a\[0, 0\] = 0.1.* is no number of float16", matmul, (ONE * 0.1, ONE, "hopper_fp16")
     ),
@@ -115,3 +116,9 @@ ONE = torch.ones(2, 2)
 )
 def test_calls_that_make_no_sense_are_refused(rows):
     check(rows)
+
+
+def test_negated_views_are_multiplied():
+    x = torch.complex(ONE, ONE * 3).conj().imag
+    assert x.is_neg()
+    assert torch.equal(matmul(x, x, "hopper_fp16"), torch.full((2, 2), 18.0))

@@ -111,6 +111,12 @@ def test_shapes(shape, assert_same):
         assert_same(mcfsim.torch.quantize(torch.from_numpy(x), name).numpy(), expected)
 
 
+def test_negated_views():
+    x = torch.complex(torch.ones(4), torch.arange(4.0)).conj().imag
+    assert x.is_neg()
+    assert torch.equal(mcfsim.torch.quantize(x, "mxfp4"), -torch.arange(4.0))
+
+
 @pytest.mark.parametrize(
     ("x", "options", "error", "message"),
     [

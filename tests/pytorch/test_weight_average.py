@@ -225,12 +225,16 @@ def test_states_of_other_averages_are_refused():
         ({"low": "float16"}, "the state has low = float16"),
         ({"stored": state["stored"][1:]}, "other shapes"),
         ({"stored": [[x.float() for x in parts] for parts in state["stored"]]}, "another dtype"),
+        ({"stored": None}, "other shapes"),
+        ({"stored": [None] * len(state["stored"])}, "other shapes"),
         ({"count": -1}, "count = -1"),
     ):
         with pytest.raises(ValueError, match=problem):
             averaged.load_state_dict({**state, **change})
     with pytest.raises(ValueError, match="no state of an average"):
         averaged.load_state_dict({"decay": 0.95})
+    with pytest.raises(ValueError, match="parameters are none"):
+        mcfsim.torch.average(mcfsim.torch.AdamW([{"params": []}]), 0.95)
     assert all(map(torch.equal, before, averaged.represented()))
 
 

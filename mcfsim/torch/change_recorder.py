@@ -159,7 +159,7 @@ def _counted(parameter: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 def _codes(parameter: torch.Tensor) -> torch.Tensor:
     """Return the codes of a parameter's local part as a vector of integers."""
-    here = local(parameter.detach())
+    here = local(parameter.detach()).resolve_neg()
     return here.reshape(-1).view(INTEGERS[here.itemsize])
 
 

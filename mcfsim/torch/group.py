@@ -278,7 +278,12 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Settings:
-        """Return the settings of a group."""
+        """Return the settings of a group; raise TypeError for a strategy that was put there by its name."""
+        if not isinstance(group["strategy"], Strategy):
+            raise TypeError(
+                f"strategy = {group['strategy']!r} was put into a group after it was made; a run goes on "
+                "under another one by mcfsim.torch.adopt(optimizer, strategy)"
+            )
         return cls(*(group[name] for name in cls._fields))
 
     @property

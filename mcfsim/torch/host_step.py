@@ -83,7 +83,11 @@ class HostStep:
                         piece if part.ndim == 1 else piece.view(part.shape)
                         for piece, part in zip(pieces, parts, strict=True)
                     ]
-                    torch._foreach_copy_(parts, copies)
+                    if name == "parameter" and any(part.is_neg() for part in parts):
+                        for part, piece in zip(parts, copies, strict=True):  # PyTorch copies no such list
+                            part.copy_(piece)
+                    else:
+                        torch._foreach_copy_(parts, copies)
             if self._quantised:
                 for x in batch:
                     self.stores.requantize(x.tensors)

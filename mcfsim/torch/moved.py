@@ -78,6 +78,8 @@ class Work(NamedTuple):
         The index of the group.
     on : StepRunner
     parameters : list of tensor
+    states : list of dict
+        The state of each, which the optimizer need not have yet.
     moved : list of ParameterSlice
         The local parts of the parameters.
     inputs : StepInputs
@@ -86,6 +88,7 @@ class Work(NamedTuple):
     group: int
     on: StepRunner
     parameters: list[torch.Tensor]
+    states: list[dict[str, Any]]
     moved: list[ParameterSlice]
     inputs: StepInputs
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import arithmetic
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, torch_dtype
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, check_dense, torch_dtype
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.layout import StateSlices
 from mcfsim.optim.state import State
@@ -24,7 +24,7 @@ from mcfsim.optim.vectors import Formats, Remainder, Split, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.torch.local import SCALES, Grouped, check_whole, local
+from mcfsim.torch.local import SCALES, Grouped, check_whole, is_spread, local
 
 #: The dtype that stores 16 bits that are no number. Of torch's formats only bfloat16 leads float32, so 16
 #: bits follow. Processes cannot exchange tensors of 16-bit integers, neither by NCCL nor by Gloo.
@@ -202,7 +202,7 @@ class StateLayout:
             if name == SCALE:
                 state[name] = torch.zeros((), dtype=dtype, device=device)
             elif not like:
-                rows = sum(sizes) if kept is None else sum(-(-size // kept.size) for size in sizes)
+                rows = _rows(kept, sizes)
                 several = () if kept is None or kept.shared == 1 else (kept.shared,)
                 state[name] = torch.zeros((rows, *several), dtype=dtype, device=device)
             elif kept is not None:
@@ -224,6 +224,45 @@ class StateLayout:
             found["remainder"] = self.beside(found["parameter"], found["remainder"])
         state = State(*(tuple(found[name] for name in names) for names in self.names))
         return state, tuple(self.formats[names[0]] if names else None for names in self.names)
+
+    def check_parameter(self, parameter: torch.Tensor) -> None:
+        """Raise TypeError or ValueError unless a parameter is a tensor that can be stored so."""
+        expected = self.dtypes["parameter"]
+        if parameter.dtype != expected:
+            raise TypeError(
+                f"strategy {self.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
+                f"convert the model with .to({expected}), or choose another strategy or low format"
+            )
+        here = local(parameter.detach())
+        check_dense(here)
+        dimensions = () if here.is_contiguous() else zip(here.shape, here.stride(), strict=True)
+        if here.numel() and any(size > 1 and not step for size, step in dimensions):
+            raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
+        self.check_groups(parameter)
+
+    @cached_property
+    def _sized(self) -> list[tuple[str, Grouped | None]]:
+        """The tensors of a state whose size follows from the parameter's, with how those of scales lie."""
+        return [(name, self.scales(name)) for name in self.dtypes if name not in ("parameter", SCALE)]
+
+    def check_state(self, parameter: torch.Tensor, state: Mapping[str, Any], slots: Slots | None) -> None:
+        """Raise ValueError unless the tensors of a state have the sizes of a parameter's, by its slots."""
+        if is_spread(parameter):
+            return
+        size = parameter.numel()
+        for name, kept in self._sized:
+            expected = size
+            if slots is not None and (slot := name.partition("_")[0]) in slots:
+                expected = _rows(kept, [x.stop - x.start for x in slots[slot].every()])
+            elif kept is not None:
+                expected = _rows(kept, [size])
+            if name not in state:
+                raise ValueError(f"a state has no {name}, which strategy {self.strategy.name!r} keeps")
+            if state[name].numel() != (expected if kept is None else expected * kept.shared):
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} has a state of another one, whose {name} "
+                    f"has {state[name].numel()} elements; give the optimizer the new parameter instead"
+                )
 
     def check_scales(self, parameter: torch.Tensor) -> None:
         """Raise ValueError if a process would have the scales of other groups than those of its elements."""
@@ -252,6 +291,11 @@ class StateLayout:
             return Remainder(parameter, rest, low, extra.remainder)
         rounded = self.strategy.parameter.rounding is Mode.NEAREST_AWAY  # and not truncated
         return Split.beside(parameter, rest, low, rounded=rounded)
+
+
+def _rows(kept: Grouped | None, sizes: Sequence[int]) -> int:
+    """Return how many numbers, or groups that share scales, parts of these sizes have."""
+    return sum(sizes) if kept is None else sum(-(-size // kept.size) for size in sizes)
 
 
 def packed(tensor: torch.Tensor) -> NDArray[Any]:

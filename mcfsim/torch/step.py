@@ -31,7 +31,7 @@ from mcfsim.torch.moved import (
     whole_slice,
 )
 from mcfsim.torch.state_dicts import SavedOptimizer
-from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, summed
+from mcfsim.torch.state_layout import SCALE, Slots, summed
 
 
 class StoredOptimizer(SavedOptimizer):
@@ -103,7 +103,7 @@ class StoredOptimizer(SavedOptimizer):
         for role, scalars in {**rounded, "update": {**rounded.get("update", {}), "lr": rate}}.items():
             warn_of_vanishing(stores.roles.of(role), scalars)
         for parameter in group["params"]:
-            self._check(parameter, stores)
+            stores.check_parameter(parameter)
             stores.check_scales(parameter)
             self._slots(parameter, group)  # raises if the step cannot be made
         self.param_groups.append(group)
@@ -122,10 +122,11 @@ class StoredOptimizer(SavedOptimizer):
         """Make one step with the gradients, each rounded into the strategy's gradient format.
 
         A closure, if given, first computes the gradients; its result is returned. A parameter or gradient
-        that is no dense tensor of the right dtype raises TypeError, before anything changes. In a training
-        step compiled by ``torch.compile`` this is one operator, with the same bits. A step that is broken off
-        half-way, by KeyboardInterrupt say, spoils parameters and state: each further step raises
-        `mcfsim.checks.SpoiltStateError` until a state is loaded.
+        that is no dense tensor of the right dtype raises TypeError, and one of another shape than its state
+        or parameter ValueError, before anything changes. In a training step compiled by ``torch.compile``
+        this is one operator, with the same bits. A step that is broken off half-way, by KeyboardInterrupt
+        say, spoils parameters and state: each further step raises `mcfsim.checks.SpoiltStateError` until a
+        state is loaded.
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
@@ -195,7 +196,11 @@ class StoredOptimizer(SavedOptimizer):
         steps = {which: self.steps_of(self.param_groups[which]) for which in {x.group for x in places}}
         with torch.no_grad():
             for place, tensor in zip(places, given, strict=True):
-                self._check(tensor, steps[place.group].stores)
+                steps[place.group].stores.check_parameter(tensor)
+            for tensor, gradient in zip(given, gradients, strict=True):
+                if gradient.shape != tensor.shape:
+                    one, other = tuple(gradient.shape), tuple(tensor.shape)
+                    raise ValueError(f"a parameter of shape {other} has a gradient of shape {one}")
             received = [placed_as(tensor, x) for tensor, x in zip(given, gradients, strict=True)]
             for gradient in received:
                 check_dense(gradient)
@@ -215,8 +220,9 @@ class StoredOptimizer(SavedOptimizer):
                 for work in works:
                     if work.moved:
                         work.on.move(work.moved, work.inputs)
-                    for p in work.parameters:
-                        self.state[p]["step"] = work.inputs.number
+                    for p, state in zip(work.parameters, work.states, strict=True):
+                        self.state[p] = state  # and not before, as what comes from a check or watch may raise
+                        state["step"] = work.inputs.number
             # Autograd did not see these writes, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
             self._writes.made(kept, () if in_operator else given)
@@ -236,14 +242,20 @@ class StoredOptimizer(SavedOptimizer):
         for (which, within, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
             if groups[which]["maximize"]:
                 gradient = opposite(gradient)
-            state = self.state[p] = self.state[p] or self._start(p, groups[which])
+            state = self.state.get(p) or self._start(p, groups[which])
+            slots, on_whole = None, steps[which].whole
+            if on_whole is not None:
+                name = _name(groups[which], within)
+                slots = on_whole.slots(first_inputs[which].hyper, name, tuple(p.shape))
+            steps[which].stores.check_state(tensor, state, slots)
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
                 on = steps[which].carrier(host=_is_host(device), repeated=groups[which]["capturable"])
                 inputs = first_inputs[which]._replace(number=count)
-                works[which, count, device] = Work(which, on, [], [], inputs)
+                works[which, count, device] = Work(which, on, [], [], [], inputs)
             work = works[which, count, device]
             work.parameters.append(p)
+            work.states.append(state)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p, first_process)
             if staged or (steps[which].on_grid and is_cut(p)):
                 whole = WholeTensor(_name(groups[which], within), before[p]) if staged else None
@@ -318,20 +330,6 @@ class StoredOptimizer(SavedOptimizer):
         within = next(place for place, p in enumerate(group["params"]) if p is parameter)
         hyper = self._inputs(group, 1).hyper
         return whole.slots(hyper, _name(group, within), tuple(parameter.shape))
-
-    def _check(self, parameter: torch.Tensor, stores: StateLayout) -> None:
-        expected = stores.dtypes["parameter"]
-        if parameter.dtype != expected:
-            raise TypeError(
-                f"strategy {stores.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
-                f"convert the model with .to({expected}), or choose another strategy or low format"
-            )
-        here = local(parameter.detach())
-        check_dense(here)
-        dimensions = () if here.is_contiguous() else zip(here.shape, here.stride(), strict=True)
-        if here.numel() and any(size > 1 and not step for size, step in dimensions):
-            raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
-        stores.check_groups(parameter)
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the parameter that the optimizer represents, as a new float64 tensor.

@@ -133,6 +133,22 @@ def test_what_cannot_be_watched_or_told_is_refused(tmp_path):
     assert not optimizer.watches
 
 
+def test_an_error_of_who_is_told_begins_no_state():
+    """A master copy of then would undo what is written until the next step."""
+    given = parameters(SHAPES)
+    optimizer = AdamW(given, strategy="fp32-master")
+    seen = watch(optimizer, 1, lambda seen: 1 / 0)
+    runs.give(given, 0)
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step()
+    assert not any(optimizer.state.values())
+    seen.remove()
+    with torch.no_grad():
+        given[0].fill_(5.0)
+    optimizer.step()
+    assert (given[0] > 4.9).all()
+
+
 def test_a_disk_that_becomes_full_is_told_by_name(tmp_path):
     path, before = tmp_path / "seen.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
     optimizer = AdamW(parameters(SHAPES))

@@ -171,6 +171,65 @@ def test_what_is_refused_changes_nothing():
     assert_same_states(runs.frozen(optimizer), before)
 
 
+def cut(p):
+    p.grad, p.data = None, p.data[:2].clone()
+    p.grad = torch.ones_like(p)
+
+
+def regrown(p):
+    p.grad, p.data = None, torch.ones(4, 2, dtype=p.dtype)
+    p.grad = torch.ones_like(p)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (cut, r"shape \(2, 2\) has a state of another one, whose \w+ has"),
+        (regrown, r"shape \(4, 2\) has a state of another one, whose \w+ has"),
+        (lambda p: setattr(p, "data", p.data[:2]), r"shape \(2, 2\) has a gradient of shape \(3, 2\)"),
+        (lambda p: setattr(p, "data", p.data.view(2, 3)), r"shape \(2, 3\) has a gradient of shape \(3, 2\)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("AdamW", "collage-plus"), ("AMSGrad", "fp32-master"), ("AdamW", "kahan+int8")]
+)
+def test_tensors_of_other_shapes_are_not_moved(kind, strategy, change, message):
+    """Before anything changes, whatever was put into a parameter or has stayed as its gradient."""
+    given = parameters([(3, 2), (3, 2)])
+    optimizer = getattr(mcfsim.torch, kind)(given, 1e-2, strategy=strategy)
+    give(given, 0)
+    optimizer.step()
+    give(given, 1)
+    change(given[1])
+    before = runs.frozen(optimizer)
+    with pytest.raises(ValueError, match=message):
+        optimizer.step()
+    assert_same_states(runs.frozen(optimizer), before)
+
+
+def test_a_strategy_put_into_a_group_is_refused():
+    optimizer = AdamW(parameters(), 1e-2)
+    optimizer.param_groups[0]["strategy"] = "plain"
+    with pytest.raises(TypeError, match=r"strategy = 'plain' was put into a group .*adopt"):
+        run(optimizer, [0])
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.t(), lambda x: x[0]])
+def test_negated_views_are_moved(view):
+    """The imaginary part of a conjugate is one, whose memory has the numbers with the other sign."""
+    found = []
+    for negated in (True, False):
+        x = torch.complex(torch.ones(3, 4), torch.arange(12.0).view(3, 4) * (-1 if negated else 1))
+        x = view((x.conj() if negated else x).imag)
+        assert x.is_neg() == negated
+        optimizer = AdamW([torch.nn.Parameter(x)], 1e-2, strategy="fp32")
+        seen = mcfsim.torch.changes(optimizer)
+        run(optimizer, range(2))
+        (p,) = listed(optimizer)
+        found.append([p.detach().nan_to_num(7.0), seen.values(p).nan_to_num(7.0)])
+    assert all(map(torch.equal, *found))
+
+
 def test_a_torch_that_flushes_is_refused():
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush")

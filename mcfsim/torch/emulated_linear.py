@@ -276,6 +276,25 @@ class EmulatedConv1D(_Emulated):
         """Return ``x weight + bias``; the bias is added in the dtype of the result."""
         return self._product(x, self.weight.t())
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _blank_conv1d, (self.replaced,), self.__getstate__()
+
+
+_CONV1D: dict[type, type] = {}
+
+
+def emulated_conv1d(kind: type) -> type:
+    """Return the class of emulated layers of a kind of ``Conv1D``."""
+    if kind not in _CONV1D:
+        _CONV1D[kind] = type("EmulatedConv1D", (EmulatedConv1D, kind), {})
+    return _CONV1D[kind]
+
+
+def _blank_conv1d(kind: type) -> Any:
+    """Return an emulated layer without anything, for what is unpickled."""
+    found: Any = emulated_conv1d(kind)
+    return found.__new__(found)
+
 
 def linear_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield names and modules of linear layers, of Hugging Face's ``Conv1D``, and of both emulated."""

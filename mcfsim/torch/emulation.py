@@ -28,6 +28,7 @@ from mcfsim.torch.emulated_linear import (
     Enrolled,
     Placed,
     begin_counting,
+    emulated_conv1d,
     end_counting,
     linear_layers,
 )
@@ -38,7 +39,6 @@ from mcfsim.torch.fast_paths import close_fast_paths, open_fast_paths
 AS_THE_RECIPE = "recipe"
 #: Last parts of names of heads that no module tells of.
 _HEADS = frozenset({"lm_head", "head", "classifier", "score", "output_projection", "embed_out"})
-_CONV1D: dict[type, type] = {}
 _OF = {torch.nn.Linear: EmulatedLinear, torch.nn.Embedding: EmulatedEmbedding}
 _EMULATED = (EmulatedLinear, EmulatedConv1D, EmulatedEmbedding)
 #: The name of attention in what is saved.
@@ -267,9 +267,7 @@ def _replace(module: torch.nn.Module, emulated: Enrolled) -> None:
     if kind in _OF:
         module.__class__ = _OF[kind]
         return
-    if kind not in _CONV1D:
-        _CONV1D[kind] = type("EmulatedConv1D", (EmulatedConv1D, kind), {})
-    module.__class__ = _CONV1D[kind]
+    module.__class__ = emulated_conv1d(kind)
 
 
 def _patterns(model: torch.nn.Module, high: Any) -> tuple[str, ...]:

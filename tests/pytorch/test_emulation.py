@@ -154,6 +154,26 @@ class Attentive(torch.nn.ModuleDict):
         return torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])
 
 
+class Conv1D(torch.nn.Module):
+    """As Hugging Face's, of 32 inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = (torch.nn.Parameter(torch.randn(*x)) for x in ((32, 8), (8,)))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+def test_layers_of_gpt2_are_copied_and_pickled():
+    net, x = torch.nn.Sequential(Conv1D()), torch.randn(3, 32)
+    mt.emulate(net, "bf16")
+    expected = net(x)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other(x), expected)
+        assert type(mt.restore(other)[0]) is Conv1D
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_activations_may_work_in_place(bias):
     nets = [

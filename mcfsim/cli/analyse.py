@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable, Sequence
 from inspect import isfunction
 from pathlib import Path
@@ -103,10 +104,12 @@ def analyse(
     from mcfsim.analysis.curves import curve as run_curve
     from mcfsim.formats import get_format
     from mcfsim.report.plotting import checked_suffix
+    from mcfsim.storage.shards import check_apart
 
     if png is not None:
         checked_suffix(png)
     found, samplers = function_named(function)
+    check_apart({"--json": json_file, "--html": html, "--png": png}, _read(found, input or ()))
     inputs = {**samplers, **dict(_pair(text, "--input", "x=normal()") for text in input or ())}
     options = {name: _literal(text) for name, text in (_pair(x, "--option", "k=2") for x in option or ())}
     formats = format or ["bfloat16"]
@@ -162,6 +165,13 @@ def library() -> dict[str, Callable[..., Any]]:
 
     found = {name: getattr(functions, name) for name in functions.__all__}
     return {name: item for name, item in found.items() if isfunction(item)}
+
+
+def _read(function: Callable[..., Any], inputs: Sequence[str]) -> dict[str, str]:
+    """Return the files that are read: the source of a function, and those of ``values('file.npy')``."""
+    files = {} if not isfunction(function) else {"FUNCTION": function.__code__.co_filename}
+    named = (re.search(r"""values\(\s*(["'])(.+?)\1""", text) for text in inputs)
+    return files | {f"--input {n}": found[2] for n, found in enumerate(named, 1) if found is not None}
 
 
 def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:

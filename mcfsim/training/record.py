@@ -130,9 +130,17 @@ class Run:
         return figure
 
     def late(self, strategy: str, measure: str, share: float = 0.2) -> float:
-        """Return the mean of a series over the last share of its recorded steps."""
-        numbers = self.series[strategy][measure]
-        return float(np.mean(numbers[-max(1, round(share * numbers.size)) :]))
+        """Return the mean of a series over the last share of its recorded steps.
+
+        A step at the rate 0, as a cosine may end in, asks for nothing: its NaN does not count.
+        """
+        series = self.series[strategy]
+        numbers = series[measure]
+        last = slice(-max(1, round(share * numbers.size)), None)
+        if "rate" in series and np.isnan(numbers[last]).any():
+            counts = (series["rate"] != 0) | ~np.isnan(numbers)
+            return float(np.mean(numbers[last][counts[last]])) if counts[last].any() else np.nan
+        return float(np.mean(numbers[last]))
 
 
 def _same(a: Any, b: Any) -> bool:

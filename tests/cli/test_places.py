@@ -198,3 +198,21 @@ def test_other_names_in_the_folder_of_an_input_are_written_and_written_again(wei
     assert look(furnished) == before
     # Inputs that are the same are no matter.
     call("replay", "rec", "--weights", "rec/weights.safetensors", "--steps", "1")
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--png"])
+def test_an_analysis_takes_the_place_of_no_source_and_no_numbers(option, tmp_path):
+    source, numbers = tmp_path / "own.py", tmp_path / "own.npy"
+    source.write_text("def twice(ar, x):\n    return ar.add(x, x)\n")
+    np.save(numbers, np.arange(1.0, 4.0))
+    before = source.read_bytes(), numbers.read_bytes()
+    for place, name in ((source, "FUNCTION"), (numbers, "--input 1")):
+        target = place
+        if option == "--png":
+            target = tmp_path / "link.png"
+            target.unlink(missing_ok=True)
+            target.symlink_to(place)
+        given = f"x=values('{numbers}')"
+        said = refused("analyse", f"{source}:twice", "--input", given, "--count", "5", option, target)
+        assert f"would take the place of what is read ({name})" in said
+    assert before == (source.read_bytes(), numbers.read_bytes())

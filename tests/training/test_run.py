@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import mcfsim as mcf
 from mcfsim import Run, simulate
 from mcfsim.storage.archive import write_archive
 from mcfsim.training.problems import LogisticRegression
@@ -123,3 +124,16 @@ def test_what_a_run_is_called(run):
     assert repr(Run({}, {})) == "<Run of nothing; no results>"
     diverged = Run({"steps": 3}, {}, results={"plain": {"diverged_at": 2}, "kahan": {}})
     assert repr(diverged) == "<Run of 3 steps; plain: diverged at step 2, kahan>"
+
+
+def test_a_step_that_asks_for_nothing_is_no_late_one():
+    """As the last of a cosine to zero: what is lost there is NaN."""
+    schedule = mcf.Schedule(0.01, warmup=0, final=0.0)
+    run = mcf.simulate("quadratic", "adamw", "plain", 50, schedule, record_every=5, progress=False)
+    lost = run.series["plain"]["lost"]
+    assert np.isnan(lost[-1])
+    assert run.late("plain", "lost") == np.mean(lost[-2:-1])
+    assert np.isnan(run.late("plain", "lost", share=0.01))
+    assert run.late("plain", "loss") == np.mean(run.series["plain"]["loss"][-2:])
+    run.series["plain"]["lost"][-2] = np.nan
+    assert np.isnan(run.late("plain", "lost"))

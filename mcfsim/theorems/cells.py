@@ -138,6 +138,11 @@ def _apart(x: Quantity, cells: Cells) -> Places:
     return result
 
 
+def unread(scales: Scales) -> list[Place]:
+    """Return what tells cells apart if a claim cannot be read: where all numbers are near the ends."""
+    return [partial(_apart, x) for x in (scales.operand(0), scales.operand(1), *scales.quantities)]
+
+
 def core(
     fmt: Format,
     scales: Scales,
@@ -250,8 +255,4 @@ def _all(scales: Scales, asked: Sequence[Place] | None) -> Iterable[Place]:
     """Yield what tells cells apart: each number of the algorithm, and what is asked of them."""
     for x in scales.quantities:
         yield partial(rounded, x, last=x is scales.quantities[-1] and not asked)
-    if asked is not None:
-        yield from asked
-        return
-    for x in (scales.operand(0), scales.operand(1), *scales.quantities):
-        yield partial(_apart, x)
+    yield from unread(scales) if asked is None else asked

@@ -8,12 +8,12 @@ import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
-from mcfsim.theorems.cells import core
+from mcfsim.theorems.cells import Cells, core
 from mcfsim.theorems.homogeneity import Scales
 from mcfsim.theorems.operands import Selection, finite_values, significands, sparse
 from mcfsim.theorems.parity import indifferent
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
-from mcfsim.theorems.reach import asked
+from mcfsim.theorems.reach import Asked, asked
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.trials import signs_hold
 
@@ -60,10 +60,13 @@ def core_of_values(
     reductions.append(EACH if each else COMMON)
     middle = (fmt.emin + fmt.emax) // 2
     gaps = None if each else _window(theorem, fmt, scales)
-    if gaps is not None:
-        reductions.append(GAP.format(*gaps))
+    # If sums of normal numbers are flushed, so are some of operands that lie too far apart to be tried.
+    gradual = rounding.underflow is Underflow.GRADUAL
     if pairs:
-        parts: tuple[Part, ...] = core(fmt, scales, positive, asked(theorem, scales), gaps)
+        question = asked(theorem, scales)
+        if gaps is not None and gradual and not _apart_alike(question, fmt, gaps):
+            gaps = None
+        parts: tuple[Part, ...] = core(fmt, scales, positive, question.places, gaps)
     else:
         assert gaps is not None
         low, high = gaps
@@ -74,14 +77,15 @@ def core_of_values(
         others = [(np.append(near, near.dtype.type(0)),)] * (len(theorem.operands) - 1)
         inside = Part("core", f"exponent {middle} of a, gaps {low} to {high}", ((first,), *others))
         parts = (inside, *_edges(theorem, fmt, rounding, gaps, positive[0]))
+    if gaps is not None:
+        reductions.append(GAP.format(*gaps))
     exponents = (anywhere(fmt),) * len(theorem.operands)
     text = f"random operands of all exponents, seed {selection.seed}"
     count = selection.samples // 16
     rest = Sample("sample", text, (), theorem.operands, fmt, exponents, count, selection.seed)
     parts = (*parts, *(_spread(fmt, middle) if pairs else ()), rest)
-    # Of three operands, two may interact far from the first one. If sums of normal numbers are flushed, so
-    # are some of operands that lie too far apart to be tried.
-    covers = each or (pairs and rounding.underflow is Underflow.GRADUAL)
+    # Of three operands, two may interact far from the first one.
+    covers = each or (pairs and gradual)
     return Domain(fmt, parts, tuple(reductions), covers=covers)
 
 
@@ -97,6 +101,21 @@ def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
     more = max([0, *(x.top - 1 for x in scales.quantities)])
     more += max([0, *(1 - fmt.precision - x.unit for x in scales.quantities)])
     return low - more, high + more
+
+
+def _apart_alike(question: Asked, fmt: Format, gaps: tuple[int, int]) -> bool:
+    """Return whether what is asked of all operands beyond these gaps is decided as at the gaps."""
+    # Gaps that a statement gives may be less than usual because of such a comparison.
+    if question.everywhere or question.ratio > max(gaps[1], -gaps[0], fmt.precision + 3):
+        return False
+    widest = fmt.emax - fmt.emin + 1
+    for gap, last in zip(gaps, (-widest, widest), strict=True):
+        apart = np.arange(min(gap, last), max(gap, last) + 1)
+        first = np.where(apart < 0, fmt.emax, fmt.emin)
+        cells = Cells(fmt, True, np.stack([first, first + apart]))
+        if any(np.unique(place(cells)).size > 1 for place in question.gaps):
+            return False
+    return True
 
 
 def _edges(

@@ -9,15 +9,16 @@ must have the number at the same place (`mcfsim.theorems.cells`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial, reduce
 
 import numpy as np
 
+from mcfsim.formats import Format
 from mcfsim.formats.floating import floor_log2
 from mcfsim.rounding import Rounding
-from mcfsim.theorems.cells import FAILS, HOLDS, INSIDE, Cells, Place, Places, alone, packed
+from mcfsim.theorems.cells import FAILS, HOLDS, INSIDE, Cells, Place, Places, alone, packed, unread
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Quantity, Scales, negated
 from mcfsim.theorems.logic.propositions import (
     Finite,
@@ -63,8 +64,31 @@ from mcfsim.theorems.statement import Theorem
 Ends = tuple[Places, Places]
 
 
-def asked(theorem: Theorem, scales: Scales) -> list[Place] | None:
-    """Return what hypotheses and claim of a statement on two values ask; None if they cannot be read.
+@dataclass(frozen=True)
+class Asked:
+    """What hypotheses and claim of a statement on two values ask.
+
+    Attributes
+    ----------
+    places : list of callable, optional
+        What tells cells apart; None if not all can be read, and what can be read matters only near the ends
+        of the range, where a claim that cannot be read sets all cells apart.
+    everywhere : bool
+        Whether something may also change far from the ends of the range: near a constant.
+    gaps : list of callable
+        What rests only on how far apart the exponents of both operands are.
+    ratio : int
+        One operand is compared with at most ``2**ratio`` times the other, or as little as ``2**-ratio``.
+    """
+
+    places: list[Place] | None
+    everywhere: bool
+    gaps: list[Place]
+    ratio: int
+
+
+def asked(theorem: Theorem, scales: Scales) -> Asked:
+    """Return what hypotheses and claim of a statement on two values ask.
 
     Parameters
     ----------
@@ -73,26 +97,41 @@ def asked(theorem: Theorem, scales: Scales) -> list[Place] | None:
         How the numbers in its algorithm scale.
     """
     reader = _Reader(theorem, scales)
-    try:
-        for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
-            reader.read(said)
-    except (UnreadableError, NotHomogeneousError, LookupError):
-        return None
-    return reader.places
+    for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
+        reader.read(said)
+    everywhere = bool(reader.inside if scales.common else reader.places)
+    places: list[Place] | None = reader.places
+    if reader.unread:  # what was read still matters
+        places = [*reader.places, *unread(scales)] if everywhere else None
+    return Asked(places, everywhere, reader.gaps, reader.ratio)
 
 
 class _Reader:
-    """A reader of propositions on quantities, which notes the places that matter."""
+    """A reader of propositions on quantities, which notes the places that matter.
+
+    Some of them are also noted as `inside`: they may matter far from the ends of the range; or, if they rest
+    on the gap between the exponents of operands only, as `gaps`.
+    """
 
     def __init__(self, theorem: Theorem, scales: Scales) -> None:
         self.places: list[Place] = []
+        self.inside: list[Place] = []
+        self.gaps: list[Place] = []
+        self.ratio = 0
+        self.unread = False
         self._names = [operand.name for operand in theorem.operands]
         self._results = scales.results
         # Exact numbers are not those of the algorithm.
         self._exact = Scales(scales.format, scales.rounding, scales.operands, scales.common)
 
     def read(self, said: Proposition) -> None:
-        """Note the places at which a proposition may change."""
+        """Note the places at which a proposition may change, and whether all of it can be read."""
+        try:
+            self._read(said)
+        except (UnreadableError, NotHomogeneousError, LookupError):
+            self.unread = True
+
+    def _read(self, said: Proposition) -> None:
         match said:
             case InFormat() | NoOverflow() | Finite():
                 pass
@@ -119,16 +158,26 @@ class _Reader:
             case IsValue(x):
                 number = self._term(x)
                 value = replace(number, exact=number.unit, before=number.most, format=self._exact.format)
-                self.places.append(partial(_where_value, replace(value, rounding=Rounding())))
+                place = partial(_where_value, replace(value, rounding=Rounding()))
+                # A sum of operands has no bits below their last ones, so it is exact even if it is subnormal.
+                exact = sum(number.degrees) == 1 and number.unit >= 1 - self._exact.format.precision
+                self._note(place, inside=not exact)
             case IsMultiple(x, of):
                 self._multiple(self._term(x), self._term(of))
             case OfTwo(x, y) if any(isinstance(node, Exponent) for node in nodes(said)):
                 difference = self._exponents(x).plus(self._exponents(y).negative())
-                self.places.append(partial(difference.compared, type(said)))
+                place = partial(difference.compared, type(said))
+                moves = difference.moves(self._exact.format)
+                self._note(place, inside=moves)
+                self.gaps += [] if moves else [place]
             case OfTwo(x, y):
                 self._two(self._term(x), self._term(y), type(said))
             case _:
                 raise UnreadableError(f"{type(said).__name__} is not read")
+
+    def _note(self, place: Place, *, inside: bool = True) -> None:
+        self.places.append(place)
+        self.inside += [place] if inside else []
 
     # -- terms ----------------------------------------------------------------------------------------------
     def _term(self, x: Term) -> Quantity:
@@ -182,7 +231,10 @@ class _Reader:
 
     def _two(self, x: Quantity, y: Quantity, kind: type[OfTwo]) -> None:
         """Note where the comparison of numbers that do not scale alike may change."""
-        if x.degrees == y.degrees or x.zero or y.zero:
+        if x.zero or y.zero:
+            return
+        if x.degrees == y.degrees:
+            self.ratio = max(self.ratio, x.top, y.top, -x.low, -y.low)
             return
         # At the bound itself, only these two are decided.
         if x.constant is None:
@@ -190,13 +242,15 @@ class _Reader:
         else:
             decided = kind is Below and x.constant > 0
             x, y = y, x
-        self.places.append(partial(_against, x, y, decided))
+        # A number that scales as operands do is near the largest numbers only if the larger operand is.
+        largest = y.constant is not None and sum(x.degrees) == 1 and y.low >= self._exact.format.emax
+        self._note(partial(_against, x, y, decided), inside=not largest)
 
     def _multiple(self, x: Quantity, of: Quantity) -> None:
         if of.constant is None:
             self._alike(x, of)
         elif of.constant > 0 and Fraction(2) ** floor_log2(of.constant) == of.constant:
-            self.places.append(partial(_multiples, x, floor_log2(of.constant)))
+            self._note(partial(_multiples, x, floor_log2(of.constant)))
         else:
             raise UnreadableError("multiples are those of powers of two")
 
@@ -212,7 +266,7 @@ class _Reader:
             case Exponent(Operand() | Word() as of):
                 return _Exponents(partial(_of_operand, self._place(of)))
             case Exponent(of) if (number := self._term(of)).nonzero:
-                self.places.append(partial(_normal, number))
+                self._note(partial(_normal, number))
                 return _Exponents(partial(_of_number, number))
             case Sum(terms):
                 return reduce(_Exponents.plus, map(self._exponents, terms))
@@ -286,6 +340,14 @@ class _Exponents:
     def negative(self) -> _Exponents:
         """Return the negative."""
         return _Exponents(partial(_negative, self.ends), () if self._sum else self.sums)
+
+    def moves(self, fmt: Format) -> bool:
+        """Return whether it changes if all operands are multiplied by one power of two."""
+        two = fmt.emin + np.arange(2)
+        cells = Cells(fmt, True, np.stack([two, two]))
+        return any(
+            (low[0], high[0]) != (low[1], high[1]) for low, high in (each(cells) for each in self.sums)
+        )
 
     def compared(self, kind: type[OfTwo], cells: Cells) -> Places:
         """Return where all sums of exponents are, unless it is decided if this is zero, or at most zero."""

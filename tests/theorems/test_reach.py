@@ -14,11 +14,13 @@ from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow
 from mcfsim.theorems import THEOREMS, reach
 from mcfsim.theorems.cells import grouped
 from mcfsim.theorems.claims import Claim
-from mcfsim.theorems.domain import _reduces, _scales
+from mcfsim.theorems.domain import _reduces, _scales, cover
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.logic import (
     Bound,
     Exponent,
+    Finite,
+    LowBit,
     OfFormat,
     Result,
     Within,
@@ -29,7 +31,7 @@ from mcfsim.theorems.reach import asked
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import outcome
 from tests.theorems.drawn import FORMATS, statement
-from tests.theorems.trying import PAIR, class_of, mine
+from tests.theorems.trying import PAIR, add, class_of, mine, on_core
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +51,7 @@ def unlike(theorem, fmt, rounding, places=None):
     scales = _scales(theorem, fmt, rounding)
     if not theorem.possible(fmt, rounding) or not _reduces(theorem, scales):
         return None
-    places = asked(theorem, scales) if places is None else places
+    places = asked(theorem, scales).places if places is None else places
     classes = np.arange(fmt.emin - 1, fmt.emax + 1)
     pairs, numbers, _ = grouped(classes, fmt, scales, places)
     tables = {e: class_of(fmt, e) for e in classes.tolist()}
@@ -109,7 +111,7 @@ def test_statements_of_the_catalogue_can_be_read():
         theorem = THEOREMS[name]
         if (mode := min(theorem.modes)) is not Mode.STOCHASTIC:
             scales = _scales(theorem, fmt, Rounding(mode))
-            unread |= {name} if asked(theorem, scales) is None else set()
+            unread |= {name} if asked(theorem, scales).places is None else set()
     assert unread == {"add_error_representable"}
 
 
@@ -125,7 +127,7 @@ def statements(draw, count):
                 outcome(theorem, try_block(theorem, BlockArithmetic(fmt, rounding, "exact"), [one, one]))
         except ValueError:  # it does not scale, or cannot be judged
             continue
-        if scales is None or not _reduces(theorem, scales) or not (places := asked(theorem, scales)):
+        if scales is None or not _reduces(theorem, scales) or not (places := asked(theorem, scales).places):
             continue
         count -= 1
         yield theorem, fmt, rounding, places
@@ -208,6 +210,35 @@ def test_an_exponent_of_what_may_underflow_is_asked_where_it_is():
     """Of zero it is a constant; then it does not move with the operands."""
     about = Claim(Exponent(Result(0)) - Exponent(Word("a")) <= OfFormat("-12", lambda *_: -12))
     theorem, fmt = mine(lambda ar, a, b: ar.mul(a, b), about, PAIR, scaling="each"), FORMATS[0]
-    places = asked(theorem, _scales(theorem, fmt, Rounding()))
+    places = asked(theorem, _scales(theorem, fmt, Rounding())).places
     assert unlike(theorem, fmt, Rounding())[0] == []
     assert unlike(theorem, fmt, Rounding(), [place for place in places if place.func is not reach._normal])[0]
+
+
+#: Numbers of a format of three bits that are far apart, and far from the ends of its range.
+APART = Fraction(5, 4) * 2**16, Fraction(5, 4) / 2**16
+#: What cannot be read, and holds.
+UNREADABLE = (LowBit(R) <= abs(R)) | equal(R, 0) | ~Finite()
+
+
+@pytest.mark.parametrize(
+    ("said", "scaling"),
+    [
+        (~(equal(A, APART[0]) & equal(B, APART[1])), "common"),
+        ((abs(A) <= 2**16) | ~equal(A * B, Fraction(25, 16)), "common"),
+        ((abs(A) <= 2**14 * abs(B)) | equal(B, 0), "common"),
+        ((abs(A) >= Fraction(1, 2**14) * abs(B)) | equal(A, 0), "common"),
+        ((Exponent(A) - Exponent(B) <= 20) | equal(A, 0) | equal(B, 0), "common"),
+        (~(equal(A, APART[0]) & equal(B, APART[1])) & UNREADABLE, "common"),
+        (~(equal(A, APART[0]) & equal(B, APART[0] / 4)) & UNREADABLE, "each"),
+        (~((Exponent(A) >= 16) & equal(Exponent(B), -6)) & UNREADABLE, "each"),
+    ],
+)
+def test_pairs_far_apart_are_left_out_only_if_nothing_is_asked_of_them(said, scaling):
+    fmt = Format("", precision=3, emin=-24, emax=24)
+    algorithm = add if scaling == "common" else lambda ar, a, b: ar.mul(a, b)
+    theorem = mine(algorithm, Claim(said), PAIR, scaling=scaling)
+    core = cover(theorem, fmt, Rounding(), few=0)
+    assert core.covers
+    assert core.reductions
+    assert on_core(theorem, fmt, "nearest_even").violations

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks import check_int
+from mcfsim.checks import check_int, whole_number
 from mcfsim.codec import all_values
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -70,8 +70,8 @@ def relaxed_pair(name: str) -> OperandSpec:
 
 
 def sequence(name: str, length: int) -> OperandSpec:
-    """Return an operand that is a sequence of `length` values."""
-    return OperandSpec(name, "sequence", length)
+    """Return an operand that is a sequence of `length` values, at least one."""
+    return OperandSpec(name, "sequence", whole_number("length", length, least=1))
 
 
 def every(operand: OperandSpec, fmt: Format) -> Columns:

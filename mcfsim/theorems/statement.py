@@ -200,6 +200,9 @@ class Theorem:
         names = [operand.name for operand in self.operands]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"{self.name!r} has the operands {names}; it needs some, of distinct names")
+        low, high = self.gaps(self.precision)
+        if low > high:
+            raise ValueError(f"{self.name!r}: gaps must begin with the least, not be {low} to {high}")
         if not self.rules:
             raise ValueError(f"{self.name!r} speaks of no rule; it needs one of {', '.join(Rule)}")
 

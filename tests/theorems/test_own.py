@@ -14,7 +14,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.multiword.double_word import dw_plus_fp
-from mcfsim.theorems import claim, double_word, hypothesis, relative_error, value, verify
+from mcfsim.theorems import claim, double_word, hypothesis, relative_error, sequence, value, verify
 from mcfsim.theorems.claims import bounded, sum_of
 from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.judge import applicable, try_block, violating
@@ -114,6 +114,7 @@ NO_PARTS = [
     ({"modes": "up"}, TypeError, "modes must be several of type str, not 'up'"),
     ({"scaling": "any"}, ValueError, "'any' is not a valid Scaling"),
     ({"range": "any"}, ValueError, "unknown range 'any'; known ranges: bounded, unbounded"),
+    ({"gaps": lambda p: (3, -3)}, ValueError, "gaps must begin with the least, not be 3 to -3"),
 ]
 #: ... and no option of its verification.
 NO_OPTIONS = [
@@ -130,10 +131,23 @@ NO_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "error", "problem"), NO_PARTS, ids=range(11))
+@pytest.mark.parametrize(("given", "error", "problem"), NO_PARTS, ids=range(12))
 def test_statements_that_are_none(given, error, problem):
     with pytest.raises(error, match=re.escape(problem)):
         replace(mine(), **given)
+
+
+@pytest.mark.parametrize(
+    ("length", "error", "problem"),
+    [
+        (0, ValueError, "length = 0 must be at least 1"),
+        (-1, ValueError, "length = -1 must be"),
+        (2.0, TypeError, "length must be an int"),
+    ],
+)
+def test_sequences_of_no_length_are_refused(length, error, problem):
+    with pytest.raises(error, match=problem):
+        sequence("x", length)
 
 
 @pytest.mark.parametrize(("given", "error", "problem"), NO_OPTIONS, ids=range(10))

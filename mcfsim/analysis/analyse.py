@@ -140,6 +140,9 @@ def analyse(
             "a compiled analysis needs Numba, which NUMBA_DISABLE_JIT switches off: pip install 'mcfsim[jit]'"
         )
     whole_number("truth", truth, least=0)
+    for label, given in (("inputs", inputs), ("options", options)):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{label} must be a mapping of names, not {given!r}")
     drawn = inputs_of(function, inputs, options, count, seed)
     function = in_order(function, operand_names(function, options, inputs))
     policy = get_rounding(rounding)

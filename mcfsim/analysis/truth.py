@@ -33,8 +33,9 @@ class Truth(NamedTuple):
     bits: int
 
     def error_of(self, computed: NDArray[Any]) -> NDArray[np.float64]:
-        """Return computed minus true results."""
-        error: NDArray[np.float64] = (computed - self.nearest) - self.rest
+        """Return computed minus true results; NaN if both are infinite."""
+        with np.errstate(invalid="ignore"):
+            error: NDArray[np.float64] = (computed - self.nearest) - self.rest
         return error
 
 

@@ -119,8 +119,8 @@ def exact_or_binary64(x: Any) -> Fraction | float:
 
 
 def as_float(x: Any) -> float:
-    """Return a number as a float: NaN, an infinity, a signed zero, or another number that is a float."""
-    return math.nan if isinstance(x, Decimal) and x.is_snan() else float(x)
+    """Return a number as a float; beyond the range of binary64 it is infinite."""
+    return math.nan if isinstance(x, Decimal) and x.is_snan() else nearest_binary64(x)
 
 
 def signum(x: Any) -> Any:

@@ -1,5 +1,7 @@
 """What rounding does to a function: every number against the oracle, fractions and mpmath; planted errors."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -267,6 +269,31 @@ def test_wrong_arguments_are_refused(change, message):
     arguments = {"function": total, "inputs": {"x": "normal()*3"}} | change
     with pytest.raises(ValueError, match=message):
         analyse(**arguments)
+
+
+@pytest.mark.parametrize("change", [{"inputs": [1, 2]}, {"options": 3}])
+def test_what_has_no_names_is_refused(change):
+    with pytest.raises(TypeError, match=f"{next(iter(change))} must be a mapping of names, not"):
+        analyse(**{"function": total, "inputs": {"x": "normal()*3"}} | change)
+
+
+def test_constants_beyond_binary64_and_results_beyond_the_format_are_analysed():
+    report = analyse(lambda ar, x: ar.mul(x, 10**400), {"x": "uniform(1, 2)"}, count=5)
+    assert np.isposinf(report.computed).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        analyse(lambda ar, x: ar.exp(ar.mul(x, 1000.0)), {"x": "uniform(1, 2)"}, count=5)
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "up"])
+def test_intervals_hold_constants_that_are_chosen(rounding):
+    def chosen(ar, x):
+        return ar.choose(x, 7.7, x), ar.abs(-0.1), ar.choose(-0.3, x, 7.7)
+
+    for output in range(3):
+        for fmt in ("float8_e5m2", "bfloat16"):
+            report = analyse(chosen, {"x": np.array([1.0, 2.0])}, fmt, rounding=rounding, output=output)
+            assert not {row.name: row for row in report.bounds()}["interval"].exceeded
 
 
 def test_a_function_that_branches_is_refused():

@@ -19,6 +19,7 @@ from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS, Summands, add_to_odd, dot_to_odd, tiles
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Underflow, get_rounding
+from mcfsim.scaled import Scaled
 
 
 class Order(StrEnum):
@@ -162,6 +163,8 @@ class Accumulation:
 
     def operand(self, x: Any, label: str, axis: int) -> Array:
         """Return an operand's numbers exactly, whatever its contracted axis is."""
+        if isinstance(x, Scaled):
+            raise TypeError(f"{label} is scaled, and an accumulator takes numbers; dequantize() gives them")
         return _numbers(x, label)
 
     def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:

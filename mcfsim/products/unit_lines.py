@@ -42,11 +42,10 @@ def _power(x: Value, emin: int, unit: Unit | None = None) -> Value:
 
 
 @lru_cache(maxsize=256)
-def operand_line(unit: Unit, fmt: Format) -> tuple[Line, tuple[Value, ...]]:
+def operand_line(unit: Unit, fmt: Format, of_scale: Format | None) -> tuple[Line, tuple[Value, ...]]:
     """Return the line that prepares a number ``x`` of an operand, and its results: the number and its power.
 
-    If the unit scales operands and sums no products first, it takes a ``scale``, too. Other sums than aligned
-    ones need no power.
+    With a format of scales it takes a ``scale``, too. Other sums than aligned ones need no power.
     """
     line = Line()
     x = line.input("x", F64)
@@ -57,10 +56,10 @@ def operand_line(unit: Unit, fmt: Format) -> tuple[Line, tuple[Value, ...]]:
     if unit.sums is UnitSums.ALIGNED_SUMS:
         return line, (x,)
     power = _power(x, fmt.emin, unit)
-    if not unit.scales:
+    if of_scale is None:
         return line, (x, power)
     scale = line.input("scale", F64)
-    return line, (x * scale, power * _power(scale, unit.scales[0].emin))
+    return line, (x * scale, power * _power(scale, of_scale.emin))
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any
@@ -34,11 +34,12 @@ _CUT_BITS = 0x1FFF
 
 @dataclass(frozen=True, eq=False)
 class UnitOperand:
-    """An operand of a unit: its numbers in binary64, their format, and for blocks their scales."""
+    """An operand of a unit: its numbers in binary64, their format, and for blocks their scales and theirs."""
 
     numbers: Array
     format: Format
     scale: Array | None = None
+    of_scale: Format | None = None
     block: int = 0
     tensor_scale: float | None = None
 
@@ -54,12 +55,12 @@ class UnitOperand:
 
     def __getitem__(self, index: Index) -> UnitOperand:
         scale = None if self.scale is None else self.scale[index]
-        return UnitOperand(self.numbers[index], self.format, scale, self.block, self.tensor_scale)
+        return replace(self, numbers=self.numbers[index], scale=scale)
 
     def turned(self) -> UnitOperand:
         """Return the operand with its last two axes exchanged."""
         scale = None if self.scale is None else self.scale.swapaxes(-1, -2)
-        return UnitOperand(self.numbers.swapaxes(-1, -2), self.format, scale, self.block, self.tensor_scale)
+        return replace(self, numbers=self.numbers.swapaxes(-1, -2), scale=scale)
 
 
 class UnitProducts:
@@ -141,7 +142,8 @@ class UnitProducts:
                 f"{label} has its blocks along axis {x.axis}, not along the contracted {ndim + axis}"
             )
         scale = np.asarray(x.scale, np.float64)
-        return UnitOperand(x.elements.astype(np.float64), fmt.element, scale, fmt.block, x.tensor_scale)
+        numbers = x.elements.astype(np.float64)
+        return UnitOperand(numbers, fmt.element, scale, fmt.scale, fmt.block, x.tensor_scale)
 
     def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:
         """Return the addend c, broadcast to the result's shape, in the carrier."""
@@ -157,9 +159,11 @@ class UnitProducts:
     def _values(self, array: Array, fmt: Format, label: str, *, known: bool) -> Array:
         """Return numbers in binary64, all of which a format has."""
         if array.dtype.kind in "iu":
-            wrong = (array > 2**53) | (array < -(2**53)) if array.dtype.itemsize == 8 else None
+            wrong = np.asarray((array > 2**53) | (array < -(2**53))) if array.dtype.itemsize == 8 else None
             if wrong is not None and wrong.any():
-                self._refuse(array, wrong, fmt, label)
+                wrong[wrong] = [int(x) != int(float(x)) for x in array[wrong]]
+                if wrong.any():
+                    self._refuse(array, wrong, fmt, label)
         with np.errstate(all="ignore"):
             numbers = array.astype(np.float64)
         if not known and fmt != FORMATS["float64"]:
@@ -171,7 +175,9 @@ class UnitProducts:
 
     def _refuse(self, array: Array, wrong: Array, fmt: Format, label: str) -> None:
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        others = [str(x) for x in self.unit.inputs if x != fmt] if label != "c" else []
+        # What is cut is read as binary32; a format of one's own has no dtype.
+        own = label != "c" and not self.unit.cut
+        others = [x for x in map(str, self.unit.inputs) if own and x != str(fmt) and x in FORMATS]
         also = f"; arrays of dtype {' or '.join(others)} are taken, too" if others else ""
         raise ValueError(
             f"{label}{list(index)} = {array[index]!s} is no number of {fmt}, which {self.unit} takes: "
@@ -180,8 +186,8 @@ class UnitProducts:
 
     def _packed(self, operand: UnitOperand) -> Array:
         """Return what the unit's line takes of an operand: all of a group, then all of the next one."""
-        unit, (*outer, length) = self.unit, operand.shape
-        groups = -(-length // unit.k)
+        unit, (*outer, _) = self.unit, operand.shape
+        groups = self._groups(operand)
 
         def filled(x: Array, size: int, by: float) -> Array:
             made = np.full((*outer, size), by)
@@ -192,23 +198,27 @@ class UnitProducts:
         given = {"x": filled(operand.numbers, full, 0.0)}
         shares: tuple[Array, ...] = ()
         if operand.scale is not None:
-            least = float(unit.scales[0].smallest_subnormal) if not unit.scales[0].zero else 0.0
+            assert operand.of_scale is not None
+            least = 0.0 if operand.of_scale.zero else float(operand.of_scale.smallest_subnormal)
             if unit.sums is UnitSums.ALIGNED_SUMS:
                 spread = np.repeat(operand.scale, operand.block // TERM, axis=-1)[..., : full // TERM]
-                line, results = scale_line(unit.scales[0])
+                line, results = scale_line(operand.of_scale)
                 shares = run(line, results, scale=filled(spread, full // TERM, least))
             else:
                 spread = np.repeat(operand.scale, operand.block, axis=-1)[..., :full]
                 given["scale"] = filled(spread, full, least)
-        line, results = operand_line(unit, operand.format)
+        aligned = unit.sums is UnitSums.ALIGNED
+        line, results = operand_line(unit, operand.format, operand.of_scale if aligned else None)
         found = run(line, results, **given)
         contraction = self._contraction
-        if not groups:
-            return np.empty((*outer, 0), contraction.given)
         lengths = [x.shape[-1] // groups for x in (*found, *shares)]
         parts = [x.reshape(*outer, groups, n) for x, n in zip((*found, *shares), lengths, strict=True)]
         packed = np.concatenate(parts, axis=-1).reshape(*outer, groups * contraction.parts)
         return packed.astype(contraction.given, copy=False)
+
+    def _groups(self, operand: UnitOperand) -> int:
+        """Return how many groups the last axis has; if it is empty, one of zeros."""
+        return max(1, -(-operand.shape[-1] // self.unit.k))
 
     # -- products -----------------------------------------------------------------------------------------
     def multiply(
@@ -221,7 +231,7 @@ class UnitProducts:
             raise ValueError(
                 "c cannot join products of tensors with scales of their own, which come last: add it"
             )
-        m, n, groups = a.shape[-2], b.shape[-1], -(-a.shape[-1] // self.unit.k)
+        m, n, groups = a.shape[-2], b.shape[-1], self._groups(a)
         left, right = self._packed(a), self._packed(b.turned()).swapaxes(-1, -2)
         if right.ndim == 2 and len(stack):  # one matrix serves the whole stack: stack its rows
             m, left, stack = math.prod(stack) * m, left.reshape(-1, left.shape[-1]), ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -32,10 +32,10 @@ class UnitSums(StrEnum):
     C. The sum is rounded down to a multiple of ``2**(E - fraction_bits - 7)``, and C to one of ``2**(E -
     fraction_bits)``; their sum is rounded once. A product of 2**128 or more is infinite.
     ``floored_halves``: the same, with one sum of the products at even places and one of those at odd
-    places; both are rounded down to the larger one's ``2**(E - fraction_bits)`` and added. A C more than
-    ``fraction_bits + 1`` binades below E is left out.
+    places, so k is at least 2; both are rounded down to the larger one's ``2**(E - fraction_bits)`` and
+    added. A C more than ``fraction_bits + 1`` binades below E is left out.
     ``pairwise``: binary32 products and a binary32 tree of them, neighbours first, each rounded to nearest;
-    then C plus that.
+    then C plus that. k is a power of two.
     ``chain``: fused multiply-adds in order.
     """
 
@@ -89,7 +89,8 @@ class Unit:
     flush : bool, optional
         Whether subnormal operands, addends and results become zeros.
     scales : sequence of Format or str, optional
-        Formats of the scales, of which a unit takes `Scaled` operands.
+        Formats of the scales, of which a unit takes `Scaled` operands. The significands of an input and of a
+        scale have at most 12 bits together, so that a product with both scales has 24.
     blocks : sequence of int, optional
         Lengths of blocks that share a scale.
     least_exponent : int or None, optional
@@ -142,14 +143,13 @@ class Unit:
 
     def __post_init__(self) -> None:
         for label in ("inputs", "scales"):
-            given = getattr(self, label)
-            several = (given,) if isinstance(given, Format | str) else tuple(given)
-            object.__setattr__(self, label, tuple(get_format(x) for x in several))
+            given = self._several(label, "formats", Format | str)
+            object.__setattr__(self, label, tuple(map(get_format, given)))
         object.__setattr__(self, "output", get_format(self.output))
         object.__setattr__(self, "addend", get_format(self.addend or self.output))
         object.__setattr__(self, "sums", chosen("sums", self.sums, UnitSums))
         object.__setattr__(self, "rounding", chosen("rounding", self.rounding, Mode))
-        object.__setattr__(self, "blocks", tuple(self.blocks))
+        object.__setattr__(self, "blocks", self._several("blocks", "lengths", int))
         if not self.inputs:
             raise ValueError("inputs: at least one format is needed")
         check_int("k", self.k, 1)
@@ -163,6 +163,10 @@ class Unit:
             raise ValueError(f"fraction_bits = {self.fraction_bits}: {self.sums!s} sums align nothing")
         else:
             self._check_rounded()
+        if self.sums is UnitSums.FLOORED_HALVES and self.k < 2:
+            raise ValueError(f"k = {self.k}: {self.sums!s} sums have products at even and at odd places")
+        if self.sums is UnitSums.PAIRWISE and self.k & (self.k - 1):
+            raise ValueError(f"k = {self.k}: {self.sums!s} sums are trees of a power of two of products")
         scaled = self.sums is UnitSums.ALIGNED_SUMS
         if bool(self.scales) != bool(self.blocks) or (scaled and not self.scales):
             raise ValueError(f"scales and blocks go together, and {UnitSums.ALIGNED_SUMS!s} sums need them")
@@ -174,6 +178,30 @@ class Unit:
             self._check_least_exponent(self.least_exponent)
         if self.scales and self.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
             raise ValueError(f"{self.sums!s} sums take no scales")
+        if self.scales:
+            self._check_scales()
+
+    def _several(self, label: str, what: str, one: Any) -> tuple[Any, ...]:
+        """Return a field as a tuple; it may be one of what it has several of."""
+        given = getattr(self, label)
+        if isinstance(given, one):
+            return (given,)
+        if not isinstance(given, Iterable):
+            raise TypeError(f"{label} must be a sequence of {what}, not {given!r}")
+        return tuple(given)
+
+    def _check_scales(self) -> None:
+        """Refuse scales by which products have bits that no sum can cut exactly."""
+        bits = 2 * max(fmt.precision for fmt in self.inputs)
+        if self.sums is UnitSums.ALIGNED_SUMS:
+            bits = (16 * _quanta(self.inputs) ** 2).bit_length()
+        most = (2 * _MOST_BITS - bits) // 2
+        for fmt in self.scales:
+            if type(fmt) is not Format or fmt.precision > most or fmt.emax > 127 or fmt.emin < -127:
+                raise ValueError(
+                    f"scales: {fmt} is no binary format of {most} bits and exponents from -127 to 127: "
+                    f"a term of these inputs has {bits} bits, and with two scales at most {2 * _MOST_BITS}"
+                )
 
     def _check_least_exponent(self, least: int) -> None:
         check_int("least_exponent", least, -_MOST_BELOW)
@@ -193,11 +221,10 @@ class Unit:
         self._check_formats([self.output, self.added], 24, "outputs and addends")
         if self.rounding not in (Mode.TOWARD_ZERO, Mode.NEAREST_EVEN):
             raise ValueError(f"rounding {self.rounding!s}: a unit rounds toward_zero or to nearest_even")
-        if self.sums is UnitSums.ALIGNED_SUMS:
-            quanta = max(int(x.max / x.smallest_subnormal) for x in self.inputs)
-            if quanta > 64 or self.k % 16:
-                raise ValueError(f"{self.sums!s} sums are of 16 numbers of 4 bits, and {self.k} of them")
+        if self.sums is UnitSums.ALIGNED_SUMS and (_quanta(self.inputs) > 64 or self.k % 16):
+            raise ValueError(f"{self.sums!s} sums are of 16 numbers of 4 bits, and {self.k} of them")
         terms, each = self.k, 2 if self.sums is UnitSums.ALIGNED else 9
+        each += 2 * any(fmt.precision > 1 for fmt in self.scales)
         if self.sums is UnitSums.ALIGNED_SUMS:  # of 16 products of at most 36, times significands below 2
             terms, each = self.k // 16, 12
         if self.fraction_bits + each + terms.bit_length() > _SUM_BITS:
@@ -230,6 +257,11 @@ class Unit:
     def added(self) -> Format:
         """The format of C."""
         return get_format(self.addend or self.output)
+
+
+def _quanta(formats: tuple[Format, ...]) -> int:
+    """Return the largest number of any of these formats, as a multiple of its smallest one."""
+    return max(int(x.max / x.smallest_subnormal) for x in formats)
 
 
 # -- the table --------------------------------------------------------------------------------------------

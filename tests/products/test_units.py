@@ -334,6 +334,36 @@ def test_formats_of_arrays_decide_where_a_subnormal_number_is_cut():
     assert [to_format(1, 3, -14, 15, False), to_format(-7, 2, 0, 2, True)] == [1.0, -float("inf")]
 
 
+def test_large_integers_are_taken_if_their_numbers_are():
+    given = np.array([2**63, 2**60], np.uint64)
+    assert float(dot(given, [1, -8], unit="hopper_bf16")) == 0.0
+    assert float(dot(np.array([-(2**63)]), [1], unit="hopper_bf16")) == -(2.0**63)
+
+
+def test_the_sum_of_no_products_is_that_of_a_group_of_zeros():
+    own = Unit("own", "float16", k=4, fraction_bits=20, output="float16", addend="float32")
+    for unit, c in product((*map(get_unit, FEW[:2]), *map(get_unit, OTHERS), own), (1 + 2.0**-10, -0.0, 0.5)):
+        zeros = np.zeros(unit.k)
+        made, of_zeros = dot([], [], unit=unit, c=c), dot(zeros, zeros, unit=unit, c=c)
+        assert made.tobytes() == of_zeros.tobytes()
+    assert np.isinf(dot([], [], unit=own, c=2.0**100))
+    assert float(matmul(np.ones((1, 0)), np.ones((0, 1)), unit="hopper_fp8", c=1 + 2.0**-20)[0, 0]) == 1.0
+    none = quantize(np.ones(0, "f4"), "nvfp4")
+    assert float(dot(none, none, unit="blackwell_nvfp4")) == 0.0
+
+
+def test_each_operand_has_its_own_format_of_scales():
+    unit = Unit(
+        "own", "e4m3fn", k=4, fraction_bits=10, output="float32", scales=("e4m3fn", "e5m2"), blocks=(4,)
+    )
+    kind = replace(mcf.get_scaled_format("mxfp8_e4m3"), block=4)
+    x, wide = np.array([1.0, 0.0, 0.0, 0.0]), replace(kind, scale=FORMATS["float8_e5m2"])
+    a = Scaled(wide, x, np.array([2.0**-12]), None, 0)
+    b = Scaled(replace(kind, scale=FORMATS["float8_e4m3fn"]), x, np.array([1.0]), None, 0)
+    # With the exponent -6 of the least normal number of e4m3fn, c of 2**-18 would be cut off.
+    assert float(dot(a, b, unit=unit, c=2.0**-18)) == 2.0**-12 + 2.0**-18
+
+
 # -- what is refused --------------------------------------------------------------------------------------
 ONE = np.ones(4)
 UNIT = partial(dot, unit="hopper_fp16")
@@ -345,6 +375,14 @@ SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
     refused(TypeError, "both is given", partial(UNIT), (ONE, ONE, mcf.Accumulator("float32", block=1))),
     refused(ValueError, r"a\[1\] = 0.1 is no number of float16.*round it first", UNIT, ([1.0, 0.1], ONE[:2])),
     refused(ValueError, r"b\[0\] = 70000.0 is no", UNIT, ([1.0], [70000.0])),
+    refused(ValueError, "round it first$", partial(dot, unit="hopper_tf32"), ([0.1], [1.0])),
+    refused(
+        ValueError,
+        "18446744073709551615 is no",
+        partial(dot, unit="hopper_fp64"),
+        (np.uint64([2**64 - 1]), [1]),
+    ),
+    refused(TypeError, "a is scaled.*dequantize", dot, (SCALED, ONE, mcf.Accumulator("bf16", block=1))),
     refused(ValueError, r"a\[0\] = inf.*float8_e5m2 are", partial(dot, unit="hopper_fp8"), ([np.inf], [1.0])),
     refused(
         ValueError,
@@ -396,6 +434,9 @@ def test_calls_that_make_no_sense_are_refused(rows):
     check(rows)
 
 
+FOUR = {"inputs": "e2m1fn", "sums": "aligned_sums"}
+TWO = {"scales": "e4m3fn", "blocks": 2}
+PAIRS = {"sums": "pairwise", "fraction_bits": None, "rounding": "nearest_even"}
 OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "fp32"}
 
 
@@ -417,6 +458,20 @@ OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "
             (ValueError, "go together", {"scales": "e8m0fnu"}),
             (ValueError, "do not divide", {"scales": "e8m0fnu", "blocks": (5,)}),
             (ValueError, "posit8", {"inputs": "posit8"}),
+            (ValueError, "float32 is no binary format of 1 bits", {"scales": "fp32", "blocks": 8}),
+            (ValueError, "scales: posit8 is no", {"inputs": "e4m3fn", "scales": "posit8", "blocks": 8}),
+            (ValueError, "8 bits.*has 8 bits.*most 24", {"inputs": "e4m3fn", "scales": "tf32", "blocks": 8}),
+            (
+                ValueError,
+                "scales: bfloat16 is no.*of 6 bits",
+                {**FOUR, "k": 16, "scales": ("e4m3fn", "bf16"), "blocks": 16},
+            ),
+            (ValueError, "beyond binary64", {"inputs": "e4m3fn", **TWO, "k": 2, "fraction_bits": 46}),
+            (ValueError, "k = 1: floored_halves", {"sums": "floored_halves", "k": 1}),
+            (ValueError, "k = 3: pairwise .* power of two", {**PAIRS, "k": 3}),
+            (TypeError, "inputs must be a sequence of formats, not None", {"inputs": None}),
+            (TypeError, "scales must be a sequence of formats, not 3", {"scales": 3}),
+            (TypeError, "blocks must be a sequence of lengths, not None", {"blocks": None}),
             (ValueError, "pairwise ones alone can flush", {"flush": True}),
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.quantization import Scaled, prepared, quantized
 from mcfsim.scaled.scale_rules import ScaleRule
 
+#: The longest history, and margins beyond which binary32 has no number for any format.
+_LONGEST, _MARGINS = 2**31 - 1, 600
+_MOST = float(np.finfo(np.float32).max)
+
 
 class DelayedScale:
     """The scale of one tensor of FP8 numbers, from a history: Transformer Engine's delayed scaling.
@@ -29,9 +34,11 @@ class DelayedScale:
     element : Format or str, optional
         The format of the elements.
     length : int, optional
-        The number of steps whose largest magnitudes are kept. The scale follows the largest of them.
+        The number of steps whose largest magnitudes are kept, less than 2**31. The scale follows the largest
+        of them.
     margin : int, optional
-        Powers of two kept free above.
+        Powers of two kept free above: at most as many as leave ``M / 2**margin`` above 1, as 8 do for
+        float8_e4m3fn. With more, binary32 would not hold the inverse of each scale.
     most_recent : bool, optional
         Whether the scale follows the last step's largest magnitude alone.
 
@@ -43,7 +50,7 @@ class DelayedScale:
     Raises
     ------
     TypeError, ValueError
-        If the length or the margin is no int, or the length is less than 1.
+        If the length or the margin is no int, or out of range.
     UnsupportedFormatError
         If binary32 does not hold the elements.
 
@@ -82,12 +89,19 @@ class DelayedScale:
             rule=ScaleRule.CURRENT,
         )
         self._length, self._margin = whole_number("length", length, least=1), margin
+        if self._length > _LONGEST:
+            raise ValueError(f"length = {length} must be at most {_LONGEST}")
         self._most_recent = bool(most_recent)
         top = np.float32(float(self._format.element.max))
         with np.errstate(all="ignore"):
-            self._top = top * np.float32(2.0) ** np.float32(-margin)
-        if not (np.isfinite(self._top) and self._top > 0):
-            raise ValueError(f"margin = {margin} leaves no number for {self._format.element} in binary32")
+            self._top = top * np.float32(2.0) ** np.float32(max(-_MARGINS, min(-margin, _MARGINS)))
+            # The smallest scale is that of the largest magnitude.
+            fits = np.isfinite(self._top) and _has_inverse(self._top / np.float32(_MOST))
+        if not fits:
+            raise ValueError(
+                f"margin = {margin}: {top:g}, the largest number of {self._format.element}, over 2**margin "
+                "must be a binary32 number above 1, so that each scale has an inverse"
+            )
         self._history: deque[np.float32] = deque(maxlen=self._length)
         self.scale = np.float32(1)
 
@@ -119,19 +133,25 @@ class DelayedScale:
 
         Raises
         ------
+        TypeError
+            If it is no real number.
         ValueError
-            If it is negative.
+            If it is negative, or finite and beyond the range of binary32.
         """
+        if not isinstance(amax, Real) or isinstance(amax, bool | np.bool_):
+            raise TypeError(f"amax must be a real number, not {amax!r}")
+        if amax < 0:
+            raise ValueError(f"amax = {amax} must not be negative")
+        if _MOST < amax < np.inf:
+            raise ValueError(f"amax = {amax} is beyond the range of binary32")
         last = np.float32(amax)
-        if last < 0:
-            raise ValueError(f"amax = {last} must not be negative")
         if last == 0:
             return
         self._history.append(last)
         largest = last if self._most_recent else np.float32(np.fmax.reduce(list(self._history), initial=0.0))
         if np.isfinite(largest) and largest > 0:
             with np.errstate(over="ignore"):
-                self.scale = np.minimum(self._top / largest, np.finfo(np.float32).max)
+                self.scale = np.minimum(self._top / largest, np.float32(_MOST))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the history and the scale as arrays, to be saved."""
@@ -161,7 +181,17 @@ class DelayedScale:
                 f"the state has length, margin and kind {found['of'].tolist()}, this {own['of'].tolist()}"
             )
         scale, history = found["scale"], found["history"]
-        if not (np.isfinite(scale) and scale > 0) or history.size > self._length or (history <= 0).any():
+        if (
+            not (np.isfinite(scale) and _has_inverse(scale))
+            or history.size > self._length
+            or (history <= 0).any()
+        ):
             raise ValueError("the state holds numbers that no scale or history has")
         self.scale = np.float32(scale)
         self._history = deque(history, maxlen=self._length)
+
+
+def _has_inverse(scale: np.float32) -> bool:
+    """Return whether a scale is above 0, and its inverse a finite number of binary32."""
+    with np.errstate(all="ignore"):
+        return bool(scale > 0 and np.isfinite(np.float32(1) / scale))

@@ -71,6 +71,17 @@ def test_a_call_quantises_by_the_scale_before_it(assert_same):
     assert delayed(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
+@pytest.mark.parametrize(("element", "margin"), [("float8_e4m3fn", 8), ("float4_e2m1fn", 2)])
+def test_the_largest_margins_leave_each_scale_an_inverse(element, margin):
+    delayed = mcf.DelayedScale(element, margin=margin)
+    delayed.update(MOST)
+    assert delayed.scale > 0
+    assert np.isfinite(delayed(np.float32([MOST, 0.0])).dequantize()).all()
+    other = mcf.DelayedScale(element, margin=margin)
+    other.load(delayed.state())
+    assert other.scale == delayed.scale
+
+
 def test_a_run_goes_on_from_a_saved_state():
     rng = np.random.default_rng(1)
     one, other = mcf.DelayedScale(length=4, margin=1), mcf.DelayedScale(length=4, margin=1)
@@ -86,6 +97,7 @@ def test_a_run_goes_on_from_a_saved_state():
     for changed, message in (
         ({"scale": np.float32(0)}, "no scale or history"),
         ({"scale": np.float64(1)}, "is of no state"),
+        ({"scale": np.float32(2.0**-128)}, "no scale or history"),
         ({"history": np.ones(5, np.float32)}, "no scale or history"),
         ({"of": np.array([4, 0, 0])}, "length, margin and kind"),
         ({"more": np.array(1)}, "a state has"),
@@ -100,14 +112,30 @@ def test_a_run_goes_on_from_a_saved_state():
     [
         ({"length": 0}, ValueError, "length"),
         ({"margin": 0.5}, TypeError, "margin"),
-        ({"margin": 300}, ValueError, "leaves no number"),
+        (
+            {"margin": 300},
+            ValueError,
+            "448, the largest .*, over 2..margin must be a binary32 number above 1",
+        ),
+        ({"margin": 9}, ValueError, "above 1"),
+        ({"margin": 3, "element": "float4_e2m1fn"}, ValueError, "above 1"),
+        ({"margin": 10**400}, ValueError, "above 1"),
+        ({"margin": -120}, ValueError, "a binary32 number"),
+        ({"margin": -(10**400)}, ValueError, "a binary32 number"),
+        ({"length": 10**30}, ValueError, "at most 2147483647"),
         ({"element": "float64"}, ValueError, "does not hold"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, error, message):
     with pytest.raises(error, match=message):
         mcf.DelayedScale(**options)
-    with pytest.raises(ValueError, match="negative"):
-        mcf.DelayedScale().update(-1.0)
+    for amax, wrong, about in (
+        (-1.0, ValueError, "negative"),
+        (None, TypeError, "must be a real number, not None"),
+        (1e300, ValueError, "beyond the range of binary32"),
+        (10**400, ValueError, "beyond the range"),
+    ):
+        with pytest.raises(wrong, match=about):
+            mcf.DelayedScale().update(amax)
     with pytest.raises(TypeError, match="float64 is longer"):
         mcf.DelayedScale()(np.ones(3))

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import check_processor
+from mcfsim.checks import check_processor, is_real
 from mcfsim.eft import two_prod, two_sum
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
@@ -34,6 +34,12 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
             dtype: np.dtype[Any] = np.dtype(scalar)
             return dtype
     raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
+
+
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype of NumPy or ml_dtypes holds floating-point numbers of at most 64 bits."""
+    # Integers of ml_dtypes, as int4, are of no kind of integers.
+    return is_real(dtype) and not dtype.name.startswith(("int", "uint"))
 
 
 class LibraryArithmetic(Forwarding):

@@ -242,10 +242,14 @@ class Recipe:
             if not isinstance(product, ProductRecipe):
                 raise TypeError(f"{label} must be a ProductRecipe, not {product!r}")
         for label in ("first", "last"):
-            share = Fraction(getattr(self, label))
-            object.__setattr__(self, label, share)
+            given = getattr(self, label)
+            try:
+                share = Fraction(given)
+            except (TypeError, ValueError, OverflowError):  # no number, NaN, or an infinity
+                share = Fraction(-1)
             if not 0 <= share <= 1:
-                raise ValueError(f"{label} = {share} must be a share of the blocks, from 0 to 1")
+                raise ValueError(f"{label} = {given!s} must be a share of the blocks, from 0 to 1")
+            object.__setattr__(self, label, share)
         if isinstance(self.high, str) or not all(isinstance(item, str) for item in self.high):
             raise TypeError(f"high must be a tuple of patterns of names, not {self.high!r}")
         object.__setattr__(self, "high", tuple(self.high))

@@ -191,7 +191,7 @@ class DelayedScale:
         self._history = deque(history, maxlen=self._length)
 
 
-def _has_inverse(scale: np.float32) -> bool:
+def _has_inverse(scale: Any) -> bool:
     """Return whether a scale is above 0, and its inverse a finite number of binary32."""
     with np.errstate(all="ignore"):
         return bool(scale > 0 and np.isfinite(np.float32(1) / scale))

@@ -108,7 +108,7 @@ class ScaledFormat:
 
     def _check_block(self) -> None:
         block = self.block
-        if block in (None, "axis"):
+        if block is None or (isinstance(block, str) and block == "axis"):
             return
         if isinstance(block, list | tuple):
             if len(block) != 2:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks import as_array, check_int, check_processor, is_real
+from mcfsim.checks import as_array, check_int, check_processor, real_array
 from mcfsim.compile.hadamard_loops import hadamard_loops
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.native import is_floating
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK
 
@@ -88,7 +89,7 @@ def hadamard(
     if size < 2 or size & (size - 1):
         raise ValueError(f"size = {size} must be a power of two, at least 2")
     array = as_array(x)
-    if not is_real(array.dtype) or array.dtype.kind in "iu":
+    if not is_floating(array.dtype):
         raise TypeError(f"x of dtype {array.dtype} is no array of floating-point numbers")
     check_int("axis", axis)
     if not -array.ndim <= axis < array.ndim:
@@ -189,9 +190,9 @@ def signs_of(signs: RandomWords | ArrayLike | str | None, size: int) -> Array:
                 f"unknown signs {signs!r}; allowed: transformer_engine, an array, or RandomWords"
             )
         signs = TE_SIGNS
-    found = np.asarray(as_array(signs, "signs"))
+    found = real_array(signs, "signs")
     if found.shape != (size,):
         raise ValueError(f"signs of shape {found.shape} do not fit groups of {size} numbers")
-    if found.dtype.kind not in "iuf" or not (np.abs(found.astype(np.float64)) == 1).all():
+    if not (np.abs(found.astype(np.float64)) == 1).all():
         raise ValueError("signs must be +1 and -1")
     return found.astype(np.float32)

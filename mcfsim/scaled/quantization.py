@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, check_int, is_real
+from mcfsim.checks import as_array, check_int, real_array
 from mcfsim.codec import encode
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
@@ -21,6 +21,7 @@ from mcfsim.kernels.element.codes import decode_element, encode_element, has_cod
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
+from mcfsim.kernels.native import is_floating
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews
@@ -141,6 +142,8 @@ class Scaled:
 
         Raises
         ------
+        TypeError
+            If it is no array of real numbers.
         ValueError
             If it is of another shape.
         """
@@ -153,13 +156,15 @@ class Scaled:
 
         Raises
         ------
+        TypeError
+            If it is no array of real numbers.
         ValueError
             If it is of another shape.
         """
         return self._beside_largest(x, np.greater)
 
     def _beside_largest(self, x: ArrayLike, compare: np.ufunc) -> Array:
-        array = as_array(x)
+        array = real_array(x)
         if array.shape != self.shape:
             raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
         result = np.empty(self.shape, np.bool_)
@@ -250,7 +255,7 @@ def prepared(
     if not isinstance(rounding, Rounding):
         rounding = get_rounding(rounding, Overflow.SATURATE)
     array = as_array(x)
-    if not is_real(array.dtype) or array.dtype.kind in "iu":
+    if not is_floating(array.dtype):
         raise TypeError(f"x of dtype {array.dtype} is no array of floating-point numbers of at most 64 bits")
     if array.dtype.itemsize < 4:
         array = array.astype(np.float32)

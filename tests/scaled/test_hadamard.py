@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -117,6 +118,13 @@ def test_what_is_no_number_stays_none():
     assert not np.isfinite(found[2, :16]).any()
 
 
+def test_signs_are_of_any_real_dtype():
+    signs = np.resize([1, -1, -1], 16)
+    for dtype in ("i1", "f8", ml_dtypes.bfloat16, ml_dtypes.int4):
+        found = mcf.hadamard(np.arange(16, dtype="f4"), signs=signs.astype(dtype))
+        assert np.array_equal(found, mcf.hadamard(np.arange(16, dtype="f4"), signs=signs))
+
+
 @pytest.mark.parametrize(
     ("x", "options", "error", "message"),
     [
@@ -125,6 +133,8 @@ def test_what_is_no_number_stays_none():
         (np.ones(16), {"size": 16.0}, TypeError, "size"),
         (np.ones(24, "f4"), {}, ValueError, "length 24 is no multiple of size = 16"),
         (np.ones(16, int), {}, TypeError, "no array of floating-point numbers"),
+        (np.ones(16, ml_dtypes.int4), {}, TypeError, "no array of floating-point numbers"),
+        (np.ones(16, "f4"), {"signs": np.ones(16, bool)}, TypeError, "signs of dtype bool"),
         (np.float32(1), {}, np.exceptions.AxisError, "axis"),
         (np.ones(16, "f4"), {"signs": [1] * 15}, ValueError, "do not fit"),
         (np.ones(16, "f4"), {"signs": [1] * 15 + [0]}, ValueError, r"\+1 and -1"),

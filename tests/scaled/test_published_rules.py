@@ -3,6 +3,7 @@
 import dataclasses
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -175,6 +176,7 @@ def changed(name="nvfp4", **fields):
     [
         ("nvfp4", {"block": (16,)}, ValueError, "a tile has rows and columns"),
         ("nvfp4", {"block": (16, 0)}, ValueError, "at least 1 element"),
+        ("nvfp4", {"block": np.array([4, 4])}, TypeError, "block must be an int, two of them"),
         ("nvfp4", {"block": (16, 1.5)}, TypeError, "block must be an int, two of them"),
         ("nvfp4", {"rule": "eden"}, ValueError, "needs group="),
         ("nvfp4", {"rule": "eden", "group": 24}, ValueError, "multiple of block = 16"),
@@ -208,6 +210,7 @@ def test_formats_that_make_no_sense_are_refused(name, fields, error, message):
     [
         (np.ones((4, 4)), {"fmt": "nvfp4", "rule": "torchao"}, TypeError, "float64 is longer"),
         (np.ones((4, 4)), {"fmt": "mxfp4", "rule": "quest"}, TypeError, "float64 is longer"),
+        (np.ones(16, ml_dtypes.int4), {"fmt": "nvfp4"}, TypeError, "int4 is no array of floating"),
         (np.ones(16, "f4"), {"fmt": "nvfp4_16x16"}, ValueError, "at least two axes, not shape"),
         (np.ones((4, 16), "f4"), {"fmt": "nvfp4_eden"}, ValueError, "stochastic rounding needs"),
         (
@@ -246,3 +249,6 @@ def test_a_mask_says_whose_quotients_are_less_than_the_largest_element(fmt):
         assert inside[place] == (abs(Fraction(float(x[place]))) < 6 * by)
     with pytest.raises(ValueError, match="is not the one of shape"):
         scaled.inside(x[1:])
+    for ask in (scaled.inside, scaled.clipped):
+        with pytest.raises(TypeError, match="complex64 does not hold real numbers"):
+            ask(x + 1j)

@@ -73,6 +73,8 @@ class Asked:
     places : list of callable, optional
         What tells cells apart; None if not all can be read, and what can be read matters only near the ends
         of the range, where a claim that cannot be read sets all cells apart.
+    read : bool
+        Whether all of it can be read.
     everywhere : bool
         Whether something may also change far from the ends of the range: near a constant.
     gaps : list of callable
@@ -82,6 +84,7 @@ class Asked:
     """
 
     places: list[Place] | None
+    read: bool
     everywhere: bool
     gaps: list[Place]
     ratio: int
@@ -103,7 +106,7 @@ def asked(theorem: Theorem, scales: Scales) -> Asked:
     places: list[Place] | None = reader.places
     if reader.unread:  # what was read still matters
         places = [*reader.places, *unread(scales)] if everywhere else None
-    return Asked(places, everywhere, reader.gaps, reader.ratio)
+    return Asked(places, not reader.unread, everywhere, reader.gaps, reader.ratio)
 
 
 class _Reader:

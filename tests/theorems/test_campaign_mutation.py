@@ -44,19 +44,20 @@ ALIVE: dict[str, dict[str, str]] = {
     "cells": {
         "packed: 1 << 62 -> 1": "no two ends give one of the numbers of places that do not matter",
         "_apart: cells.format.emin + cells.format.precision": "a margin that no claim here asks about",
-        "core: np.abs(values) < 2.0": "the least normal number may count as a subnormal one",
-        "core: if gaps is not None": "sums with zero are like those with what lies within the gap",
-        "_all: 0 -> 1": "no claim here that cannot be read asks about an operand",
+        "core: fmt.emin - 1 -> fmt.emin": "the least normal numbers may be in the class of zero",
+        "grouped: classes - (fmt.emin": "which of equivalent pairs comes first",
     },
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",
         "core_of_values: 2 -> 3 (2)": "of three operands, which no core covers",
-        "core_of_values: not positive[0]": "of three operands, which no core covers",
-        "core_of_values: min(middle": "of three operands, which no core covers",
-        "core_of_values: len(theorem.operands) - 1": "of three operands, which no core covers",
-        "_window: low - more": "the gaps that are declared leave room for it",
+        "core_of_values: middle + low": "of three operands, which no core covers",
+        "core_of_values: True -> False": "of three operands, which no core covers",
+        "_window: 1 - fmt.precision - x.unit": "the gaps that are declared leave room for it",
+        "_apart_alike: -gaps[0]": "no claim here has a multiple between p + 3 and the gaps",
+        "_apart_alike: fmt.emax - fmt.emin + 1": "one gap less is looked at, of many that are alike",
+        "_apart_alike: max(gap, last) + 1": "two gaps less are looked at, of many that are alike",
+        "_apart_alike: first + apart": "gaps here are as wide to either side",
         "positive_stands: theorem.scaling is": "a common power asks for the first operand's sign alone",
-        "positive_stands: scales is None -> scales is not None (2)": "what is not odd is found by trial, too",
     },
 }
 

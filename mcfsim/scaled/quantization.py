@@ -68,11 +68,7 @@ class Scaled:
         if not 0 <= self.axis < max(1, self.elements.ndim):
             raise ValueError(f"axis = {self.axis} is none of an array of shape {self.shape}, counted from 0")
         if self.elements.size:
-            expected = BlockViews(self.shape, self.format.block, self.axis).scales_shape
-            if self.scale.shape != expected:
-                raise ValueError(
-                    f"scales of elements of shape {self.shape} have shape {expected}, not {self.scale.shape}"
-                )
+            BlockViews(self.shape, self.format.block, self.axis).check(self.scale)
 
     @property
     def shape(self) -> tuple[int, ...]:

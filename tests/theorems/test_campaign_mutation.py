@@ -46,18 +46,23 @@ ALIVE: dict[str, dict[str, str]] = {
         "_apart: cells.format.emin + cells.format.precision": "a margin that no claim here asks about",
         "core: fmt.emin - 1 -> fmt.emin": "the least normal numbers may be in the class of zero",
         "grouped: classes - (fmt.emin": "which of equivalent pairs comes first",
+        "grouped: cell * different.size + number": "each pair has a number of its own, too",
+    },
+    "reach": {
+        "_Exponents.plus: () if": "no claim here adds exponents to the magnitude of some",
+        "_magnitude: low < 0 -> low <= 0": "the least magnitude is 0 there, too",
     },
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",
         "core_of_values: 2 -> 3 (2)": "of three operands, which no core covers",
         "core_of_values: middle + low": "of three operands, which no core covers",
         "core_of_values: True -> False": "of three operands, which no core covers",
+        "core_of_values: pairs and gradual": "no claim here fails by flushed sums of numbers far apart",
         "_window: 1 - fmt.precision - x.unit": "the gaps that are declared leave room for it",
         "_apart_alike: -gaps[0]": "no claim here has a multiple between p + 3 and the gaps",
         "_apart_alike: fmt.emax - fmt.emin + 1": "one gap less is looked at, of many that are alike",
         "_apart_alike: max(gap, last) + 1": "two gaps less are looked at, of many that are alike",
         "_apart_alike: first + apart": "gaps here are as wide to either side",
-        "positive_stands: theorem.scaling is": "a common power asks for the first operand's sign alone",
     },
 }
 

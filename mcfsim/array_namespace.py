@@ -15,7 +15,6 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.rounding import Underflow
 
 #: The version of the standard that names and arguments follow.
 VERSION = "2024.12"
@@ -301,9 +300,8 @@ def _check_device(device: Any) -> None:
 def _sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
     """Return sums from left to right, each addition rounded."""
     rows, shape = _rows(x, axis, dtype, keepdims)
-    rounding = rows.arithmetic.rounding
     # Products with 1 are exact in formats that have it, and sums of products are compiled.
-    if not rounding.stochastic and rounding.underflow is not Underflow.FLUSH_INPUTS:
+    if rows.accumulates:
         ones = rows.enter(np.ones(rows.shape[-1]))
         with suppress(UnsupportedFormatError):
             if (ones == 1).all():

@@ -315,11 +315,16 @@ class RoundedArray(NDArrayOperatorsMixin):
     def _product(self, a: Any, b: Any) -> RoundedArray:
         if not all(isinstance(x, np.ndarray) for x in (a, b)):
             raise TypeError("@ takes two arrays")
-        ar = self.arithmetic
-        if ar.rounding.stochastic or ar.rounding.underflow is Underflow.FLUSH_INPUTS:
+        if not self.accumulates:
             return self._product_by_operations(a, b)
-        unit = Accumulator(self.format, ar.rounding, block=1, products="rounded")  # type: ignore[arg-type]
+        unit = Accumulator(self.format, self.arithmetic.rounding, block=1, products="rounded")  # type: ignore[arg-type]
         return self._like(matmul(a, b, unit))
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether sums of products are those of an `mcfsim.Accumulator`, which draws and flushes nothing."""
+        rounding = self.arithmetic.rounding
+        return not (rounding.stochastic or rounding.underflow is Underflow.FLUSH_INPUTS)
 
     def _product_by_operations(self, a: NDArray[Any], b: NDArray[Any]) -> RoundedArray:
         """Return a matrix product, operation by operation: with drawn words, or operands that are flushed."""

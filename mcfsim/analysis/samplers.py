@@ -36,11 +36,14 @@ class Sampler:
         ``draw(generator, size)`` returns an array of numbers.
     count : int or None, optional
         How many numbers a tuple has; None for a single number.
+    file : Path or None, optional
+        The file from which the numbers were read, if one was.
     """
 
     text: str
     draw: Callable[[np.random.Generator, int], Numbers]
     count: int | None = None
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         if self.count is not None and whole_number("the number of elements", self.count, 1) > _LONGEST:
@@ -95,6 +98,7 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
 
     Each is drawn as often as any other.
     """
+    path = None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if not path.is_file():
@@ -111,7 +115,7 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
     numbers = real_array(found, shown).astype(np.float64).reshape(-1)
     if not numbers.size or not np.isfinite(numbers).all():
         raise ValueError(f"{shown}: at least one number is needed, and none may be NaN or infinite")
-    return Sampler(shown, lambda rng, size: rng.choice(numbers, size))
+    return Sampler(shown, lambda rng, size: rng.choice(numbers, size), file=path)
 
 
 def _of_file(path: Path) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Callable, Sequence
 from inspect import isfunction
 from pathlib import Path
@@ -102,6 +101,7 @@ def analyse(
     from mcfsim.analysis.advice import target_of, wider_format
     from mcfsim.analysis.analyse import analyse as run_analysis
     from mcfsim.analysis.curves import curve as run_curve
+    from mcfsim.analysis.samplers import sampler
     from mcfsim.formats import get_format
     from mcfsim.report.plotting import checked_suffix
     from mcfsim.storage.shards import check_apart
@@ -109,8 +109,12 @@ def analyse(
     if png is not None:
         checked_suffix(png)
     found, samplers = function_named(function)
-    check_apart({"--json": json_file, "--html": html, "--png": png}, _read(found, input or ()))
-    inputs = {**samplers, **dict(_pair(text, "--input", "x=normal()") for text in input or ())}
+    told = dict(_pair(text, "--input", "x=normal()") for text in input or ())
+    inputs = {**samplers, **{name: sampler(text) for name, text in told.items()}}
+    read = {f"--input {name}": item.file for name, item in inputs.items()}
+    if isfunction(found):
+        read["FUNCTION"] = Path(found.__code__.co_filename)
+    check_apart({"--json": json_file, "--html": html, "--png": png}, read)
     options = {name: _literal(text) for name, text in (_pair(x, "--option", "k=2") for x in option or ())}
     formats = format or ["bfloat16"]
     if len(formats) > 1 and any(x is not None for x in (json_file, html, png)):
@@ -167,13 +171,6 @@ def library() -> dict[str, Callable[..., Any]]:
     return {name: item for name, item in found.items() if isfunction(item)}
 
 
-def _read(function: Callable[..., Any], inputs: Sequence[str]) -> dict[str, str]:
-    """Return the files that are read: the source of a function, and those of ``values('file.npy')``."""
-    files = {} if not isfunction(function) else {"FUNCTION": function.__code__.co_filename}
-    named = (re.search(r"""values\(\s*(["'])(.+?)\1""", text) for text in inputs)
-    return files | {f"--input {n}": found[2] for n, found in enumerate(named, 1) if found is not None}
-
-
 def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return a function and the inputs that are known for it.
 
@@ -206,14 +203,14 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
 
 
 def _benchmark(name: str, known: Sequence[str] | dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    from mcfsim.analysis.samplers import operand_names
+    from mcfsim.analysis.samplers import operand_names, uniform
     from mcfsim.functions import FPBENCH
 
     if name not in FPBENCH:
         every = [*known, *FPBENCH]
         raise ValueError(f"no function {name!r}{hint(name, every)}; mcfsim analyse --list shows all")
     item = FPBENCH[name]
-    ranges = [f"uniform({low!r}, {high!r})" for low, high in item.inputs.values()]
+    ranges = [uniform(low, high) for low, high in item.inputs.values()]
     return item.function, dict(zip(operand_names(item.function, {}), ranges, strict=True))
 
 

@@ -26,13 +26,11 @@ _MODEST = 1 << 28
 #: Little-endian numbers and text: no objects and no structured dtypes.
 _DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
 _ENCRYPTED = 1
-#: What is asked of a part of an array's name, and how many characters of one that is refused are shown.
-_NAMES = "a name in a file has no NUL, no surrogate, and at most 32,000 bytes"
-_SHOWN = 40
-
-
 #: Most bytes of each part of an array's name, so that the whole fits into an entry of a ZIP file.
 _LONGEST_NAME = 32_000
+#: What is asked of such a part, and how many characters of one that is refused are shown.
+_NAMES = f"a name in a file has no NUL, no surrogate, and at most {_LONGEST_NAME:,} bytes"
+_SHOWN = 40
 
 
 def check_name(label: str, name: str, *, last: bool = True) -> None:

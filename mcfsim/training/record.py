@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -135,12 +136,11 @@ class Run:
         A step at the rate 0, as a cosine may end in, asks for nothing: its NaN does not count.
         """
         series = self.series[strategy]
-        numbers = series[measure]
-        last = slice(-max(1, round(share * numbers.size)), None)
-        if "rate" in series and np.isnan(numbers[last]).any():
-            counts = (series["rate"] != 0) | ~np.isnan(numbers)
-            return float(np.mean(numbers[last][counts[last]])) if counts[last].any() else np.nan
-        return float(np.mean(numbers[last]))
+        count = max(1, round(share * series[measure].size))
+        numbers = series[measure][-count:]
+        if "rate" in series:
+            numbers = numbers[(series["rate"][-count:] != 0) | ~np.isnan(numbers)]
+        return float(np.mean(numbers)) if numbers.size else math.nan
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -206,13 +206,13 @@ def test_an_analysis_takes_the_place_of_no_source_and_no_numbers(option, tmp_pat
     source.write_text("def twice(ar, x):\n    return ar.add(x, x)\n")
     np.save(numbers, np.arange(1.0, 4.0))
     before = source.read_bytes(), numbers.read_bytes()
-    for place, name in ((source, "FUNCTION"), (numbers, "--input 1")):
+    for place, name in ((source, "FUNCTION"), (numbers, "--input x")):
         target = place
         if option == "--png":
             target = tmp_path / "link.png"
             target.unlink(missing_ok=True)
             target.symlink_to(place)
-        given = f"x=values('{numbers}')"
+        given = f"x=values(source='{numbers}')*2" if option == "--json" else f"x=values('{numbers}')"
         said = refused("analyse", f"{source}:twice", "--input", given, "--count", "5", option, target)
         assert f"would take the place of what is read ({name})" in said
     assert before == (source.read_bytes(), numbers.read_bytes())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,9 +20,12 @@ import pytest
 
 #: Seconds of a processor, children included; more where that is slow or shared with other work.
 LIMIT = 2.0
+#: A case that imports more modules than these pays for all that follow it.
+IMPORTED = 500
 _BEGUN = pytest.StashKey[float]()
 _ENDED = pytest.StashKey[float]()
 _SHARED = pytest.StashKey[Counter[str]]()
+_MODULES = pytest.StashKey[int]()
 _SLOWNESS = pytest.StashKey[float]()
 
 
@@ -64,6 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     item.session.stash[_BEGUN] = cpu_seconds()
     item.session.stash[_SHARED] = Counter()
+    item.session.stash[_MODULES] = len(sys.modules)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,6 +103,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         may = any(item.get_closest_marker(name) for name in ("costly", "exhaustive", "gpu"))
         # In a quick run few cases share what a first one imports and compiles.
         may = may or item.config.getoption("quick", default=False)
+        may = may or len(sys.modules) - stash[_MODULES] > IMPORTED
         # Work beside a case may have ended with it: the slower of two measurements counts.
         if spent > limit and not may and report.passed and spent > limit * max(_slowness(), stash[_SLOWNESS]):
             report.outcome = "failed"

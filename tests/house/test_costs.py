@@ -45,6 +45,14 @@ CASES = """
     def test_cheap_as_it_may():
         spend()
 
+    def test_cheap_but_for_what_it_imports_first():
+        sys.modules |= {f"imported{i}": sys for i in range(600)}
+        spend()
+
+    def test_dear_though_it_imports_a_little():
+        sys.modules |= {f"also{i}": sys for i in range(100)}
+        spend()
+
     def test_cheap_beside_the_end_of_what_is_shared():
         pass
 """
@@ -71,7 +79,12 @@ def run(pytester, monkeypatch):
 def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(run):
     shown = run(CASES).stdout.str()
     failed = re.findall(r"^ERROR \S+::(\w+)", shown, re.MULTILINE)
-    assert failed == ["test_dear_by_itself", "test_dear_at_its_end", "test_dear_by_a_process"]
+    assert failed == [
+        "test_dear_by_itself",
+        "test_dear_at_its_end",
+        "test_dear_by_a_process",
+        "test_dear_though_it_imports_a_little",
+    ]
     told = r"^\S+::(\w+) took 0\.[1-9] seconds of a processor; 0\.02 are allowed"
     assert re.findall(told, shown, re.MULTILINE) == failed
     for line in (r"0 \S+::shared", r"0 \S+::what is left at the end", r"1 \S+::test_dear_by_itself"):

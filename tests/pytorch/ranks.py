@@ -28,6 +28,7 @@ mcf.arithmetic("bfloat16", backend="torch").add(torch.ones(2), 1.0)
 #: Whether the package imports PyTorch's compiler, which takes two seconds.
 IMPORTS_COMPILER = not HAS_COMPILER and "torch._dynamo" in sys.modules
 
+import torch._dynamo  # once for all processes, which are copies of this one
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict

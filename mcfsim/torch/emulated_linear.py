@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import torch
@@ -37,20 +38,26 @@ class Placed(NamedTuple):
 
 
 #: What operators know by number, since they take tensors and numbers alone.
-_PLACED: list[Placed] = []
+_PLACED: dict[int, Placed] = {}
 _NUMBERS: dict[Placed, int] = {}
 
 
 def number_of(placed: Placed) -> int:
-    """Return the number by which operators know what is emulated; the same for equal ones."""
+    """Return the number by which operators know what is emulated; the same for equal ones.
+
+    It is a digest of all that is said, the same in every process: compiled graphs hold it, and PyTorch keeps
+    these on disk for other processes.
+    """
     if placed not in _NUMBERS:
-        _PLACED.append(placed)
-        _NUMBERS[placed] = len(_PLACED) - 1
+        number = int.from_bytes(sha256(repr(placed).encode()).digest()[:7])
+        while number in _PLACED:
+            number += 1
+        _PLACED[number], _NUMBERS[placed] = placed, number
     return _NUMBERS[placed]
 
 
 class Enrolled:
-    """What is emulated where, as a module holds it; unpickled, it has its number of the new process."""
+    """What is emulated where, as a module holds it; unpickled, it is known in the new process too."""
 
     def __init__(self, placed: Placed) -> None:
         self.placed, self.number = placed, number_of(placed)
@@ -61,7 +68,7 @@ class Enrolled:
 
 def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
     """Return what computes a product: the one of a stack at this place, in this call."""
-    recipe, layer, seed = _PLACED[number]
+    recipe, layer, seed = _PLACED[int(number)]
     words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
     units = any(product.unit is not None for product in recipe.products.values())
     return LinearLayer(recipe, TensorProducts(units=units), words)
@@ -69,7 +76,7 @@ def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
 
 def check_drawn_once(number: int) -> None:
     """Raise RuntimeError if what draws words in the forward product is computed anew by a backward pass."""
-    recipe = _PLACED[number].recipe
+    recipe = _PLACED[int(number)].recipe
     if recipe.forward.stochastic and torch._C._current_graph_task_id() >= 0:
         raise RuntimeError(
             f"the forward product of recipe {recipe.name!r} draws random words, and is computed anew in the "
@@ -80,7 +87,7 @@ def check_drawn_once(number: int) -> None:
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor, number: int) -> tuple[int, int]:
     """Return the lengths of rows of activations and of weights that are kept for the backward pass, or 0."""
-    recipe, length = _PLACED[number].recipe, x.shape[-1]
+    recipe, length = _PLACED[int(number)].recipe, x.shape[-1]
     filled = length + (-length % recipe.forward.hadamard if recipe.forward.hadamard else 0)
     through = [p.right.source is OperandSource.FORWARD for p in (recipe.wgrad, recipe.dgrad)]
     return filled * through[0], filled * through[1]
@@ -90,8 +97,11 @@ def _sizes(x: torch.Tensor, weight: torch.Tensor, number: int) -> tuple[int, int
 @torch.library.custom_op("mcfsim::linear", mutates_args=())  # type: ignore[untyped-decorator]
 def _forward(
     x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return stacks of ``x weight'``, and what the products of the backward pass take from this one."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return stacks of ``x weight'``, the number of the call, and what the backward pass takes from this one.
+
+    The number comes out, too: a compiler would read the counter anew in the backward pass, when it has risen.
+    """
     check_processor()
     check_drawn_once(number)
     kept: list[list[torch.Tensor]] = [[], [], [], []]
@@ -103,7 +113,7 @@ def _forward(
             target.append(part)
     stacked = [torch.stack(part) for part in kept] if found else _empty(x, weight, number)
     y = torch.stack(found) if found else x.new_empty((0, x.shape[1], weight.shape[1]), dtype=dtype)
-    return y, stacked[0], stacked[1], stacked[2], stacked[3]
+    return y, call.clone(), stacked[0], stacked[1], stacked[2], stacked[3]
 
 
 def _parts(taken: ForwardOperands, sizes: tuple[int, int]) -> list[torch.Tensor]:
@@ -120,7 +130,7 @@ def _parts(taken: ForwardOperands, sizes: tuple[int, int]) -> list[torch.Tensor]
 
 def _empty(x: torch.Tensor, weight: torch.Tensor, number: int) -> list[torch.Tensor]:
     """Return empty stacks in the form of what is kept, for shapes alone."""
-    recipe, sizes = _PLACED[number].recipe, _sizes(x, weight, number)
+    recipe, sizes = _PLACED[int(number)].recipe, _sizes(x, weight, number)
     clips = recipe.forward.left.clips, recipe.forward.right.clips
     values = [
         t.new_empty((len(t), t.shape[1] if size else 0, size), dtype=torch.float32)
@@ -135,7 +145,8 @@ def _empty(x: torch.Tensor, weight: torch.Tensor, number: int) -> list[torch.Ten
 
 @_forward.register_fake  # type: ignore[untyped-decorator]
 def _(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int, dtype: torch.dtype) -> Any:
-    return x.new_empty((*x.shape[:2], weight.shape[1]), dtype=dtype), *_empty(x, weight, number)
+    y = x.new_empty((*x.shape[:2], weight.shape[1]), dtype=dtype)
+    return y, torch.empty_like(call), *_empty(x, weight, number)
 
 
 @torch.library.custom_op("mcfsim::linear_backward", mutates_args=())  # type: ignore[untyped-decorator]
@@ -188,8 +199,8 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, weight, call, number, _ = inputs
-    ctx.save_for_backward(x, weight, call, *output[1:])
+    x, weight, _, number, _ = inputs
+    ctx.save_for_backward(x, weight, *output[1:])
     ctx.number = number
 
 

@@ -1,10 +1,13 @@
 """Models whose matrix products are emulated: the bits of `recipes.linear`, in whatever shape and dtype."""
 
 import copy
+import itertools
 import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from hashlib import sha256
+from shutil import which
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
 from mcfsim.torch import emulated_linear
-from mcfsim.torch.emulated_linear import EmulatedLinear
+from mcfsim.torch.emulated_linear import EmulatedLinear, Placed, number_of
 from tests.pytorch.beside import assert_one_graph
 
 #: A unit whose sums have an order, so that bits do not depend on the machine.
@@ -135,7 +138,7 @@ def test_a_pickled_model_computes_the_same_in_a_new_process(attention, monkeypat
     done = mt.emulate(net, anywhere("fp4-all"), embeddings=True, attention=attention)
     expected, saved = net(tokens), pickle.dumps((net, done))
     for earlier in ((), ("bf16",)):
-        monkeypatch.setattr(emulated_linear, "_PLACED", [])
+        monkeypatch.setattr(emulated_linear, "_PLACED", {})
         monkeypatch.setattr(emulated_linear, "_NUMBERS", {})
         for name in earlier:
             mt.emulate(torch.nn.Sequential(torch.nn.Linear(32, 32)), name)
@@ -143,6 +146,19 @@ def test_a_pickled_model_computes_the_same_in_a_new_process(attention, monkeypat
         same.load_state_dict(dict.fromkeys(same.state_dict(), 0))
         assert torch.equal(loaded(tokens), expected)
         assert not torch.equal(mt.restore(loaded)(tokens), expected)
+
+
+def test_a_number_means_the_same_in_every_process(monkeypatch):
+    """Compiled graphs that PyTorch keeps on disk hold it."""
+    placed = [Placed(*x) for x in itertools.product(RECIPES.values(), (0, 1), (0, 1))]
+    found = [number_of(x) for x in placed]
+    assert len(set(found)) == len(placed)
+    for digest in (sha256, lambda text: sha256()):
+        monkeypatch.setattr(emulated_linear, "_PLACED", {})
+        monkeypatch.setattr(emulated_linear, "_NUMBERS", {})
+        monkeypatch.setattr(emulated_linear, "sha256", digest)
+        again = [number_of(x) for x in reversed(placed)][::-1]
+        assert again == found if digest is sha256 else len(set(again)) == len(placed)
 
 
 class Attentive(torch.nn.ModuleDict):
@@ -225,6 +241,20 @@ def test_compiled_models_are_whole_graphs_of_the_same_bits(name):
     x, net = torch.randn(16, 48), model()
     mt.emulate(net, anywhere(name))
     assert_one_graph(net, x)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(which("g++") is None, reason="PyTorch's compiler needs g++")
+def test_what_a_compiler_computes_anew_in_the_backward_pass_draws_the_same_words():
+    x, net = torch.randn(16, 48), model()
+    mt.emulate(net, anywhere("fp4-all"))
+    other = copy.deepcopy(net)
+    torch.compiler.reset()
+    compiled = torch.compile(other, fullgraph=True)
+    for _ in range(2):
+        net(x).sum().backward()
+        compiled(x).sum().backward()
+        assert torch.equal(net[2].weight.grad, other[2].weight.grad)
 
 
 @pytest.mark.slow

@@ -159,7 +159,8 @@ def emulate(
         Whether the products ``Q K'`` and ``P V`` of `torch.nn.functional.scaled_dot_product_attention`, with
         the gradients of both operands, follow the recipe in all calls of the model, in all blocks.
     seed : int, optional
-        The seed of the random words of stochastic recipes.
+        The seed of the random words of stochastic recipes. Ranks that average gradients need one each: with
+        the same words, errors of independent gradients have a correlation of a half.
 
     Returns
     -------

@@ -56,8 +56,13 @@ def analyse(
         Option(help="Advise on what brings the error below this, as 2u or 0.01.", rich_help_panel=_MORE),
     ] = None,
     wide: Annotated[
-        str, Option(help="The wider format of the advice, or 'two components'.", rich_help_panel=_MORE)
-    ] = "float32",
+        str | None,
+        Option(
+            help="The wider format of the advice, or 'two components'.",
+            show_default="float32",
+            rich_help_panel=_MORE,
+        ),
+    ] = None,
     search: Annotated[
         bool, Option("--search", help="Search for the worst input.", rich_help_panel=_MORE)
     ] = False,
@@ -123,6 +128,9 @@ def analyse(
         **{"count": count, "seed": seed, "rounding": rounding, "scalars": scalars, "data": data},
         **{"options": options, "threads": threads},
     }
+    if target is None and wide is not None:
+        raise ValueError("--wide needs --target, which asks for advice")
+    wide = wide or "float32"
     if target is not None:  # refused before the work begins
         for fmt in map(get_format, formats):
             target_of(target, fmt)

@@ -65,10 +65,13 @@ def assign(
     cheaper one until the budget is kept, and what would overflow there stays.
     """
     from mcfsim.models import assigning
+    from mcfsim.models.adapters import config_beside
     from mcfsim.models.audit import audit
     from mcfsim.models.weights import open_weights
     from mcfsim.report.assignments import as_csv, as_json
+    from mcfsim.storage.shards import check_apart
 
+    check_apart({"--json": output, "--csv": table}, {"WEIGHTS": config_beside(weights)})
     assigning.check_request(budget, by, frozen_cost)
     lows = [get_format(name) for name in dict.fromkeys(low or ["bfloat16"])]
     plan = PLAN.make(settings).plan(assigning.candidates_of(lows, strategy or (), by))

@@ -174,10 +174,21 @@ def get_format(spec: Any) -> Format:
 
 
 # -- the table --------------------------------------------------------------------------------------------
+#: Powers of two beyond these are raised in decimal, with so many digits more than are asked for.
+_LONG, _GUARD = 2**13, 40
+
+
 def digits(number: Fraction, precision: int) -> str:
     """Return a rational number in decimal, rounded to `precision` significant digits."""
-    with localcontext(prec=precision, Emax=MAX_EMAX, Emin=MIN_EMIN):
-        return str(Decimal(number.numerator) / Decimal(number.denominator)).lower()
+    above, below = number.numerator, number.denominator
+    power = (above & -above).bit_length() - below.bit_length()
+    with localcontext(prec=precision, Emax=MAX_EMAX, Emin=MIN_EMIN) as context:
+        if abs(power) < _LONG or below & (below - 1):
+            return str(Decimal(above) / Decimal(below)).lower()
+        context.prec += _GUARD  # so long a number is no tie
+        found = Decimal(above >> max(power, 0)) * Decimal(2) ** power
+        context.prec = precision
+        return str(+found).lower()
 
 
 def format_table(formats: Iterable[Format] | None = None) -> list[dict[str, str]]:

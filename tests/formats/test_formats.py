@@ -8,11 +8,13 @@ import pickle
 from fractions import Fraction
 
 import ml_dtypes
+import mpmath
 import numpy as np
 import pytest
 
 from mcfsim.formats import ALIASES, FORMATS, Format, Grid, Posit, Specials, format_table, get_format
 from mcfsim.formats.grids import grid
+from mcfsim.formats.named import digits
 from mcfsim.formats.posit import posit
 from mcfsim.oracle.posits import posit_value
 from mcfsim.scaled import SCALED, get_scaled_format
@@ -251,6 +253,18 @@ def test_other_alphabets_spell_no_format(name):
         for reader in (get_format, grid, get_scaled_format):
             with pytest.raises(ValueError, match="unknown"):
                 print(ascii(spelling), reader(spelling))
+
+
+def test_long_numbers_are_shown_as_mpmath_rounds_them():
+    """Powers of two so large are raised in decimal."""
+    random = np.random.default_rng(1)
+    for power in (*random.integers(-(2**16), 2**16, 40), 2**23, -(2**23)):
+        odd = int(random.integers(-(2**60), 2**60)) | 1
+        shown = digits(Fraction(odd) * Fraction(2) ** int(power), 17)
+        with mpmath.workdps(60):
+            exact = mpmath.ldexp(odd, int(power))
+            error = abs(mpmath.mpf(shown) - exact) / mpmath.mpf(10) ** (int(shown.partition("e")[2]) - 16)
+        assert error <= 0.5
 
 
 @pytest.mark.parametrize("formats", [None, [Posit(16), Format("mine", precision=9, emin=-62, emax=63)]])

@@ -1,5 +1,6 @@
 """Adapters and gains in audits: kinds, configurations, starts, thresholds; adapters merged, in fractions."""
 
+import itertools
 import json
 import math
 from fractions import Fraction
@@ -235,8 +236,9 @@ def test_an_adapter_is_audited_as_any_other_file(tmp_path, monkeypatch):
         assert [row["kind"] for row in data["kinds"]] == ["adapter A", "adapter B", "gain"]
         assert {x["kind"] for x in data["tensors"]} == {"adapter A", "adapter B", "gain"}
     before = (tmp_path / CONFIG).read_bytes()
-    for option in ("--json", "--html", "--checkpoint"):
-        told = runner.refused("audit", path, *PLAN.split(), option, CONFIG)
+    given = itertools.product(["audit"], ["--json", "--html", "--checkpoint"])
+    for command, option in [*given, ("assign", "--json"), ("assign", "--csv")]:
+        told = runner.refused(command, path, *PLAN.split(), option, CONFIG)
         assert f"{option} would take the place of what is read (WEIGHTS)" in told
         assert (tmp_path / CONFIG).read_bytes() == before
     (tmp_path / CONFIG).write_text(json.dumps({"r": 4, "lora_alpha": 16}))

@@ -66,7 +66,7 @@ ENDS = [
 def test_all_draw_the_words_of_the_counter(bits):
     """NumPy, loops and rows of them, and PyTorch's operations, by the definition."""
     each, makers = 128 // bits, list(makers_of_words())
-    for seed, step, stream, operation, counter in product(*ENDS):
+    for seed, step, stream, operation, counter in itertools.islice(product(*ENDS), 0, None, 2):
         count = min(5, 2**44 - counter)
         numbers = np.arange(counter, counter + count, dtype=np.uint64)
         key = seed & MASK, seed >> 32
@@ -151,7 +151,7 @@ def drawing(threads=1, fmt="bfloat16", seed=1, bits=16):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(10, each=False)
 @pytest.mark.slow
 def test_results_depend_on_no_threads_and_no_blocks(name):
     """Where blocks end, the last element is what it is in a longer array."""
@@ -194,7 +194,7 @@ def test_a_step_of_an_optimizer_depends_on_no_block():
 
 @pytest.mark.slow
 def test_threads_that_share_an_arithmetic_share_no_stream():
-    shared, rounds, threads = drawing(bits=16), 90, 4
+    shared, rounds, threads = drawing(bits=16), 30, 4
     ones, quarter = np.ones(256, np.float32), np.full(256, 1 + 2.0**-9)
     begin = threading.Barrier(threads)
 

@@ -241,7 +241,7 @@ FAMILIES = ["e6m9", "binary8p3", "binary10p4uf", "p3109_k8p3", "posit16", "posit
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *ALIASES, *FAMILIES, "int4_symmetric", *SCALED])
-@pytest.mark.sampled(40, each=False)
+@pytest.mark.sampled(80, each=False)
 @pytest.mark.slow
 def test_other_alphabets_spell_no_format(name):
     """Every digit of every name in another alphabet: NKo digits and double-struck ones among them."""

@@ -36,8 +36,8 @@ def test_ranges_are_those_that_were_compared_with_the_published_files():
 @pytest.mark.parametrize("name", TRIED)
 def test_in_exact_arithmetic_it_is_what_its_definition_says(name):
     case = TRIED[name]
-    operands = drawn(case.operands, "float32", 12, seed=1)
-    for i in range(12):
+    operands = drawn(case.operands, "float32", 5, seed=1)
+    for i in range(5):
         given = element(operands, i)
         found = flat(RUN[name](EXACT, *given, **case.options))
         expected = flat(case.definition(*mapped(M.mpf, given)))

@@ -148,7 +148,7 @@ def pairs_of(x):
     ],
     ids=label,
 )
-@pytest.mark.sampled(34, each=False)
+@pytest.mark.sampled(68, each=False)
 @pytest.mark.slow
 def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same):
     floating = type(fmt) is Format
@@ -178,7 +178,7 @@ def test_hard_operands_of_formats_at_random_are_rounded_once(fmt, rounding, asse
 
 
 @pytest.mark.parametrize("name", [*(f"posit{x}" for x in (8, "10es3", 16, "16es1", 32, "32es3")), "int8"])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_hard_operands_of_posits_are_rounded_once(name, assert_same):
     """Half of the operands are of codes near those of the first, or of its inverse."""
     fmt, rng = get_format(name), np.random.default_rng(5)
@@ -198,7 +198,7 @@ def test_hard_operands_of_posits_are_rounded_once(name, assert_same):
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), [(f, r) for f in WIDE_FORMATS for r in roundings(f)], ids=label)
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(18, each=False)
 def test_hard_operands_of_wide_formats_are_rounded_once(fmt, rounding, assert_same):
     for name in ARITY:
         check(name, hard_operands(name, fmt, 6000), fmt, rounding, assert_same)
@@ -208,6 +208,7 @@ def test_hard_operands_of_wide_formats_are_rounded_once(fmt, rounding, assert_sa
 
 @pytest.mark.parametrize("name", ARITY)
 @pytest.mark.parametrize("case", TOO_WIDE)
+@pytest.mark.sampled(2)
 def test_operations_of_wider_formats_are_rounded_once(case, name, assert_same):
     fmt, modes = TOO_WIDE[case]
     if name == "fma" and case == "huge range":

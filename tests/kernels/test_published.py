@@ -86,7 +86,7 @@ def by_gfloat(x, fmt, mode, overflow, *draw):
 
 # -- by gfloat -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", ALL, ids=label)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_every_boundary_rounds_as_in_gfloat(fmt, assert_same):
     for mode, overflow in itertools.product(MODES, OVERFLOWS):
         x = comparable(hard_numbers(fmt, np.float64), fmt, overflow is Overflow.SATURATE)
@@ -95,7 +95,7 @@ def test_every_boundary_rounds_as_in_gfloat(fmt, assert_same):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("fmt", [*INFO, *p3109_formats((4, 8)), *WIDE_P3109], ids=label)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_random_draws_round_as_in_gfloat(fmt, rule, assert_same):
     """Sixteenths of the gaps, ties of the rules among them; in gfloat their sums with the draws are exact."""
     for r, overflow in itertools.product((1, 3), OVERFLOWS):

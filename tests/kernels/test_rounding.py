@@ -68,7 +68,7 @@ CASES += [pytest.param(*drawn(seed), marks=pytest.mark.exhaustive) for seed in r
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), CASES, ids=label)
-@pytest.mark.sampled(35, each=False)
+@pytest.mark.sampled(70, each=False)
 def test_hard_numbers_round_by_the_definition(fmt, rounding, assert_same):
     """Values, boundaries, what is beside them, and any bits."""
     for dtype in (np.float32, np.float64):

@@ -94,7 +94,7 @@ def eagerly(text, fmt, rounding, *arrays):
 
 # -- every operation, every kind of number ----------------------------------------------------------------
 @pytest.mark.parametrize(("fmt", "rounding"), [(x, r) for x in FORMATS for r in roundings(x)], ids=label)
-@pytest.mark.sampled(104, each=False)
+@pytest.mark.sampled(208, each=False)
 @pytest.mark.slow
 def test_numbers_alone_are_rounded_once(fmt, rounding):
     """Of every kind, in every operation and in a text of one; they come out as floats."""
@@ -183,7 +183,7 @@ def cancelling_twice(fmt, rng):
     ],
     ids=label,
 )
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_scalars_that_decide_a_result_enter_exactly(rows, fmt, mode):
     ar, truth = mcf.arithmetic(fmt, mode), OracleArithmetic(fmt, Rounding(mode))
     for name, *operands in rows(fmt, np.random.default_rng(5)):
@@ -204,7 +204,7 @@ def test_scalars_that_decide_a_result_enter_exactly(rows, fmt, mode):
     ],
     ids=label,
 )
-@pytest.mark.sampled(52, each=False)
+@pytest.mark.sampled(104, each=False)
 @pytest.mark.slow
 def test_numbers_beside_arrays_are_exact_or_refused_by_every_way(name, fmt, rounding, assert_same):
     """In every place of an operation, many in one text."""

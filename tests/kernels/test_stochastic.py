@@ -80,7 +80,7 @@ def words_of(draws, r, dtype, rng):
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("fmt", FORMATS, ids=label)
-@pytest.mark.sampled(40, each=False)
+@pytest.mark.sampled(117, each=False)
 @pytest.mark.slow
 def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
     """Single numbers, and those that a carrier holds in arrays as well, by words of either length."""
@@ -108,7 +108,7 @@ def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
 
 
 @pytest.mark.parametrize("seed", range(120))
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(8, each=False)
 def test_numbers_stay_between_neighbours_in_order_whatever_is_drawn(seed, assert_same):
     """Of formats at random. What is rounded stays; and by the same words ``-x`` becomes minus what x does."""
     (fmt, usual), rng = drawn(seed), np.random.default_rng(seed)
@@ -153,7 +153,7 @@ def outward_draws(magnitude, fmt, bits, rule):
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 @pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("fmt", [Posit(4, 0), Posit(5, 1), Posit(6, 3), Posit(8)], ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_every_draw_rounds_posits_as_the_rule_says(fmt, rule, bits):
     """Between every two neighbours, on the boundaries that so many bits make, and beside them."""
     finer, rng = Posit(fmt.bits + bits + 2, fmt.es), np.random.default_rng(bits)

@@ -91,7 +91,7 @@ def reals(fmt, seed, size):
 
 
 @pytest.mark.parametrize("fmt", SMALL, ids=label)
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(40, each=False)
 @pytest.mark.slow
 def test_each_component_is_the_rest_rounded_or_the_reason_is_right(fmt):
     ar, kinds = mcf.arithmetic(fmt), set()

@@ -134,6 +134,7 @@ def drawn_values(rng: random.Random, over, count: int) -> list[Polynomial]:
 @pytest.mark.slow
 @pytest.mark.parametrize("over", [EVERY, EVEN, ODD], ids=str)
 @pytest.mark.parametrize("mode", DETERMINISTIC)
+@pytest.mark.sampled(3)
 def test_every_operation_is_that_of_fractions(mode, over):
     rng, one = random.Random(f"{mode}{over}"), Polynomial.constant(Fraction(1), over)
     cases = [(name, drawn_values(rng, over, n)) for _ in range(3) for name, n in OPERATIONS.items()]

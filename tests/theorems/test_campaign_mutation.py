@@ -102,7 +102,7 @@ def test_enough_is_altered_and_what_is_excused_is_altered():
 
 
 @pytest.mark.parametrize("module", TRIED)
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(10, each=False)
 def test_mutants_are_other_texts_of_one_name_each(module):
     assert len({mutant.what for mutant in mutants(module)}) == len(mutants(module))
     made = chosen(module)

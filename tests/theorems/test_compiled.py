@@ -172,16 +172,16 @@ def judged(check, extremes=(-np.inf, np.inf)):
     return trial, Judgement(*run(lowered.line, lowered.results, **given))
 
 
-@pytest.mark.parametrize("part", range(9))
+@pytest.mark.parametrize("part", range(18))
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
-@pytest.mark.sampled(27, each=False)
+@pytest.mark.sampled(54, each=False)
 @pytest.mark.slow
 def test_the_line_says_what_numpy_says_or_nothing(fmt, roundings, part):
-    """Of all statements that say something of a format, a ninth each time."""
+    """Of all statements that say something of a format, an eighteenth each time."""
     recorded, left_open = set(), []
-    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::9]:
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::18]:
         if check.rounding.stochastic or not check.domain().size:
             continue
         if compiled.recordable(compiled.Predicates(check.theorem, check.domain().format, check.rounding)):
@@ -193,11 +193,12 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt, roundings, part):
             np.testing.assert_array_equal(found.failing, failing & settled)
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
-    assert len(recorded) > 9
+    assert len(recorded) > 4
     assert np.median(left_open) < 1e-3
 
 
 @pytest.mark.parametrize("name", ["fast_two_sum_unordered_error", "dw_times_dw1", "sqrt_dw"])
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
 def test_errors_that_may_be_the_largest_are_left_open(name):
     check = prepare(name, "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 10))

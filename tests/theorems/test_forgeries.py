@@ -35,7 +35,7 @@ UNUSUAL = [
 
 
 @pytest.mark.parametrize(("name", "fmt", "mode"), UNUSUAL)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_nothing_is_wrong_with_a_true_one(name, fmt, mode, tmp_path):
     certificate = right(name, fmt, mode, **FEW)
     certificate.save(tmp_path / "c.json")
@@ -52,6 +52,11 @@ def right(*of, **options):
 @pytest.fixture(scope="module")
 def refuted():
     return right("fast_two_sum_unordered", "float8_e5m2")
+
+
+@pytest.fixture(scope="module")
+def bounded_error():
+    return right("dw_plus_fp", "bfloat16", **FEW)
 
 
 def numbers(*row):
@@ -131,14 +136,12 @@ def test_altered_fields(refuted, change, problem):
 @pytest.mark.parametrize(
     ("field", "given"), [("ratio", "1/65536"), ("constant", "2/1"), ("decimal", "1.9"), ("bound", "3/1")]
 )
-def test_altered_errors(field, given):
-    bounded_error = right("dw_plus_fp", "bfloat16", **FEW)
+def test_altered_errors(bounded_error, field, given):
     (problem,) = recheck(replace(bounded_error, worst=replace(bounded_error.worst, **{field: given})))
     assert problem.startswith("worst case: the error comes out as")
 
 
-def test_a_worst_case_that_is_none():
-    bounded_error = right("dw_plus_fp", "bfloat16", **FEW)
+def test_a_worst_case_that_is_none(bounded_error):
     case = replace(bounded_error.worst.case, results=numbers(1.0, 0.0))
     (problem,) = recheck(replace(bounded_error, worst=replace(bounded_error.worst, case=case)))
     assert problem.startswith("worst case: the results are")

@@ -277,7 +277,7 @@ def test_both_ways_are_those_of_the_oracle(operation, mode):
     for widening, first in zip(carriers, (None, Mode.TO_ODD, Mode.NEAREST_EVEN), strict=True):
         theorem = state(operation, widening, first)
         ((_, blocks), *_) = cover(theorem, fmt, rounding, Selection("all")).blocks(0, 1 << 18)
-        blocks = [block[:: max(1, block.size // 40)] for block in blocks]
+        blocks = [block[:: max(1, block.size // 20)] for block in blocks]
         results = try_block(theorem, ar, blocks).results
         for i, case in enumerate(zip(*map(np.ndarray.tolist, blocks), strict=True)):
             expected = theorem.algorithm(truth, *case)

@@ -253,6 +253,7 @@ PLACED += [*itertools.product(ALTERED[:-1], [("float4_e2m1fn", "stochastic")])]
 
 @pytest.mark.parametrize(("place", "on"), PLACED, ids=str)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sampled(3)
 def test_blocks_are_read_only_and_looked_at_afterwards(way, place, on):
     with pytest.raises((ValueError, RuntimeError), match=r"'mine': .*(read-only|written to)"):
         verify(writing(way, place, [on[1]]), *on)

@@ -85,7 +85,7 @@ EXHAUSTIVE = [pytest.param(part, marks=pytest.mark.exhaustive) for part in range
 @pytest.mark.parametrize("part", [0, *EXHAUSTIVE])
 def test_equivalent_cells_of_the_catalogue_are_alike(part):
     draw, tried, fewer = random.Random(part), 0, 0.0
-    some = draw.sample(ALL, 36) if part == 0 else ALL[part - 1 :: 7]
+    some = draw.sample(ALL, 18) if part == 0 else ALL[part - 1 :: 7]
     for name, place, mode in some:
         theorem, fmt = THEOREMS[name], FORMATS[place]
         for underflow in {theorem.underflow, draw.choice(list(Underflow))}:
@@ -100,7 +100,7 @@ def test_equivalent_cells_of_the_catalogue_are_alike(part):
                 problems, numbers, cells = found
                 assert not problems, (name, fmt, rounding, problems[:3])
                 tried, fewer = tried + 1, fewer + numbers / cells
-    assert tried > 25
+    assert tried > 12
     assert fewer / tried < 0.6
 
 
@@ -192,7 +192,7 @@ def test_equivalent_cells_of_random_statements_are_alike(count):
     assert tried < 0.9 * everything
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [16, pytest.param(1000, marks=pytest.mark.exhaustive)])
 def test_what_a_statement_asks_is_needed(count):
     """Without it, cells would be called equivalent that differ: this is what the tests above would find."""
     found = 0

@@ -66,7 +66,7 @@ SIMPLEST = [
 
 
 @pytest.mark.parametrize(("name", "fmt", "mode", "expected"), SIMPLEST)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_every_violation_shrinks_to_one_that_is_as_simple_as_any(name, fmt, mode, expected):
     theorem, ar = THEOREMS[name], arithmetic(fmt, mode)
     every = violations(theorem, fmt, mode)

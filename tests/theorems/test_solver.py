@@ -49,7 +49,7 @@ def trials(question, count, seed, ties=TIES, most=12):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [100, pytest.param(2500, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("what", [*TEXTS, *(name for name, theorem in THEOREMS.items() if readable(theorem))])
-@pytest.mark.sampled(14, each=False)
+@pytest.mark.sampled(28, each=False)
 @pytest.mark.costly("each fact on hundreds of fractions")
 def test_facts_hold_of_numbers(what, count):
     """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
@@ -99,7 +99,7 @@ SPARE |= {"_error_multiple": 4, "_last_of_sum": 4, "_last_of_exact_sum": 11, "_e
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(7, each=False)
+@pytest.mark.sampled(14, each=False)
 @pytest.mark.parametrize(("fact", "subjects"), [(fact, of) for some, of in ABOUT for fact in some])
 def test_no_part_of_a_fact_can_be_sharper(fact, subjects):
     """Numbers reach the end of each bound and need each alternative; of other ties they are not so."""

@@ -87,7 +87,7 @@ def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, op
 @pytest.mark.parametrize(
     ("name", "rule"), [(theorem.name, rule) for theorem in stochastic.THEOREMS for rule in theorem.rules]
 )
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(24, each=False)
 def test_verdicts_by_every_rule(name, rule):
     theorem = THEOREMS[name]
     certificate = verify(theorem, "float8_e5m2", stochastically(2, rule))
@@ -112,7 +112,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("name", "fmt", "random_bits", "applicable", "violations", "constant"), FOUND)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(9, each=False)
 def test_counts_and_constants(name, fmt, random_bits, applicable, violations, constant):
     certificate = verify(name, fmt, stochastically(random_bits))
     assert (certificate.applicable, certificate.violations) == (applicable, violations)

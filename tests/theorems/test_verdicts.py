@@ -135,7 +135,7 @@ ALTERED = [
     ids=lambda theorem: theorem.name,
 )
 @pytest.mark.parametrize("fmt", [WIDE_TOY, Format("", precision=4, emin=-8, emax=8)], ids=str)
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(40, each=False)
 def test_a_core_tells_what_all_operands_tell(theorem, fmt):
     for mode in theorem.modes:
         core, whole = on_core(theorem, fmt, mode), on_domain(theorem, fmt, mode)
@@ -202,6 +202,7 @@ def long(theorem):
 
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=lambda theorem: theorem.name)
+@pytest.mark.sampled(2, each=False)
 def test_every_false_statement_is_refuted_by_what_is_written_down(theorem, every):
     """By the oracle, in some formats; and where there is no counterexample, none is said to be."""
     assert theorem.witnesses is not None
@@ -247,7 +248,7 @@ def read_back(certificate, folder):
     assert Certificate.load(folder / "c.json") == certificate
 
 
-@pytest.mark.sampled(60, each=False)
+@pytest.mark.sampled(120, each=False)
 @pytest.mark.parametrize("fmt", verification.FORMATS)
 @pytest.mark.parametrize("name", THEOREMS)
 def test_every_statement_comes_out_as_expected_and_its_certificate_stands(name, fmt, tmp_path, request):

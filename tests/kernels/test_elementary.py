@@ -93,7 +93,7 @@ def test_all_values_of_small_formats_round_as_the_oracle_says(fmt, name):
             judged(name, values(fmt), fmt, rounding)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(8, each=False)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("fmt", LARGE)
 def test_values_of_large_formats_round_as_the_oracle_says(fmt, name):

@@ -211,7 +211,7 @@ CASES = [*itertools.product(FORMATS[:3], EXACTLY), (LONG, "add"), (LONG, "sub")]
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 def test_operations_draw_on_the_exact_result(fmt, name, overflow):
     """Each result is the truncation or its neighbour, as the word and the exact fraction decide."""
-    rng, size, bits = np.random.default_rng(1), 100, 16 if fmt == LONG else 32
+    rng, size, bits = np.random.default_rng(1), 50, 16 if fmt == LONG else 32
     numbers = rng.uniform(0.5, 4, (3, size)) * rng.choice([-1, 1], (3, size)) * 2.0 ** (1022 * (fmt == LONG))
     operands = [mcf.round_to(x, fmt, "toward_zero", "saturate") for x in numbers[: 3 if name == "fma" else 2]]
     rounding = Rounding("stochastic", overflow, random_bits=bits)

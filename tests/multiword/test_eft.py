@@ -21,7 +21,7 @@ SAID = [
 ]
 
 
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(40, each=False)
 @pytest.mark.parametrize(("fmt", "begin"), SAID, ids=label)
 @pytest.mark.slow
 def test_transforms_are_exact_where_the_catalogue_says_so(fmt, begin):

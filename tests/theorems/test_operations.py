@@ -269,7 +269,7 @@ def test_bits_that_an_fma_needs_are_the_fewest(e, bits, found):
 # -- results ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("operation", list(double_rounding.OPERANDS))
 @pytest.mark.parametrize("mode", list(DETERMINISTIC))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(9)
 def test_both_ways_are_those_of_the_oracle(operation, mode):
     fmt, rounding = FORMATS["float6_e3m2fn"], Rounding(mode)
     ar, truth = BlockArithmetic(fmt, rounding, "exact"), OracleArithmetic(fmt, rounding)

@@ -86,7 +86,7 @@ def _first(theorem, said, trial, wrong):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if readable(theorem)])
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(10, each=False)
 def test_the_solver_is_asked_what_fractions_say(name, count):
     theorem, draw = THEOREMS[name], random.Random(f"{name} {count}")
     question = question_of(theorem)

@@ -71,7 +71,7 @@ TEXTS += [(mcf.fast_two_sum, 3, 2), (mcf.two_sum, 6, 1)]
 @pytest.mark.parametrize(("algorithm", "operations", "random_bits"), TEXTS)
 @pytest.mark.sampled(6)
 def test_paths_have_the_share_of_all_draws_that_lead_to_them(rule, algorithm, operations, random_bits):
-    a, b = (x.astype(np.float32) for x in pairs(P3, slice(None, None, 4)))
+    a, b = (x.astype(np.float32) for x in pairs(P3, slice(None, None, 8)))
     rounding = stochastically(random_bits, rule)
     made = [codes(np.arange(a.size), x) for x in drawn(algorithm, operations, rounding, a, b)]
     expected, counts = np.unique(np.concatenate(made), return_counts=True)

@@ -63,12 +63,13 @@ def in_every_mode(theorem, fmt, overflows=(Overflow.IEEE,)):
 
 
 # -- all operands -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("part", range(3))
 @pytest.mark.parametrize("fmt", [*SMALL, *DRAWN], ids=str)
 @pytest.mark.sampled(28, each=False)
-@pytest.mark.costly("the whole catalogue in one format")
-def test_verdicts_in_small_formats_are_as_expected(fmt):
+@pytest.mark.costly("a third of the catalogue in one format")
+def test_verdicts_in_small_formats_are_as_expected(fmt, part):
     rng, held, most = random.Random(0), 0, 1 << (12 if fmt in ODD else 16)
-    for theorem in THEOREMS.values():
+    for theorem in [*THEOREMS.values()][part::3]:
         if theorem.range == "unbounded" or any(o.kind == "sequence" for o in theorem.operands):
             continue
         for rounding in in_every_mode(theorem, fmt, BOTH):
@@ -84,7 +85,7 @@ def test_verdicts_in_small_formats_are_as_expected(fmt):
                 wrong = {"holds": violations > 0, "fails": violations == 0, "open": False}[expected]
                 assert not wrong, (theorem.name, rounding, expected)
                 held += expected == "holds"
-    assert held > 10
+    assert held > 3
 
 
 @pytest.mark.exhaustive

@@ -40,7 +40,7 @@ def hard_integers(dtype: np.dtype, precision: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-@pytest.mark.sampled(24, each=False)
+@pytest.mark.sampled(48, each=False)
 def test_integers_round_once(dtype, rounding, assert_same):
     for fmt in TARGETS:
         source = hard_integers(dtype, fmt.precision)
@@ -86,7 +86,7 @@ def of_other_kinds(fmt: Format) -> list[tuple[object, Fraction]]:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=label)
 @pytest.mark.parametrize("fmt", TARGETS, ids=label)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_single_numbers_round_once(fmt, rounding, assert_same):
     pairs = [*((x, x) for x in near_ties(fmt)), *of_other_kinds(fmt)]
     expected = [round_fraction(exact, fmt, rounding) for _, exact in pairs]

@@ -351,7 +351,7 @@ def slips(name):
 
 @pytest.mark.parametrize(("kind", "every"), [*EVERY, MORE])
 @pytest.mark.slow
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_every_slip_of_every_name_brings_a_suggestion_and_mostly_that_name(kind, every):
     names = KNOWN[kind]
     wrong = [(slip, name) for name in names[::every] if len(name) > 3 for slip in slips(name) - set(names)]

@@ -73,7 +73,7 @@ def value_of(code, fmt):
 
 
 @pytest.mark.parametrize("fmt", DEFINED, ids=label)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(12, each=False)
 def test_every_code_is_that_of_the_definition_both_ways_and_values_come_in_order(fmt, assert_same):
     expected = [value_of(code, fmt) for code in range(2**fmt.bits)]
     codes = np.array([code for code, value in enumerate(expected) if value is not None])

@@ -164,7 +164,7 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), DRAWN, ids=label)
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(40, each=False)
 def test_hard_operands_of_formats_at_random_are_rounded_once(fmt, rounding, assert_same):
     for name, arity in ARITY.items():
         operands = random_tuples(fmt, 30, arity, seed=1)

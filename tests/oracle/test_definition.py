@@ -156,7 +156,7 @@ def samples(fmt: Format) -> list[Fraction]:
 
 @pytest.mark.parametrize("rounding", MODES, ids=label)
 @pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS.values() if fmt.signed], ids=label)
-@pytest.mark.sampled(14, each=False)
+@pytest.mark.sampled(28, each=False)
 def test_rounding_is_monotone_idempotent_and_in_its_direction(fmt, rounding):
     previous = -INF
     for value in samples(fmt):
@@ -243,7 +243,7 @@ def test_all_roots(fmt):
 
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
 @pytest.mark.parametrize("name", [*BINARY, "fma"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_corners(name, fmt):
     every = np.array([*itertools.product(corners(fmt).tolist(), repeat=ARITY[name])])
     check_integers(name, list(every[:: 1 if name != "fma" else 23].T), fmt)

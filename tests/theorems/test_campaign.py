@@ -35,7 +35,7 @@ def check(group, number):
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(7, each=False)
 def test_some_random_statements(group):
     check(group, 1)
 

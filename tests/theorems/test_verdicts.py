@@ -222,7 +222,7 @@ def test_every_false_statement_is_refuted_by_what_is_written_down(theorem, every
 
 @pytest.mark.parametrize("theorem", [long(theorem) for theorem in FALSE], ids=lambda theorem: theorem.name)
 @pytest.mark.parametrize("name", LARGE)
-@pytest.mark.sampled(30, each=False)
+@pytest.mark.sampled(60, each=False)
 def test_no_luck_is_needed_in_larger_formats(name, theorem):
     fmt = get_format(name)
     for rounding in in_every_mode(theorem, fmt):

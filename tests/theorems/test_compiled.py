@@ -172,16 +172,16 @@ def judged(check, extremes=(-np.inf, np.inf)):
     return trial, Judgement(*run(lowered.line, lowered.results, **given))
 
 
-@pytest.mark.parametrize("part", range(18))
+@pytest.mark.parametrize("part", range(9))
 @pytest.mark.parametrize(
     ("fmt", "roundings"), [("float8_e4m3fn", ["up", "to_odd"]), ("bfloat16", None), ("float16", None)]
 )
-@pytest.mark.sampled(54, each=False)
+@pytest.mark.sampled(27, each=False)
 @pytest.mark.slow
 def test_the_line_says_what_numpy_says_or_nothing(fmt, roundings, part):
-    """Of all statements that say something of a format, an eighteenth each time."""
+    """Of all statements that say something of a format, a ninth each time."""
     recorded, left_open = set(), []
-    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::18]:
+    for check in plan(None, [fmt], roundings, Selection(limit=1 << 20, samples=1 << 12))[part::9]:
         if check.rounding.stochastic or not check.domain().size:
             continue
         if compiled.recordable(compiled.Predicates(check.theorem, check.domain().format, check.rounding)):
@@ -193,7 +193,7 @@ def test_the_line_says_what_numpy_says_or_nothing(fmt, roundings, part):
             np.testing.assert_array_equal(found.failing, failing & settled)
             recorded.add(check.theorem.name)
             left_open.append(found.open.mean())
-    assert len(recorded) > 4
+    assert len(recorded) > 9
     assert np.median(left_open) < 1e-3
 
 

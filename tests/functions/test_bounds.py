@@ -109,7 +109,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", BOUNDS)
 def test_no_error_exceeds_its_bound_and_some_come_near(name):
     operands, bound = BOUNDS[name]
-    given = drawn(operands, P12, 60, seed=3)
+    given = drawn(operands, P12, 150, seed=3)
     function, options = getattr(f, name), OPTIONS.get(name, {})
     found = flat(function(mcf.arithmetic(P12), *given, **options))
     exact = flat(function(EXACT, *given, **options))

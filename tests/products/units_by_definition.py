@@ -13,15 +13,22 @@ def exponent(x, emin):
     """Return floor(log2 |x|), at least emin; a zero has its own."""
     if x == 0:
         return _OF_ZERO
-    x = abs(Fraction(x))
-    found = x.numerator.bit_length() - x.denominator.bit_length()
-    found -= Fraction(2) ** found > x
+    if isinstance(x, float):
+        return max(math.frexp(x)[1] - 1, emin)
+    above, below = abs(x.numerator), x.denominator
+    found = above.bit_length() - below.bit_length()
+    found -= above << max(-found, 0) < below << max(found, 0)
     return max(found, emin)
+
+
+def quanta(x, quantum):
+    """Return how many times a fraction, cut toward zero, has a quantum."""
+    return x // quantum if x >= 0 else -(-x // quantum)
 
 
 def cut(x, quantum):
     """Return a fraction cut toward zero to a multiple of a quantum."""
-    return (abs(x) // quantum) * quantum * (1 if x >= 0 else -1)
+    return quanta(x, quantum) * quantum
 
 
 def floor(x, quantum):
@@ -33,15 +40,15 @@ def to_format(x, precision, emin, emax, nearest):
     """Return a fraction as a float: to nearest even or cut, infinite from 2^(emax + 1) on; a zero is +0."""
     if x == 0:
         return 0.0
-    sign, size = (1 if x > 0 else -1), abs(x)
-    quantum = Fraction(2) ** (exponent(size, emin) - precision + 1)
-    whole, rest = divmod(size, quantum)
-    if nearest and (rest * 2 > quantum or (rest * 2 == quantum and whole % 2)):
+    place = exponent(x, emin) - precision + 1
+    below = x.denominator << max(place, 0)
+    whole, rest = divmod(abs(x.numerator) << max(-place, 0), below)
+    if nearest and (rest * 2 > below or (rest * 2 == below and whole % 2)):
         whole += 1
-    size = whole * quantum
-    if size == 0:
+    if not whole:
         return 0.0
-    return sign * (math.inf if size >= Fraction(2) ** (emax + 1) else float(size))
+    size = math.inf if whole.bit_length() + place > emax + 1 else math.ldexp(whole, place)
+    return size if x > 0 else -size
 
 
 class Definition:
@@ -114,7 +121,7 @@ class Definition:
     def _cut_and_rounded(self, terms, exponents):
         least = exponents if self.least is None else [*exponents, self.least]
         quantum = Fraction(2) ** (max(least) - self.bits)
-        return self.rounded(sum(cut(x, quantum) for x in terms))
+        return self.rounded(sum(quanta(x, quantum) for x in terms) * quantum)
 
     def _aligned_sums(self, a, b, c, formats, shared):
         if not math.isfinite(c) or any(math.isnan(x) for y in shared for x in y):
@@ -141,10 +148,11 @@ class Definition:
             total = Fraction(0)
             for part in (slice(0, None, 2), slice(1, None, 2)):
                 quantum = Fraction(2) ** (max(exponents[part]) - self.bits)
-                own = sum(cut(x, quantum) for x in terms[part])
+                own = sum(quanta(x, quantum) for x in terms[part]) * quantum
                 total += floor(own, Fraction(2) ** (most - self.bits))
         else:
-            total = sum(cut(x, Fraction(2) ** (most - self.bits)) for x in terms)
+            quantum = Fraction(2) ** (most - self.bits)
+            total = sum(quanta(x, quantum) for x in terms) * quantum
         of_c = exponent(c, self.added.emin)
         top = max(most, of_c)
         total = floor(total, Fraction(2) ** (top - self.bits - 7))

@@ -25,8 +25,9 @@ Altered = tuple[str, ast.AST, ast.AST]
 
 
 def with_altered(tree: ast.AST, node: ast.AST, altered: ast.AST) -> ast.AST:
-    """Return a tree in which a node is another one."""
-    copy = deepcopy(tree, {id(node): altered})
+    """Return a tree in which a node is another one; parts in which it is not are those of the first tree."""
+    apart = [x for x in ast.iter_child_nodes(tree) if all(inner is not node for inner in ast.walk(x))]
+    copy = deepcopy(tree, {id(node): altered} | {id(x): x for x in apart})
     return ast.fix_missing_locations(copy)
 
 

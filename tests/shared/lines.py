@@ -33,13 +33,15 @@ _CODES = {F32: ("<f", "<i"), F64: ("<d", "<q")}
 def rounded(x: Fraction, kind: Type) -> float:
     """Return a fraction that is not zero as a number, rounded to nearest even; beyond the range, infinity."""
     precision, least, most = _NUMBERS[kind]
-    exponent = abs(x.numerator).bit_length() - x.denominator.bit_length()
-    exponent -= abs(x) < Fraction(2) ** exponent
+    above, below = abs(x.numerator), x.denominator
+    exponent = above.bit_length() - below.bit_length()
+    exponent -= above << max(-exponent, 0) < below << max(exponent, 0)
     place = max(exponent, least) - precision + 1
-    whole = round(x / Fraction(2) ** place)  # half to even
-    if abs(whole) * Fraction(2) ** place >= Fraction(2) ** (most + 1):
-        return math.inf if x > 0 else -math.inf
-    return math.copysign(math.ldexp(whole, place), 1 if x > 0 else -1)
+    below <<= max(place, 0)
+    whole, rest = divmod(above << max(-place, 0), below)
+    whole += 2 * rest > below or (2 * rest == below and whole % 2)
+    size = math.inf if whole.bit_length() + place > most + 1 else math.ldexp(whole, place)
+    return size if x > 0 else -size
 
 
 def _added(a: float, b: float, kind: Type) -> float:

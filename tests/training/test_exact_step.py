@@ -127,8 +127,8 @@ def test_every_update_is_that_of_rational_arithmetic_to_the_gap(hyper, name, ass
     for sample in (range(120), [0, 1, edge - 1, edge, 119]):
         found = judge(optimizer, gradient, sample)
         worst = max(abs(Fraction(float(found.update[i])) - exact[i]) for i in sample)
-        mean_square = sum(exact[i] ** 2 for i in sample) / len(sample)
-        assert found.gap == pytest.approx(float(worst) / math.sqrt(mean_square), rel=1e-9, abs=0)
+        size = math.hypot(*(float(exact[i]) for i in sample)) / math.sqrt(len(sample))
+        assert found.gap == pytest.approx(float(worst) / size, rel=1e-9, abs=0)
         assert 0 < found.gap < 1e-14
     assert found.update.dtype == np.float64
     # Nothing is changed.

@@ -123,7 +123,7 @@ assert made or ("llvmlite" in sys.modules) == (not elf.is_known())
 """
 
 
-@pytest.mark.costly("six processes, four of which compile")
+@pytest.mark.costly("four processes, two of which compile")
 @pytest.mark.slow
 def test_a_process_that_finds_objects_compiles_nothing_and_mends_damaged_ones(fresh):
     def compiles():
@@ -137,7 +137,7 @@ def test_a_process_that_finds_objects_compiles_nothing_and_mends_damaged_ones(fr
     assert len(files) == 3
     for path, damage in zip(files, (lambda x: b"", lambda x: x[:-1], lambda x: b"x" + x), strict=True):
         path.write_bytes(damage(path.read_bytes()))
-        assert compiles() == 1
+    assert compiles() == 3
     assert compiles() == 0
 
 
@@ -211,7 +211,7 @@ def rounding_to_float16(packed, monkeypatch, *, half):
 
 @pytest.mark.skipif(not objects.has_half(), reason="this processor has no binary16")
 @pytest.mark.parametrize("packed", [False, "results"])
-@pytest.mark.parametrize("every", [257, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("every", [1031, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
 def test_the_processors_rounding_to_binary16_is_that_of_the_text(packed, every, fresh, monkeypatch):
     """Of all numbers of binary32, NaN included."""

@@ -62,15 +62,15 @@ def given(step):
 
 
 @lru_cache
-def situation(hyper, strategy, rounding, steps):
-    start, *gradients = map(given, (100, *range(1, steps + 1)))
-    start = strategy, start, DECAYED, rounding
+def situation(hyper, strategy, rounding, steps, make=given):
+    start, *gradients = map(make, (100, *range(1, steps + 1)))
+    start = strategy, start, DECAYED & start.keys(), rounding
     judge = Judge(hyper, *start, others=("emb",) if hyper.others else ())
     return start, course(judge, gradients, RATES[:steps]), gradients, RATES[:steps]
 
 
-def assert_judged(assert_same, hyper, strategy, rounding="nearest_even", steps=3, judge=None):
-    start, *rest = situation(judge or hyper, mcf.strategy(strategy), rounding, steps)
+def assert_judged(assert_same, hyper, strategy, rounding="nearest_even", steps=3, judge=None, make=given):
+    start, *rest = situation(judge or hyper, mcf.strategy(strategy), rounding, steps, make)
     assert_course(assert_same, mcf.Optimizer(hyper, *start), *rest)
 
 
@@ -84,7 +84,7 @@ def test_steps_are_those_of_the_judge(strategy, assert_same):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp32-master"])
 @pytest.mark.slow
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(3, each=False)
 def test_every_kind_of_step_is_that_of_the_judge(kind, strategy, assert_same):
     assert_judged(assert_same, KINDS[kind], strategy, steps=2)
 

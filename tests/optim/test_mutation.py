@@ -163,6 +163,9 @@ def test_adafactor_with_one_thing_altered_is_told_from_it(part, assert_same):
 
 # -- Muon ----------------------------------------------------------------------------------------------------
 PARTS_OF_MUON = 3
+#: Matrices that are high and wide, a vector, two matrices, one without elements, and one that AdamW moves.
+FEW = {name: matrices.SHAPES[name] for name in ("tall", "n", "b", "t", "e", "emb")}
+few_matrices = partial(matrices.numbers, shapes=FEW)
 
 
 @pytest.mark.parametrize("part", range(PARTS_OF_MUON))
@@ -173,7 +176,7 @@ def test_muon_with_one_thing_altered_is_told_from_it(part, assert_same):
         for own in matrices.KINDS.values():
             hyper = module.Muon(**{x.name: getattr(own, x.name) for x in fields(own)})
             for strategy in (MIXED, "fp32-master"):
-                matrices.assert_judged(assert_same, hyper, strategy, steps=2, judge=own)
+                matrices.assert_judged(assert_same, hyper, strategy, steps=2, judge=own, make=few_matrices)
         assert bytes_per_parameter(module.Muon(), mcf.strategy("fp32"), EMPTY) == 16
         by_name = [module.Muon(others=others).by_name for others in ((), ("*",), ("*", "w"))]
         assert by_name == [False, False, True]

@@ -58,7 +58,7 @@ def check(measured):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", ["numbers", "codes", "files"])
+@pytest.mark.parametrize("kept", ["numbers", pytest.param("codes", marks=pytest.mark.exhaustive), "files"])
 def test_building_takes_the_state_and_a_few_blocks(kept, tmp_path):
     """And where vectors lie in files, nothing takes more, a step neither."""
 

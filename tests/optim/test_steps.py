@@ -76,7 +76,7 @@ CASES = [(*pair, *setting) for pair, setting in PAIRS if possible(pair[1], *sett
 
 
 @pytest.mark.parametrize(("optimizer", "name", "low", "rounding", "scalars"), CASES)
-@pytest.mark.sampled(93, each=False)
+@pytest.mark.sampled(140, each=False)
 def test_steps_are_those_of_the_judge(optimizer, name, low, rounding, scalars, assert_same):
     which = crc32(f"{optimizer} {name} {rounding} {scalars}".encode()) if low == "bfloat16" else 1
     betas = BETAS[which % len(BETAS)]
@@ -115,7 +115,7 @@ IN_GROUPS = [(name, False) for name in (*QUANTISED, WHOLE)]
 
 @pytest.mark.parametrize(("strategy", "packed"), [("fp8-moments", True), *IN_GROUPS])
 @pytest.mark.slow
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_moments_in_groups_are_those_of_the_judge(strategy, packed, assert_same):
     """Of tensors of several groups, of a part of one, of one element and of none, decayed and not."""
     hyper = mcf.AdamW(0.9, 0.95, 1e-8, 0.1)

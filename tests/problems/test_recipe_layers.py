@@ -75,6 +75,7 @@ def test_layers_have_the_bits_of_the_recipe(kind, recipe, monkeypatch):
 
 @pytest.mark.slow
 def test_random_words_are_those_of_seed_step_and_layer_alone(monkeypatch):
+    monkeypatch.setattr("mcfsim.training.problems.language_model.VALIDATION_BATCHES", 2)
     problem = model(calculation=OWN)
     names = [name for name in problem.shapes if name.endswith(("qkv", "out", "up", "down"))]
     places = [(name, step, seed) for name in names for step in (1, 2) for seed in (0, 1)]
@@ -188,6 +189,7 @@ class Stop(Exception):
 @pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(calculation, tmp_path, monkeypatch):
     path, whole = tmp_path / "checkpoint.npz", LanguageModel.loss_and_gradient
+    monkeypatch.setattr("mcfsim.training.problems.language_model.VALIDATION_BATCHES", 1)
 
     def run(**kept):
         problem = model(calculation=calculation, layers=1)

@@ -201,6 +201,7 @@ def test_a_unit_with_other_data_is_caught(name, wrong):
         *(("hopper_fp16_to_fp16", x) for x in (-14, -21)),
     ],
 )
+@pytest.mark.sampled(2, each=False)
 @pytest.mark.slow
 def test_another_least_exponent_is_caught(name, wrong):
     case = Case(get_unit(name), 400, get_unit(name).k, 6)

@@ -6,6 +6,7 @@ NVFP4 that was rounded down leaves the largest numbers of its block beyond 6.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -74,6 +75,7 @@ def layer_of(name):
     return tuple(rng.standard_normal(shape).astype(np.float32) for shape in shapes)
 
 
+@cache
 def means(name, recipe, calls):
     """Return for both gradients the mean and its standard error, over calls of several copies of a layer."""
     x, weight, dy = layer_of(name)
@@ -114,6 +116,7 @@ def test_gradients_are_unbiased_over_many_draws(name):
 
 @pytest.mark.parametrize("name", ["nvfp4", "fp4-all"])
 @pytest.mark.costly("some hundred draws of a layer")
+@pytest.mark.sampled(2, each=False)
 def test_what_is_not_clipped_is_another_expectation(name):
     """The recipes as published clip: towards the gradients themselves they are biased."""
     layer = layer_of(name)

@@ -21,7 +21,7 @@ STEADY = Schedule(2.0**-4, 0, 1.0)
 @pytest.mark.parametrize("hyper", [AdamW(), SGD()], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("gradient", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("at", [1, 3, 4])
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(18, each=False)
 @pytest.mark.slow
 def test_the_step_of_divergence_whether_it_is_recorded_or_not(hyper, gradient, at):
     problem = Scripted(at, gradient)

@@ -49,7 +49,7 @@ def train(strategies, problem=QUADRATIC, **options):
 
 
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
 def test_a_switch_to_the_same_strategy_is_no_switch(strategy):
     run = train([strategy, f"{strategy},{strategy}@4,{strategy}@8"], truth_sample=2)
@@ -124,7 +124,7 @@ def test_a_reference_average_goes_on_through_exact_steps():
 
 
 @pytest.mark.parametrize("at", range(2, STEPS + 1))
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(7, each=False)
 @pytest.mark.slow
 def test_a_run_goes_on_across_its_switches(at, tmp_path):
     """From a checkpoint before one, at one and after one: the run that was not interrupted."""

@@ -183,7 +183,7 @@ def made(seed, strategies, beta2):
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.slow
 def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     rng = np.random.default_rng([seed, 1])
@@ -217,6 +217,7 @@ def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
+@pytest.mark.sampled(3, each=False)
 def test_what_is_shown_leaves_out_only_what_another_beats(seed):
     audit = made(seed, forecast_in(BFLOAT16), (0.999, 0.95)[seed % 2])
     shown, totals = [item.strategy.name for item in audit.shown()], audit.totals()

@@ -99,6 +99,7 @@ def outcomes(costs):
 
 
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.sampled(3, each=False)
 def test_layers_kept_are_the_best_of_all_choices(seed):
     costs = drawn(np.random.default_rng(seed))
     every = list(outcomes(costs))

@@ -110,6 +110,7 @@ def test_shards_hold_what_one_file_does(tmp_path, shard_bytes):
 
 @pytest.mark.parametrize(("packed", "shard_bytes"), [(False, 1000), (True, None)])
 @pytest.mark.parametrize("name", ["plain", "collage-plus", "mcf-3", "split-master", "fp8-moments"])
+@pytest.mark.sampled(2)
 def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
     optimizer, place = go(made(name, packed=packed), 4), tmp_path / ("s" if shard_bytes else "s.safetensors")
     save_weights(optimizer, tmp_path / "w.safetensors")

@@ -267,7 +267,7 @@ def test_exact_numbers_are_the_sums_and_are_rounded_once_on_their_way_back():
     ("optimizer", "strategy", "packed"),
     [(*pair, packed) for pair in rotating(STORED) for packed in {False, pair[1] not in UNPACKED}],
 )
-@pytest.mark.sampled(7, each=False)
+@pytest.mark.sampled(12, each=False)
 @pytest.mark.slow
 def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy, packed):
     """Random words go on, too: those of a step are the same."""
@@ -282,7 +282,7 @@ def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy, pack
 
 
 @pytest.mark.parametrize("old", [name for name in STORED if name not in UNPACKED])
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.sampled(10, each=False)
 @pytest.mark.slow
 def test_codes_are_those_of_numbers(old, assert_same, tmp_path):
     """In memory, and in files."""

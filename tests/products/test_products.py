@@ -34,7 +34,7 @@ LENGTHS = (0, 1, 5, 16, 33)
 
 @pytest.mark.parametrize("rounding", [*MODES, Rounding("nearest_even", "saturate"), *FLUSHED[::5]], ids=label)
 @pytest.mark.parametrize("fmt", ACCUMULATORS, ids=label)
-@pytest.mark.sampled(75, each=False)
+@pytest.mark.sampled(150, each=False)
 @pytest.mark.slow
 def test_dot_products_are_those_of_the_model(fmt, rounding, assert_same):
     for seed, (source, length) in enumerate(product(INPUTS, LENGTHS)):

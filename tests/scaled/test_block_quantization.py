@@ -132,7 +132,7 @@ SEARCHED = [
 
 
 @pytest.mark.parametrize(("name", "rule"), SEARCHED)
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_elements_of_searched_scales_have_the_bits_of_numpy(name, rule, monkeypatch):
     fmt = (SCALED | FORMATS)[name]

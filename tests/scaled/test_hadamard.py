@@ -41,6 +41,7 @@ def by_definition(row, signs, fmt, inverse=False):
 @pytest.mark.parametrize("inverse", [False, True])
 @pytest.mark.parametrize("size", [2, 16, 32, 128])
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float64"])
+@pytest.mark.sampled(3)
 def test_butterflies_round_each_operation(name, size, inverse):
     rng, fmt = np.random.default_rng(size), FORMATS[name]
     x = np.asarray(mcf.round_to(rng.standard_normal((2, 2 * size)) * 2.0 ** rng.integers(-9, 9), name))

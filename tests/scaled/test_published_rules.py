@@ -86,6 +86,7 @@ def test_every_mode_rounds_the_same_quotients(rule, assert_same):
 
 @pytest.mark.parametrize(("block", "group", "columns"), [(16, 128, 150), (4, 16, 47), (4, 4, 16)])
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 def test_eden_corrects_scales_by_their_group(block, group, columns, assert_same):
     fmt = dataclasses.replace(SCALED["nvfp4_eden"], block=block, group=group)
     for seed, mode in enumerate(("nearest_even", "nearest_away", "nearest_even")):

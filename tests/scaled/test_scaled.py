@@ -69,6 +69,7 @@ def test_hard_blocks_are_quantised_by_the_definition(fmt, rule, dtype, assert_sa
 
 # -- other judges ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MX)
+@pytest.mark.sampled(2, each=False)
 def test_mx_blocks_are_those_of_gfloat(name, assert_same):
     rng, info = np.random.default_rng(7), GFLOAT[name]
     assert (info.k, SCALED[name].bits_per_element) == (32, Fraction(8 * info.block_size_bytes, 32))

@@ -24,8 +24,9 @@ def pair(size, share, dtype="uint16", seed=0):
 
 def by_hand(encoding, old, new):
     """Return what follows the head, code by code."""
-    old, new = (list(map(int, x.view(f"u{x.itemsize}"))) for x in (old, new))
-    changed = [place for place, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+    old, new = (x.view(f"u{x.itemsize}") for x in (old, new))
+    changed = np.flatnonzero(old != new).tolist()
+    old, new = old.tolist(), new.tolist()
     values = struct.pack(f"<{len(changed)}H", *(new[place] for place in changed))
     if encoding == "mask":
         bits = [

@@ -26,8 +26,8 @@ def test_there_is_an_example_of_each():
 @pytest.mark.slow
 @pytest.mark.costly("a copy of the package is changed, and a process for all examples works with it")
 def test_the_examples_apply_and_work(tmp_path):
-    for name in ("mcfsim", "tests", "experiments"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("mcfsim", "tests", "experiments"):  # with what is compiled of them
+        shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name, diff, _ in EXAMPLES:
         # Counts and places of hunks are those of the day on which they were written.

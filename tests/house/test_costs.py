@@ -61,16 +61,15 @@ CASES = """
 @pytest.fixture
 def run(pytester, monkeypatch):
     """Return a function that runs a text of tests where a case may take a fiftieth of a second."""
+    monkeypatch.setattr("tests.costs._slowness", lambda: 1.0)
 
     def run(text):
         monkeypatch.setenv("PYTHONPATH", str(Path(tests.__file__).parents[1]))
-        pytester.makeconftest(
-            "import tests.costs; tests.costs.LIMIT = 0.02; pytest_plugins = ['tests.costs']"
-        )
+        pytester.makeconftest("pytest_plugins = ['tests.costs']")
         pytester.makeini("[pytest]\nmarkers =\n costly\n exhaustive\n gpu")
         pytester.makepyfile(text)
         options = ("-p", "no:cacheprovider", "-rE", "--costs", "9", "--cost-limit", "0.02")
-        return pytester.runpytest_subprocess(*options)
+        return pytester.runpytest_inprocess(*options)
 
     return run
 

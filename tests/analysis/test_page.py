@@ -36,8 +36,7 @@ def command(*words):
     return found.exit_code, found.output
 
 
-@pytest.mark.costly("the examples are whole analyses")
-@pytest.mark.sampled(5, each=False)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("place", range(len(BLOCKS)))
 def test_the_documentation_says_what_its_code_prints(place, tmp_path):
     """Also that the questions take at most 15 lines, imports and blank lines left out."""
@@ -76,6 +75,17 @@ def test_the_command_prints_what_the_documentation_shows(tmp_path, monkeypatch):
     status, text = command(*shlex.split(line)[1:])
     assert status == 0
     assert text == printed
+
+
+@pytest.fixture
+def unsaved(monkeypatch):
+    """Let figures of pages be made, but not saved, which takes longest."""
+
+    def made(figure, about):
+        with figure:
+            return ""
+
+    monkeypatch.setattr("mcfsim.report.analysis_page._picture", made)
 
 
 class _Page(HTMLParser):
@@ -136,7 +146,8 @@ def test_figures_are_drawn_of_reports_and_of_every_curve():
     report = mcf.analyse(softmax, {"x": "normal()*4"}, count=100)
     exact = mcf.analyse(lambda ar, x: ar.neg(x), {"x": "normal()"}, count=10)
     unbounded = mcf.analyse(softmax, {"x": "normal()*4"}, "posit8", count=10)
-    for drawn in (report, exact, unbounded):
+    unknown = [mcf.analyse(f, {"x": "normal()"}, count=9) for f in (of_format, zero, nothing)]
+    for drawn in (report, exact, unbounded, *unknown):
         with report_figure(drawn) as figure:
             figure.draw_without_rendering()
     with curve_figure(mcf.curve(exact.rounded.function, {"x": "normal()"}, "condition", count=10)) as figure:
@@ -346,7 +357,7 @@ def corrected(ar, x, y):
     return ar.add(ar.mul(s, 0.3), e)
 
 
-def test_a_row_that_calls_others_opens_to_them():
+def test_a_row_that_calls_others_opens_to_them(unsaved):
     report = mcf.analyse(corrected, {"x": "normal()", "y": "normal()"}, count=200)
     ((place, within),) = report.opened().items()
     row = next(row for row in report.blame() if row.expression == place)
@@ -382,7 +393,7 @@ def nothing(ar, x):
         (scaled, "posit8", ["first order: says nothing", "interval: .*; holds"]),
     ],
 )
-def test_what_is_not_known_is_said_in_words(function, fmt, lines):
+def test_what_is_not_known_is_said_in_words(function, fmt, lines, unsaved):
     names = "xy" if function is scaled else "x"
     report = mcf.analyse(function, dict.fromkeys(names, "normal()"), fmt, count=9)
     for line in lines:

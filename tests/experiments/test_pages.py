@@ -21,7 +21,7 @@ def tried(path):
     return pytest.param(path, id=path.stem, marks=() if path.stem == "first_theorem" else pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("path", map(tried, pages.tried_here()))
+@pytest.mark.parametrize("path", [tried(path) for path in pages.tried_here()])
 def test_examples_print_what_the_page_shows(path):
     """In a process of its own, where matrices are multiplied by the kernel that the experiments choose."""
     text = path.read_text()

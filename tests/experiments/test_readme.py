@@ -61,14 +61,15 @@ EXAMPLES = {
 SAID = {("own_optimizer", 0): three_components, ("optimizers", 0): rates}
 
 
+def training(case):
+    """Return an example as a case; one trains for seconds."""
+    return pytest.param(*case, marks=pytest.mark.exhaustive if case == ("own_optimizer", 0) else ())
+
+
 CASES = [(page, number) for page, shown in EXAMPLES.items() for number in range(len(shown))]
-DEAR = {("own_optimizer", 0): "it trains"}
-for place, case in enumerate(CASES):
-    if case in DEAR:
-        CASES[place] = pytest.param(*case, marks=pytest.mark.costly(DEAR[case]))
 
 
-@pytest.mark.parametrize(("page", "number"), CASES)
+@pytest.mark.parametrize(("page", "number"), [training(case) for case in CASES])
 @pytest.mark.sampled(5, each=False)
 def test_an_example_runs_and_does_not_diverge(page, number):
     """And what comments of the README begin with is printed."""

@@ -119,7 +119,7 @@ def right_value(step, operands, word):
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(75, each=False)
+@pytest.mark.sampled(120, each=False)
 @pytest.mark.parametrize(("name", "fmt", "mode"), CASES)
 def test_values_and_own_errors_are_those_of_the_oracle_and_of_fractions(name, fmt, mode):
     count = 8

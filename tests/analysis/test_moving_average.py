@@ -121,7 +121,7 @@ def check(average, stored):
 
 @pytest.mark.parametrize("form", AverageForm)
 @pytest.mark.parametrize("decay", DECAYS)
-@pytest.mark.sampled(20, each=False)
+@pytest.mark.sampled(24, each=False)
 @pytest.mark.slow
 def test_every_significand_of_bf16_is_still_between_its_thresholds(form, decay):
     step = 4 if form == "torch_addcmul" else 1
@@ -262,7 +262,7 @@ def trial(average, start, target):
 
 
 @pytest.mark.parametrize("form", [x for x in AverageForm if x != "torch_addcmul"])
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.slow
 def test_no_number_on_the_way_is_left_out(form):
     numbers = values("float8_e4m3fn")
@@ -276,7 +276,7 @@ def test_no_number_on_the_way_is_left_out(form):
             assert average.stalls_at(start, target) == expected, (start, target)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", [pytest.param("bfloat16", marks=pytest.mark.exhaustive), "float8_e4m3fn"])
 @pytest.mark.slow
 def test_a_lerp_stalls_where_the_rule_says(name):
     for decay in (0.9, 0.99, 0.999):

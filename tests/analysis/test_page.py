@@ -64,7 +64,7 @@ def test_the_documentation_says_what_its_code_prints(place, tmp_path):
         assert max(rates["cross_entropy_gradient"]) < 1
 
 
-@pytest.mark.costly("a whole analysis with advice")
+@pytest.mark.exhaustive
 def test_the_command_prints_what_the_documentation_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine, shown = re.search(
@@ -249,9 +249,9 @@ def test_exact_results_have_a_place_on_the_axis():
 
 
 def test_a_report_is_text_and_reports_of_formats_are_several():
-    reports = mcf.analyse(bisection, {"a": "uniform(1, 4)"}, ["e4m3fn", "bf16"], count=50)
+    reports = mcf.analyse(bisection, {"a": "uniform(1, 4)"}, ["e4m3fn", "bf16"], count=50, truth=1)
     assert [str(x.format) for x in reports] == ["float8_e4m3fn", "bfloat16"]
-    several = mcf.analyse(bisection, {"a": "uniform(1, 4)"}, precisions=range(6, 9), count=50)
+    several = mcf.analyse(bisection, {"a": "uniform(1, 4)"}, precisions=range(6, 9), count=50, truth=0)
     assert [x.format.precision for x in several] == [6, 7, 8]
     assert "choices turned" in str(reports[0])
     assert repr(reports[0]) == str(reports[0])

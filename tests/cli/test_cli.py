@@ -213,8 +213,9 @@ def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
 def test_every_number_of_a_constructor_is_an_option_of_simulate(settings: KindOptions) -> None:
     kinds = optimizers() if settings is OPTIMIZER else PROBLEMS
     assert settings.kinds == kinds
+    nothing = dict.fromkeys(item.name for item in settings.parameters())
     for kind in kinds:
-        instance = settings.make(kind, dict.fromkeys(item.name for item in settings.parameters()))
+        instance = settings.make(kind, nothing)
         numbers = {name for name, value in vars(instance).items() if type(value) in (int, float)}
         words = {
             "digits": {"format", "loss_format", "sums", "calculation"},

@@ -17,8 +17,9 @@ NEEDED = {"torch": "mcfsim.torch", "distributed": "LocalCluster"}
 
 
 def tried(path):
-    """Return a page as a case; one that has commands and sessions, and is soon carried out, is tried always."""
-    return pytest.param(path, id=path.stem, marks=() if path.stem == "first_theorem" else pytest.mark.exhaustive)
+    """Return a page as a case; one with commands and sessions that are short is tried always."""
+    marks = () if path.stem == "first_theorem" else pytest.mark.exhaustive
+    return pytest.param(path, id=path.stem, marks=marks)
 
 
 @pytest.mark.parametrize("path", [tried(path) for path in pages.tried_here()])

@@ -159,7 +159,13 @@ def averages_that_stall(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "made", [exact_fast_two_sums, errors_of_short_sums, expansions_of_beta2, averages_that_stall]
+    "made",
+    [
+        errors_of_short_sums,
+        expansions_of_beta2,
+        averages_that_stall,
+        pytest.param(exact_fast_two_sums, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_tables_of_numbers(made, monkeypatch):
     for again, kept in made(monkeypatch):
@@ -346,6 +352,7 @@ def test_a_sweep_goes_on_where_it_was(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["doppler1", "verhulst", "i4", "himmilbeau"])
+@pytest.mark.sampled(2, each=False)
 def test_fpbench(name):
     made, kept = fpbench_errors.analysed(name), read_result(fpbench_errors.NAME)["benchmarks"][name]
     assert made["expression"] == kept["expression"]

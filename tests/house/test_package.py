@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -38,19 +37,10 @@ lazy = "mcfsim.theorems" not in sys.modules and {"THEOREMS", "theorems", "verify
 alike = mcfsim.verify is mcfsim.theorems.verify and mcfsim.THEOREMS is mcfsim.theorems.THEOREMS
 print(json.dumps({"same": same, "loaded": loaded, "lazy": lazy, "alike": alike}))
 """
-FIRST = """
-import os, sys, numpy, dataclasses, fractions
-for name in sys.argv[1:]:  # each in a process of its own, where nothing of it is imported
-    if (child := os.fork()) == 0:
-        exec(f"from mcfsim import {name} as a; from mcfsim.theorems import {name} as b; print(name, a is b)")
-        sys.stdout.flush()
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
 
 
-def python(code, *words):
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+def python(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout
 
@@ -65,11 +55,11 @@ def test_an_import_is_light_and_leaves_all_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.costly("a process of its own")
-def test_each_is_imported_first():
-    names = ("Theorem", "THEOREMS", "Certificate", "verify")
-    assert python(FIRST, *names).splitlines() == [f"{name} True" for name in names]
+@pytest.mark.sampled(4, each=False)
+@pytest.mark.parametrize("name", ["Theorem", "THEOREMS", "Certificate", "verify"])
+def test_each_is_imported_first(name):
+    code = f"from mcfsim import {name} as a; from mcfsim.theorems import {name} as b; print(a is b)"
+    assert python(code) == "True\n"
 
 
 # -- the public names ---------------------------------------------------------------------------------------

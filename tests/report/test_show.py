@@ -178,10 +178,11 @@ def test_the_generated_source_needs_no_llvm():
 # -- random words --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "strategy"),
-    [(name, None) for name in texts()] + [("adamw", item) for item in STORED if feeds("adamw", item)],
+    [(name, None) for name in texts()]
+    + [("adamw", item) for item in STORED if feeds("adamw", item) and item != "mcf-3"]
+    + [pytest.param("adamw", "mcf-3", marks=pytest.mark.exhaustive)],  # 7,600 operations
 )
 @pytest.mark.sampled(76, each=False)
-@pytest.mark.costly("a step of 7,600 operations is recorded")
 def test_random_words_have_the_same_names_wherever_they_are_shown(name, strategy):
     found = recorded(name, "stochastic", strategy=strategy)
     words = list(found.program.words.values())

@@ -270,12 +270,12 @@ def random_program(draw):
 
 
 @pytest.mark.costly("it makes tables of functions and of their rests")
-@pytest.mark.sampled(100, each=False)
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.sampled(40, each=False)
+@pytest.mark.parametrize("seed", range(40))
 def test_random_programs_have_the_sums_of_numpy(seed, in_python):
     draw, numbers = random.Random(seed), np.concatenate([NUMBERS[:24], [1e30, -3e-5, 6e4, 448, 1e-40, 0.1]])
     performed = 0
-    for _ in range(10):
+    for _ in range(25):
         function, mode = random_program(draw), draw.choice(list(Mode))
         rounding = Rounding(
             mode, underflow=draw.choice(["gradual", "gradual", "flush_inputs", "flush_after"])
@@ -293,7 +293,7 @@ def test_random_programs_have_the_sums_of_numpy(seed, in_python):
                 differ = [x for x in apart(asked, *both(asked)) if x not in relative]
                 assert differ == [], [str(x) for x in asked.program.steps]
                 performed += LoopPlan.of(asked).entering != ""
-    assert performed > 1
+    assert performed > 5
 
 
 def test_a_function_without_operations_is_analysed():

@@ -31,7 +31,7 @@ LONG = {
 @lru_cache(maxsize=1024)
 def classes(path: Path) -> tuple[str, ...]:
     """Return the names of classes that a file defines."""
-    return tuple(re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE))
+    return tuple(re.findall(r"^ *class (\w+)[:(]", path.read_text(), re.MULTILINE))
 
 
 def homonyms(paths: Iterable[Path]) -> Iterator[str]:

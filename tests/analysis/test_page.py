@@ -64,7 +64,7 @@ def test_the_documentation_says_what_its_code_prints(place, tmp_path):
         assert max(rates["cross_entropy_gradient"]) < 1
 
 
-@pytest.mark.slow
+@pytest.mark.costly("a whole analysis with advice")
 def test_the_command_prints_what_the_documentation_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mine, shown = re.search(

@@ -3,6 +3,7 @@
 # ruff: noqa: E402
 
 import itertools
+import json
 import sys
 import warnings
 from functools import partial
@@ -38,6 +39,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.pytorch import reduced
 from tests.pytorch.runs import EVERY, dtype_of
 from tests.shared.kinds import QUANTISED
 
@@ -61,7 +63,7 @@ def model(strategy, seed=0):
     is of whole parameters.
     """
     generator = torch.Generator().manual_seed(seed)
-    sizes = (5, WIDE, 1) if strategy in QUANTISED else (5, 16, 3, 1)
+    sizes = (5, WIDE, 1) if strategy in QUANTISED else (5, 3, 1)
     layers = [torch.nn.Linear(*pair, bias=pair != (WIDE, 1)) for pair in itertools.pairwise(sizes)]
     made = torch.nn.Sequential(*layers).to(dtype_of(kind_of(strategy)[1]))
     with torch.no_grad():
@@ -184,21 +186,16 @@ def moved(strategy, shapes, places, mesh, summed):
     return described(named, optimizer), [*map(tuple, watched.seen)], changed
 
 
-#: Steps of whole parameters: of their matrices, rows and columns, and of their grids.
-WHOLE = ("muon collage-plus", "adafactor int8-moments", "bitnet")
-
-
-def all_moved(mesh=None):
-    """Return what comes of rows, columns and copies, by strategies, and of groups of 128 that share scales.
+def all_moved(strategies, mesh=None):
+    """Return what comes of rows, columns and copies, by strategies; or of groups of 128 that share scales.
 
     These lie in rows, over rows, and in columns.
     """
-    names, four = ("collage-plus", "stochastic", "split-master"), [Shard(0), Shard(1), Replicate(), Shard(1)]
-    names += WHOLE
-    found = {name: moved(name, [(7, 5)] * 4, four, mesh, True) for name in names}
     shapes = ((4, 256), (3, 256), (8, 96), (1, 64), (295, 32), (5, 256), (3, 100), (640,))
     places = [*[Shard(0)] * 5, Shard(1), Replicate(), Replicate()]
-    return found | {"fp8-moments": moved("fp8-moments", shapes, places, mesh, False)}
+    grouped = shapes, places, mesh, False
+    single = [(7, 5)] * 4, [Shard(0), Shard(1), Replicate(), Shard(1)], mesh, True
+    return {name: moved(name, *(grouped if name == "fp8-moments" else single)) for name in strategies}
 
 
 def written(rank):
@@ -306,7 +303,7 @@ def runs(strategy, ways, rank, folder):
         yield way, of_model(*WAYS[way](strategy, rank, folder))
 
 
-def work(rank, world, folder, asked, ready):
+def work(rank, world, folder, asked, strategies, ready):
     """Do what one of several processes does, and write what came of it."""
     torch.set_num_threads(1)
     ready.wait()
@@ -314,8 +311,7 @@ def work(rank, world, folder, asked, ready):
     found = {(name, way): x for name, ways in asked.items() for way, x in runs(name, ways, rank, folder)}
     mesh = init_device_mesh("cpu", (world,))
     found["written"] = written(rank)
-    if world == 2:
-        found["moved"] = all_moved(mesh)
+    found["moved"] = all_moved(strategies, mesh)
     for shape in ((250,), (3, 320)) if world == 2 else ():
         given = torch.nn.Parameter(distribute_tensor(torch.zeros(shape).bfloat16(), mesh, [Shard(0)]))
         try:
@@ -339,24 +335,26 @@ def alone(strategy, folder, world, source=None):
     return of_model(*given)
 
 
-def main(world, folder, *asked):
+def main(world, folder, asked):
     """Write what one process comes to, and what several do, which are copies of it.
 
-    Asked are strategies, each with its ways.
+    Asked are strategies, each with its ways; strategies of tensors that are moved; and sizes of rings.
     """
     global WITH_BATCH
     world = int(world)
     WITH_BATCH = 2 if world == 2 else 1
-    asked = {name: ways.split(",") for name, _, ways in (x.partition(":") for x in asked)}
+    asked, strategies, rings = json.loads(asked)
     torch.set_num_threads(1)
     host_step.AHEAD = whole_step.AHEAD = 0  # so that nothing is compiled, in each of them
+    for ranks in rings:
+        torch.multiprocessing.start_processes(reduced.work, (folder, ranks), ranks, start_method="fork")
     ready = torch.multiprocessing.get_context("fork").Event()
     # Copies of a process that has computed share locks that threads hold: now and then one of them crashed.
     copies = torch.multiprocessing.start_processes(
-        work, (world, folder, asked, ready), world, join=False, daemon=True, start_method="fork"
+        work, (world, folder, asked, strategies, ready), world, join=False, daemon=True, start_method="fork"
     )
     expected = {strategy: alone(strategy, folder, world) for strategy in asked}
-    expected["moved"] = all_moved()
+    expected["moved"] = all_moved(strategies)
     ready.set()
     while not copies.join():
         pass

@@ -1,41 +1,15 @@
-"""Sums over ranks beside those of gloo's processes, bit for bit, and of other orders beside the judge."""
+"""Sums over ranks, in every order, beside the judge; beside those of gloo's processes in test_distributed."""
 
 import math
-import os
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import mcfsim as mcf
 from mcfsim.oracle import OracleArithmetic
-from tests.pytorch.reduced import CASES, DTYPES, part
-
-ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("ranks", [4, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3))])
-@pytest.mark.costly("processes import PyTorch")
-@pytest.mark.slow
-def test_a_ring_has_the_bits_of_gloo(ranks, tmp_path, assert_same):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.pytorch.reduced", str(tmp_path), str(ranks)]
-    assert subprocess.run(command, cwd=ROOT, env=environment, timeout=300).returncode == 0
-    found, unlike = np.load(tmp_path / "found.npz"), 0
-    for name, size in CASES:
-        parts = [part(rank, size).to(DTYPES[name]).float().numpy() for rank in range(ranks)]
-        theirs = found[f"{name} {size}"]
-        assert_same(mcf.reduce(parts, "ring", name), theirs)
-        mean = mcf.reduce(parts, "ring", name, divide="before")
-        assert_same(mean, found[f"{name} {size} mean"])
-        unlike += int((mcf.reduce(parts, "sequential", name) != theirs).sum())
-    assert (unlike > 0) == (ranks > 2)  # of two numbers the order does not matter
-
-
-# -- by the judge -------------------------------------------------------------------------------------------
 def ordered(order, ranks, size):
     """Return for each element the order of ranks, or None for a binomial tree."""
     if order == "binomial":

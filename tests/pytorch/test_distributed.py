@@ -1,18 +1,22 @@
-"""Several processes that train together have the bits of one: weights, state, and what they save."""
+"""Several processes that train together have the bits of one: weights, state, what they save, and sums."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+
+import mcfsim as mcf
 
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
-from tests.pytorch.ranks import WHOLE
+from tests.pytorch.reduced import DTYPES, cases, part
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 #: One of each way in which states lie, of which two are ordinary: bits beside the parameter, and scales.
@@ -20,33 +24,45 @@ OTHERS = ("plain", "collage-plus", "stochastic", "eco", "fp32-master", "split-ma
 OTHERS += ("int8-moments", "coat-moments")
 WAYS = ("from one", "from many", "whole", "flat", "from the first")
 WAYS += ("offloaded", "replicated", "in the backward pass")
-#: Of the ordinary two each has half of the ways, both what is saved.
+#: Of the ordinary two each has half of the ways, both what one process has saved.
 CASES = [
-    *(("remainder-8", WAYS[::2] + WAYS[1:2]), ("fp8-moments", WAYS[:1] + WAYS[1::2])),
+    *(("remainder-8", WAYS[::2]), ("fp8-moments", WAYS[:1] + WAYS[1::2])),
     *(pytest.param(x, WAYS, marks=pytest.mark.exhaustive) for x in (*OTHERS, "remainder-8", "fp8-moments")),
 ]
-#: Steps of whole parameters, whose groups that share scales may be cut.
+#: Steps of whole parameters: of their matrices, rows and columns, and of their grids.
+WHOLE = ("muon collage-plus", "adafactor int8-moments", "bitnet")
+#: Their groups that share scales may be cut.
 STAGED = (*WHOLE, "torchmuon plain", "amsgrad kahan", "muon int8-moments", "adafactor split-master")
 STAGED += ("dqt-ternary", "dqt-int4", "muon dqt-int4")
-CASES += [("muon bitnet", WAYS[:2]), ("adafactor int8-moments", WAYS[2:3] + WAYS[-1:])]
+CASES += [("muon bitnet", WAYS[:2] + WAYS[-1:])]
 CASES += [pytest.param(x, WAYS, marks=pytest.mark.exhaustive) for x in STAGED]
+#: Of steps element by element, of whole parameters, and of groups that share scales, one each is ordinary.
+MOVED = ["stochastic", "adafactor int8-moments", "fp8-moments"]
+MOVED += [
+    pytest.param(x, marks=pytest.mark.exhaustive) for x in ("collage-plus", "split-master", *WHOLE[::2])
+]
+every_moved = pytest.mark.parametrize("moved", MOVED)
 
 
 @pytest.fixture(scope="module")
 def ran(request, tmp_path_factory):
     """Return a function: of how many processes, what one came to, and what each did; they have no GPU."""
+    own = [x for x in request.session.items if x.path == request.path and hasattr(x, "callspec")]
+    own = [x.callspec.params for x in own]
 
     @functools.cache
     def of(world):
-        own = [x for x in request.session.items if x.path == request.path and "_bits_of_one" in x.name]
-        asked = [x.callspec.params for x in own if x.callspec.params["runs"] == world]
-        strategies = [f"{x['strategy']}:{','.join(x['ways'])}" for x in asked]
+        strategies = {x["strategy"]: x["ways"] for x in own if x.get("runs") == world}
+        moved, rings = ({x[name] for x in own if name in x and world == 2} for name in ("moved", "ranks"))
         folder = tmp_path_factory.mktemp("runs")
-        command = [sys.executable, "-m", "tests.pytorch.ranks", str(world), str(folder), *strategies]
+        asked = json.dumps([strategies, sorted(moved), sorted(rings)])
+        command = [sys.executable, "-m", "tests.pytorch.ranks", str(world), str(folder), asked]
         there = {"cwd": Path(__file__).parents[2], "env": os.environ | {"CUDA_VISIBLE_DEVICES": ""}}
         done = subprocess.run(command, **there, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return torch.load(folder / "expected"), [torch.load(folder / f"found by {i}") for i in range(world)]
+        sums = {ranks: np.load(folder / f"found by {ranks}.npz") for ranks in rings}
+        found = [torch.load(folder / f"found by {i}") for i in range(world)]
+        return torch.load(folder / "expected") | {"sums": sums}, found
 
     return of
 
@@ -74,26 +90,28 @@ def test_processes_have_the_bits_of_one(strategy, ways, runs):
     assert_same(expected[strategy, "from many"], expected[strategy], "one from many")
 
 
-def test_rows_columns_and_sums_of_parts(runs):
+@every_moved
+def test_rows_columns_and_sums_of_parts(moved, runs):
     """What is seen of a step is counted once, whoever has it; scales lie where their groups do."""
+    expected, seen, _ = runs[0]["moved"][moved]
     for there in runs[1]:
-        for strategy, (numbers, told, _) in there["moved"].items():
-            expected, seen, _ = runs[0]["moved"][strategy]
-            assert_same(numbers, expected, strategy)
-            ((*which, edq),) = told
-            assert which == [*seen[0][:3]]
-            assert edq == pytest.approx(seen[0][3], rel=1e-12)
+        numbers, told, _ = there["moved"][moved]
+        assert_same(numbers, expected, moved)
+        ((*which, edq),) = told
+        assert which == [*seen[0][:3]]
+        assert edq == pytest.approx(seen[0][3], rel=1e-12)
 
 
-def test_each_process_tells_which_of_its_elements_have_changed(runs):
+@every_moved
+def test_each_process_tells_which_of_its_elements_have_changed(moved, runs):
     """By their places in the whole tensor: together they are those of one process that has all."""
-    for strategy, (*_, expected) in runs[0]["moved"].items():
-        parts = [there["moved"][strategy][2] for there in runs[1]]
-        for place, both in enumerate(expected):
-            for kind, indices in enumerate(both):
-                found = torch.cat([part[place][kind] for part in parts])
-                assert torch.equal(found.unique(), indices)
-                assert indices.numel() > 0
+    *_, expected = runs[0]["moved"][moved]
+    parts = [there["moved"][moved][2] for there in runs[1]]
+    for place, both in enumerate(expected):
+        for kind, indices in enumerate(both):
+            found = torch.cat([part[place][kind] for part in parts])
+            assert torch.equal(found.unique(), indices)
+            assert indices.numel() > 0
     assert any(part[0][0].numel() < expected[0][0].numel() for part in parts)  # rows
 
 
@@ -119,3 +137,17 @@ def test_what_others_write_is_seen_and_taken(runs):
 
 def test_the_package_imports_no_compiler_of_torch(runs):
     assert runs[0]["imports compiler"] is False
+
+
+# -- sums over ranks ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ranks", [4, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3))])
+def test_a_ring_has_the_bits_of_gloo(ranks, runs, assert_same):
+    found, unlike = runs[0]["sums"][ranks], 0
+    for name, size in cases(ranks):
+        parts = [part(rank, size).to(DTYPES[name]).float().numpy() for rank in range(ranks)]
+        theirs = found[f"{name} {size}"]
+        assert_same(mcf.reduce(parts, "ring", name), theirs)
+        mean = mcf.reduce(parts, "ring", name, divide="before")
+        assert_same(mean, found[f"{name} {size} mean"])
+        unlike += int((mcf.reduce(parts, "sequential", name) != theirs).sum())
+    assert (unlike > 0) == (ranks > 2)  # of two numbers the order does not matter

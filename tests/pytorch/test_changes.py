@@ -74,7 +74,7 @@ INTERPRETED = [
 
 @pytest.mark.costly("Triton's interpreter takes a second for the kernels of a few steps")
 @pytest.mark.parametrize(("place", "kept"), INTERPRETED)
-@pytest.mark.sampled(12, each=False)
+@pytest.mark.sampled(24, each=False)
 def test_on_a_device_they_are_the_difference_of_bytes(place, kept, on_device):
     """Of codes of NaN, too, which a GPU makes otherwise."""
     optimizer = made(*runs.strategies()[place])

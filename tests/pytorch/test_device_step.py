@@ -47,14 +47,17 @@ def test_steps_have_the_bits_of_the_cpu(place, on_device):
 @pytest.mark.parametrize("on_device", ["kernel"], indirect=True)
 @pytest.mark.parametrize(
     "change",
-    [lambda x: x[:6], lambda x: x.view(2, 4).t(), lambda x: x.view(4, 2)],
+    [
+        *(lambda x: x[:6], lambda x: x.view(2, 4).t()),
+        pytest.param(lambda x: x.view(4, 2), marks=pytest.mark.exhaustive),
+    ],
     ids=["cut", "turned", "folded"],
 )
 def test_tensors_that_lie_where_they_lay_otherwise_are_moved_as_they_lie_now(change, on_device):
     """A table of addresses is kept from step to step: it is not that of tensors of other sizes or strides."""
     found = []
     for there in (True, False):
-        optimizer = made("adamw", "collage-plus", shapes=((5,), (8,)))
+        optimizer = made("adamw", "plain", shapes=((5,), (8,)))
         on_device(there)
         for p in listed(optimizer):
             p.grad = torch.zeros_like(p)
@@ -400,8 +403,9 @@ def test_what_a_graph_cannot_make_is_refused_before_it_counts(graph):
 
 
 def test_parameters_of_one_launch_have_made_the_same_steps(graph):
-    ours, theirs = both("adamw")
-    steps_of_both(ours, theirs, [3])
+    ours = made("adamw", "plain", shapes=SHAPES, capturable=True)
+    give_hard(listed(ours), 3)
+    ours.step()
     captured_step(ours, graph())
     listed(ours)[1].grad = None
     ours.step()

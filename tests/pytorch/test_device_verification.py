@@ -107,7 +107,7 @@ MANY = 12
 
 @pytest.mark.parametrize("start", range(0, MANY, 3))
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.sampled(36, each=False)
+@pytest.mark.sampled(72, each=False)
 def test_random_statements_are_judged_as_by_the_cpu(group, start, interpreted):
     """Many of them are false, in few cases or in most."""
     for number in range(start, start + 3):

@@ -19,6 +19,7 @@ from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
 from mcfsim.torch import emulated_linear
 from mcfsim.torch.emulated_linear import EmulatedLinear, Placed, number_of
 from tests.pytorch.beside import assert_one_graph
+from tests.pytorch.runs import first
 
 #: A unit whose sums have an order, so that bits do not depend on the machine.
 CHAIN = "cdna3_fp32"
@@ -259,15 +260,14 @@ def test_what_a_compiler_computes_anew_in_the_backward_pass_draws_the_same_words
 
 @pytest.mark.slow
 @pytest.mark.costly("PyTorch traces operators in several ways")
-def test_operators_keep_what_pytorch_asks_of_them():
+@pytest.mark.parametrize("name", first("quartet", ["mxfp8"]))
+def test_operators_keep_what_pytorch_asks_of_them(name):
     net = model()
-    for name in ("mxfp8", "quartet"):
-        mt.emulate(net, anywhere(name))
-        number = net[0].emulated.number
-        mt.restore(net)
-        x, weight = torch.randn(2, 5, 48, requires_grad=True), torch.randn(2, 7, 48, requires_grad=True)
-        call = torch.zeros((), dtype=torch.int64)
-        torch.library.opcheck(torch.ops.mcfsim.linear, (x, weight, call, number, torch.float32))
+    mt.emulate(net, anywhere(name))
+    number = net[0].emulated.number
+    x, weight = torch.randn(2, 5, 48, requires_grad=True), torch.randn(2, 7, 48, requires_grad=True)
+    call = torch.zeros((), dtype=torch.int64)
+    torch.library.opcheck(torch.ops.mcfsim.linear, (x, weight, call, number, torch.float32))
 
 
 @pytest.mark.parametrize("on", [False, True])

@@ -34,7 +34,7 @@ from mcfsim.kernels.element.verbs import run
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step
-from tests.pytorch.runs import assert_same_states, made, step_both
+from tests.pytorch.runs import assert_same_states, first, made, step_both
 from tests.pytorch.test_kernel import hard, launched
 from tests.shared.kinds import PLAIN
 from tests.shared.texts import every
@@ -179,7 +179,7 @@ def test_instructions_that_are_as_said_pass():
 
 @carried_out
 @pytest.mark.parametrize("verb", INSTRUCTIONS)
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(len(INSTRUCTIONS), each=False)
 def test_operands_are_tried_by_number(verb, monkeypatch):
     monkeypatch.setattr(launch, "_BLOCK", 1000)
     total = trials()[verb].tuples
@@ -289,8 +289,7 @@ def test_kernels_by_instructions_have_the_bits_of_numpy(fmt, packed, assert_same
 
 @carried_out
 @pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
-@pytest.mark.parametrize("strategy", PLAIN)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.parametrize("strategy", first("plain", *([x] for x in PLAIN if x != "plain")))
 @pytest.mark.costly("Triton's interpreter takes a second for the kernels of a few steps")
 def test_steps_by_instructions_have_the_bits_of_numpy(strategy, monkeypatch):
     """On codes, in place, from states with zeros, subnormal and huge numbers, infinities and NaN."""

@@ -210,7 +210,7 @@ def is_same(one, other):
 
 
 @pytest.mark.parametrize("strategy", ["collage-plus", "split-master", "fp8-moments"])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
 def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
     """No half of one is gone on from unnoticed."""
@@ -251,13 +251,14 @@ def test_a_step_that_is_broken_off_is_whole_or_refused(strategy):
     assert refused >= halves > 0
 
 
+@pytest.mark.parametrize("places", [25, pytest.param(60, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
-def test_a_loading_that_is_broken_off_is_whole_or_refused():
+def test_a_loading_that_is_broken_off_is_whole_or_refused(places):
     optimizer = made()
     run(optimizer, [0])
     saved = copy.deepcopy(optimizer.state_dict())
     count, refused = bytecodes(lambda: optimizer.load_state_dict(saved)), 0
-    for place in range(0, 10 * count, count // 60):  # more in an optimizer that has no state yet
+    for place in range(0, 10 * count, count // places):  # more in an optimizer that has no state yet
         optimizer = made()
         before = frozen(optimizer)
         if not broken_off(lambda: optimizer.load_state_dict(saved), place, KeyboardInterrupt):  # noqa: B023

@@ -179,6 +179,7 @@ def write(optimizer, seed=9):
 
 
 @pytest.mark.parametrize(("kind", "strategy"), runs.in_turn(STORED))
+@pytest.mark.sampled(2, each=False)
 def test_what_was_written_is_what_the_optimizer_goes_on_with(kind, strategy):
     """As one does that began with these numbers, and has the same moments and counts.
 

@@ -63,7 +63,7 @@ def compared(ours, params, theirs):
 
 @pytest.mark.parametrize("third", range(3))
 @pytest.mark.parametrize(("optimizer", "old"), rotating(STORED))
-@pytest.mark.sampled(36, each=False)
+@pytest.mark.sampled(72, each=False)
 @pytest.mark.slow
 def test_a_switch_is_that_of_arrays(optimizer, old, third):
     """Bit for bit, then and after a step; the parameters stay the objects that they are."""

@@ -92,7 +92,7 @@ def test_norms_are_those_of_pytorch(shape):
 def test_products_are_within_the_bound_of_any_order(rows):
     """What holds wherever PyTorch runs, before its sums are rounded to bfloat16."""
     random = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         m, k, n = sizes(random)
         a, b = cancelling(random, m, k, n)
         exact = a.astype(np.float64) @ b.astype(np.float64)

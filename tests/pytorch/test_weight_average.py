@@ -43,7 +43,7 @@ def test_an_averaged_model_has_the_bits_of_its_form(form, name, assert_same):
         start = mcf.round_to(random.standard_normal(500) * 2.0 ** random.integers(-6, 6, 500), name)
         module = with_weights(start, DTYPES[name])
         model, average, s = averaged_model(form, decay, module), MovingAverage(name, decay, form), start
-        for step in range(20):
+        for step in range(10):
             far = 2.0 ** random.integers(-6, 6, 500)
             weights = mcf.round_to(start + (0.1 if step % 2 else far) * random.standard_normal(500), name)
             with torch.no_grad():

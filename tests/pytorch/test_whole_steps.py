@@ -72,7 +72,7 @@ SAVED = [
 
 
 @pytest.mark.parametrize("place", range(len(SAVED)), ids=lambda place: "-".join(SAVED[place]))
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(20, each=False)
 @pytest.mark.slow
 def test_a_run_goes_on_from_what_was_saved_or_copied(place):
     kind, strategy = SAVED[place]

@@ -22,11 +22,11 @@ def cases(ranks):
 
 @cache
 def part(rank, size):
-    """Return a rank's numbers, of many magnitudes, which partly cancel those of other ranks."""
-    random = np.random.default_rng([rank, size])
-    x = random.standard_normal(size) * 2.0 ** random.integers(-6, 4, size)
-    shared = np.random.default_rng(size).standard_normal(size) * 8
-    return torch.from_numpy(x + (-1) ** rank * shared)
+    """Return a rank's numbers, of many magnitudes, which partly cancel those of other ranks; many recur."""
+    random, count = np.random.default_rng([rank, size]), min(size, 65537)
+    x = random.standard_normal(count) * 2.0 ** random.integers(-6, 4, count)
+    shared = np.random.default_rng(size).standard_normal(count) * 8
+    return torch.from_numpy(np.resize(x + (-1) ** rank * shared, size))
 
 
 def work(rank, folder, ranks):

@@ -210,7 +210,7 @@ def test_the_forecast_is_what_steps_change(strategy, monkeypatch):
     monkeypatch.setattr(weight_transfers, "STEPS", 60)
     generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
     weights = {
-        name: rms * rng.standard_normal(min(int(np.prod(shape)), 4096))
+        name: rms * rng.standard_normal(min(int(np.prod(shape)), 2048))
         for name, shape, rms in published_sizes()
     }
     assert len(weights) == 15

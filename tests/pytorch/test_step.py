@@ -352,7 +352,7 @@ def test_steps_have_the_bits_of_the_simulated_optimizer(place):
     "way", ["calls on small blocks", "a device", pytest.param("batches", marks=pytest.mark.exhaustive)]
 )
 @pytest.mark.parametrize("name", MINE)
-@pytest.mark.sampled(9, each=False)
+@pytest.mark.sampled(18, each=False)
 @pytest.mark.slow
 def test_declared_strategies_have_the_bits_of_the_simulated_optimizer(name, way):
     strategy, low = MINE[name]

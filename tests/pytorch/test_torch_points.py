@@ -21,6 +21,9 @@ HYPERS = [
     *(((0.5, 0.9), 1e-5, 0.0), ((0.125, 0.5), 1e-4, 0.3)),
 ]
 every_dtype = pytest.mark.parametrize("dtype", STORED)
+few_or_all = pytest.mark.parametrize(
+    "hypers", [HYPERS[::3], pytest.param(HYPERS, marks=pytest.mark.exhaustive)]
+)
 
 
 def bits(x):
@@ -118,9 +121,10 @@ ENDS = (60, 1, 3, 7, 15, 17, 31, 33, 47, 63, 65, 70, 33 * 21)
 
 @pytest.mark.slow
 @every_dtype
+@few_or_all
 @pytest.mark.sampled(3, each=False)
-def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype):
-    assert assert_all_equal(run(*pair(dtype, sizes=ENDS), 31, RightRoots(), seed=2))[1] == 31
+def test_groups_of_other_hyperparameters_have_the_bits_of_pytorch(dtype, hypers):
+    assert assert_all_equal(run(*pair(dtype, hypers, ENDS), 31, RightRoots(), seed=2))[1] == 31
 
 
 @every_dtype
@@ -143,9 +147,10 @@ def test_steps_by_the_largest_moment_have_the_bits_of_pytorch(dtype, hypers, siz
 
 @pytest.mark.slow
 @every_dtype
-def test_only_pytorch_s_own_roots_are_others(dtype):
+@few_or_all
+def test_only_pytorch_s_own_roots_are_others(dtype, hypers):
     """Moments take no roots, and a parameter has other bits only where some root so far was a wrong one."""
-    theirs, ours = pair(dtype)
+    theirs, ours = pair(dtype, hypers)
     wrong = {id(p): torch.zeros(p.numel(), dtype=torch.bool) for p in theirs[1]}
     for step, (p, q), *moments in run(theirs, ours, 25, nullcontext()):
         assert_equal(step, *moments, names=("m", "v"))

@@ -58,7 +58,7 @@ def moment(state, name, count):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("strategy", STORED)
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(13, each=False)
 def test_what_the_formats_can_hold_is_kept(strategy, dtype):
     """Parameters that have the dtype of the strategy stay where they lie."""
     chosen = mcf.strategy(strategy)

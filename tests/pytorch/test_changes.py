@@ -45,7 +45,7 @@ def assert_are_the_changes(recorder, optimizer, before, **options):
 
 @pytest.mark.parametrize("way", ["loop", "written out", "numpy"])
 @pytest.mark.parametrize("place", CASES)
-@pytest.mark.sampled(16, each=False)
+@pytest.mark.sampled(32, each=False)
 def test_on_the_cpu_they_are_the_difference_of_bytes(place, way, monkeypatch):
     """Compiled, by a loop that NumPy runs, and an operation at a time; and the steps stay what they are."""
     if way != "loop":
@@ -175,6 +175,7 @@ def test_codes_that_return_have_changed_and_do_not_differ():
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("strategy", ["plain", "fp32-master", "fp32"])
+@pytest.mark.sampled(2)
 def test_what_is_sent_after_several_steps_gives_all_weights(strategy, kept):
     optimizer = made("adamw", strategy)
     there = [p.detach().clone() for p in listed(optimizer)]
@@ -238,6 +239,7 @@ def test_steps_in_the_backward_pass_are_recorded():
     assert_are_the_changes(recorder, optimizer, before)
 
 
+@pytest.mark.exhaustive  # steps that are compiled in test_trainers
 def test_compiled_steps_are_recorded():
     torch.compiler.reset()
     optimizer = made("adamw", "collage-plus", shapes=((5, 3), (7,)))

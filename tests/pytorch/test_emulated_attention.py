@@ -130,7 +130,7 @@ def plainly():
 # -- bits ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["mxfp8", "fp4-all", "quartet", "bf16"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
 def test_products_are_those_of_the_recipe(name, kind, assert_same):
     recipe, sizes = anywhere(name).with_unit(CHAIN), [(2, 5, 32), (2, 6, 32), (2, 6, 16)]

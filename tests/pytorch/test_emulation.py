@@ -43,6 +43,7 @@ def words(layer, call=0, seed=0):
 
 @pytest.mark.parametrize("name", [x for x in RECIPES if x != "bf16-truncating"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.sampled(2)
 def test_a_layer_computes_what_the_recipe_says(name, kind, assert_same):
     net, recipe = model(kind), anywhere(name).with_unit(CHAIN)
     x = torch.randn(5, 7, 48, dtype=kind, requires_grad=True)

@@ -240,7 +240,7 @@ def test_a_parameter_that_is_twice_in_its_group_is_warned_of_and_moves_once():
 # -- signs, and an eps of zero ----------------------------------------------------------------------------
 @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "up"])
 @every_kind
-@pytest.mark.sampled(8, each=False)
+@pytest.mark.sampled(16, each=False)
 @pytest.mark.slow
 def test_to_maximise_is_to_take_gradients_with_the_other_sign(kind, rounding):
     """Those that are given stay as they are."""

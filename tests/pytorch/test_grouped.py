@@ -72,7 +72,7 @@ def differs(x, way):
 
 @pytest.mark.parametrize("element", FLOAT8)
 @pytest.mark.parametrize(("size", "group"), [(1000, 128), (500, 7), (5, 128), (300, 1)])
-@pytest.mark.sampled(2, each=False)
+@pytest.mark.sampled(4, each=False)
 def test_operations_of_pytorch_quantise_as_numpy_does(element, size, group, monkeypatch):
     monkeypatch.setattr(local, "AT_ONCE", 300)
     way = Grouped(scaled(element, group), FLOAT32)

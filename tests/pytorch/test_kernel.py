@@ -116,7 +116,7 @@ NAMES = ("size", "key", "step", "inside", "tl", "kernel", "numbers64", "words16"
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(4, each=False)
+@pytest.mark.sampled(5, each=False)
 def test_operands_may_be_called_as_a_kernel_calls_its_own(name, assert_same):
     def text(ar, x, y):
         return ar.mul(ar.add(x, y), 0.3)

@@ -155,6 +155,7 @@ HARD = [*(x for x in SCALARS if isinstance(x, float | int)), 1 + 2.0**-8 + 2.0**
 
 @pytest.mark.parametrize("text", BESIDE)
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16"])
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 def test_a_number_beside_a_tensor_of_the_cpu_enters_by_way_of_binary32(fmt, text, assert_same):
     """All values beside hard numbers: products and quotients by the policy ``float32``, sums otherwise."""

@@ -245,6 +245,7 @@ def expected(m: torch.Tensor, v: torch.Tensor, step: int) -> np.ndarray:
 
 # -- states of mcfsim.torch ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("strategy", STORED)
+@pytest.mark.sampled(2, each=False)
 def test_a_state_of_this_package_is_read(strategy, tmp_path):
     """With names and without, in turn."""
     model = dict(zip("wb", parameters(((30, 20), (20,)), dtype_of(strategy)), strict=True))

@@ -47,7 +47,7 @@ def tensors_of(optimizer):
     ("optimizer", "strategy", "seed"),
     [*((*pair, None) for pair in runs.in_turn(STORED)), ("sgd", "plain", 3)],
 )
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
     """With its random words, whatever words the one had that the state is loaded into."""
 

@@ -28,6 +28,7 @@ from tests.shared.kinds import LEADING, STORED, feeding
 
 # -- which tensors move together, and which do not ----------------------------------------------------------
 @pytest.mark.parametrize("strategy", ["plain", "collage-plus", "stochastic", "fp8-moments"])
+@pytest.mark.sampled(2, each=False)
 @pytest.mark.slow
 def test_parameters_without_a_gradient_stay_and_change_no_other(strategy, monkeypatch):
     """Not its step, nor the random words that it draws; batched or not."""

@@ -98,7 +98,7 @@ def test_a_switch_of_steps_in_stages_is_that_of_arrays(optimizer):
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(STORED))
-@pytest.mark.sampled(3, each=False)
+@pytest.mark.sampled(6, each=False)
 def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy):
     ours, params, theirs = begun(optimizer, strategy)
     whole, kept, _ = begun(optimizer, strategy)

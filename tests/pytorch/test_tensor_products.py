@@ -32,6 +32,7 @@ def entered(products, x, product, operand):
 
 @pytest.mark.parametrize("label", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(3)
 def test_operands_have_the_bits_of_numpy(name, label, assert_same):
     product = RECIPES[name].products[label]
     for operand in {product.left, product.right}:

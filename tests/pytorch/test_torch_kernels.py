@@ -255,7 +255,7 @@ class AllBits(TorchDispatchMode):
 
 @pytest.mark.parametrize("mode", devices.MODES)
 @pytest.mark.parametrize("fmt", ["bfloat16", "tf32", "float16", "posit8"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10, each=False)
 def test_nan_with_all_bits_set_stays_nan(fmt, mode, assert_same):
     ours, theirs = both(fmt, mode)
     _, t = devices.values(3, ours, theirs)

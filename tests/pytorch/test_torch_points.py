@@ -228,6 +228,7 @@ def altered(old, new):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2, each=False)
 @pytest.mark.parametrize(("name", "dtype"), [(name, x) for name, item in ALTERED.items() for x in item[0]])
 def test_no_other_rounding_point_has_the_bits_of_pytorch(name, dtype, monkeypatch):
     _, old, new = ALTERED[name]

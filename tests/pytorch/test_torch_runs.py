@@ -87,7 +87,7 @@ def test_steps_of_muon_on_both_sides_are_those_of_pytorch(dtype, strategy, saved
 @pytest.mark.parametrize(("dtype", "strategy"), ALIKE, ids=str)
 @pytest.mark.parametrize("kind", [TorchMuon, TorchAMSGrad, Muon, AMSGrad])
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.sampled(7, each=False)
+@pytest.mark.sampled(20, each=False)
 @pytest.mark.slow
 def test_a_run_that_was_away_is_the_same(kind, dtype, strategy, saved):
     """Given to PyTorch, and taken over at once; on every processor."""

@@ -118,6 +118,7 @@ def test_weights_are_put_on_their_grids_when_it_is_asked_or_at_the_first_step(st
 @pytest.mark.parametrize(
     ("kind", "strategy"), [("muon", "plain"), ("adamw", "dqt-int8"), ("adafactor", "kahan")]
 )
+@pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
 def test_a_watched_run_is_the_same(kind, strategy):
     seen, unseen = made(kind, strategy), made(kind, strategy)
@@ -147,6 +148,7 @@ def test_tensors_that_are_not_the_host_s_are_copied_there_and_back(kind, strateg
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("pair", ["muon kahan", "adamw dqt-int4", "adamw bitnet", "adafactor split-master"])
+@pytest.mark.sampled(2)
 def test_the_codes_that_such_a_step_changes_are_recorded(pair, before):
     """Those of bytes that differ after it, on a grid after it was put there."""
     optimizer = made(*pair.split(), shapes=((4, 6), (5,), (0, 3), (300,)))

@@ -130,7 +130,7 @@ def analyse(
     }
     if target is None and wide is not None:
         raise ValueError("--wide needs --target, which asks for advice")
-    wide = wide or "float32"
+    wide = "float32" if wide is None else wide
     if target is not None:  # refused before the work begins
         for fmt in map(get_format, formats):
             target_of(target, fmt)

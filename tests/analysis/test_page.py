@@ -188,6 +188,7 @@ def test_figures_are_drawn_of_reports_and_of_every_curve():
         ([":softmax"], "names no function"),
         (["softmax", "--input", "x=normal()*3", "--target", "2u", "--wide", "e4m3"], "not wider"),
         (["softmax", "--input", "x=normal()*3", "--wide", "float32"], "--wide needs --target"),
+        (["softmax", "--input", "x=normal()*3", "--target", "2u", "--wide", ""], "unknown format ''"),
         (["softmax", "--input", "x=normal()*3", "--along", "speed"], "no curve along 'speed'"),
         (["softmax", "--input", "x=normal()*3", "--along", "length=8:2"], "no values"),
         (["softmax", "--input", "x=normal()*3", "--along", "length=8:2:0"], "write values as"),

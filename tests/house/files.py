@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,8 @@ LONG = {
 @lru_cache(maxsize=1024)
 def classes(path: Path) -> tuple[str, ...]:
     """Return the names of classes that a file defines."""
-    return tuple(re.findall(r"^ *class (\w+)[:(]", path.read_text(), re.MULTILINE))
+    tree = ast.walk(ast.parse(path.read_text()))
+    return tuple(node.name for node in tree if isinstance(node, ast.ClassDef))
 
 
 def homonyms(paths: Iterable[Path]) -> Iterator[str]:

@@ -128,7 +128,7 @@ def test_what_is_out_of_range_is_refused_wherever_it_comes_from(name, x, message
     """In a constructor, a group, a state, or what a scheduler has left in one: nothing changes then."""
     given = {name: x}
     takers = [kind for kind in KINDS.values() if name in {*ABSENT, *inspect.signature(kind).parameters}]
-    for kind in takers[taker : taker + 1]:
+    for kind in takers[: taker + 1]:
         optimizer, group = kind([{"params": [p]} for p in parameters()]), {"params": parameters(), **given}
         run(optimizer, [0])
         before, saved = frozen(optimizer), copy.deepcopy(optimizer.state_dict())

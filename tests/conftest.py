@@ -1,6 +1,7 @@
 """What the tests share: a comparison of bits that names a witness."""
 
 import gc
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ def pytest_configure() -> None:
     """Let what the tests start be interrupted, also where they run in a background that ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # No test cuts the power, so none waits until what it writes is on a disk.
+    os.fsync = lambda file: None  # type: ignore[assignment]
     # No thread compiles loops for tests: what they cost would depend on how far it is.
     COMPILER.ask = lambda *given: False  # type: ignore[method-assign]
 

@@ -144,7 +144,7 @@ INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "cont
         *((Quadratic, {"condition_number": x}, ValueError, "must lie between 1 and 1e12") for x in BEYOND),
         *((LogisticRegression, {"l2": bad}, ValueError, "finite and not neg") for bad in (-1e-9, np.nan)),
         (Digits, {"hidden": 10**12}, MemoryError, "hidden = 10"),
-        (Digits, {"batch": 1439}, ValueError, "batch = 1439 must be at most 1438"),
+        *((Digits, {"batch": x}, ValueError, f"batch = {x} must be at most 1438") for x in (1439, 10**12)),
         (Digits, {"sums": "twice"}, ValueError, "unknown sums 'twice'; allowed: once, each"),
         (Digits, {"format": "posit7x"}, ValueError, "unknown format 'posit7x'"),
         (Digits, {"loss_format": "posit16"}, ValueError, "loss_format = posit16 needs a format"),

@@ -107,6 +107,12 @@ class Digits(DescribedProblem):
         self.format = None if format is None else known(format).name
         self.loss_format = None if loss_format is None else known(loss_format).name
         self.sums = str(sums)
+        pixels, digits, held_out = labelled(self.name, "load_digits")
+        images, labels = pixels / 16, digits.astype(np.int64)
+        self._training = images[~held_out], labels[~held_out]
+        self._validation = images[held_out], labels[held_out]
+        if batch > len(self._training[1]):
+            raise ValueError(f"batch = {batch} must be at most {len(self._training[1])}, all images")
         # Weights and their gradients, and the intermediate results of a batch.
         check_memory(f"hidden = {hidden}", 2 * (PIXELS + CLASSES) * hidden + 3 * batch * hidden)
         self.shapes = {
@@ -115,12 +121,6 @@ class Digits(DescribedProblem):
             "output.weight": (hidden, CLASSES),
             "output.bias": (CLASSES,),
         }
-        pixels, digits, held_out = labelled(self.name, "load_digits")
-        images, labels = pixels / 16, digits.astype(np.int64)
-        self._training = images[~held_out], labels[~held_out]
-        self._validation = images[held_out], labels[held_out]
-        if batch > len(self._training[1]):
-            raise ValueError(f"batch = {batch} must be at most {len(self._training[1])}, all images")
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return normal float32 weights, of variances 2 / 64 and ``1 / hidden``, and biases of zero."""

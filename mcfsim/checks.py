@@ -46,7 +46,7 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     ------
     TypeError
         If it is a masked array, or a sequence that contains one: a plain array would show the values that
-        the mask hides.
+        the mask hides. If it is a sequence with a truth value in it, which NumPy makes 1 or 0 among numbers.
     ValueError
         If it cannot be converted to an array; or if it is a sequence of floats and integers, which NumPy
         converts to binary64, and binary64 does not hold one of the integers.
@@ -56,7 +56,7 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     if isinstance(x, np.ndarray):
         return np.asarray(x)
     if isinstance(x, list | tuple):
-        refuse_masked(x, label)
+        refuse_items(x, label)
     if is_tensor(x) and x.is_floating_point() and x.element_size() < 4:
         x = x.float()
     try:
@@ -155,12 +155,11 @@ def check_int(label: str, x: Any, least: int | None = None) -> None:
     """Raise TypeError unless x is a Python int and no bool, and ValueError if it is less than `least`."""
     if not isinstance(x, int) or isinstance(x, bool):
         raise TypeError(f"{label} must be an int, not {x!r}")
-    if least is not None:
-        _check_least(label, x, least)
+    _check_least(label, x, least)
 
 
-def _check_least(label: str, x: Any, least: int) -> None:
-    if x < least:
+def _check_least(label: str, x: Any, least: int | None) -> None:
+    if least is not None and x < least:
         allowed = "must not be negative" if least == 0 else f"must be at least {least}"
         raise ValueError(f"{label} = {x} {allowed}")
 
@@ -184,13 +183,15 @@ def refuse(array: NDArray[Any], place: int, what: str) -> NoReturn:
     raise ValueError(f"element {index} = {array[index]} {what}")
 
 
-def refuse_masked(x: list[Any] | tuple[Any, ...], label: str) -> None:
-    """Raise TypeError if a sequence contains a masked array, however deep."""
+def refuse_items(x: list[Any] | tuple[Any, ...], label: str) -> None:
+    """Raise TypeError if a sequence contains a masked array or a truth value, however deep."""
     for item in x:
-        if is_masked(item):
-            raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
         if isinstance(item, list | tuple):
-            refuse_masked(item, label)
+            refuse_items(item, label)
+        elif is_masked(item):
+            raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
+        elif getattr(item, "dtype", type(item)) in (bool,):  # of Python's, of NumPy's and of its arrays
+            raise TypeError(f"{label} has a truth value in it, {item!r}, and that is no real number")
 
 
 # -- names that are misspelt ------------------------------------------------------------------------------
@@ -222,8 +223,7 @@ def hint(name: str, known: Iterable[str], most: int = 1) -> str:
     >>> hint("fast2sum", ["two_sum", "fast_two_sum"])
     " (did you mean 'fast_two_sum'?)"
     """
-    found = nearest(name, known, most)
-    if not found:
+    if not (found := nearest(name, known, most)):
         return ""
     *others, last = map(repr, found)
     return f" (did you mean {', '.join(others)}{' or ' if others else ''}{last}?)"

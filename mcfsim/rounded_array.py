@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from mcfsim.array_namespace import REDUCTIONS, VERSION, ArrayNamespace
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks import as_array, is_tensor, refuse_masked
+from mcfsim.checks import as_array, is_tensor, refuse_items
 from mcfsim.codec import as_dtype, encode
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, nearest_binary64
@@ -101,7 +101,7 @@ def _entered(x: Any, ar: NumpyArithmetic) -> RoundedArray:
     if is_tensor(x):
         x = as_array(x.detach().cpu())
     if isinstance(x, list | tuple):
-        refuse_masked(x, "x")
+        refuse_items(x, "x")
         given = np.array(x, object)
         if any(not isinstance(number, float | int) and is_scalar(number) for number in given.flat):
             rounded = [ar.round(number) for number in given.flat]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import check_processor, finite_number, whole_number
+from mcfsim.checks import as_array, check_processor, finite_number, real_array, whole_number
 from mcfsim.codec import on_host
 from mcfsim.kernels.real_numbers import is_mpf
 
@@ -104,8 +104,18 @@ Vector = NDArray[np.float64]
 
 
 def vectors(*arrays: ArrayLike) -> list[Vector]:
-    """Return arrays or tensors as flat binary64 vectors; raise ValueError if their sizes differ."""
-    found = [np.asarray(on_host(array)).astype(np.float64, copy=False).ravel() for array in arrays]
+    """Return arrays or tensors, also of mpmath's numbers, as flat binary64 vectors.
+
+    Raises
+    ------
+    TypeError
+        If one does not hold real numbers.
+    ValueError
+        If their sizes differ.
+    """
+    given = [as_array(on_host(array), "an array") for array in arrays]
+    given = [x if x.dtype == object else real_array(x, "an array") for x in given]
+    found = [x.astype(np.float64, copy=False).ravel() for x in given]
     if len({vector.size for vector in found}) > 1:
         raise ValueError(f"the arrays differ in size: {[np.shape(array) for array in arrays]}")
     return found

@@ -45,7 +45,8 @@ NO_REALS = {
     **{"dates": np.array(["2020-01-01"], "M8[D]"), "date": datetime.date(2020, 1, 1)},
     **{"duration": np.timedelta64(5, "s"), "void": np.zeros(2, "V4")},
     **{"structured": np.zeros(2, [("value", "f4")]), "masked": MASKED, "list of masked": [MASKED, MASKED]},
-    "masked constant": np.ma.masked,
+    **{"masked constant": np.ma.masked, "bool of a list": [1, True], "numpy bool of a list": [np.False_, 0]},
+    **{"bool of a row": [[1.0, 2.0], [1.0, False]], "bools of a list": [np.ones(1), np.ones(1, bool)]},
 }
 TAKERS = {
     "round_to": lambda x: mcf.round_to(x, "bfloat16"),

@@ -57,6 +57,13 @@ def test_sizes_must_agree():
         metrics.ulp_error([1.0, 2.0], [1.0], BF16)
 
 
+def test_what_is_no_real_number_is_refused():
+    for measure in (*PAIRWISE, metrics.relative_error, metrics.median_ratio):
+        for wrong in ([True, 1.0], ["1", "2"], [1j, 1.0], np.ones(2, np.bool_)):
+            with pytest.raises(TypeError, match="real number"):
+                measure(wrong, np.ones(2))
+
+
 # -- against rational arithmetic -------------------------------------------------------------------------
 def exact_measures(d, e):
     def product(x, y):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.tracing import BETWEEN, ProgramRecording, TraceArithmetic, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.real_numbers import to_fraction
+from mcfsim.kernels.real_numbers import as_float, described, exact_or_binary64, to_fraction
 from mcfsim.multiword.components import expand
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
@@ -128,7 +129,18 @@ class _Recording(ProgramRecording):
     numbers_draw = True
 
     def scalar(self, x: Any) -> int:
-        """Return the operand code of a real scalar; components are never merged."""
+        """Return the operand code of a real scalar; components are never merged.
+
+        Raises
+        ------
+        ValueError
+            If binary64, in which values and errors are compared, would take it for infinity or zero.
+        """
+        exact = exact_or_binary64(x)
+        if isinstance(exact, Fraction) and as_float(exact) in (-math.inf, 0.0, math.inf):
+            raise ValueError(
+                f"the constant {described(x)} is beyond the range of binary64, in which errors are measured"
+            )
         if not isinstance(x, Component):
             return super().scalar(x)
         self.scalars.append(x)

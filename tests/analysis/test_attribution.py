@@ -1,6 +1,8 @@
 """What rounding does to a function: every number against the oracle, fractions and mpmath; planted errors."""
 
+import math
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -277,8 +279,26 @@ def test_what_has_no_names_is_refused(change):
         analyse(**{"function": total, "inputs": {"x": "normal()*3"}} | change)
 
 
-def test_constants_beyond_binary64_and_results_beyond_the_format_are_analysed():
-    report = analyse(lambda ar, x: ar.mul(x, 10**400), {"x": "uniform(1, 2)"}, count=5)
+@pytest.mark.parametrize("constant", [10**400, -(10**309), Fraction(1, 10**400), Fraction(-1, 2**1075)])
+def test_constants_that_binary64_takes_for_infinity_or_zero_are_refused(constant):
+    """Where one is a condition, its sign would be lost; beside one, errors would be nothing, or infinite."""
+    for function in (
+        lambda ar, x: ar.mul(x, constant),
+        lambda ar, x: ar.maximum(constant, x),
+        lambda ar, x: ar.choose(constant, x, 0.0),
+        lambda ar, x: ar.choose(x, x, constant),
+    ):
+        with pytest.raises(ValueError, match=r"^test_attribution.py:\d+: .*beyond the range of binary64"):
+            analyse(function, {"x": "uniform(1, 2)"}, count=5)
+
+
+def test_the_least_and_largest_constants_and_results_beyond_the_format_are_analysed():
+    """The format takes a least constant for a zero, -0 included, and exact arithmetic for what it is."""
+    for constant, error in ((Fraction(1, 2**1074), 0), (Fraction(-3, 2**1076), 2), (2**1023, 0)):
+        report = analyse(lambda ar, x, s=constant: ar.choose(s, x, ar.neg(x)), {"x": "uniform(1, 2)"})
+        assert (report.computed > 0).all()
+        assert (report.error == error * report.computed).all()
+    report = analyse(lambda ar, x: ar.maximum(x, math.inf), {"x": "uniform(1, 2)"}, count=5)
     assert np.isposinf(report.computed).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -83,7 +83,7 @@ def train(study: Study, about: Training, seed: int, folder: Path | None) -> mcf.
     steps, planned = study.steps[about.beta2], mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
     schedule: mcf.Schedule | RecordedRates = planned
     if about.rates_of is not None:
-        rates = np.array([planned.rate(step, steps) for step in range(1, steps + 1)])
+        rates = planned.rates(steps)
         schedule = RecordedRates(tuple((rates * length(about.beta2, about.rates_of, steps)).tolist()))
     label = f"{about.beta2} {about.name} {seed}".replace(" ", "-")
     return mcf.simulate(

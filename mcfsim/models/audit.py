@@ -22,7 +22,6 @@ from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
-from mcfsim.training.schedule import Schedule
 
 #: Up to this many strategies are all shown.
 _FEW = 6
@@ -284,11 +283,12 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     directions = plan.updates.directions(kept, plan.hyper, plan.schedule, plan.steps)
     trial = TensorRows(weights, directions, decayed)
     still = TensorRows(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
-    peak = Schedule(plan.schedule.peak, warmup=0, final=1.0)
+    points, rates = points_of(plan.schedule, plan.steps), plan.schedule.rates(plan.steps)
+    once = np.array([1]), np.array([plan.schedule.peak])
     found: list[dict[str, TensorFinding]] = [{} for _ in kept]
     for item in plan.strategies:
-        course = forecast(trial, plan.hyper, item, plan.schedule, plan.steps)
-        idle, at_first = (forecast(rows, plan.hyper, item, peak, 1).lost[:, 0] for rows in (still, trial))
+        course = forecast(trial, plan.hyper, item, points, rates)
+        idle, at_first = (forecast(rows, plan.hyper, item, *once).lost[:, 0] for rows in (still, trial))
         lost, edq = course.over_run(course.lost), course.over_run(course.edq)
         stops, changed = course.stops(plan.stopped), course.per_step(course.changed)
         for row, (sample, beyond) in enumerate(zip(kept, course.beyond, strict=True)):
@@ -320,7 +320,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
         )
         for row, item in enumerate(kept)
     )
-    return Audit(plan, low, tuple(points_of(plan.schedule, plan.steps).tolist()), tensors)
+    return Audit(plan, low, tuple(points.tolist()), tensors)
 
 
 def _middles(stored: Table, low: Format) -> tuple[float, float]:

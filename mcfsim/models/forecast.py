@@ -217,8 +217,10 @@ def points_of(schedule: Schedule, steps: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate([spread, turns, [1, steps]]).astype(np.int64))
 
 
-def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Schedule, steps: int) -> Course:
-    """Forecast how a strategy's addition treats the updates of a sample, at steps of a schedule.
+def forecast(
+    trial: TensorRows, hyper: AdamW, strategy: Strategy, points: NDArray[np.int64], rates: Table
+) -> Course:
+    """Forecast how a strategy's addition treats the updates of a sample, at some steps of a run.
 
     Parameters
     ----------
@@ -228,10 +230,10 @@ def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Sche
         Its weight decay is part of the update.
     strategy : Strategy
         The strategy, with its low format filled in. Weights start as its parameter stores them.
-    schedule : Schedule
-        The learning rates.
-    steps : int
-        Length of the run.
+    points : array of int
+        The steps to try, from 1, in order; see `points_of`.
+    rates : array, shape (steps,)
+        The learning rates of all steps of the run.
 
     Returns
     -------
@@ -239,9 +241,7 @@ def forecast(trial: TensorRows, hyper: AdamW, strategy: Strategy, schedule: Sche
         D is ``-lr (d + lambda theta)`` in binary64. E is the exact change of the represented weight, made by
         the optimizer's own algorithm with each operation rounded.
     """
-    roles, points = strategy.roles(), points_of(schedule, steps)
-    rates = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)])
-    tensors = len(trial.weights)
+    roles, tensors = strategy.roles(), len(trial.weights)
     _, wandering = normal_directions(*trial.weights.shape)
     shift, variance, arriving = np.zeros(trial.weights.shape), np.zeros(tensors), np.ones(tensors)
     lost, edq, changed = np.empty((3, tensors, points.size))

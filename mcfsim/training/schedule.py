@@ -14,8 +14,13 @@ from mcfsim.checks import as_array, check_processor, finite_number, real_array, 
 from mcfsim.codec import on_host
 from mcfsim.kernels.real_numbers import is_mpf
 
+Vector = NDArray[np.float64]
 
 # -- rates ------------------------------------------------------------------------------------------------
+#: How many rates are computed at a time.
+_BLOCK = 1 << 15
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A schedule of learning rates: linear warm-up to a peak, then a cosine or a constant.
@@ -78,8 +83,46 @@ class Schedule:
         if step < self.warmup:
             rate = self.peak * step / self.warmup
             return rate if rate < math.inf else self.peak * (step / self.warmup)
-        progress = (step - self.warmup) / max(1, steps - self.warmup)
-        return self.peak * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+        return float(self._falling(math.cos(self._angle(step, steps))))
+
+    def rates(self, steps: int) -> Vector:
+        """Return the learning rates of all steps of a run, those that `rate` returns.
+
+        Parameters
+        ----------
+        steps : int
+            Length of the run; a million steps take some .2 seconds.
+
+        Raises
+        ------
+        TypeError
+            If it is not an int.
+        ValueError
+            If it is not positive.
+        """
+        check_processor()
+        steps = whole_number("steps", steps, least=1)
+        if type(self).rate is not Schedule.rate:  # a schedule of one's own
+            each = (self.rate(step, steps) for step in range(1, steps + 1))
+            return np.array([finite_number("a rate", rate) for rate in each])
+        found = np.arange(1.0, steps + 1)
+        for start in range(0, steps, _BLOCK):
+            step = found[start : start + _BLOCK]
+            angles = self._angle(step, steps).tolist()
+            # NumPy's loops have another cosine on some processors.
+            falling = self._falling(np.fromiter(map(math.cos, angles), np.float64, step.size))
+            with np.errstate(over="ignore"):
+                rising = self.peak * step / max(1, self.warmup)
+                rising = np.where(rising < math.inf, rising, self.peak * (step / max(1, self.warmup)))
+            step[:] = np.where(step < self.warmup, rising, falling)
+        return found
+
+    # Of a number and of an array.
+    def _angle(self, step: Any, steps: int) -> Any:
+        return math.pi * ((step - self.warmup) / max(1, steps - self.warmup))
+
+    def _falling(self, cosine: Any) -> Any:
+        return self.peak * (self.final + (1 - self.final) * 0.5 * (1 + cosine))
 
 
 @dataclass(frozen=True)
@@ -100,7 +143,6 @@ class RecordedRates:
 
 
 # -- norms and inner products -----------------------------------------------------------------------------
-Vector = NDArray[np.float64]
 
 
 def vectors(*arrays: ArrayLike) -> list[Vector]:

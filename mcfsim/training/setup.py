@@ -331,7 +331,7 @@ def _schedule(given: Any, steps: int) -> Schedule | RecordedRates:
     if type(given) in (Schedule, RecordedRates):
         return cast(Schedule | RecordedRates, given)
     if isinstance(given, Schedule):
-        given = [given.rate(step, steps) for step in range(1, steps + 1)]
+        given = given.rates(steps)
     if not isinstance(given, list | tuple | np.ndarray) or getattr(given, "ndim", 1) != 1:
         raise TypeError(
             "schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), or a list of rates, one a step, "

@@ -125,8 +125,8 @@ def lost_of_signs(values, rate):
     """Return the share of numbers that steps of one rate, half of them up, leave where they are."""
     signs = np.where(np.arange(values.size) % 2, 1.0, -1.0)
     rows = TensorRows(np.array([values]), Steady(np.array([signs]), 0.9), np.array([False]))
-    one = mcf.Schedule(rate, warmup=0, final=1.0)
-    return forecast(rows, mcf.AdamW(), mcf.strategy("plain"), one, 1).lost[0, 0]
+    once = np.array([1]), np.array([rate])
+    return forecast(rows, mcf.AdamW(), mcf.strategy("plain"), *once).lost[0, 0]
 
 
 @pytest.mark.parametrize("width", [64, 4096, 5000])

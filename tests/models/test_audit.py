@@ -139,6 +139,7 @@ def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ul
         ({"strategies": ["exact"]}, ValueError, "stores exact numbers"),
         ({"steps": 0}, ValueError, "steps"),
         ({"steps": 1.5}, TypeError, "steps"),
+        ({"steps": 10**8 + 1}, ValueError, "steps = 100000001 must be at most 100000000"),
         ({"threshold": 0.0}, ValueError, "threshold"),
         ({"stopped": 1.5}, ValueError, "stopped"),
         ({"stopped": math.nan}, ValueError, "stopped"),

@@ -29,7 +29,7 @@ def course_of(weights, directions, strategy=PLAIN, rate=1e-3, hyper=NO_DECAY):
     """Return one step of the same directions at a constant rate; tensors decay if the optimizer decays."""
     decayed = np.full(len(weights), hyper is not NO_DECAY)
     trial = TensorRows(weights, Steady(directions, 0.9), decayed)
-    return forecast(trial, hyper, strategy, mcf.Schedule(rate, warmup=0, final=1.0), 1)
+    return forecast(trial, hyper, strategy, np.array([1]), np.array([rate]))
 
 
 @pytest.mark.parametrize("name", ["plain", "kahan", "collage-light", "collage-plus", "fp32-master", "fp32"])
@@ -99,7 +99,8 @@ def test_rounding_at_random_lets_a_gain_learn_in_the_mean(name):
 
 def test_what_asks_for_nothing_is_no_number():
     trial = TensorRows(np.ones((2, 16)), Steady(np.repeat([[0.0], [1.0]], 16, 1), 0.9), np.zeros(2, bool))
-    course = forecast(trial, mcf.AdamW(), PLAIN, mcf.Schedule(0.5, warmup=0, final=0.0), 8)
+    rates = mcf.Schedule(0.5, warmup=0, final=0.0).rates(8)
+    course = forecast(trial, mcf.AdamW(), PLAIN, np.arange(1, 9), rates)
     assert np.isnan(course.edq[0]).all()
     assert np.isnan(course.edq[1, -1])  # the last rate is zero
     assert course.over_run(course.edq) == pytest.approx([math.nan, 1.0], abs=0.02, nan_ok=True)

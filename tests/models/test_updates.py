@@ -94,7 +94,7 @@ def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
     path, gradients = recorded
     hyper, schedule = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-3), mcf.Schedule(0.1, warmup=3, final=0.2)
     found = RecordedUpdates(path).directions(samples, hyper, schedule, steps)
-    rates, last = np.array([schedule.rate(step, steps) for step in range(1, steps + 1)]), min(steps, 7)
+    rates, last = schedule.rates(steps), min(steps, 7)
     for row, sample in enumerate(samples):
         for column in (0, 100, 255):
             place = places_of(sample.size, 256)[column]

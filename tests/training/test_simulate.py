@@ -2,7 +2,7 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import mpmath
 import numpy as np
@@ -43,6 +43,24 @@ def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(probl
     assert elsewhere.series["plain"]["loss"][0] != run.series["plain"]["loss"][0]
 
 
+def test_the_rates_of_a_run_are_those_of_each_step_in_pythons_numbers():
+    def expected(peak, warmup, final, step, steps):
+        if step < warmup:
+            return peak * step / warmup if peak * step < math.inf else peak * (step / warmup)
+        share = math.cos(math.pi * ((step - warmup) / max(1, steps - warmup)))
+        return peak * (final + (1 - final) * 0.5 * (1 + share))
+
+    plans = (3e-4, 50, 0.1), (0.7, 0, 0.0), (1.7e308, 50, 1.0), (5e-324, 7, 0.3), (0.1, 10**30, 0.3)
+    for plan, steps in product(plans, (1, 2, 49, 50, 51, 40_000)):
+        schedule, every = Schedule(*plan), range(1, steps + 1)
+        rates = [expected(*plan, step, steps) for step in every]
+        assert schedule.rates(steps).tolist() == rates
+        assert [schedule.rate(step, steps) for step in every[-60:]] == rates[-60:]
+    for bad, error in ((0, ValueError), (2.0, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="steps"):
+            Schedule().rates(bad)
+
+
 @pytest.mark.slow
 def test_a_schedule_of_ones_own_is_the_rates_of_all_steps():
     class Falling(Schedule):
@@ -50,6 +68,7 @@ def test_a_schedule_of_ones_own_is_the_rates_of_all_steps():
             return self.peak * (steps - step + 1) / steps
 
     rates = [Falling(0.02).rate(step, 6) for step in range(1, 7)]
+    assert Falling(0.02).rates(6).tolist() == rates
     runs = [
         simulate("quadratic", strategies="kahan", steps=6, schedule=given, progress=False)
         for given in (Falling(0.02), rates, np.array(rates))

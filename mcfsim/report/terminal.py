@@ -7,10 +7,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mcfsim.checks import printable
 from mcfsim.report.tables import Rows, terminal_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # -- legends ----------------------------------------------------------------------------------------------
 Legend = Mapping[str, str]
@@ -152,7 +155,8 @@ TEXTS: Legend = {
 #: The layout of tables, in words for the help.
 LAYOUT = (
     "Tables are laid out for the width of the terminal, or COLUMNS if that is set: a row that is too wide "
-    "goes on in the lines below it. To a file or pipe each row is one line, with all columns."
+    "goes on in the lines below it. To a file, a pipe or a dumb terminal each row is one "
+    "line, with all columns."
 )
 
 
@@ -183,12 +187,16 @@ NARROWEST, WIDEST_TEXT = 40, 100
 
 
 def output_width() -> int | None:
-    """Return the width of standard output, or None if it is a file or pipe and COLUMNS is not set."""
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+    """Return COLUMNS, or the width of the terminal; None of a file or pipe, or if TERM is dumb."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal():
+        return max(NARROWEST, int(columns))
+    if not sys.stdout.isatty():
         return None
     from rich.console import Console
 
-    return max(NARROWEST, Console().width)
+    console = Console()
+    return None if console.is_dumb_terminal else max(NARROWEST, console.width)
 
 
 def say(*lines: str, err: bool = False) -> None:
@@ -365,26 +373,27 @@ def _printable(rows: Rows) -> Rows:
 
 
 def _fits(rows: Rows, width: int, *, numbers: bool = False) -> bool:
-    from rich.console import Console
-
-    table = terminal_table(rows, breakable=not numbers)
-    return Console(width=1_000_000).measure(table).maximum <= width
+    return _wide_console().measure(terminal_table(rows, breakable=not numbers)).maximum <= width
 
 
 def _only(rows: Rows, headings: Iterable[str]) -> Rows:
     return [{heading: row[heading] for heading in headings} for row in rows]
 
 
-def _print_table(rows: Rows, *, numbers: bool) -> None:
+def _wide_console() -> Console:
     from rich.console import Console
 
-    Console(width=1_000_000, highlight=False).print(terminal_table(rows, breakable=not numbers))
+    # Without a height, a dumb terminal would be 80 wide.
+    return Console(width=1_000_000, height=25, highlight=False)
+
+
+def _print_table(rows: Rows, *, numbers: bool) -> None:
+    _wide_console().print(terminal_table(rows, breakable=not numbers))
 
 
 def _print_lines(lines: Iterable[tuple[str, bool]]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = _wide_console()
     for line, heading in lines:
         console.print(Text(line, style="bold" if heading else ""), soft_wrap=True)

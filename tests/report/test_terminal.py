@@ -132,10 +132,23 @@ def test_verdicts_at_every_width_and_to_a_pipe(width, certificates, monkeypatch,
 @pytest.mark.sampled(2, each=False)
 def test_in_a_real_terminal(width, line, call):
     """The width is that of the terminal, with no COLUMNS: what is printed is what COLUMNS gives."""
+    assert printed_in_terminal(width, line, TERM="xterm") == call(width, line)
+
+
+@pytest.mark.parametrize(("terminal", "columns"), [("dumb", None), ("dumb", 200), ("unknown", None)])
+@pytest.mark.slow
+@pytest.mark.sampled(3, each=False)
+def test_a_dumb_terminal_has_whole_rows_unless_columns_says_its_width(terminal, columns, call):
+    given = {} if columns is None else {"COLUMNS": str(columns)}
+    assert printed_in_terminal(60, "formats", TERM=terminal, **given) == call(columns, "formats")
+
+
+def printed_in_terminal(width, line, **given):
+    """Return what a command prints, without styles."""
     main, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     clean = {key: text for key, text in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
-    ends = {"stdin": end, "stdout": end, "stderr": end, "env": {**clean, "TERM": "xterm"}}
+    ends = {"stdin": end, "stdout": end, "stderr": end, "env": {**clean, **given}}
     process = subprocess.Popen([sys.executable, "-m", "mcfsim", *line.split()], **ends)
     os.close(end)
     printed = b""
@@ -144,8 +157,7 @@ def test_in_a_real_terminal(width, line, call):
             printed += piece
     os.close(main)
     assert process.wait() == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed.decode()).replace("\r\n", "\n")
-    assert text == call(width, line)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed.decode()).replace("\r\n", "\n")
 
 
 def test_the_width(monkeypatch):

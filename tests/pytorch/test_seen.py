@@ -5,6 +5,7 @@ import csv
 import math
 import re
 import resource
+import shlex
 import warnings
 
 import numpy as np
@@ -18,10 +19,11 @@ from mcfsim.models.recording import open_recording
 from mcfsim.torch import AdamW, OutsideWriteWarning, Seen, adopt, record, step_in_backward, watch, watcher
 from mcfsim.torch import step as steps
 from mcfsim.training.metrics import Tally
+from tests.cli.runner import call
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, backward, dtype_of, listed, net, parameters, put, run
 from tests.shared.kinds import STORED
-from tests.shared.pages import examples
+from tests.shared.pages import page
 from tests.shared.refusals import check, refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -362,9 +364,18 @@ def test_what_is_refused_writes_nothing(gradient, message, tmp_path):
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("commands", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
-def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+def test_the_page_works_from_top_to_bottom(commands, tmp_path, monkeypatch):
+    """In one folder; the examples are alternatives, and none stands in the way of the next."""
     monkeypatch.chdir(tmp_path)
-    (code,) = (code for code in examples("replay") if "torch" in code)
-    exec(compile(code, "replay.md", "exec"), {})
-    assert len(open_recording("recording").rates()) == 20
+    blocks, names = re.findall(r"```(python|sh)\n(.*?)```", page("replay").read_text(), re.DOTALL), {}
+    for kind, text in blocks:
+        if kind == "python":
+            exec(compile(text, "replay.md", "exec"), names)
+        for line in text.splitlines() * (commands and kind == "sh"):
+            program, *words = shlex.split(line, comments=True)
+            assert (program, call(*words).exit_code) == ("mcfsim", 0), line
+    assert [kind for kind, _ in blocks] == ["python", "python", "sh", "sh", "python"]
+    assert [len(open_recording(folder).rates()) for folder in ("recording", "of_arrays")] == [20, 20]
+    assert sorted(path.name for path in tmp_path.glob("r*.*")) == ["replay.ckpt", "run.npz"] * commands

@@ -81,6 +81,7 @@ def add_functions() -> None:
     CALLS["quantize to nvfp4"] = lambda: mcf.quantize(X, "nvfp4")
     CALLS["dequantize"] = mcf.quantize(X, "mxfp8_e4m3").dequantize
     CALLS["schedule"] = lambda: mcf.Schedule(0.1, warmup=3, final=0.1).rate(2, 10)
+    CALLS["rates"] = lambda: mcf.Schedule(0.1, warmup=3, final=0.1).rates(10)
 
 
 def add_work() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from mcfsim.torch.checkpointing import is_checkpointed
 from mcfsim.torch.emulated_linear import Enrolled, begin_counting, counted, end_counting, product
 
 #: What a model that has emulated attention has beside its own.
@@ -18,11 +20,15 @@ _MODES = "attention_modes"
 
 
 class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no types here
-    """While it is on, `scaled_dot_product_attention` is computed by a recipe."""
+    """While it is on, `scaled_dot_product_attention` is computed by a recipe.
 
-    def __init__(self, numbers: tuple[int, int], calls: torch.Tensor) -> None:
+    `caller` is the identity of the frame that calls the model, if one does.
+    """
+
+    def __init__(self, numbers: tuple[int, int], calls: torch.Tensor, caller: int | None = None) -> None:
         super().__init__()
-        self.numbers, self.calls = numbers, calls
+        self.numbers, self.calls, self.caller = numbers, calls, caller
+        self.recorded = torch.is_grad_enabled()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -30,7 +36,13 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
         """Call a function of PyTorch's, or what stands for it."""
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
-        return attend(self.numbers, counted(self.calls), *args, **(kwargs or {}))
+        if self.recorded and not torch.compiler.is_compiling() and is_checkpointed(self.caller):
+            # One kind would complain of other tensors, the other take the gradients of another attention.
+            raise RuntimeError(
+                "emulated attention is within gradient checkpointing, which would compute it anew in the "
+                "backward pass, outside of the model's call, and not emulated; leave checkpointing"
+            )
+        return attend(self.numbers, counted(self.calls, *self.numbers), *args, **(kwargs or {}))
 
 
 def attend(
@@ -89,7 +101,8 @@ def _grouped(query: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 # -- in a model ---------------------------------------------------------------------------------------------
 def _enter(model: torch.nn.Module, args: Any) -> None:
     one, other = getattr(model, _NUMBERS)
-    mode = AttentionMode((one.number, other.number), getattr(model, _CALLS))
+    caller = None if torch.compiler.is_compiling() else id(sys._getframe(1))
+    mode = AttentionMode((one.number, other.number), getattr(model, _CALLS), caller)
     mode.__enter__()
     model.__dict__[_MODES].append(mode)
 

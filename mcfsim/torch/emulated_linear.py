@@ -198,6 +198,16 @@ def _(
     )
 
 
+def _twice(ctx: Any, *_: Any) -> Any:
+    raise RuntimeError(
+        "gradients of emulated products have no derivatives: recipes round them. Leave create_graph=True, or "
+        "emulate no layer that they pass"
+    )
+
+
+_backward.register_autograd(_twice)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, weight, _, number, _ = inputs
     ctx.save_for_backward(x, weight, *output[1:])
@@ -217,7 +227,9 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 # -- calls --------------------------------------------------------------------------------------------------
 def begin_counting(module: torch.nn.Module, name: str) -> None:
     """Give a module a number of its calls in training, which is no part of its state."""
-    module.register_buffer(name, torch.zeros((), dtype=torch.int64), persistent=False)
+    with torch.inference_mode(False):  # what is made in it cannot count outside
+        calls = torch.zeros((), dtype=torch.int64, device="cpu")
+    module.register_buffer(name, calls, persistent=False)
 
 
 def end_counting(module: torch.nn.Module, name: str) -> None:
@@ -226,12 +238,44 @@ def end_counting(module: torch.nn.Module, name: str) -> None:
     module._non_persistent_buffers_set.discard(name)
 
 
-def counted(calls: torch.Tensor) -> torch.Tensor:
-    """Return the number of this call, and count it where gradients are recorded."""
+def counted(calls: torch.Tensor, *numbers: int) -> torch.Tensor:
+    """Return the number of this call of what has these numbers; count it where gradients are recorded.
+
+    Raises
+    ------
+    RuntimeError
+        If derivatives are asked for that would not come, or come wrong; see `_check_transforms`.
+    """
+    if not torch.compiler.is_compiling():
+        _check_transforms(numbers)
     call = calls.clone()
     if torch.is_grad_enabled():
         calls.add_(1)
     return call
+
+
+def transforms() -> set[str]:
+    """Return the kinds of transforms of `torch.func` that are on: ``Grad``, ``Jvp``, ``Vmap`` and others."""
+    return {item.key().name for item in torch._C._functorch.get_interpreter_stack() or ()}
+
+
+def _check_transforms(numbers: tuple[int, ...]) -> None:
+    """Raise RuntimeError within transforms of functions that PyTorch's operators in Python do not go with.
+
+    Tangents of forward mode would be lost in silence, and be zeros.
+    """
+    kinds = transforms()
+    if kinds & {"Grad", "Jvp"} or torch.autograd.forward_ad._current_level >= 0:
+        raise RuntimeError(
+            "emulated products have gradients by backward() and torch.autograd.grad alone: not by "
+            "torch.func.grad, vjp, jvp and what is made of them, nor in forward mode"
+        )
+    recipes = [_PLACED[number].recipe for number in numbers]
+    if "Vmap" in kinds and (drawn := [recipe.name for recipe in recipes if recipe.stochastic]):
+        raise RuntimeError(
+            f"vmap would draw the same random words for each of its calls, by recipe {drawn[0]!r}; "
+            "let the batch be an axis of the input"
+        )
 
 
 # -- layers -------------------------------------------------------------------------------------------------
@@ -248,25 +292,45 @@ def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: i
     if not (x.is_floating_point() and weight.is_floating_point()):
         raise TypeError(f"emulated products take floating dtypes, not {x.dtype} by {weight.dtype}")
     kind = x.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    on = kind != "meta" and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if on else x.dtype
     if not x.shape[-1]:  # nothing to quantise, and sums of nothing
         return (x @ weight.transpose(-2, -1)).to(dtype)
     found: torch.Tensor = _forward(x, weight, call, number, dtype)[0]
     return found
 
 
-class _Emulated:
-    """What emulated layers have beside those they replace."""
+class Counting:
+    """What emulated layers and tables have beside those they replace."""
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None
     emulated: Enrolled
     calls: torch.Tensor
     replaced: type
+    _buffers: dict[str, torch.Tensor]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move the module; its count is kept where values are not, as on a meta device and by `to_empty`."""
+        before = self.calls
+        found = super()._apply(fn, recurse)  # type: ignore[misc]
+        if self.calls.is_meta:
+            self._buffers["calls"] = before
+        elif self.calls is not before:
+            self.calls.copy_(before)
+        return found
+
+
+class _Emulated(Counting):
+    """What emulated linear layers have."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
 
     def _product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if x.layout is not torch.strided:
+            raise TypeError(f"emulated products take dense tensors, none of layout {x.layout}")
+        number = self.emulated.number
         rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
-        y = product(x.reshape(1, rows, x.shape[-1]), weight[None], counted(self.calls), self.emulated.number)
+        y = product(x.reshape(1, rows, x.shape[-1]), weight[None], counted(self.calls, number), number)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
         # A view of an operator's output cannot be changed in place, as activations may do.
         return y.clone() if self.bias is None else y + self.bias.to(y.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mcfsim.checks import check_processor
-from mcfsim.torch.emulated_linear import Enrolled, check_drawn_once, counted, layer_of
+from mcfsim.torch.emulated_linear import Counting, check_drawn_once, counted, layer_of
 from mcfsim.torch.tensor_products import TensorProducts
 
 
@@ -39,15 +39,13 @@ _table.register_autograd(_straight)
 
 
 # -- the layer ----------------------------------------------------------------------------------------------
-class EmulatedEmbedding(torch.nn.Embedding):  # type: ignore[misc]  # PyTorch has no types here
+class EmulatedEmbedding(Counting, torch.nn.Embedding):  # type: ignore[misc]  # PyTorch has no types here
     """A table whose quantised rows are looked up."""
-
-    emulated: Enrolled
-    calls: torch.Tensor
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return rows of the quantised table, in the dtype of the weights."""
-        table = _table(self.weight, counted(self.calls), self.emulated.number)
+        number = self.emulated.number
+        table = _table(self.weight, counted(self.calls, number), number)
         return torch.nn.functional.embedding(
             input, table, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
         )

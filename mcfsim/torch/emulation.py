@@ -64,7 +64,8 @@ class EmulatedModel:
     attention : bool
         Whether products of attention are emulated.
     left : dict of str by str
-        What else has products, by name, and why it is not emulated: its products are computed as before.
+        What other modules have weights, by name, and why they are not emulated: they compute as before. It
+        does not tell of what functions compute by the weights of layers that are not called.
     """
 
     model: torch.nn.Module = field(repr=False)
@@ -179,18 +180,33 @@ def emulate(
     Notes
     -----
     Results come in the dtype of autocast if it is on, else in that of the activations: values of the
-    recipe's output format, rounded to that dtype. Biases are added in it. Gradients have the dtypes of what
-    they belong to. Operators are known to `torch.compile`, which keeps its graphs whole.
+    recipe's output format, rounded to that dtype. Operands are quantised as they come, under autocast too;
+    those in float64 are rounded to binary32 first. Biases are added in the dtype of the result. Gradients
+    have the dtypes of what they belong to. Operators are known to `torch.compile`, which keeps its graphs
+    whole.
+
+    What is emulated is calls of layers. A head that is ``torch.nn.functional.linear(x, table.weight)`` stays
+    as it is, and so does a layer whose weight is given to a function: its count in
+    `EmulatedModel.state_dict` stays 0.
 
     Attention is found while the model's own call runs, by a mode that its hooks enter and leave: not in calls
-    of its parts alone, and not in what is computed anew in the backward pass. `torch.compile` traces the mode
-    into its graph. Scaling, masks and softmax are PyTorch's, in binary32. `torch.nn.MultiheadAttention` and
-    other modules with weights of their own are not emulated: `EmulatedModel.left` tells of them.
+    of its parts alone. `torch.compile` traces the mode into its graph. Scaling, masks and softmax are
+    PyTorch's, in binary32. Within the model's call, attention under gradient checkpointing raises
+    RuntimeError; a checkpoint may be around the whole call. `torch.nn.MultiheadAttention` and other modules
+    with weights of their own are not emulated: `EmulatedModel.left` tells of them.
 
     Random words are those of (seed, layer, call): a layer's calls are counted where gradients are recorded,
-    in evaluation too. So a run repeats bit for bit on a machine; to go on with it elsewhere, keep
-    `EmulatedModel.state_dict`. A forward product that draws words draws others each time, so that gradient
-    checkpointing, which computes it anew, raises RuntimeError. What only the backward pass draws is free.
+    in evaluation too; others draw the words of the next one that is. So a run repeats bit for bit on a
+    machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`. Counts stay when a model is moved;
+    `to_empty` leaves that of attention undefined. `torch.nn.DataParallel` draws the same words everywhere.
+
+    What gradient checkpointing computes anew with ``use_reentrant=False`` is counted as another call, whose
+    words the backward pass draws: gradients have the same expectation as without it, and other errors. A
+    forward product that draws words would give another result then, and raises RuntimeError.
+
+    Gradients come by ``backward()`` and `torch.autograd.grad`. Their own derivatives, those of `torch.func`
+    and of forward mode raise RuntimeError, and so does `torch.func.vmap` where it would draw the same words
+    for each of its calls.
 
     Encoders of PyTorch's call their layers in evaluation, too, and take no function for all of them at once.
 
@@ -247,8 +263,23 @@ def emulate(
 
 
 def restore(model: torch.nn.Module) -> torch.nn.Module:
-    """Give a model back as it was before `emulate`, with the weights that it has now; return it."""
+    """Give a model back as it was before `emulate`, with the weights that it has now; return it.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module.
+    ValueError
+        If an emulated layer has become one of another class since, as by
+        `torch.nn.utils.parametrize`. Nothing has changed then.
+    """
     check_module(model)
+    for name, module in model.named_modules():
+        if isinstance(module, _EMULATED) and type(module) is not _emulated_class(module.replaced):
+            raise ValueError(
+                f"{name!r} has become a {type(module).__name__} since it is emulated: undo what made it one "
+                "(as parametrize.remove_parametrizations does), then restore"
+            )
     open_fast_paths(model)
     for module in model.modules():
         restore_attention(module)
@@ -265,10 +296,11 @@ def _replace(module: torch.nn.Module, emulated: Enrolled) -> None:
     kind = type(module)
     module.__dict__["replaced"], module.__dict__["emulated"] = kind, emulated
     begin_counting(module, "calls")
-    if kind in _OF:
-        module.__class__ = _OF[kind]
-        return
-    module.__class__ = emulated_conv1d(kind)
+    module.__class__ = _emulated_class(kind)
+
+
+def _emulated_class(kind: type) -> type:
+    return _OF[kind] if kind in _OF else emulated_conv1d(kind)
 
 
 def _patterns(model: torch.nn.Module, high: Any) -> tuple[str, ...]:
@@ -309,6 +341,8 @@ def _left(model: torch.nn.Module) -> dict[str, str]:
         own = any(p.ndim > 1 for p in module.parameters(recurse=False))
         if isinstance(module, torch.nn.MultiheadAttention):
             found[name] = "MultiheadAttention hands its weights to a function, and calls no linear layer"
+        elif any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
+            found[name] = f"{type(module).__name__} has no weights yet: let the model make them, then emulate"
         elif own and id(module) not in known and not isinstance(module, torch.nn.Embedding):
             found[name] = f"{type(module).__name__} has weights of its own, and is not exactly a Linear"
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -25,18 +25,42 @@ from mcfsim.torch.tensor_scales import inside_of_deviation
 _NUMPY = NumPyProducts()
 
 
+#: What PyTorch calls float32 products whose operands are not shortened: by default, and when asked for.
+_FULL = ("none", "ieee")
+
+
 @contextmanager
-def _in_binary32() -> Iterator[None]:
-    """Keep PyTorch from multiplying float32 in TF32 or bfloat16, whatever the user allowed."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
+def _in_binary32(device: torch.device) -> Iterator[None]:
+    """Keep PyTorch from multiplying float32 in shorter dtypes, whatever the user allowed, autocast too."""
+    on = torch.is_autocast_enabled(device.type)
+    with torch.autocast(device.type, enabled=False) if on else nullcontext(), _unshortened():
         yield
+
+
+@contextmanager
+def _unshortened() -> Iterator[None]:
+    """Let products of float32 take all bits of their operands."""
+    backends = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
+    if not all(hasattr(backend, "fp32_precision") for backend in backends):  # PyTorch below 2.9
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
         return
-    torch.set_float32_matmul_precision("highest")
+    # The older setting is not read: it raises where the newer ones contradict it.
+    changed = [(x, x.fp32_precision) for x in backends if x.fp32_precision not in _FULL]
+    for backend, _ in changed:
+        backend.fp32_precision = "ieee"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        for backend, precision in changed:
+            backend.fp32_precision = "none"
+            # What was said of all backends is not said of this one.
+            if backend.fp32_precision != precision:
+                backend.fp32_precision = precision
 
 
 class TensorProducts:
@@ -92,7 +116,7 @@ class TensorProducts:
     def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> torch.Tensor:
         """Return ``a b'``, rounded to the output's format."""
         if product.unit is None:
-            with _in_binary32():
+            with _in_binary32(a.values.device):
                 found = a.values @ b.values.T
         else:
             left, right = (x._replace(values=_array(x.values)) for x in (a, b))

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 import mcfsim as mcf
 from mcfsim import torch as mt
@@ -223,6 +224,28 @@ def test_errors_within_the_model_end_the_mode():
     assert torch.equal(plainly(), right)
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("again", [False, True])
+def test_attention_is_not_computed_anew_without_the_mode(again):
+    """A checkpoint around the whole model enters it again."""
+
+    class Kept(Net):
+        def forward(self, x):
+            y = self.table(x)
+            return self.up(checkpoint(self.inner, y, y, y, use_reentrant=again))
+
+    nets, x, given = (Net(), Net(), Kept()), torch.arange(12)[None], torch.zeros((), requires_grad=True)
+    for net in nets:
+        mt.emulate(net, "mxfp8", attention=True)
+    with pytest.raises(RuntimeError, match="within gradient checkpointing"):
+        nets[2](x)
+    with torch.no_grad():
+        assert torch.equal(nets[2](x), nets[0](x))
+    nets[0](x).square().sum().backward()
+    checkpoint(lambda x, _: nets[1](x), x, given, use_reentrant=again).square().sum().backward()
+    assert torch.equal(nets[0].table.weight.grad, nets[1].table.weight.grad)
+
+
 def test_parts_by_choice_alone():
     net, x = Net(), torch.arange(12)[None]
     plain = net(x)
@@ -255,6 +278,7 @@ def test_what_is_not_emulated_is_told():
             "norm": torch.nn.LayerNorm(8),
             "table": torch.nn.Embedding(8, 8, max_norm=1.0),
             "thin": torch.nn.Embedding(8, 8, sparse=True),
+            "lazy": torch.nn.LazyLinear(8),
         }
     )
     done = mt.emulate(net, "mxfp8", embeddings=True)
@@ -265,6 +289,7 @@ def test_what_is_not_emulated_is_told():
         "conv": "Conv1d",
         "table": "it",
         "thin": "its",
+        "lazy": "LazyLinear",
     }
     # And it computes what it did.
     x = torch.randn(3, 2, 8)

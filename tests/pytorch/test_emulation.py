@@ -192,6 +192,36 @@ def test_layers_of_gpt2_are_copied_and_pickled():
         assert type(mt.restore(other)[0]) is Conv1D
 
 
+def test_a_layer_that_has_become_another_is_not_given_back():
+    net = model()
+    mt.emulate(net, "bf16")
+    torch.nn.utils.parametrizations.weight_norm(net[2])
+    with pytest.raises(ValueError, match=r"'2' has become a ParametrizedEmulatedLinear"):
+        mt.restore(net)
+    assert type(net[0]) is EmulatedLinear
+    torch.nn.utils.parametrize.remove_parametrizations(net[2], "weight")
+    assert type(mt.restore(net)[2]) is torch.nn.Linear
+
+
+def test_counts_outlive_a_meta_device_and_inference():
+    with torch.device("meta"):
+        net = torch.nn.Sequential(torch.nn.Embedding(8, 48), model())
+        done = mt.emulate(net, "mxfp8", embeddings=True)
+    assert net(torch.arange(3, device="meta")).shape == (3, 24)
+    junk = [torch.full((), 7**9) for _ in range(64)]  # for what is not initialised
+    del junk
+    counts = {"0": 1, "1.0": 1, "1.2": 1}
+    assert done.state_dict() == counts
+    for move in (lambda: net.to_empty(device="cpu"), lambda: net.to("meta"), net.half):
+        move()
+        assert done.state_dict() == counts
+    plain = model()
+    with torch.inference_mode():
+        done = mt.emulate(plain, "mxfp8")
+    plain(torch.randn(3, 48))
+    assert done.state_dict() == {"0": 1, "2": 1}
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_activations_may_work_in_place(bias):
     nets = [
@@ -282,6 +312,44 @@ def test_autocast_sets_the_dtype_of_results(on):
     assert net[0].weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", ["nvfp4", "quartet"])
+def test_autocast_shortens_no_operand(name, assert_same):
+    """Those of FP4 with scales of a tensor have more bits than bfloat16."""
+    recipe = anywhere(name)
+    recipe = replace(recipe, forward=replace(recipe.forward, output=None))
+    found, x = [], torch.randn(40, 48).bfloat16()
+    for on in (False, True):
+        net = model(torch.bfloat16)
+        mt.emulate(net, recipe)
+        given = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16) if on else nullcontext():
+            y = net[0](given)
+            y.sum().backward()
+        found.append([t.detach().float() for t in (y, given.grad, net[0].weight.grad)])
+    for right, other in zip(*found, strict=True):
+        assert_same(other, right)
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="PyTorch 2.9 has other settings")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_newer_settings_of_precision_are_kept(precision):
+    net, x, backends = model(), torch.randn(4, 48), torch.backends
+    mt.emulate(net, "mxfp8")
+    expected, places = net[0](x), (backends, backends.cuda.matmul, backends.mkldnn.matmul)
+    for place in places:
+        if precision == "bf16" and place is backends.cuda.matmul:
+            continue
+        before = place.fp32_precision
+        try:
+            place.fp32_precision = precision
+            told = [other.fp32_precision for other in places]
+            assert torch.equal(net[0](x), expected)
+            assert [other.fp32_precision for other in places] == told
+        finally:
+            place.fp32_precision = before
+        assert {other.fp32_precision for other in places} == {"none"}
+
+
 def test_a_wider_product_allowed_by_the_user_is_not_taken():
     net, x = model(), torch.randn(64, 48)
     mt.emulate(net, replace(RECIPES["mxfp8"], forward=replace(RECIPES["mxfp8"].forward, output=None)))
@@ -314,10 +382,36 @@ def test_what_cannot_be_emulated_is_refused():
     for kind in (torch.int64, torch.complex64):
         with pytest.raises(TypeError, match=f"floating dtypes, not {kind}"):
             net(torch.ones(2, 48, dtype=kind))
+    with pytest.raises(TypeError, match=r"none of layout torch\.jagged"):
+        net(torch.nested.nested_tensor([torch.ones(2, 48)], layout=torch.jagged))
     mt.emulate(torch.nn.Linear(2, 2), "mxfp8").restore()
     with pytest.raises(ValueError, match="no layer is emulated"):
         mt.emulate(torch.nn.ReLU())
     assert isinstance(net[0], EmulatedLinear)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:`torch.jit.script` is deprecated")
+def test_derivatives_that_would_not_come_are_refused():
+    """Tangents would be zeros, and gradients of second order none."""
+    net, x = model(), torch.randn(3, 48)
+    done = mt.emulate(net, anywhere("fp4-all"))
+    with pytest.raises(RuntimeError, match=r"not by torch.func.grad"):
+        torch.func.grad(lambda x: net(x).sum())(x)
+    with torch.no_grad():
+        with pytest.raises(RuntimeError, match="nor in forward mode"):
+            torch.func.jvp(net, (x,), (x,))
+        with pytest.raises(RuntimeError, match="nor in forward mode"), torch.autograd.forward_ad.dual_level():
+            net(x)
+    with pytest.raises(RuntimeError, match=r"same random words.*'fp4-all'"):
+        torch.func.vmap(net)(x[None])
+    assert done.state_dict() == {"0": 0, "2": 0}
+    given = x.clone().requires_grad_()
+    (dx,) = torch.autograd.grad(net(given).square().sum(), given, create_graph=True)
+    with pytest.raises(RuntimeError, match="have no derivatives"):
+        dx.sum().backward()
+    done.restore()
+    mt.emulate(net, "mxfp8")
+    assert torch.equal(torch.func.vmap(net)(x[None])[0], net(x))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from mcfsim.models.product_rows import ProductRow, layer_costs, layers_to_keep, 
 from mcfsim.random import RandomWords
 from mcfsim.recipes import OperandFinding, Recipe, audit_products, get_recipe
 from mcfsim.storage.files import Pathlike
-from mcfsim.torch.emulated_linear import is_conv1d, linear_layers
+from mcfsim.torch.checkpointing import is_computed_anew
+from mcfsim.torch.emulated_linear import is_conv1d, linear_layers, transforms
 from mcfsim.torch.local import is_spread
 
 
@@ -158,15 +159,19 @@ class ProductWatch:
 
     def _model_hook(self) -> Callable[..., None]:
         def count(module: torch.nn.Module, args: Any) -> None:
-            if module.training and torch.is_grad_enabled():
+            if _is_training(module):
                 self._begin(self._step + 1)
 
         return _uncompiled(count)
 
     def _layer_hook(self, number: int, name: str) -> Callable[..., None]:
         def see(module: torch.nn.Module, args: Any, kwargs: Any, output: torch.Tensor) -> None:
-            if not (self._watched and module.training and torch.is_grad_enabled()):
+            if not (self._watched and _is_training(module)):
                 return
+            if transforms():
+                raise RuntimeError(
+                    "no products are measured within torch.func's transforms: remove the watch"
+                )
             x = args[0] if args else next(iter(kwargs.values()))
             step, wanted = self._step, ["forward"]
             wanted += ["dgrad"] * x.requires_grad + ["wgrad"] * module.weight.requires_grad
@@ -176,8 +181,10 @@ class ProductWatch:
             weight = (module.weight.t() if is_conv1d(module) else module.weight).detach()
 
             def measure(dy: torch.Tensor | None) -> None:
-                if self._handles:
+                if self._handles and wanted:
                     self._measure(step, number, name, weight, kept, dy, wanted)
+                    # It is made once, however often there is a backward pass.
+                    wanted[:] = [product for product in wanted if product != "forward"]
 
             if output.requires_grad:
                 _whole(output).register_hook(measure)
@@ -205,6 +212,11 @@ class ProductWatch:
             for (product, operand), finding in found.items():
                 key = _Key(step, name, recipe.name, product, operand)
                 self._found.setdefault(key, _Sums()).add(finding, x.numel() * len(weight))
+
+
+def _is_training(module: torch.nn.Module) -> bool:
+    """Return whether a call is one of training; what checkpointing repeats was seen already."""
+    return module.training and torch.is_grad_enabled() and not is_computed_anew()
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

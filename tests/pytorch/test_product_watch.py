@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import mcfsim as mcf
 from mcfsim import torch as mt
@@ -158,6 +159,40 @@ def test_layers_called_twice_never_aside_and_frozen():
     assert max(row.step for row in watch.rows) == 2
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_checkpointing_computes_anew_is_measured_once(again):
+    """Steps are counted once, and so are layers that need no gradients."""
+    found = []
+    for checkpointed in (False, True):
+        net = model()
+        net[0].requires_grad_(False)
+        watch = mt.watch_products(net, ["mxfp8"], every=1)
+        for place in range(2):
+            x = batch(place).requires_grad_(again)
+            way = checkpoint(net, x, use_reentrant=again) if checkpointed else net(x)
+            way.square().sum().backward()
+        found.append(watch.rows)
+        watch.remove()
+    assert found[0] == found[1]
+    assert {row.step for row in found[0]} == {1, 2}
+
+
+def test_a_second_backward_pass_makes_two_products_more():
+    net = model()
+    watch = mt.watch_products(net, ["mxfp8"], every=1)
+    y = net(batch()).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    calls = {(row.layer, row.product): row.calls for row in watch.rows}
+    assert calls == {
+        ("0", "forward"): 1,
+        ("0", "wgrad"): 2,
+        ("2", "forward"): 1,
+        ("2", "dgrad"): 2,
+        ("2", "wgrad"): 2,
+    }
+
+
 def test_no_activations_are_kept():
     net = model()
     watch = mt.watch_products(net, ["mxfp8"], every=1)
@@ -234,6 +269,10 @@ def test_what_cannot_be_watched_is_refused():
     with pytest.raises(TypeError, match="optimizer"):
         mt.watch_products(net, NAMES, optimizer=3)
     assert not net[0]._forward_hooks
+    watch = mt.watch_products(net, NAMES, every=1)
+    with pytest.raises(RuntimeError, match="no products are measured within"):
+        torch.func.grad(lambda x: net(x).sum())(batch())
+    watch.remove()
     assert list(mt.watch_products(net, iter(NAMES)).recipes) == NAMES
 
 

@@ -1,4 +1,4 @@
-"""Whether a call is part of gradient checkpointing of PyTorch's, which computes anew in the backward pass.
+"""What called a call: gradient checkpointing, which computes anew in the backward pass, or a call that ended.
 
 Nothing public tells of it, so the frames of calls are looked through: some microseconds.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import FrameType
 
 import torch
 import torch.utils.checkpoint
 
 
-def is_checkpointed(caller: int | None = None) -> bool:
-    """Return whether checkpointing makes this call, or one on the way to it from a caller.
+def is_running(caller: FrameType) -> bool:
+    """Return whether a frame is one of those that called this, and has not ended."""
+    return any(frame is caller for frame in _frames())
 
-    Parameters
-    ----------
-    caller : int, optional
-        The identity of the frame that is looked up to; by default all are.
-    """
+
+def is_checkpointed(caller: FrameType) -> bool:
+    """Return whether checkpointing makes this call, or one on the way to it from a caller."""
     return any(True for _ in _names(caller))
 
 
@@ -28,13 +28,20 @@ def is_computed_anew() -> bool:
 
     Checkpointing that re-enters (``use_reentrant=True``) records gradients the second time alone.
     """
-    return torch._C._current_graph_task_id() >= 0 and "unpack_hook" in _names(None)
+    return torch._C._current_graph_task_id() >= 0 and "unpack_hook" in _names()
 
 
-def _names(caller: int | None) -> Iterator[str]:
-    """Yield the names of functions of checkpointing that are being called, the innermost first."""
-    frame = sys._getframe()
-    while frame is not None and id(frame) != caller:
+def _names(caller: FrameType | None = None) -> Iterator[str]:
+    """Yield the names of functions of checkpointing that are running, the innermost first, up to a caller."""
+    for frame in _frames():
+        if frame is caller:
+            return
         if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
             yield frame.f_code.co_name
-        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

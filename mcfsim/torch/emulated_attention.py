@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from mcfsim.torch.checkpointing import is_checkpointed
+from mcfsim.torch.checkpointing import is_checkpointed, is_running
 from mcfsim.torch.emulated_linear import Enrolled, begin_counting, counted, end_counting, product
 
 #: What a model that has emulated attention has beside its own.
@@ -22,13 +23,19 @@ _MODES = "attention_modes"
 class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no types here
     """While it is on, `scaled_dot_product_attention` is computed by a recipe.
 
-    `caller` is the identity of the frame that calls the model, if one does.
+    `caller` is the frame that calls the model, if one does.
     """
 
-    def __init__(self, numbers: tuple[int, int], calls: torch.Tensor, caller: int | None = None) -> None:
+    def __init__(
+        self, numbers: tuple[int, int], calls: torch.Tensor, caller: FrameType | None = None
+    ) -> None:
         super().__init__()
         self.numbers, self.calls, self.caller = numbers, calls, caller
         self.recorded = torch.is_grad_enabled()
+
+    def is_on(self) -> bool:
+        """Return whether the model's call is still running; an interrupt ends it, and runs no hook."""
+        return self.caller is None or is_running(self.caller)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -36,12 +43,15 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
         """Call a function of PyTorch's, or what stands for it."""
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
-        if self.recorded and not torch.compiler.is_compiling() and is_checkpointed(self.caller):
-            # One kind would complain of other tensors, the other take the gradients of another attention.
-            raise RuntimeError(
-                "emulated attention is within gradient checkpointing, which would compute it anew in the "
-                "backward pass, outside of the model's call, and not emulated; leave checkpointing"
-            )
+        if not torch.compiler.is_compiling() and self.caller is not None:
+            if not self.is_on():
+                return func(*args, **(kwargs or {}))
+            if self.recorded and is_checkpointed(self.caller):
+                # One kind would complain of other tensors, the other take gradients of another attention.
+                raise RuntimeError(
+                    "emulated attention is within gradient checkpointing, which would compute it anew in "
+                    "the backward pass, outside of the model's call, and not emulated; leave checkpointing"
+                )
         return attend(self.numbers, counted(self.calls, *self.numbers), *args, **(kwargs or {}))
 
 
@@ -98,10 +108,20 @@ def _grouped(query: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
 
 
+class _Modes(list[AttentionMode]):
+    """The modes of calls of a model that are running; copies of the model have none."""
+
+    def __reduce__(self) -> tuple[type[_Modes], tuple[()]]:
+        return _Modes, ()
+
+
 # -- in a model ---------------------------------------------------------------------------------------------
 def _enter(model: torch.nn.Module, args: Any) -> None:
     one, other = getattr(model, _NUMBERS)
-    caller = None if torch.compiler.is_compiling() else id(sys._getframe(1))
+    caller = None
+    if not torch.compiler.is_compiling():
+        _end_interrupted(model)
+        caller = sys._getframe(1)
     mode = AttentionMode((one.number, other.number), getattr(model, _CALLS), caller)
     mode.__enter__()
     model.__dict__[_MODES].append(mode)
@@ -112,9 +132,18 @@ def _leave(model: torch.nn.Module, args: Any, output: Any) -> None:
         model.__dict__[_MODES].pop().__exit__(None, None, None)
 
 
+def _end_interrupted(model: torch.nn.Module) -> None:
+    """End the modes of calls that an interrupt has ended."""
+    modes = model.__dict__[_MODES]
+    while modes and not modes[-1].is_on():
+        mode = modes.pop()
+        if torch.overrides._get_current_function_mode() is mode:
+            mode.__exit__(None, None, None)
+
+
 def emulate_attention(model: torch.nn.Module, numbers: tuple[Enrolled, Enrolled]) -> None:
     """Let all attention within calls of a model be computed as these say, the one for each product."""
-    model.__dict__[_NUMBERS], model.__dict__[_MODES] = numbers, []
+    model.__dict__[_NUMBERS], model.__dict__[_MODES] = numbers, _Modes()
     begin_counting(model, _CALLS)
     model.register_forward_pre_hook(_enter, prepend=True)
     model.register_forward_hook(_leave, always_call=True)
@@ -124,6 +153,7 @@ def restore_attention(model: torch.nn.Module) -> None:
     """Undo `emulate_attention`, in a copy of a model too."""
     if _NUMBERS not in model.__dict__:
         return
+    _end_interrupted(model)
     for hooks, own in ((model._forward_pre_hooks, _enter), (model._forward_hooks, _leave)):
         for key in [key for key, hook in hooks.items() if hook is own]:
             del hooks[key]

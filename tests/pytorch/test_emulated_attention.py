@@ -246,6 +246,28 @@ def test_attention_is_not_computed_anew_without_the_mode(again):
     assert torch.equal(nets[0].table.weight.grad, nets[1].table.weight.grad)
 
 
+def test_an_interrupt_leaves_other_attention_alone():
+    """It runs no hooks, so nothing ends the mode at once."""
+    net, right, x, interrupted = Net(), plainly(), torch.arange(12)[None], [True]
+
+    def interrupt(*_):
+        if interrupted:
+            raise KeyboardInterrupt
+
+    net.inner.register_forward_pre_hook(interrupt)
+    done = mt.emulate(net, "mxfp8", attention=True)
+    for end in (lambda: net(x), done.restore):
+        interrupted[:] = [True]
+        with pytest.raises(KeyboardInterrupt):
+            net(x)
+        assert torch.equal(plainly(), right)
+        interrupted.clear()
+        copied, modes = copy.deepcopy(net), torch.overrides._len_torch_function_stack()
+        end()
+        assert torch.overrides._len_torch_function_stack() == modes - 1
+    assert torch.equal(mt.restore(copied)(x), net(x))
+
+
 def test_parts_by_choice_alone():
     net, x = Net(), torch.arange(12)[None]
     plain = net(x)

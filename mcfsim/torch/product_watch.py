@@ -16,6 +16,7 @@ from mcfsim.storage.files import Pathlike
 from mcfsim.torch.checkpointing import is_computed_anew
 from mcfsim.torch.emulated_linear import is_conv1d, linear_layers, transforms
 from mcfsim.torch.local import is_spread
+from mcfsim.torch.tensor_products import in_numpy
 
 
 class _Key(NamedTuple):
@@ -206,9 +207,9 @@ class ProductWatch:
         weight = _rows(taken)
         call, self._calls[name] = self._calls[name], self._calls[name] + 1
         words = RandomWords(self._seed, call, number)
-        given = None if dy is None else _rows(dy.reshape(-1, len(weight))).numpy()
+        given = None if dy is None else in_numpy(_rows(dy.reshape(-1, len(weight))))
         for recipe in self.recipes.values():
-            found = audit_products(recipe, x.numpy(), weight.numpy(), given, words, wanted)
+            found = audit_products(recipe, in_numpy(x), in_numpy(weight), given, words, wanted)
             for (product, operand), finding in found.items():
                 key = _Key(step, name, recipe.name, product, operand)
                 self._found.setdefault(key, _Sums()).add(finding, x.numel() * len(weight))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class TensorProducts:
                 # A number of binary64 is rounded once, as `mcfsim.scaled.Scaled.in_binary32` says.
                 values = on_device(x, fmt, recipe.rounding, -1, random).to(torch.float32)
                 return Entered(values, None, inside_of_deviation(x, fmt) if recipe.clips else None)
-        found = _NUMPY.enter(_array(x), recipe, words)
+        found = _NUMPY.enter(in_numpy(x), recipe, words)
         inside = None if found.inside is None else torch.from_numpy(found.inside).to(x.device)
         return Entered(torch.from_numpy(found.values).to(x.device), found.scaled, inside)
 
@@ -104,7 +105,7 @@ class TensorProducts:
     ) -> torch.Tensor:
         """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
         if not self._by_operations(x):
-            return torch.from_numpy(_NUMPY.rotate(_array(x), product, words, back=back)).to(x.device)
+            return torch.from_numpy(_NUMPY.rotate(in_numpy(x), product, words, back=back)).to(x.device)
         size = product.hadamard
         filled = torch.nn.functional.pad(x, (0, -x.shape[1] % size))
         signs = torch.from_numpy(signs_of(signs_in(product, words), size)).to(x.device)
@@ -119,7 +120,7 @@ class TensorProducts:
             with _in_binary32(a.values.device):
                 found = a.values @ b.values.T
         else:
-            left, right = (x._replace(values=_array(x.values)) for x in (a, b))
+            left, right = (x._replace(values=in_numpy(x.values)) for x in (a, b))
             device = a.values.device
             found = torch.from_numpy(by_unit(left, right, product, on_host_by(device))).to(device)
         return self.rounded(found, product)
@@ -136,6 +137,10 @@ def _sums_and_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Te
     return torch.stack((first + second, first - second), dim=1)
 
 
-def _array(x: torch.Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = x.detach().contiguous().cpu().numpy()
+def in_numpy(x: torch.Tensor) -> NDArray[np.float32]:
+    """Return a tensor of float32 as an array, of the same memory if that is the CPU's and contiguous.
+
+    Not by ``numpy()``, after which PyTorch lets nobody resize the memory: FSDP2 does so to that of weights.
+    """
+    found: NDArray[Any] = np.from_dlpack(x.detach().contiguous().cpu())
     return found

@@ -21,6 +21,8 @@ from mcfsim.torch.emulated_linear import EmulatedLinear, Placed, number_of
 from tests.pytorch.beside import assert_one_graph
 from tests.pytorch.runs import first
 
+#: A product of operands as they come.
+PLAIN = ProductRecipe(OperandRecipe(), OperandRecipe(), output=None)
 #: A unit whose sums have an order, so that bits do not depend on the machine.
 CHAIN = "cdna3_fp32"
 
@@ -190,6 +192,16 @@ def test_layers_of_gpt2_are_copied_and_pickled():
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(other(x), expected)
         assert type(mt.restore(other)[0]) is Conv1D
+
+
+@pytest.mark.parametrize("unit", [None, CHAIN])
+def test_memory_of_weights_may_be_resized(unit):
+    """As FSDP2 does after each call."""
+    net, x = model(), torch.randn(3, 48, requires_grad=True)
+    mt.emulate(net, replace(anywhere("quartet").with_unit(unit), forward=PLAIN))
+    mt.watch_products(net, ["mxfp8"], every=1)
+    net(x).sum().backward()
+    assert all(p.untyped_storage().resizable() for p in net.parameters())
 
 
 def test_a_layer_that_has_become_another_is_not_given_back():

@@ -210,8 +210,16 @@ _backward.register_autograd(_twice)
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, weight, _, number, _ = inputs
-    ctx.save_for_backward(x, weight, *output[1:])
+    wanted_x, wanted_weight, *_ = ctx.needs_input_grad
+    # An operand that no gradient needs is not kept, and may be changed: its shape and dtype are enough.
+    kept = [t if want else _form(t) for t, want in ((x, wanted_weight), (weight, wanted_x))]
+    ctx.save_for_backward(*kept, *output[1:])
     ctx.number = number
+
+
+def _form(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape and dtype whose elements are one zero."""
+    return x.new_zeros(()).expand(x.shape)
 
 
 def _gradients(ctx: Any, dy: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:

@@ -200,9 +200,9 @@ def emulate(
     machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`. Counts stay when a model is moved;
     `to_empty` leaves that of attention undefined. `torch.nn.DataParallel` draws the same words everywhere.
 
-    What gradient checkpointing computes anew with ``use_reentrant=False`` is counted as another call, whose
-    words the backward pass draws: gradients have the same expectation as without it, and other errors. A
-    forward product that draws words would give another result then, and raises RuntimeError.
+    What gradient checkpointing computes anew with ``use_reentrant=False`` counts as a call, unless it is
+    compiled, and the backward pass draws its words: gradients have the same expectation as without it, and
+    other errors. A forward product that draws words would give another result then, and raises RuntimeError.
 
     Gradients come by ``backward()`` and `torch.autograd.grad`. Their own derivatives, those of `torch.func`
     and of forward mode raise RuntimeError, and so does `torch.func.vmap` where it would draw the same words

@@ -194,6 +194,24 @@ def test_layers_of_gpt2_are_copied_and_pickled():
         assert type(mt.restore(other)[0]) is Conv1D
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", ["mxfp8", "quartet2"])
+def test_operands_that_no_gradient_needs_may_be_changed(name, frozen):
+    """Activations of a frozen weight, and the weight of a layer whose input needs no gradient."""
+    found, x = [], torch.randn(3, 48)
+    for changed in (False, True):
+        net, given = model()[0], x.clone().requires_grad_(frozen)
+        net.weight.requires_grad_(not frozen)
+        mt.emulate(net, anywhere(name))
+        entered = given * 1
+        y = net(entered)
+        if changed:
+            (entered if frozen else net.weight).detach().zero_()
+        y.sum().backward()
+        found.append(given.grad if frozen else net.weight.grad)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("unit", [None, CHAIN])
 def test_memory_of_weights_may_be_resized(unit):
     """As FSDP2 does after each call."""
@@ -402,6 +420,7 @@ def test_what_cannot_be_emulated_is_refused():
     assert isinstance(net[0], EmulatedLinear)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:`torch.jit.script` is deprecated")
 def test_derivatives_that_would_not_come_are_refused():
     """Tangents would be zeros, and gradients of second order none."""

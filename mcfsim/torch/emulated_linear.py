@@ -279,7 +279,9 @@ def _check_transforms(numbers: tuple[int, ...]) -> None:
             "torch.func.grad, vjp, jvp and what is made of them, nor in forward mode"
         )
     recipes = [_PLACED[number].recipe for number in numbers]
-    if "Vmap" in kinds and (drawn := [recipe.name for recipe in recipes if recipe.stochastic]):
+    parts = [recipe if torch.is_grad_enabled() else recipe.forward for recipe in recipes]
+    drawn = [recipe.name for recipe, part in zip(recipes, parts, strict=True) if part.stochastic]
+    if "Vmap" in kinds and drawn:
         raise RuntimeError(
             f"vmap would draw the same random words for each of its calls, by recipe {drawn[0]!r}; "
             "let the batch be an axis of the input"

@@ -83,9 +83,7 @@ def error_bound(
     unit, bits = _aligned(unit)
     check_int("length", length, 0)
     if promote_every is not None:
-        check_int("promote_every", promote_every, 1)
-        if promote_every % unit.k:
-            raise ValueError(f"promote_every = {promote_every} is no multiple of {unit}'s {unit.k} products")
+        unit.check_parts(promote_every)
         parts = -(-length // promote_every)
         within = error_bound(unit, min(length, promote_every))
         # Parts are added to the first of them, and c comes last.

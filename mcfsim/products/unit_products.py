@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from itertools import product
+from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import check_int, check_threads, is_tensor, real_array
+from mcfsim.checks import check_threads, is_tensor, real_array
 from mcfsim.compile.contraction import Contraction
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
@@ -90,17 +91,9 @@ class UnitProducts:
         self.unit = unit = get_unit(unit)
         self._contraction: Contraction = contraction or _contraction(unit)
         self._size = tile
-        check_int("split_k", split_k, 1)
+        unit.check_parts(promote_every, split_k)
         self._split, self._promoted = split_k, promote_every
-        if promote_every is not None:
-            check_int("promote_every", promote_every, 1)
-            if promote_every % unit.k:
-                raise ValueError(
-                    f"promote_every = {promote_every} is no multiple of {unit}'s {unit.k} products"
-                )
         self._parted = promote_every is not None or split_k > 1
-        if self._parted and unit.output.precision > 24:
-            raise ValueError(f"partial sums are added in float32, which does not hold {unit}'s {unit.output}")
 
     # -- operands -----------------------------------------------------------------------------------------
     def operand(self, x: ArrayLike | Scaled, label: str, axis: int) -> UnitOperand:
@@ -141,8 +134,11 @@ class UnitProducts:
             raise ValueError(
                 f"{label} has its blocks along axis {x.axis}, not along the contracted {ndim + axis}"
             )
-        scale = np.asarray(x.scale, np.float64)
-        numbers = x.elements.astype(np.float64)
+        with np.errstate(over="ignore"):
+            if x.tensor_scale is not None and np.float32(x.tensor_scale) != np.float64(x.tensor_scale):
+                raise ValueError(f"{label} has the tensor scale {x.tensor_scale}, no number of float32")
+        numbers = self._values(x.elements, fmt.element, label, known=False)
+        scale = self._values(x.scale, fmt.scale, f"the scale of {label}", known=False)
         return UnitOperand(numbers, fmt.element, scale, fmt.scale, fmt.block, x.tensor_scale)
 
     def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:
@@ -150,7 +146,7 @@ class UnitProducts:
         fmt = FORMATS["float32"] if self._parted else self.unit.added
         array = real_array(c, "c")
         numbers = self._values(array, fmt, "c", known=array.dtype.name == fmt.name)
-        if self.unit.flush:
+        if self.unit.flush and not self._parted:  # else the unit does not add it
             numbers = np.where(np.abs(numbers) < float(fmt.smallest_normal), 0.0, numbers)
         with np.errstate(all="ignore"):
             numbers = numbers.astype(self._contraction.carried)
@@ -168,15 +164,16 @@ class UnitProducts:
             numbers = array.astype(np.float64)
         if not known and fmt != FORMATS["float64"]:
             same = np.asarray(round_to(numbers, fmt), np.float64) == numbers
-            wrong = ~(same | (np.isnan(numbers) & fmt.has_nan))
+            # Blocks have NaN by overflow, whatever the elements' format.
+            wrong = ~(same | (np.isnan(numbers) & (fmt.has_nan or bool(self.unit.scales))))
             if wrong.any():
                 self._refuse(array, wrong, fmt, label)
         return numbers
 
     def _refuse(self, array: Array, wrong: Array, fmt: Format, label: str) -> None:
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        # What is cut is read as binary32; a format of one's own has no dtype.
-        own = label != "c" and not self.unit.cut
+        # What is cut is read as binary32, blocks say their format; a format of one's own has no dtype.
+        own = label != "c" and not self.unit.cut and not self.unit.scales
         others = [x for x in map(str, self.unit.inputs) if own and x != str(fmt) and x in FORMATS]
         also = f"; arrays of dtype {' or '.join(others)} are taken, too" if others else ""
         raise ValueError(
@@ -287,17 +284,13 @@ class UnitProducts:
         if not self._parted:
             contraction.add(left, right, out, 0, groups, paired=paired)
             return out
-        total = None
-        for part in self._parts(groups):
-            sums = None
-            for first, last in part:
-                own = np.zeros_like(out)
-                contraction.add(left, right, own, first, last, paired=paired)
-                sums = own if sums is None else sums + own
-            if sums is not None:
-                total = sums if total is None else total + sums
-        if total is None:
-            return out
+
+        def promoted(places: tuple[int, int]) -> Array:
+            own = np.zeros_like(out)
+            contraction.add(left, right, own, *places, paired=paired)
+            return own
+
+        total: Array = reduce(add, (reduce(add, map(promoted, part)) for part in self._parts(groups)))
         return out + total if given else total
 
     def _parts(self, groups: int) -> Iterator[list[tuple[int, int]]]:

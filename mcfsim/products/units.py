@@ -85,7 +85,7 @@ class Unit:
     addend : Format or str, optional
         Format of C at the start; by default the output format.
     cut : bool, optional
-        Whether operands are binary32 numbers, whose lower bits are cut off (as TF32's are), NaN's too.
+        Whether operands are binary32 numbers whose last 13 bits are cut off, NaN's, too; for tf32 alone.
     flush : bool, optional
         Whether subnormal operands, addends and results become zeros.
     scales : sequence of Format or str, optional
@@ -142,6 +142,8 @@ class Unit:
     least_exponent: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a string, not {self.name!r}")
         for label in ("inputs", "scales"):
             given = self._several(label, "formats", Format | str)
             object.__setattr__(self, label, tuple(map(get_format, given)))
@@ -174,6 +176,8 @@ class Unit:
             raise ValueError(
                 f"flush: {self.sums!s} sums keep subnormal numbers; pairwise ones alone can flush"
             )
+        if self.cut and set(self.inputs) != {FORMATS["tf32"]}:
+            raise ValueError(f"cut: binary32 is cut to tf32, not to {', '.join(map(str, self.inputs))}")
         if self.least_exponent is not None:
             self._check_least_exponent(self.least_exponent)
         if self.scales and self.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
@@ -244,6 +248,26 @@ class Unit:
         for fmt in formats:
             if type(fmt) is not Format or fmt.precision > most or fmt.emax > emax or fmt.emin < 1 - emax:
                 raise ValueError(f"{label}: {fmt} is no binary format of {most} bits and exponents to {emax}")
+
+    def check_parts(self, promote_every: int | None, split_k: int = 1) -> None:
+        """Raise unless sums can begin again at zero, and be added in binary32; see `mcfsim.matmul`.
+
+        Raises
+        ------
+        TypeError
+            If a number is no int.
+        ValueError
+            If it is out of range or no multiple of `k`, or binary32 does not hold the unit's results.
+        """
+        check_int("split_k", split_k, 1)
+        if promote_every is not None:
+            check_int("promote_every", promote_every, 1)
+            if promote_every % self.k:
+                raise ValueError(
+                    f"promote_every = {promote_every} is no multiple of {self}'s {self.k} products"
+                )
+        if (promote_every is not None or split_k > 1) and self.output.precision > 24:
+            raise ValueError(f"sums are added in binary32, which does not hold {self}'s {self.output}")
 
     def __str__(self) -> str:
         return self.name

@@ -45,11 +45,10 @@ class OperandFinding:
     underflowed : int
         How many of these entered as zero.
     saturated : int
-        How many of these were larger than the largest number of their block: the largest element times the
-        scales.
+        How many of these lay beyond the numbers of their block: the elements times the scales.
     blocks : int
-        Blocks that share a scale, have at least two numbers and a nonzero one, and are finite. None if the
-        operand's format has no scales.
+        Blocks that share a scale, have at least two numbers and a nonzero one, and are finite. There are none
+        where the operand's format has no scales.
     outliers : int
         How many of these have a largest magnitude of at least `OUTLIER` times the second largest, which may
         be zero: one number alone sets the scale.
@@ -221,11 +220,12 @@ def _finding(squares: tuple[float, float], seen: tuple[Array, OperandRecipe, Ent
 
 
 def _clipped(x: Array, fmt: ScaledFormat | Format | None, found: Entered) -> Array:
-    """Return where numbers are larger than the largest of their block, or of the format."""
+    """Return where numbers lie beyond all of their block, or of the format."""
     if found.scaled is not None:
         return found.scaled.clipped(x)
-    largest = math.inf if fmt is None or isinstance(fmt, ScaledFormat) else float(fmt.max)
-    return np.asarray(np.abs(x) > largest)
+    if fmt is None or isinstance(fmt, ScaledFormat):
+        return np.zeros(x.shape, np.bool_)
+    return np.asarray((x > float(fmt.max)) | (x < float(fmt.lowest)))
 
 
 def _outliers(size: Array, fmt: Any) -> tuple[int, int]:

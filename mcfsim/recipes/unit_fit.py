@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.formats.grids import Grid
+from mcfsim.kernels.native import native_dtype
 from mcfsim.products import Unit
 from mcfsim.scaled import ScaledFormat
 
@@ -28,10 +29,19 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
     Raises
     ------
     ValueError
-        If a unit with scales takes no such blocks; if another one lacks numbers of the elements; if blocks
-        differ in length, or are no multiple of the unit's products; or if partial sums are added elsewhere.
+        If a unit with scales takes no such blocks; if another one lacks numbers of the elements; if binary32
+        does not hold the scales; if blocks differ in length, or are no multiple of the unit's products; or if
+        partial sums are added elsewhere.
+    UnsupportedFormatError
+        If a unit takes several formats, and elements are of one that no dtype of an array tells.
     """
     for label, fmt in (("left", left), ("right", right)):
+        for scale in (fmt.scale, fmt.tensor_scale) if isinstance(fmt, ScaledFormat) else ():
+            if scale is not None and not _within(scale, FORMATS["float32"]):
+                raise ValueError(
+                    f"{unit} does not go with the {label} operand, {fmt}: binary32, in which scales multiply "
+                    f"sums, does not hold those of {scale}"
+                )
         if unit.scales:
             _check_scaled(unit, fmt, label)
         elif not _takes(unit, element_format(fmt)):
@@ -39,22 +49,19 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
                 f"{unit} does not go with the {label} operand, {fmt or 'binary32'}: it multiplies "
                 f"{', '.join(map(str, unit.inputs))}, which lack numbers of {element_format(fmt)}"
             )
+        elif element_format(fmt) in unit.inputs[1:]:
+            native_dtype(element_format(fmt))
     sizes = set() if unit.scales else {scales_along(fmt) for fmt in (left, right)} - {0}
     if len(sizes) > 1 or any(size % unit.k for size in sizes):
         raise ValueError(
             f"the operands have scales for blocks of {' and '.join(map(str, sorted(sizes)))}; {unit} needs "
             f"blocks of one length, a multiple of its {unit.k} products"
         )
-    if promote_every is None:
-        return
-    if sizes and promote_every not in sizes:
+    if sizes and promote_every not in (None, *sizes):
         raise ValueError(
             f"promote_every = {promote_every}: sums of blocks are added after {sizes.pop()} products"
         )
-    if promote_every % unit.k:
-        raise ValueError(f"promote_every = {promote_every} is no multiple of {unit}'s {unit.k} products")
-    if unit.output.precision > 24:
-        raise ValueError(f"partial sums are added in binary32, which does not hold {unit}'s {unit.output}")
+    unit.check_parts(promote_every)
 
 
 def _check_scaled(unit: Unit, fmt: Kind, label: str) -> None:
@@ -79,9 +86,13 @@ def _check_scaled(unit: Unit, fmt: Kind, label: str) -> None:
 
 def _takes(unit: Unit, element: Format | Grid) -> bool:
     """Return whether a unit has every number of a format: it is an input, or within the first input."""
-    taken = FORMATS["float32"] if unit.cut else unit.input
-    return element in unit.inputs or (
-        element.precision <= taken.precision
-        and element.smallest_subnormal >= taken.smallest_subnormal
-        and max(element.max, -element.lowest) <= taken.max
+    return element in unit.inputs or _within(element, FORMATS["float32"] if unit.cut else unit.input)
+
+
+def _within(fmt: Format | Grid, other: Format) -> bool:
+    """Return whether all finite numbers of a format are numbers of another one."""
+    return (
+        fmt.precision <= other.precision
+        and fmt.smallest_subnormal >= other.smallest_subnormal
+        and max(fmt.max, -fmt.lowest) <= other.max
     )

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
+from mcfsim.kernels.native import native_dtype
 from mcfsim.products import Unit, get_unit, matmul
 from mcfsim.recipes.recipe import ProductRecipe
 from mcfsim.recipes.unit_fit import Kind, element_format, scales_along
@@ -42,10 +42,10 @@ class Entered(NamedTuple):
 def by_unit(a: Entered, b: Entered, product: ProductRecipe, multiply: Callable[..., Any] = matmul) -> Single:
     """Return ``a b'`` as a matrix unit computes it.
 
-    A unit with scales takes elements and scales. Another one multiplies elements. Then scales of tensors and
-    rows multiply the result, their own product rounded to binary32 first. Scales of blocks multiply the sum
-    of each block, which starts from zero: it is added to those before by a fused multiply-add in binary32, as
-    DeepGEMM does.
+    A unit with scales takes elements and scales. Another one multiplies elements. Then scales that a tensor
+    or a row shares multiply the result, their own product rounded to binary32 first. Scales of blocks
+    multiply the sum of each block, which starts from zero: it is added to those before by a fused
+    multiply-add in binary32, as DeepGEMM does. Second scales, of tensors, come last, by their product, too.
 
     That a unit goes with the operands is for `ProductRecipe` to say. `multiply` does what `mcfsim.matmul`
     does.
@@ -58,9 +58,11 @@ def by_unit(a: Entered, b: Entered, product: ProductRecipe, multiply: Callable[.
     x, y = _elements(a, product.left.format, unit), _elements(b, product.right.format, unit)
     size = max(scales_along(product.left.format), scales_along(product.right.format))
     if size:
-        return _promoted((a, b), (x, y), size, partial(multiply, unit=unit))
-    found = _single(multiply(x, y.T, unit=unit, promote_every=product.promote_every))
-    return _outer(found, a.scaled, b.scaled)
+        found = _promoted((a, b), (x, y), size, partial(multiply, unit=unit))
+    else:
+        found = _single(multiply(x, y.T, unit=unit, promote_every=product.promote_every))
+        found = _times(found, *(None if z.scaled is None else z.scaled.scale for z in (a, b)))
+    return _times(found, *(None if z.scaled is None else z.scaled.tensor_scale for z in (a, b)))
 
 
 def _promoted(
@@ -76,16 +78,14 @@ def _promoted(
         part = _single(multiply(left[:, block], right[:, block].T))
         by = np.multiply.outer(scales[0][:, place], scales[1][:, place])
         total = fma(by, part, total)
-    tensor = [x.scaled.tensor_scale for x in operands if x.scaled and x.scaled.tensor_scale is not None]
-    return total * np.prod(np.asarray(tensor, np.float32), dtype=np.float32) if tensor else total
+    return total
 
 
 def _elements(entered: Entered, fmt: Kind, unit: Unit) -> Array:
-    """Return elements in the dtype that names their format to a unit."""
+    """Return elements, in the dtype that names their format to a unit if it takes several."""
     numbers = entered.values if entered.scaled is None else entered.scaled.elements
-    name = element_format(fmt).name
-    single = len(unit.inputs) == 1
-    return numbers if single or not hasattr(ml_dtypes, name) else numbers.astype(getattr(ml_dtypes, name))
+    own = element_format(fmt)
+    return numbers.astype(native_dtype(own)) if own in unit.inputs[1:] else numbers
 
 
 def _row_scales(entered: Entered, size: int) -> Single:
@@ -111,13 +111,13 @@ def _of_rows(entered: Entered) -> Scaled:
     return replace(scaled, format=alike, scale=_row_scales(entered, block[1]), axis=1)
 
 
-def _outer(found: Single, left: Scaled | None, right: Scaled | None) -> Single:
-    """Return a product times the scales of tensors or rows of its operands."""
+def _times(found: Single, left: Array | float | None, right: Array | float | None) -> Single:
+    """Return a product times what tensors or rows of its operands share, if they share something."""
     if left is None and right is None:
         return found
-    by = [np.float32(1) if x is None else np.asarray(x.scale, np.float32) for x in (left, right)]
+    by = [np.asarray(1 if x is None else x, np.float32) for x in (left, right)]
     with np.errstate(all="ignore"):
-        return found * (by[0] * (by[1].T if by[1].ndim == 2 else by[1]))
+        return found * (by[0] * by[1].T)
 
 
 def _single(x: Any) -> Single:

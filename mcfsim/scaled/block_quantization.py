@@ -93,9 +93,10 @@ class BlockText(ScaledText):
             quotient = quotient_element(x, by)
         else:
             inverse = (-scale.widen().bits() + (2046 << 52)).as_number()
-            # To nearest, what binary32 has not is nothing beside the smallest element.
-            _, *ends = exponents(self.format)
-            near = self.rounding.mode in _NEAREST and max(map(abs, ends)) <= 127
+            # To nearest, what binary32 lacks is nothing beside such elements; no such quotient overflows.
+            _, lowest, highest = exponents(self.format)
+            held = lowest >= -127 and 0 <= highest <= 127 and element.smallest_subnormal >= 2.0**-124
+            near = self.rounding.mode in _NEAREST and held
             quotient = x * inverse.narrow() if near else x.widen() * inverse
         found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
         nothing: Any = 0.0

@@ -67,8 +67,10 @@ class Scaled:
             raise TypeError(f"elements and scale are arrays, not {kinds}")
         if not 0 <= self.axis < max(1, self.elements.ndim):
             raise ValueError(f"axis = {self.axis} is none of an array of shape {self.shape}, counted from 0")
-        if self.elements.size:
-            BlockViews(self.shape, self.format.block, self.axis).check(self.scale)
+        if (self.tensor_scale is None) is not (self.format.tensor_scale is None):
+            one = "none" if self.format.tensor_scale is None else "one"
+            raise ValueError(f"tensor_scale = {self.tensor_scale}, and the format {self.format} has {one}")
+        BlockViews(self.shape, self.format.block, self.axis).check(self.scale)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,12 +145,12 @@ class Scaled:
         ValueError
             If it is of another shape.
         """
-        return self._beside_largest(x, np.less)
+        return self._where(x, lambda part, scale: np.abs(part) < scale * float(self.format.element.max))
 
     def clipped(self, x: ArrayLike) -> Array:
-        """Return where the quotients of the array that was quantised are larger than the largest element.
+        """Return where the quotients of the array that was quantised lie beyond the elements of either sign.
 
-        Magnitudes are compared exactly; where the scale is NaN, nothing is clipped.
+        They are compared exactly; where the scale is NaN, nothing is clipped.
 
         Raises
         ------
@@ -157,17 +159,18 @@ class Scaled:
         ValueError
             If it is of another shape.
         """
-        return self._beside_largest(x, np.greater)
+        least, largest = float(self.format.element.lowest), float(self.format.element.max)
+        return self._where(x, lambda part, scale: (part > scale * largest) | (part < scale * least))
 
-    def _beside_largest(self, x: ArrayLike, compare: np.ufunc) -> Array:
+    def _where(self, x: ArrayLike, compare: Callable[[Floats, Floats], Array]) -> Array:
         array = real_array(x)
         if array.shape != self.shape:
             raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
         result = np.empty(self.shape, np.bool_)
-        top = float(self.format.element.max) * (1.0 if self.tensor_scale is None else self.tensor_scale)
+        by = 1.0 if self.tensor_scale is None else self.tensor_scale
         with np.errstate(invalid="ignore"):  # of signalling NaN
             for part, scale, target in self._parts(array, self.scale, result):
-                target[...] = compare(np.abs(part.astype(np.float64)), scale.astype(np.float64) * top)
+                target[...] = compare(part.astype(np.float64), scale.astype(np.float64) * by)
         return result
 
     def _parts(self, x: Array, scale: Array, result: Array) -> Iterator[tuple[Array, Array, Array]]:
@@ -324,7 +327,7 @@ def quantized(
         for place, shared in enumerate(found):
             made = filled(parts[place], shared, text, draws[0][place] if draws else None)
             if made is None:
-                fill(place, _as_given, quotients(parts[place], shared[1], text))
+                fill(place, np.copy, quotients(parts[place], shared[1], text))
             else:
                 np.copyto(targets[place], made)
         by_part = [scale for scale, _ in found]
@@ -334,10 +337,6 @@ def quantized(
         scale = views.joined(by_part).astype(carrier_of(fmt.scale), copy=False)
     views.put(targets, elements)
     return Scaled(fmt, elements, scale, tensor_scale, axis)
-
-
-def _as_given(numbers: Floats) -> Floats:
-    return numbers.copy()
 
 
 # -- groups in compiled steps -----------------------------------------------------------------------------

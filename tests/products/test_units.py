@@ -280,6 +280,12 @@ def test_partial_sums_are_added_in_binary32(assert_same):
         assert_same(dot(*case.operands(), unit=unit, split_k=2, promote_every=64), expected)
 
 
+def test_what_no_unit_adds_is_not_flushed():
+    least, flushed = np.float32(2.0**-149), partial(dot, [0.0], [0.0], unit="cdna2_fp16")
+    assert flushed(c=least) == 0
+    assert flushed(c=least, promote_every=4) == flushed(c=least, split_k=2) == least
+
+
 def test_deepseek_promotes_because_thirteen_bits_stop_growing():
     ones = np.ones(20000)
     assert dot(ones, ones, unit="hopper_fp8") == 2**14
@@ -309,7 +315,7 @@ def test_scales_of_whole_tensors_come_last(assert_same):
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((5, 100)).astype("f4"), rng.standard_normal((100, 4)).astype("f4")
     left, right = quantize(a, "nvfp4"), quantize(b, "nvfp4", axis=0)
-    plain = [Scaled(x.format, x.elements, x.scale, None, x.axis) for x in (left, right)]
+    plain = [replace(x, tensor_scale=1.0) for x in (left, right)]
     by = np.float32(left.tensor_scale) * np.float32(right.tensor_scale)
     made = matmul(left, right, unit="blackwell_nvfp4")
     assert_same(made, matmul(*plain, unit="blackwell_nvfp4") * by)
@@ -369,6 +375,7 @@ def test_each_operand_has_its_own_format_of_scales():
 ONE = np.ones(4)
 UNIT = partial(dot, unit="hopper_fp16")
 SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
+NVFP4 = quantize(np.ones(64, "f4"), "nvfp4")
 
 
 @refusals(
@@ -420,7 +427,7 @@ SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
         (ONE, ONE),
     ),
     refused(TypeError, "split_k must be an int", partial(UNIT, split_k=2.0), (ONE, ONE)),
-    refused(ValueError, "added in float32", partial(dot, unit="hopper_fp64", split_k=2), (ONE, ONE)),
+    refused(ValueError, "added in binary32", partial(dot, unit="hopper_fp64", split_k=2), (ONE, ONE)),
     refused(ValueError, "out_format", partial(UNIT, out_format="bf16"), (ONE, ONE)),
     refused(
         ValueError, "are for a unit", partial(dot, split_k=2), (ONE, ONE, mcf.Accumulator("float32", block=1))
@@ -430,6 +437,24 @@ SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
     refused(ValueError, "blocks of 32 float8_e4m3fn", partial(dot, unit="blackwell_mxfp4"), (SCALED, SCALED)),
     refused(ValueError, "along axis 1, not .* 0", partial(matmul, unit="blackwell_mxfp8"), (SCALED, SCALED)),
     refused(ValueError, "does not broadcast", partial(UNIT, c=np.ones(3)), (ONE, ONE)),
+    refused(
+        ValueError,
+        "a has the tensor scale 0.1, no number of float32",
+        partial(dot, unit="blackwell_nvfp4"),
+        (replace(NVFP4, tensor_scale=0.1), NVFP4),
+    ),
+    refused(
+        ValueError,
+        r"b\[0\] = 5.0 is no number of float4_e2m1fn, which blackwell_nvfp4 takes: round it first$",
+        partial(dot, unit="blackwell_nvfp4"),
+        (NVFP4, replace(NVFP4, elements=np.full(64, 5.0))),
+    ),
+    refused(
+        ValueError,
+        r"the scale of a\[0\] = 0.3 is no number of float8_e4m3fn",
+        partial(dot, unit="blackwell_nvfp4"),
+        (replace(NVFP4, scale=np.full(4, 0.3)), NVFP4),
+    ),
 )
 def test_calls_that_make_no_sense_are_refused(rows):
     check(rows)
@@ -474,6 +499,8 @@ OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "
             (TypeError, "scales must be a sequence of formats, not 3", {"scales": 3}),
             (TypeError, "blocks must be a sequence of lengths, not None", {"blocks": None}),
             (ValueError, "pairwise ones alone can flush", {"flush": True}),
+            (ValueError, "cut to tf32, not to tf32, float16", {"inputs": ("tf32", "fp16"), "cut": True}),
+            (TypeError, "name must be a string, not 3", {"name": 3}),
         )
     )
 )

@@ -7,10 +7,27 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, linear
+from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
 from tests.recipes.by_definition import PAPERS, Layer
 from tests.recipes.test_linear import CHAIN, OWN, WORDS, by, data, same, wrong
 
+
+def alike(fmt, unit=None):
+    """Return a recipe whose operands are all of one format."""
+    operand = OperandRecipe(fmt)
+    product = ProductRecipe(operand, operand, unit=unit, output=None)
+    return Recipe("mine", forward=product, dgrad=product, wgrad=product)
+
+
+LONG, SHORT = (
+    mcf.Format("long", precision=40, emin=-9, emax=9),
+    mcf.Format("short", precision=3, emin=-3, emax=3),
+)
+TWO = mcf.Unit("two", ("bf16", SHORT), k=4, fraction_bits=24, output="fp32")
+MINE = {
+    "long scales": alike(replace(mcf.SCALED["mxfp8_e4m3"], scale=LONG, rule="absmax")),
+    "no dtype": alike(SHORT),
+}
 NAMES = [name for name in RECIPES if name != "bf16-truncating"]
 
 
@@ -210,11 +227,13 @@ def test_products_in_binary32_differ_by_their_sums_alone(name):
         ("bf16", "hopper_fp64", 16, "added in binary32, which does not hold"),
         ("bf16", None, 16, "promote_every is for a unit"),
         ("bf16", "hopper", None, "unknown unit"),
+        ("long scales", "hopper_fp8", None, "binary32, in which scales multiply .* not hold those of long"),
+        ("no dtype", "two", None, "no dtype of NumPy or ml_dtypes holds short"),
     ],
 )
 def test_a_unit_that_does_not_go_with_a_recipe_is_refused_at_once(name, unit, promoted, message):
     with pytest.raises(ValueError, match=message):
-        RECIPES[name].with_unit(unit, promoted)
+        {**RECIPES, **MINE}[name].with_unit({"two": TWO}.get(unit, unit), promoted)
 
 
 @pytest.mark.parametrize("unit", mcf.UNITS)
@@ -234,6 +253,19 @@ def test_a_unit_that_is_taken_multiplies(name, unit):
     assert dx.shape == arrays[0].shape
     assert dw.shape == arrays[1].shape
     assert "to_fp16" in unit or np.isfinite(dx).all()
+
+
+@pytest.mark.parametrize("block", ["axis", None, 32])
+def test_elements_whose_format_has_another_name_and_scales_of_tensors(block):
+    """Numbers are the largest element times the largest scale or a half of it, so that nothing is rounded."""
+    five = replace(mcf.get_format("float8_e5m2"), name="five")
+    fmt = mcf.ScaledFormat(
+        "two scales", element=five, block=block, scale="e4m3fn", rule="absmax", tensor_scale="float32"
+    )
+    x, weight = (-(2.0 ** np.arange(n)[:, np.newaxis]) * np.ones(64) for n in (3, 2))
+    x *= 1.75**2 * 2.0**40 * np.where(np.arange(64) < 32, 1, 0.5)  # the largest ones are 1.75 of a power
+    found = linear(alike(fmt, "hopper_fp8"), x, weight)[0]
+    assert np.array_equal(found, np.float32(x @ weight.T))
 
 
 def test_operands_as_they_are_need_a_unit_of_binary32():

@@ -12,6 +12,7 @@ pytest.importorskip("llvmlite", reason="LLVM is not installed")
 import mcfsim as mcf
 from mcfsim.compile import named_loops
 from mcfsim.compile.group_loops import BlockLoops
+from mcfsim.formats import Format
 from mcfsim.kernels.carriers import holds
 from mcfsim.rounding import DETERMINISTIC, Rule
 from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, block_quantization, quantize
@@ -202,6 +203,17 @@ def test_what_no_loop_takes_is_numpys(both):
             quantize(x, "mxfp4", rounding="stochastic", random=words)
     assert not both(np.abs(np.nan_to_num(x)) + 1, "int4", rule="absmean")
     assert both(x[:, ::2].copy(), "mxfp4")
+
+
+def test_quotients_that_binary32_lacks(both):
+    """They lie beside the smallest elements, or beyond its range where all scales are small."""
+    tiny, x = Format(precision=8, emin=-126, emax=0), np.full((2, 32), 1.5 * 2.0**127, np.float32)
+    x[:, 1] = (2.5 + 2.0**-20) * 2.0**-6  # 2.5 smallest elements and a little, which binary32 would drop
+    fmt = ScaledFormat("tiny", element=tiny, block=32, scale="float8_e8m0fnu", rule="floor")
+    assert both(x, fmt)
+    assert quantize(x, fmt).elements[0, 1] == np.float32(3 * 2.0**-133)
+    small = Format(precision=2, emin=-20, emax=-10)
+    assert both(x, ScaledFormat("small", element="float8_e4m3fn", block=32, scale=small, rule="floor"))
 
 
 @pytest.mark.parametrize("rule", [None, "torchao", "transformer_engine"])

@@ -236,6 +236,14 @@ def test_formats_count_the_bits_of_tiles():
     assert {rule for rule in ScaleRule if rule.exact} >= {"floor", "ceil", "quest"}
 
 
+def test_negative_numbers_are_clipped_beyond_the_lowest_element():
+    x = np.float32([1.999, -1.999, 1.0])
+    scaled = quantize(x, "mxint8")
+    assert scaled.elements.tolist() == [127 / 64, -2.0, 1.0]
+    assert scaled.clipped(x).tolist() == [True, False, False]
+    assert scaled.clipped(x - 0.5).tolist() == [False, True, False]
+
+
 # -- masks ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("fmt", ["mxfp4", "nvfp4", "nvfp4_16x16"])
 def test_a_mask_says_whose_quotients_are_less_than_the_largest_element(fmt):

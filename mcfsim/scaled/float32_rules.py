@@ -21,6 +21,7 @@ from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.element.verbs import run
 from mcfsim.rounding import Overflow, Rounding
+from mcfsim.scaled.formats import SMALLER_TOP
 from mcfsim.scaled.power_scales import power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 from mcfsim.scaled.scaled_text import ScaledText, finite
@@ -31,8 +32,6 @@ Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 SATURATING = Rounding(overflow=Overflow.SATURATE)
 _MOST = float(np.finfo(np.float32).max)
-#: Four Over Six's stand-in for the largest scale: 1.5 times it is a number of float8_e4m3fn, too.
-SMALLER_TOP = 256.0
 #: EDEN's, below 256 so that corrections have room, and what 6 stands for.
 _EDEN_TOP = 255.99
 _EDEN_SIX = 6.0 / (17 / 16 * 0.93)

@@ -22,6 +22,15 @@ from mcfsim.scaled.scale_rules import ScaleRule
 #: Elements, and products of block and tensor scales, lie between 2 to this power and its inverse.
 _RANGE = 200
 _E8M0 = FORMATS["float8_e8m0fnu"]
+#: Four Over Six's stand-in for the largest scale: 1.5 times it is a number of float8_e4m3fn, too.
+SMALLER_TOP = 256
+#: Between which largest elements the scales of some rules, and their inverses, are numbers of binary32.
+_REACH: Mapping[ScaleRule, tuple[Fraction, Fraction]] = {
+    ScaleRule.CURRENT: (Fraction(1), FORMATS["float32"].max),
+    ScaleRule.FLOOR_POWER: (Fraction(4), FORMATS["float32"].max),
+    ScaleRule.DEEPSEEK: (Fraction(1), Fraction(2**112)),
+    ScaleRule.DEEPSEEK_POWER: (Fraction(2), Fraction(2**112)),
+}
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,8 @@ class ScaledFormat:
         If the block is empty, a format's name or the rule is unknown, the rule does not go with a tensor
         scale, or scales have no NaN.
     UnsupportedFormatError
-        If the products of elements and scales are not all numbers of float64, or a format's range is too
-        wide for quotients to be exact.
+        If the products of elements and scales are not all numbers of float64, a format's range is too wide
+        for quotients to be exact, or a rule that computes in binary32 would leave it.
 
     Examples
     --------
@@ -149,6 +158,16 @@ class ScaledFormat:
         if self.rule not in kept and not (holds(FLOAT32, self.scale) and self.scale.zero):
             raise UnsupportedFormatError(
                 f"{named}, and rounds scales to a format with zero, not {self.scale}"
+            )
+        times = Fraction(1)
+        if self.tensor_scale and self.rule is not ScaleRule.QUARTET:
+            whole = self.rule in (ScaleRule.TORCHAO, ScaleRule.TRANSFORMER_ENGINE)
+            times = self.scale.max if whole else Fraction(SMALLER_TOP)
+        least, most = _REACH.get(self.rule, (Fraction(0), float32.max / times))
+        if not least <= self.element.max <= most:
+            raise UnsupportedFormatError(
+                f"{named}, which has its scales if the largest element lies from {float(least):g} to "
+                f"{float(most):g}; that of {self.element} is {float(self.element.max):g}"
             )
 
     def _check_exactness(self, scales: list[Format]) -> None:

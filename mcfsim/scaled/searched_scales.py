@@ -19,11 +19,11 @@ from mcfsim.scaled.block_quantization import measures, of_each, shared_numbers
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import (
     SATURATING,
-    SMALLER_TOP,
     Float32Text,
     Shared,
     overall,
 )
+from mcfsim.scaled.formats import SMALLER_TOP
 from mcfsim.scaled.rules import across, halved_sums
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 

@@ -38,9 +38,9 @@ def matmul(
         Numbers in arrays of a NumPy or ml_dtypes floating or integer dtype. Shapes combine as in
         `numpy.matmul`: stacks ``(..., m, k)`` and ``(..., k, n)`` broadcast; a vector is a row on the left
         and a column on the right. An accumulator takes float32 numbers of any formats, or float64 numbers of
-        magnitude within 2**+-450. A unit takes numbers of an input format: of that which the dtype names, if
-        it is one of the unit's, else of its first. A unit with scales takes `Scaled` operands in blocks along
-        the contracted axis.
+        magnitude within 2**+-450. A unit takes numbers of an input format: of the one that the dtype names,
+        if the unit has it, else of its first. A unit with scales takes `Scaled` operands in blocks along the
+        contracted axis.
     accumulator : Accumulator, optional
         How products are summed; either this or `unit`.
     unit : Unit or str, optional
@@ -122,7 +122,7 @@ def products_of(
     left: Any
     right: Any
     left = way.operand(a, "a", -1)
-    right = way.operand(b, "b", -1 if _is_vector(b) else -2)
+    right = way.operand(b, "b", -2)
     for label, operand in (("a", left), ("b", right)):
         if operand.ndim == 0:
             raise ValueError(f"{label} is a number; matmul takes arrays of at least one dimension")
@@ -193,10 +193,6 @@ def dot(
     given = None if c is None else way.added(c, shape)
     found = way.multiply(left[..., np.newaxis, :], right[..., np.newaxis], given, shape, threads)
     return found.reshape(shape)[()]
-
-
-def _is_vector(x: Any) -> bool:
-    return isinstance(x, Scaled) and x.elements.ndim == 1
 
 
 def _way(

@@ -13,11 +13,11 @@ _BINARY32 = Fraction(1, 1 << 24)
 
 
 def _aligned(spec: Unit | str) -> tuple[Unit, int]:
-    """Return a unit of which something is proved, and its fraction bits."""
+    """Return a unit and its fraction bits, or raise if nothing is proved of it."""
     unit = get_unit(spec)
-    if unit.sums is not UnitSums.ALIGNED or unit.scales or unit.flush:
-        kind = "scaled" if unit.scales else "flushing" if unit.flush else str(unit.sums)
-        raise ValueError(f"{unit} is {kind}: bounds are of {UnitSums.ALIGNED!s} sums without scales or flush")
+    if unit.sums is not UnitSums.ALIGNED or unit.scales:
+        kind = "scaled" if unit.scales else str(unit.sums)
+        raise ValueError(f"{unit} is {kind}: bounds are of {UnitSums.ALIGNED!s} sums without scales")
     assert unit.fraction_bits is not None
     return unit, unit.fraction_bits
 

@@ -128,11 +128,11 @@ def _floored(unit: Unit, left: list[Value], right: list[Value], carried: Value) 
     # Such a product is infinite, and any sum with it.
     terms = [(abs(x) < 2.0**128).select(x, x * INFINITY) for x in products]
     bits = _bits(unit)
+    most = _most(powers)
     if unit.sums is UnitSums.FLOORED:
-        most = _most(powers)
         total, quantum = _cut_sum(terms, most, bits)
     else:
-        sums, most = [], _most(powers)
+        sums = []
         for half in (slice(0, None, 2), slice(1, None, 2)):
             part, own = _cut_sum(terms[half], _most(powers[half]), bits)
             sums.append(_floor(part * own * _to_quanta(most, bits)))
@@ -199,7 +199,7 @@ def _most(powers: list[Value]) -> Value:
 
 
 def _sum(terms: list[Value]) -> Value:
-    """Return a sum of numbers, all partial sums of which binary64 holds."""
+    """Return a sum of numbers whose partial sums binary64 holds."""
     while len(terms) > 1:
         pairs = [terms[i : i + 2] for i in range(0, len(terms), 2)]
         terms = [x[0] + x[1] if len(x) == 2 else x[0] for x in pairs]

@@ -97,7 +97,7 @@ class UnitProducts:
 
     # -- operands -----------------------------------------------------------------------------------------
     def operand(self, x: ArrayLike | Scaled, label: str, axis: int) -> UnitOperand:
-        """Return an operand whose contracted axis, counted from the end, is given."""
+        """Return an operand whose contracted axis, counted from the end, is given; a vector has but one."""
         unit = self.unit
         if isinstance(x, Scaled):
             return self._scaled(x, label, axis)
@@ -129,10 +129,10 @@ class UnitProducts:
                 f"blocks of {blocks} of {_listed(unit.inputs)} and {_listed(unit.scales)}"
             )
         assert isinstance(fmt.block, int)
-        ndim = x.elements.ndim
-        if ndim and x.axis != ndim + axis:
+        contracted = max(x.elements.ndim + axis, 0)
+        if x.axis != contracted:
             raise ValueError(
-                f"{label} has its blocks along axis {x.axis}, not along the contracted {ndim + axis}"
+                f"{label} has its blocks along axis {x.axis}, not along the contracted {contracted}"
             )
         with np.errstate(over="ignore"):
             if x.tensor_scale is not None and np.float32(x.tensor_scale) != np.float64(x.tensor_scale):
@@ -153,7 +153,7 @@ class UnitProducts:
         return spread_addend(numbers, shape)
 
     def _values(self, array: Array, fmt: Format, label: str, *, known: bool) -> Array:
-        """Return numbers in binary64, all of which a format has."""
+        """Return numbers in binary64, or raise if a format lacks one."""
         if array.dtype.kind in "iu":
             wrong = np.asarray((array > 2**53) | (array < -(2**53))) if array.dtype.itemsize == 8 else None
             if wrong is not None and wrong.any():

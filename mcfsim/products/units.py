@@ -89,8 +89,8 @@ class Unit:
     flush : bool, optional
         Whether subnormal operands, addends and results become zeros.
     scales : sequence of Format or str, optional
-        Formats of the scales, of which a unit takes `Scaled` operands. The significands of an input and of a
-        scale have at most 12 bits together, so that a product with both scales has 24.
+        Formats of the scales: with some, a unit takes `Scaled` operands. The significands of an input and of
+        a scale have at most 12 bits together, so that a product with both scales has 24.
     blocks : sequence of int, optional
         Lengths of blocks that share a scale.
     least_exponent : int or None, optional

@@ -7,7 +7,10 @@ from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import NDArray
+
+from mcfsim.checks import check_int
 
 Array = NDArray[Any]
 
@@ -146,6 +149,12 @@ def _tiles(array: Array, rows: _Range, columns: _Range) -> Array:
     split = part.reshape(*part.shape[:-2], rows.count, rows.size, columns.count, columns.size)
     tiles = split.swapaxes(-3, -2)
     return tiles.reshape(*tiles.shape[:-2], rows.size * columns.size)
+
+
+def axis_of(axis: int, dimensions: int) -> int:
+    """Return the number of an axis from 0 on; raise TypeError if it is no int, AxisError if there is none."""
+    check_int("axis", axis)
+    return normalize_axis_index(axis, dimensions)
 
 
 def _last(array: Array, axis: int) -> Array:

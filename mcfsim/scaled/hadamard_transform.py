@@ -17,6 +17,7 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.native import is_floating
 from mcfsim.random import RandomWords
+from mcfsim.scaled.block_views import axis_of
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
@@ -91,9 +92,7 @@ def hadamard(
     array = as_array(x)
     if not is_floating(array.dtype):
         raise TypeError(f"x of dtype {array.dtype} is no array of floating-point numbers")
-    check_int("axis", axis)
-    if not -array.ndim <= axis < array.ndim:
-        raise np.exceptions.AxisError(axis, array.ndim)
+    axis_of(axis, array.ndim)
     if array.shape[axis] % size:
         raise ValueError(
             f"axis {axis} of length {array.shape[axis]} is no multiple of size = {size}; pad the array"

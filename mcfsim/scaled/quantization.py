@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, check_int, real_array
+from mcfsim.checks import as_array, real_array
 from mcfsim.codec import encode
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
@@ -24,7 +24,7 @@ from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.native import is_floating
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
-from mcfsim.scaled.block_views import BlockViews
+from mcfsim.scaled.block_views import BlockViews, axis_of
 from mcfsim.scaled.float32_rules import Float32Text, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
 from mcfsim.scaled.rules import Floats, factors, quotient, scales
@@ -262,11 +262,7 @@ def prepared(
         if array.dtype.itemsize > 4:
             raise TypeError(f"rule '{fmt.rule}' computes in binary32; x of dtype {array.dtype} is longer")
         array = array.astype(np.float32, copy=False)  # native
-    check_int("axis", axis)
-    dimensions = max(array.ndim, 1)
-    if not -dimensions <= axis < dimensions:
-        raise np.exceptions.AxisError(axis, dimensions)
-    return fmt, rounding, array, axis % dimensions
+    return fmt, rounding, array, axis_of(axis, max(array.ndim, 1))
 
 
 def quantized(
@@ -294,12 +290,6 @@ def quantized(
     elements = np.empty(array.shape, carrier_of(fmt.element))
     kernel = get_kernel(fmt.element, rounding, FLOAT64)
 
-    def on_block(start: int, exact: Floats, draws: Array | None, out: Floats) -> None:
-        kernel(exact, exact, draws)
-        if not fmt.element.has_nan:
-            np.copyto(exact, 0.0, where=np.isnan(exact))
-        np.copyto(out, exact)
-
     # All at once: blocks along an axis do not take them in the order of the indices.
     shape = array.shape if fmt.rule is not ScaleRule.EDEN else views.scales_shape
     drawn = word_source(random, drawing, shape)(0, math.prod(shape))
@@ -308,13 +298,15 @@ def quantized(
     targets = views.parts(elements)
 
     def fill(place: int, divide: Callable[..., Floats], *operands: Array) -> None:
-        def divided(start: int, *given: Floats) -> None:
+        def on_block(start: int, *given: Floats) -> None:
             *numbers, out = given
             word = numbers.pop().astype(words.dtype) if draws and words is not None else None
-            on_block(start, divide(*numbers), word, out)
+            exact = divide(*numbers)
+            kernel(exact, exact, word)
+            np.copyto(out, exact if fmt.element.has_nan else np.where(np.isnan(exact), 0.0, exact))
 
         given = [*operands, *(item[place] for item in draws)]
-        for_each_block(divided, given, FLOAT64, 1, out=targets[place])
+        for_each_block(on_block, given, FLOAT64, 1, out=targets[place])
 
     if fmt.rule.exact:
         scale, tensor_scale = scales(parts, fmt, views)

@@ -28,7 +28,7 @@ from mcfsim.scaled.rules import across, halved_sums
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 
 Array = NDArray[Any]
-#: Numbers of which sums are made at a time.
+#: How many numbers are summed at a time.
 _SOME = 1 << 14
 Singles = NDArray[np.float32]
 

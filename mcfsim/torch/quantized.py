@@ -21,7 +21,7 @@ from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled import quantize as quantize_array
 from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
-from mcfsim.scaled.block_views import BlockViews
+from mcfsim.scaled.block_views import BlockViews, axis_of
 from mcfsim.scaled.float32_rules import Float32Text, overall
 from mcfsim.scaled.scale_rules import FOUR_SIX
 from mcfsim.scaled.scaled_text import INFINITE
@@ -123,13 +123,8 @@ def on_device(
     """Return a tensor quantised and dequantised by PyTorch's operations, one for each of the text's line."""
     text = _text(fmt, rounding)
     assert text is not None
-    dimensions = max(tensor.ndim, 1)
-    if not isinstance(axis, int) or isinstance(axis, bool):
-        raise TypeError(f"axis must be an int, not {axis!r}")
-    if not -dimensions <= axis < dimensions:
-        raise np.exceptions.AxisError(axis, dimensions)
     shape, device = tuple(tensor.shape), tensor.device
-    views = BlockViews(shape, fmt.block, axis % dimensions)
+    views = BlockViews(shape, fmt.block, axis_of(axis, max(tensor.ndim, 1)))
     parts: Any = views.parts(tensor.to(torch.float32).contiguous())
     blocks, same = _shared(parts, fmt, text, views)
     if fmt.rule is ScaleRule.EDEN and isinstance(text, Float32Text):

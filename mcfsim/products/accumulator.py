@@ -307,5 +307,5 @@ def _numbers(x: ArrayLike, label: str) -> Array:
         allowed = f"within 2**+-{COMFORT}"
     if outside.any():
         index = tuple(int(i) for i in np.argwhere(outside)[0])
-        raise ValueError(f"{label}{list(index)} = {array[index]!r}: magnitudes must be {allowed}")
+        raise ValueError(f"{label}{list(index)} = {array[index]}: magnitudes must be {allowed}")
     return wide if unlike.any() else narrow

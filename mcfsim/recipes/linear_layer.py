@@ -54,7 +54,9 @@ class LinearLayer:
     """
 
     def __init__(self, recipe: Recipe, products: ProductMaker, words: RandomWords | None) -> None:
-        if recipe.stochastic and not isinstance(words, RandomWords):
+        if not isinstance(words, RandomWords | None):
+            raise TypeError(f"words must be RandomWords, not {words!r}")
+        if recipe.stochastic and words is None:
             raise ValueError(f"recipe {recipe.name!r} is stochastic: it needs words=RandomWords(seed)")
         self.recipe, self.products, self.words = recipe, products, words
 
@@ -133,7 +135,7 @@ def linear(
     Raises
     ------
     TypeError
-        If an operand is no array of real numbers.
+        If an operand is no array of real numbers, or `words` are no RandomWords.
     ValueError
         If a name is unknown, shapes do not match, or random words are missing.
 

@@ -134,7 +134,8 @@ def audit_products(
     TypeError
         If an operand is no array of real numbers.
     ValueError
-        If a name is unknown, shapes do not match, or random words are missing.
+        If a name is unknown, shapes do not match, random words are missing, or the gradient is, without which
+        none of the products can be computed.
 
     Notes
     -----
@@ -153,6 +154,8 @@ def audit_products(
     odd = [name for name in products if name not in OPERANDS]
     if odd:
         raise ValueError(f"unknown product {odd[0]!r}; known: {', '.join(OPERANDS)}")
+    if dy is None and products and "forward" not in products:
+        raise ValueError(f"the products {', '.join(products)} need dy, the gradient of the output")
     made = _Observed()
     left, right = made.operands(x, weight)
     given = None if dy is None else made.gradient(dy, (len(left), len(right)))

@@ -171,6 +171,8 @@ class ProductRecipe:
             check_unit(get_unit(self.unit), self.left.format, self.right.format, self.promote_every)
         if self.output is not None:
             object.__setattr__(self, "output", get_format(self.output))
+            if not holds(FLOAT32, self.output):
+                raise ValueError(f"output = {self.output} has numbers that binary32 does not hold")
 
     @property
     def stochastic(self) -> bool:
@@ -250,9 +252,10 @@ class Recipe:
             if not 0 <= share <= 1:
                 raise ValueError(f"{label} = {given!s} must be a share of the blocks, from 0 to 1")
             object.__setattr__(self, label, share)
-        if isinstance(self.high, str) or not all(isinstance(item, str) for item in self.high):
+        high = self.high if isinstance(self.high, list | tuple) else [None]
+        if not all(isinstance(item, str) for item in high):
             raise TypeError(f"high must be a tuple of patterns of names, not {self.high!r}")
-        object.__setattr__(self, "high", tuple(self.high))
+        object.__setattr__(self, "high", tuple(high))
         taken = [self.forward.left, self.forward.right, self.dgrad.left, self.wgrad.left]
         if any(operand.source is OperandSource.FORWARD for operand in taken):
             raise ValueError(
@@ -290,10 +293,17 @@ class Recipe:
             Its name.
         block, blocks : int, optional
             The number of the block that it belongs to, from 0 on, and the number of blocks.
+
+        Raises
+        ------
+        ValueError
+            If there is no such block.
         """
         if any(fnmatchcase(name, pattern) for pattern in self.high):
             return True
         if block is None:
             return False
+        if not 0 <= block < blocks:
+            raise ValueError(f"block = {block} must be a number from 0 on, less than blocks = {blocks}")
         first, last = (int(share * blocks + Fraction(1, 2)) for share in (self.first, self.last))
         return block < first or block >= blocks - last

@@ -26,7 +26,7 @@ _E8M0 = FORMATS["float8_e8m0fnu"]
 SMALLER_TOP = 256
 #: Between which largest elements the scales of some rules, and their inverses, are numbers of binary32.
 _REACH: Mapping[ScaleRule, tuple[Fraction, Fraction]] = {
-    ScaleRule.CURRENT: (Fraction(1), FORMATS["float32"].max),
+    ScaleRule.CURRENT: (Fraction(3, 2), FORMATS["float32"].max),
     ScaleRule.FLOOR_POWER: (Fraction(4), FORMATS["float32"].max),
     ScaleRule.DEEPSEEK: (Fraction(1), Fraction(2**112)),
     ScaleRule.DEEPSEEK_POWER: (Fraction(2), Fraction(2**112)),

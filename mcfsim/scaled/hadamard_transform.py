@@ -100,9 +100,9 @@ def hadamard(
     check_processor()
     fmt = get_format(fmt)
     flipped = signs_of(signs, size)
-    with np.errstate(all="ignore"):
-        carried = np.asarray(array, carrier_of(fmt))
-    if carried.itemsize < array.itemsize and not np.array_equal(carried, array, equal_nan=True):
+    native = fmt == FORMATS["float32"] and array.itemsize <= 4  # then it has all numbers
+    carried = np.asarray(array if native else round_to(array, fmt), carrier_of(fmt))
+    if not native and not np.array_equal(carried, array, equal_nan=True):
         raise ValueError(f"x of dtype {array.dtype} has numbers that are no values of {fmt}; round it first")
     rows = np.moveaxis(carried, axis, -1)
     groups = np.ascontiguousarray(rows).reshape(-1, size)

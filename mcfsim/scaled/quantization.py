@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, real_array
+from mcfsim.checks import as_array, check_int, real_array
 from mcfsim.codec import encode
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
@@ -65,6 +65,7 @@ class Scaled:
         if not (isinstance(self.elements, np.ndarray) and isinstance(self.scale, np.ndarray)):
             kinds = f"{type(self.elements).__name__} and {type(self.scale).__name__}"
             raise TypeError(f"elements and scale are arrays, not {kinds}")
+        check_int("axis", self.axis)
         if not 0 <= self.axis < max(1, self.elements.ndim):
             raise ValueError(f"axis = {self.axis} is none of an array of shape {self.shape}, counted from 0")
         if (self.tensor_scale is None) is not (self.format.tensor_scale is None):

@@ -353,4 +353,5 @@ def _block(model: torch.nn.Module, name: str) -> tuple[int | None, int]:
     found = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", name)
     if found is None:
         return None, 0
-    return int(found[2]), len(list(model.get_submodule(found[1] or "").children()))
+    names = [name for name, _ in model.get_submodule(found[1] or "").named_children()]
+    return names.index(found[2]), len(names)

@@ -114,6 +114,9 @@ def test_layers_stay_high_by_the_recipe_by_name_and_as_heads():
     assert done.emulated == [f"blocks.{place}.0" for place in range(1, 6)]
     mt.restore(net)
     assert "lm_head" in mt.emulate(net, "mxfp8", head=True).emulated
+    # A block counts by its place, whatever number it has as a name.
+    own = torch.nn.ModuleDict({name: torch.nn.Linear(32, 32) for name in ("10", "12", "14")})
+    assert mt.emulate(own, replace(RECIPES["mxfp8"], first=Fraction(1, 3))).high == ["10"]
 
 
 def test_a_head_that_shares_its_weight_is_a_head():

@@ -163,7 +163,11 @@ def test_operands_are_not_changed():
         (lambda: linear("mxfp8", [["a"]], np.ones((2, 4))), TypeError, "x"),
         (lambda: linear("mxfp8", np.ma.ones((2, 4)), np.ones((2, 4))), TypeError, "x"),
         (lambda: linear("nvfp4", np.ones((2, 4)), np.ones((2, 4))), ValueError, "needs words=RandomWords"),
-        (lambda: linear("nvfp4", np.ones((2, 4)), np.ones((2, 4)), 3), ValueError, "needs words=RandomWords"),
+        (
+            lambda: linear("mxfp8", np.ones((2, 4)), np.ones((2, 4)), 3),
+            TypeError,
+            "words must be RandomWords",
+        ),
         (
             lambda: linear("mxfp8", np.ones((2, 4)), np.ones((3, 4)))[1](np.ones((3, 2))),
             ValueError,

@@ -310,6 +310,7 @@ def by_hand(**fields):
         (by_hand, {"elements": [1.0, 2.0]}, TypeError, "elements and scale are arrays, not list"),
         (by_hand, {"axis": 1}, ValueError, "axis = 1 is none of an array"),
         (by_hand, {"axis": -1}, ValueError, "counted from 0"),
+        (by_hand, {"axis": "x"}, TypeError, "axis must be an int"),
         (by_hand, {"tensor_scale": 1.0}, ValueError, "tensor_scale = 1.0, and the format mxfp4 has none"),
         (by_hand, {"format": SCALED["nvfp4"]}, ValueError, "tensor_scale = None, .* nvfp4 has one"),
         (by_hand, {"scale": np.ones(2, "f4")}, ValueError, r"have shape \(1,\), not \(2,\)"),

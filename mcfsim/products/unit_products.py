@@ -163,7 +163,8 @@ class UnitProducts:
         with np.errstate(all="ignore"):
             numbers = array.astype(np.float64)
         if not known and fmt != FORMATS["float64"]:
-            same = np.asarray(round_to(numbers, fmt), np.float64) == numbers
+            given = array if array.dtype == np.float32 else numbers
+            same = np.asarray(round_to(given, fmt)) == given
             # Blocks have NaN by overflow, whatever the elements' format.
             wrong = ~(same | (np.isnan(numbers) & (fmt.has_nan or bool(self.unit.scales))))
             if wrong.any():

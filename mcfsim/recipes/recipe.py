@@ -46,9 +46,16 @@ def format_of(spec: ScaledFormat | Format | str) -> ScaledFormat | Format:
         return spec
     if isinstance(spec, str) and spec in SCALED and not spec.startswith("int"):
         return SCALED[spec]
+    return _single(spec)
+
+
+def _single(spec: Format | str) -> Format:
+    """Return a format of single numbers, all of binary32, or raise."""
     found = get_format(spec)
     if type(found) not in (Format, Grid) or not holds(FLOAT32, found):
-        raise ValueError(f"{found} is no floating-point format of binary32 numbers, which operands are")
+        raise ValueError(
+            f"{found} is no floating-point format of binary32 numbers, as operands and results are"
+        )
     return found
 
 
@@ -59,8 +66,8 @@ class OperandRecipe:
     Parameters
     ----------
     format : ScaledFormat or Format or str or None, optional
-        Its format, with the rule of its scales; blocks lie along the contracted axis. None: as it is, in
-        binary32.
+        Its format, with the rule of its scales; blocks lie along the contracted axis. A name like int8 is
+        that of integers without a scale; ``SCALED["int8"]`` has one. None: as it is, in binary32.
     rounding : str or Rounding, optional
         How elements are rounded. With the name of a mode, overflow saturates.
     source : {"given", "forward"}, optional
@@ -170,9 +177,7 @@ class ProductRecipe:
         if self.unit is not None:
             check_unit(get_unit(self.unit), self.left.format, self.right.format, self.promote_every)
         if self.output is not None:
-            object.__setattr__(self, "output", get_format(self.output))
-            if not holds(FLOAT32, self.output):
-                raise ValueError(f"output = {self.output} has numbers that binary32 does not hold")
+            object.__setattr__(self, "output", _single(self.output))
 
     @property
     def stochastic(self) -> bool:

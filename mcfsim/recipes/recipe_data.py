@@ -8,13 +8,13 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.products import Unit
 from mcfsim.recipes.named_recipes import RECIPES, get_recipe
-from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Recipe
+from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe, Recipe, format_of
 from mcfsim.rounding import Rounding
-from mcfsim.scaled import SCALED, ScaledFormat
+from mcfsim.scaled import ScaledFormat
 
 _MADE_OF = (Format, Grid, ScaledFormat, Rounding, Unit, OperandRecipe, ProductRecipe)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in _MADE_OF}
@@ -49,9 +49,7 @@ def _fields(x: Any) -> dict[str, Any]:
 
 
 def _plain(x: Any) -> Any:
-    if isinstance(x, ScaledFormat) and _named(x, SCALED):
-        return x.name
-    if isinstance(x, Format) and _named(x, FORMATS):
+    if isinstance(x, Format | ScaledFormat) and _is_named(x):
         return x.name
     if is_dataclass(x):
         return {"kind": type(x).__name__, **_fields(x)}
@@ -62,9 +60,12 @@ def _plain(x: Any) -> Any:
     return [_plain(item) for item in x] if isinstance(x, tuple) else x
 
 
-def _named(x: Any, table: Mapping[str, Any]) -> bool:
-    """Return whether a table has this very format, whose name comparison ignores."""
-    return bool(table.get(x.name) == x)
+def _is_named(x: Format | ScaledFormat) -> bool:
+    """Return whether an operand's format given by this name is this very format; comparison ignores names."""
+    try:
+        return format_of(x.name) == x
+    except ValueError:
+        return False
 
 
 def _made(x: Any) -> Any:

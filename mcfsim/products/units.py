@@ -69,8 +69,8 @@ class Unit:
     name : str
         A label, ignored by comparison and hashing.
     inputs : Format or str or sequence of them
-        Formats that both operands may have, each its own. The first is that of arrays whose dtype does not
-        say.
+        Formats that both operands may have, each its own. The first is that of arrays whose dtype names none
+        of them.
     k : int
         Products of a group.
     fraction_bits : int or None

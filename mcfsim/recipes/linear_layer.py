@@ -147,11 +147,12 @@ def linear(
     and rotated. By the rule ``eden`` scales take them. The signs of the three products are the upper bits of
     the 32-bit words of operations 24, 28 and 32; both operands of a product share them.
 
-    Over these words E[dX] and E[dW], before they are rounded to the output, are the products of the operands:
-    of what is drawn as it came, of what is rounded to nearest or was taken by the forward product as it
-    entered. NVFP4 first clips what a scale that was rounded down leaves beyond 6: by at most 1/17, which of
-    normally distributed gradients takes .33 % of ``<x, x>``. So ``nvfp4`` and ``fp4-all`` are biased toward
-    zero. ``quartet`` has room in its scales; ``quartet2`` makes up for what it clips by its corrections.
+    On average over these words, dX and dW before they are rounded to the output are products of two
+    operands. One that is rounded at random counts as it came; one that is rounded to nearest, or was taken by
+    the forward product, counts as it entered. NVFP4 first clips quotients beyond 6, which a scale that was
+    rounded down leaves: by at most 1/17. Of normally distributed gradients that takes .33 % of ``<x, x>``, so
+    ``nvfp4`` and ``fp4-all`` are biased toward zero. ``quartet`` has room in its scales; ``quartet2`` makes
+    up for what it clips by its corrections.
 
     Examples
     --------

@@ -158,7 +158,7 @@ class DelayedScale:
         return {
             "history": np.array(self._history, np.float32),
             "scale": np.array(self.scale, np.float32),
-            "of": np.array([self._length, self._margin, self._most_recent], np.int64),
+            "of": np.array([self._length, self._margin, self._most_recent, self._format.element.max], float),
         }
 
     def load(self, state: Mapping[str, ArrayLike]) -> None:
@@ -167,7 +167,7 @@ class DelayedScale:
         Raises
         ------
         ValueError
-            If it is no state of a scale of this length, margin and kind.
+            If it is no state of a scale of this length, margin, kind and largest element.
         """
         own = self.state()
         if set(state) != set(own):
@@ -178,7 +178,8 @@ class DelayedScale:
                 raise ValueError(f"{name} of {array.dtype} with {array.ndim} axes is of no state")
         if not np.array_equal(found["of"], own["of"]):
             raise ValueError(
-                f"the state has length, margin and kind {found['of'].tolist()}, this {own['of'].tolist()}"
+                "length, margin, kind and largest element of the state and of this one are "
+                f"{found['of'].tolist()} and {own['of'].tolist()}"
             )
         scale, history = found["scale"], found["history"]
         if (

@@ -102,11 +102,7 @@ class UnitProducts:
         if isinstance(x, Scaled):
             return self._scaled(x, label, axis)
         if unit.scales:
-            blocks = " or ".join(map(str, unit.blocks))
-            raise TypeError(
-                f"{label}: {unit} takes numbers in blocks of {blocks} that share a scale of "
-                f"{' or '.join(map(str, unit.scales))}; see mcfsim.quantize"
-            )
+            raise TypeError(f"{label} has no scales; {unit} takes {taken_blocks(unit)}: see mcfsim.quantize")
         own = str(x.dtype).removeprefix("torch.") if is_tensor(x) else ""  # type: ignore[union-attr]
         array = real_array(x, label)
         own = own or array.dtype.name
@@ -123,10 +119,9 @@ class UnitProducts:
         if not unit.scales:
             raise TypeError(f"{label}: {unit} takes no scales; dequantize() gives numbers")
         if fmt.element not in unit.inputs or fmt.scale not in unit.scales or fmt.block not in unit.blocks:
-            blocks = " or ".join(map(str, unit.blocks))
             raise ValueError(
                 f"{label} has blocks of {fmt.block} {fmt.element} and scales of {fmt.scale}; {unit} takes "
-                f"blocks of {blocks} of {_listed(unit.inputs)} and {_listed(unit.scales)}"
+                f"{taken_blocks(unit)}"
             )
         assert isinstance(fmt.block, int)
         contracted = max(x.elements.ndim + axis, 0)
@@ -308,8 +303,10 @@ def _contraction(unit: Unit) -> Contraction:
     return Contraction(group_line(unit))
 
 
-def _listed(formats: tuple[Format, ...]) -> str:
-    return ", ".join(map(str, formats))
+def taken_blocks(unit: Unit) -> str:
+    """Say which blocks a unit with scales takes."""
+    lengths, scales = (" or ".join(map(str, x)) for x in (unit.blocks, unit.scales))
+    return f"blocks of {lengths} of {', '.join(map(str, unit.inputs))} with scales of {scales}"
 
 
 def _nan(unit: Unit) -> Any:

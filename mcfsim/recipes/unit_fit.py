@@ -6,6 +6,7 @@ from mcfsim.formats import FORMATS, Format
 from mcfsim.formats.grids import Grid
 from mcfsim.kernels.native import native_dtype
 from mcfsim.products import Unit
+from mcfsim.products.unit_products import taken_blocks
 from mcfsim.scaled import ScaledFormat
 
 #: What an operand's format is; None is binary32.
@@ -66,11 +67,7 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
 
 def _check_scaled(unit: Unit, fmt: Kind, label: str) -> None:
     """Raise unless a unit with scales takes such blocks."""
-    blocks = " or ".join(map(str, unit.blocks))
-    takes = (
-        f"it takes blocks of {blocks} of {', '.join(map(str, unit.inputs))} with scales of "
-        f"{' or '.join(map(str, unit.scales))}"
-    )
+    takes = f"it takes {taken_blocks(unit)}"
     if not isinstance(fmt, ScaledFormat):
         raise ValueError(
             f"{unit} does not go with the {label} operand, {fmt or 'binary32'}, without scales: {takes}"

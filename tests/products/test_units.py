@@ -433,7 +433,12 @@ NVFP4 = quantize(np.ones(64, "f4"), "nvfp4")
         ValueError, "are for a unit", partial(dot, split_k=2), (ONE, ONE, mcf.Accumulator("float32", block=1))
     ),
     refused(TypeError, "takes no scales", UNIT, (SCALED, SCALED)),
-    refused(TypeError, "blocks of 32 that share a scale", partial(dot, unit="blackwell_mxfp8"), (ONE, ONE)),
+    refused(
+        TypeError,
+        "a has no scales; blackwell_mxfp8 takes blocks of 32 of",
+        partial(dot, unit="blackwell_mxfp8"),
+        (ONE, ONE),
+    ),
     refused(ValueError, "blocks of 32 float8_e4m3fn", partial(dot, unit="blackwell_mxfp4"), (SCALED, SCALED)),
     refused(ValueError, "along axis 1, not .* 0", partial(matmul, unit="blackwell_mxfp8"), (SCALED, SCALED)),
     refused(ValueError, "does not broadcast", partial(UNIT, c=np.ones(3)), (ONE, ONE)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,10 +187,11 @@ class Sample(Part):
         return [np.concatenate(column) for column in zip(*drawn, strict=True)]
 
     def _draw(self, start: int, size: int) -> Iterator[Block]:
-        ar, p = on_blocks(self.format, Rounding()), self.format.precision
+        ar, fmt, p = on_blocks(self.format, Rounding()), self.format, self.format.precision
         draw, operation = _drawing(2 * size * sum(operand.components for operand in self.operands)), 0
         for operand, (low, high) in zip(self.operands, self.exponents, strict=True):
             words: list[Block] = []
+            exponent = np.empty(0, np.int32)
             for place in range(operand.components):
                 bits, which = (
                     draw(RandomWords(self.seed).of(operation + i), start, size, 32, f"sample{i}")
@@ -202,19 +203,40 @@ class Sample(Part):
                     rest, near = which >> 1, -(which & 1)  # a mask: selecting takes a branch per element
                     far = _remainder(rest, p + 4)
                     down = far ^ ((far ^ (rest & 1)) & near)
-                    exponent = np.frexp(words[0])[1] - (2 + p) - down.astype(np.int32)
+                    exponent -= (1 + p) + down.astype(np.int32)
+                    low, high = low - (2 * p + 4), high - (1 + p)
                 else:
-                    exponent = _remainder(which, high - low + 1).astype(np.int32) + low
-                # The last bit is the sign; the p - 1 bits before it, or all 31, are the significand.
-                rest = (bits >> 1) & ((1 << min(p - 1, 31)) - 1)
-                significand = (1 << (p - 1)) + rest.astype(np.float64)
-                significand *= 1.0 - 2.0 * (bits & 1)
-                # A low word may be subnormal, and then has fewer bits.
-                words.append(ar.round(np.ldexp(significand, exponent - (p - 1))))
+                    exponent = _remainder(which, high - low + 1).astype(np.int32)
+                    exponent += np.int32(low)
+                number = _number(bits, exponent, (low, high), p, ar.carrier)
+                if not fmt.emin <= low <= high < fmt.emax:  # it may be subnormal, and then has fewer bits
+                    number = ar.round(number)
+                    exponent = np.frexp(number)[1] - 1
+                words.append(number)
             if operand.kind == "double word":
                 # A low word that would change the high one (a tie that rounds away) is replaced by zero.
                 words[1] *= ar.add(words[0], words[1]) == words[0]
             yield from words
+
+
+def _number(bits: Words, exponent: Block, span: tuple[int, int], precision: int, carrier: Any) -> Block:
+    """Return random numbers with exponents in a span, in the carrier, or in binary64 if that lacks some.
+
+    The last bit of a word is the sign. The bits before it, at most 31, are what follows the leading bit.
+    """
+    info = np.finfo(carrier if np.finfo(carrier).minexp <= span[0] else np.float64)
+    inside = info.minexp <= span[0] and span[1] < info.maxexp
+    unsigned = np.dtype(f"u{info.dtype.itemsize}").type
+    code = bits.astype(unsigned)
+    sign = code << unsigned(info.bits - 1)
+    code >>= unsigned(1)
+    code &= unsigned((1 << min(precision - 1, 31)) - 1)
+    code <<= unsigned(info.nmant - (precision - 1))
+    shift = (exponent if inside else 0) + np.asarray(info.maxexp - 1, exponent.dtype)
+    code |= shift.astype(unsigned) << unsigned(info.nmant)
+    code |= sign
+    number: Block = code.view(info.dtype)
+    return number if inside else np.ldexp(number, exponent)
 
 
 @lru_cache(maxsize=64)

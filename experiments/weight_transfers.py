@@ -11,7 +11,7 @@ import torch
 import mcfsim as mcf
 from experiments import real_audit
 from experiments.common import in_processes, read_result, write_result
-from mcfsim.models.forecast import TensorRows
+from mcfsim.models.forecast import TensorRows, points_of
 from mcfsim.models.forecast import forecast as forecast_of
 from mcfsim.models.plan import NoiseModel
 from mcfsim.models.samples import TensorSample
@@ -114,7 +114,8 @@ def forecast(weights: Arrays, strategy: str) -> float:
     hyper, schedule, steps = mcf.AdamW(), mcf.Schedule(RATE, warmup=0, final=1.0), BEFORE + STEPS
     directions = NoiseModel().directions(samples, hyper, schedule, steps)
     rows = TensorRows(table, directions, np.zeros(len(table), np.bool_))
-    course = forecast_of(rows, hyper, mcf.strategy(strategy), schedule, steps)
+    points, rates = points_of(schedule, steps), schedule.rates(steps)
+    course = forecast_of(rows, hyper, mcf.strategy(strategy), points, rates)
     changed = course.changed[:, course.steps > BEFORE].mean(axis=1)
     return float(changed @ sizes / sizes.sum())
 

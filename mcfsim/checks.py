@@ -354,21 +354,15 @@ def check_processor() -> None:
 
 # -- state that an interrupted change spoils --------------------------------------------------------------
 class SpoiltStateError(RuntimeError):
-    """A change of state was interrupted: part of the state is old and part of it is new."""
+    """A change of state was interrupted, so that part of it is old and part new; or the state has gone."""
 
 
 class Whole:
-    """A record of whether every change of a state was completed.
-
-    Parameters
-    ----------
-    remedy : str
-        What helps after an interrupted change, for the error message.
-    """
+    """A record of whether every change of a state was completed; errors end with a remedy."""
 
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
-        self._broken_off: str | None = None
+        self._fault: str | None = None
 
     @contextmanager
     def changing(self, what: str) -> Iterator[None]:
@@ -379,11 +373,15 @@ class Whole:
 
     def begin(self, what: str) -> None:
         """Mark the state as spoilt until `end`."""
-        self._broken_off = what
+        self._fault = f"{what} was broken off, so that part of the state is old and part of it new"
+
+    def give_away(self, to: str) -> None:
+        """Mark the state as gone until `end`, so that nothing begins without it."""
+        self._fault = f"the state has gone to {to}, which goes on with it"
 
     def end(self) -> None:
         """Mark the state as whole: all of it has changed."""
-        self._broken_off = None
+        self._fault = None
 
     def check(self) -> None:
         """Raise if the state is spoilt.
@@ -391,10 +389,7 @@ class Whole:
         Raises
         ------
         SpoiltStateError
-            If KeyboardInterrupt or another exception interrupted a change.
+            If KeyboardInterrupt or another exception interrupted a change, or the state was given away.
         """
-        if self._broken_off is not None:
-            raise SpoiltStateError(
-                f"{self._broken_off} was broken off, so that part of the state is old and part of it new; "
-                f"{self._remedy}"
-            )
+        if self._fault is not None:
+            raise SpoiltStateError(f"{self._fault}; {self._remedy}")

@@ -9,11 +9,12 @@ from typing import Any, cast
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.checks import Whole
 from mcfsim.convert import round_to
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, check_dense, torch_dtype
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
-from mcfsim.optim.strategy import SLOTS, VanishingScalarWarning
+from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.switch import alike, split_sum, stored_parameter
 from mcfsim.torch.foreign import Held, Library, SavedRun, held, library_of
 from mcfsim.torch.giving import Giving
@@ -42,9 +43,9 @@ def adopt(
     optimizer : an optimizer of mcfsim.torch, an AdamW, PyTorch's Adam or Muon, or its state dict
         The AdamW is that of PyTorch, torchao, bitsandbytes, optimi or FlashOptim, see
         `mcfsim.torch.foreign.LIBRARIES`. PyTorch's may have ``amsgrad``; Adam may have no decay but a
-        decoupled one. Do not use it afterwards. Its parameters change their dtype in place if the strategy
-        stores them in another one. Its state is moved piece by piece, so that little memory is needed for
-        both.
+        decoupled one. Do not use it afterwards; one of mcfsim.torch refuses. Its parameters change their
+        dtype in place if the strategy stores them in another one. Its state is moved piece by piece, so that
+        little memory is needed for both.
     strategy : Strategy or str, optional
         The strategy of the new optimizer, in all groups.
     kind : type, optional
@@ -76,7 +77,7 @@ def adopt(
         a number is too large for its format; or if processes share a parameter whose dtype would change.
         Nothing has changed then.
     SpoiltStateError
-        If a step of `optimizer` was broken off half-way.
+        If a step of `optimizer` was broken off half-way, or it was taken over before.
 
     Notes
     -----
@@ -108,13 +109,19 @@ def adopt(
         groups = [library.hyperparameters(group, defaults) for group in groups]
     said = [_shared(group, given.defaults, kept) for group in groups]
     taken = [{name: x for name, x in group.items() if name in (*kept, *LABELS)} for group in said]
-    trial = _trial(chosen, taken, strategy, options)
+    with warnings.catch_warnings(record=True) as told:  # they come before anything changes
+        warnings.simplefilter("always")
+        trial = _trial(chosen, taken, strategy, options)
     stores = trial.steps_of(trial.param_groups[0]).stores
     for group, there in zip(groups, trial.param_groups, strict=True):
         there.update({name: group[name] for name in ("params", "param_names") if name in group})
         for parameter in group["params"]:
             _check(stores, parameter, _held(given, library, group, parameter, trial))
+    for warning in told:
+        warnings.warn(warning.message, stacklevel=2)
     _start_on_grids(given)
+    left = given.whole if isinstance(given, StoredOptimizer) else Whole("")
+    left.begin("an adoption")
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for group in groups:
@@ -124,10 +131,13 @@ def adopt(
                 made = _taken(stores, parameter, found)
                 _put(parameter, made.pop("parameter"))
                 states[parameter] = {"step": found.state["step"], **made}
-        ours = chosen(taken, strategy=strategy, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = chosen(taken, strategy=strategy, **options)
         for group, whole in zip(ours.param_groups, said, strict=True):
             group.update({name: x for name, x in whole.items() if name not in group})
         ours.state.update(states)
+    left.give_away("the optimizer that adopt returned")
     return ours
 
 
@@ -162,9 +172,11 @@ def release(
         If the library is unknown, or has no such optimizer; if a number is too large for `dtype`; if
         processes share a parameter whose dtype would change; if parameters of a group that is given to optimi
         have made different numbers of steps; or if Muon moves some by AdamW, or in a way that PyTorch's has
-        not. Nothing has changed then.
+        not; or a group maximizes, and the library does not. Nothing has changed then.
     ImportError
         If the library is not installed.
+    SpoiltStateError
+        If a step of `optimizer` was broken off half-way, or it was taken over before.
     """
     giving_to = Giving.of(optimizer, to)
     if dtype not in TORCH_DTYPES:
@@ -180,6 +192,7 @@ def release(
                 giving.stores(dtype, parameter), parameter, _held(optimizer, None, own, parameter, optimizer)
             )
     _start_on_grids(optimizer)
+    optimizer.whole.begin("a release")
     states: dict[torch.Tensor, dict[str, Any]] = {}
     with torch.no_grad():
         for own in optimizer.param_groups:
@@ -190,7 +203,9 @@ def release(
                 _put(parameter, made.pop("parameter"))
                 if begun:
                     states[parameter] = {"step": found.state["step"], **made}
-        return giving.made(states)
+        made = giving.made(states)
+    optimizer.whole.give_away("the optimizer that release returned")
+    return made
 
 
 def _start_on_grids(optimizer: Any) -> None:
@@ -231,9 +246,7 @@ def _trial(
         {**group, "params": [empty.clone()], **({"param_names": [""]} if "param_names" in group else {})}
         for group in groups
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VanishingScalarWarning)  # it comes when the groups are added
-        return kind(empty_groups, strategy=strategy, **options)
+    return kind(empty_groups, strategy=strategy, **options)
 
 
 def _held(

@@ -67,9 +67,9 @@ class WeightAverage:
         Raises
         ------
         ValueError
-            If the optimizer's parameters are no longer those that it had when the average began.
+            If the optimizer's parameters, or their shapes, are no longer those when the average began.
         SpoiltStateError
-            If a step of the optimizer was broken off.
+            If a step of the optimizer was broken off, or its run goes on by another one.
         """
         now = _parameters(self._optimizer)
         if len(now) != len(self._parameters) or any(map(_differ, now, self._parameters)):
@@ -77,6 +77,12 @@ class WeightAverage:
                 "the optimizer has other parameters than when the average began; begin a new one"
             )
         weights = [self._optimizer.represented(p) for p in self._parameters]
+        for w, (first, *_) in zip(weights, self._stored, strict=True):
+            if w.shape != first.shape:
+                raise ValueError(
+                    f"a parameter of shape {tuple(w.shape)} had shape {tuple(first.shape)} when the average "
+                    "began; begin a new one"
+                )
         self._stored = [self._moved(x, w) for x, w in zip(self._stored, weights, strict=True)]
         self.count += 1
 

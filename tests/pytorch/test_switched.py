@@ -1,5 +1,7 @@
 """A run goes on under another strategy by one call, with the bits of `mcfsim.Optimizer.switched`."""
 
+import copy
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,7 @@ import mcfsim.torch
 from mcfsim.checks import SpoiltStateError
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.stored import Stored
-from mcfsim.torch import SGD, AdamW, TorchAdamW, adopt
+from mcfsim.torch import SGD, AdamW, TorchAdamW, adopt, release
 from tests.optim.on_grid_reference import placed
 from tests.pytorch.runs import EVERY, array, assert_all_same, assert_same_states, dtype_of, states
 from tests.shared.kinds import STORED, feeds, rotating
@@ -150,6 +152,40 @@ def test_settings_go_on_unless_others_are_named():
     assert type(ours) is TorchAdamW
     (settings,) = {(group["rounding"], group["scalars"]) for group in ours.param_groups}
     assert settings == ("nearest_even", "exact")
+
+
+@pytest.mark.parametrize("give", [lambda x: adopt(x, "fp32"), release], ids=["adopt", "release"])
+def test_what_was_given_away_refuses_until_a_state_is_loaded(give):
+    """It would begin anew, with moments of zeros, and an average would lose what lay beside weights."""
+    ours, params, _ = begun("adamw", "kahan")
+    kept, weights = copy.deepcopy(ours.state_dict()), {p: p.detach().clone() for p in params.values()}
+    averaged = mcfsim.torch.average(ours, 0.9)
+    given = give(ours)
+    train_on = [lambda: give(ours), lambda: ours.represented(params["w"]), averaged.update, ours.state_dict]
+    for use in (*train_on, ours.resync, ours.step, ours.start, lambda: copy.deepcopy(ours)):
+        params["w"].grad = torch.ones_like(params["w"])
+        with pytest.raises(SpoiltStateError, match=r"has gone to the optimizer that \w+ returned"):
+            use()
+    assert given.state[params["w"]]["step"] == 2
+    for p, x in weights.items():
+        p.grad, p.data = None, x
+    ours.load_state_dict(kept)
+    ours.step()
+
+
+@pytest.mark.parametrize("strategy", ["kahan", "dqt-int8"])
+def test_a_warning_that_is_an_error_comes_before_anything_changes(strategy):
+    ours, _, _ = begun("adamw", "fp32")
+    ours.param_groups[1]["lr"] = 1e-300
+    before = states(ours)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(mcf.VanishingScalarWarning):
+            adopt(ours, strategy)
+    assert_same_states(ours, before)
+    with pytest.warns(mcf.VanishingScalarWarning) as told:
+        adopt(ours, strategy)
+    assert [x.filename for x in told] == [__file__]
 
 
 def test_a_run_that_has_not_begun_begins_under_the_new_strategy():

@@ -244,6 +244,15 @@ def test_parameters_of_another_time_are_refused():
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))]})
     with pytest.raises(ValueError, match="other parameters than when the average began"):
         averaged.update()
+    _, optimizer = trained()
+    averaged = mcfsim.torch.average(optimizer, 0.95)
+    before = averaged.represented()
+    p = optimizer.param_groups[0]["params"][-1]
+    p.grad, p.data = None, p.data[:1].clone()
+    optimizer.state.clear()
+    with pytest.raises(ValueError, match=r"shape \(1,\) had shape .* when the average began"):
+        averaged.update()
+    assert all(map(torch.equal, averaged.represented(), before))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,9 @@
 
 `optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
 whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe.
-`quantized` is about operands of products. The rest deals with PyTorch: state dicts, DTensors, captured
-graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
-`matrix_units` multiplies tensors as tensor cores do. The rest deals with PyTorch: state dicts, DTensors,
-captured graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.
+`quantized` is about operands of products, and `matrix_units` multiplies tensors as tensor cores do. The rest
+deals with PyTorch: state dicts, DTensors, captured graphs, steps in the backward pass. Imports `optim` and
+below. Begin with `optimizers`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -18,10 +18,12 @@ from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.scaled.quantisers import DynamicMap
 from mcfsim.torch.foreign_torch import (
     MOMENTS,
+    OF_ADAMW,
     OF_MUON,
     SHARED,
     Moment,
     as_muon,
+    check_entries,
     decoupled,
     of_amsgrad,
     of_muon,
@@ -31,7 +33,11 @@ from mcfsim.torch.foreign_torch import (
 )
 from mcfsim.torch.group import number
 from mcfsim.torch.local import SCALES, is_spread, local
+from mcfsim.torch.saved_entries import check_form, step_count
 from mcfsim.torch.state_layout import Slots, StateLayout
+
+#: Where a state dict of bitsandbytes has the tensors of a parameter.
+_WRAPPED = "__bnb_optimizer_quant_state__"
 
 
 class Held(NamedTuple):
@@ -51,6 +57,7 @@ WIDE = Stored("float64")  # type: ignore[arg-type]
 
 
 def _as_they_are(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    check_entries("an AdamW", group, OF_ADAMW)
     return dict(group)
 
 
@@ -74,6 +81,10 @@ class Library(NamedTuple):
         defaults.
     entries : tuple of str
         The hyperparameters that go on.
+    moments : tuple of str
+        What a state that has begun has of moments; a name may go on after ``::``.
+    counts : bool
+        Whether it counts steps.
     """
 
     name: str
@@ -83,9 +94,14 @@ class Library(NamedTuple):
     kind: str = "AdamW"
     hyperparameters: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = _as_they_are
     entries: tuple[str, ...] = SHARED
+    moments: tuple[str, ...] = tuple(MOMENTS.values())
+    counts: bool = True
 
 
 def _by_joint_betas(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    check_entries("optimi's AdamW", group, ("lr", "beta1", "beta2", "eps", "weight_decay"))
+    if not group.get("decouple_wd", True) and number(group["weight_decay"]):
+        raise ValueError("optimi's decay here is added to the gradient, and decay is decoupled in AdamW")
     return {**group, "betas": (group["beta1"], group["beta2"])}
 
 
@@ -99,7 +115,8 @@ def _of_torchao(
         if kind == "OptimState8bit":
             found[name] = _by_table(name, x.codes, x.scale, x.qmap)
         elif kind == "OptimStateFp8":
-            found[name] = Moment(Stored(FLOAT32, scaled=FLOAT8_256), x.codes.view(torch.uint8), x.scale)
+            kept = replace(FLOAT8_256, block=_group_size(name, x.codes, x.scale))
+            found[name] = Moment(Stored(FLOAT32, scaled=kept), x.codes.view(torch.uint8), x.scale)
         elif kind == "OptimState4bit":
             found[name] = plain(x.dequantize(torch.float32))
         else:
@@ -129,7 +146,7 @@ def _of_optimi(
 ) -> dict[str, Moment]:
     if group.get("decouple_lr") and group["weight_decay"]:
         raise ValueError("optimi's decay here goes by the rate's share of max_lr; set decouple_lr=False")
-    step, found = int(number(group.get("step", 0))), {}
+    step, found = step_count(_step_of(state, group, 0)), {}
     for (name, moment), beta in zip(
         of_torch(parameter, state, group).items(), (group["beta1"], group["beta2"]), strict=True
     ):
@@ -162,14 +179,22 @@ def _of_flashoptim(
 
 def _by_table(name: str, codes: torch.Tensor, scales: torch.Tensor, table: torch.Tensor) -> Moment:
     """Return a moment of codes of a table with a scale for each group; as it is, if it is that here."""
-    kept = TABLES[name]
-    # Groups are of a power of two, and the last may be short.
-    size = 1 << (-(-codes.numel() // scales.numel()) - 1).bit_length()
-    ours = scales.numel() == -(-codes.numel() // kept.block)
-    if ours and torch.equal(table.cpu(), torch.from_numpy(kept.table)):
+    kept, size = TABLES[name], _group_size(name, codes, scales)
+    if size == kept.block and torch.equal(table.cpu(), torch.from_numpy(kept.table)):
         return Moment(Stored(FLOAT32, scaled=kept), codes, scales)
     each = scales.reshape(-1).repeat_interleave(size)[: codes.numel()].view(codes.shape)
     return plain(table.to(codes.device)[codes.long()] * each)
+
+
+def _group_size(name: str, codes: torch.Tensor, scales: torch.Tensor) -> int:
+    """Return how many codes share a scale: a power of two, and the last group may be short."""
+    count, groups = codes.numel(), scales.numel()
+    size: int = 1 << (-(-count // max(groups, 1)) - 1).bit_length()
+    if count <= groups * 256 < count + 256:
+        size = 256  # of the sizes that fit, which are several in few numbers
+    if not count <= groups * size < count + size:
+        raise ValueError(f"{count} codes of {name} have {groups} scales, which are not those of equal groups")
+    return size
 
 
 #: The libraries whose runs are taken over, by the first part of a module's name.
@@ -181,6 +206,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
             "bitsandbytes",
             tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
             _of_bitsandbytes,
+            moments=("state1", "state2"),
         ),
         "optimi": Library(
             "optimi",
@@ -196,6 +222,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 )
 _TORCH = LIBRARIES["torch"]
 _MUON = _TORCH._replace(read=of_muon, kind="TorchMuon", hyperparameters=as_muon, entries=OF_MUON)
+_MUON = _MUON._replace(moments=("momentum_buffer",), counts=False)
 
 
 def library_of(optimizer: Any, said: str | None) -> Library:
@@ -264,18 +291,16 @@ class SavedRun:
 
     def __init__(self, saved: Mapping[str, Any], params: Iterable[torch.Tensor]) -> None:
         given = [x[1] if isinstance(x, tuple) else x for x in params]
-        try:
-            groups, state = saved["param_groups"], saved["state"]
-            places = [place for group in groups for place in group["params"]]
-        except (KeyError, TypeError) as error:
-            raise ValueError("this is no state of an optimizer: it has no param_groups and state") from error
+        check_form(saved)
+        groups, state = saved["param_groups"], saved["state"]
+        places = [place for group in groups for place in group["params"]]
         if len(places) != len(given):
             raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
         by_place = dict(zip(places, given, strict=True))
         self.param_groups = [
             {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
         ]
-        self.state = {by_place[place]: dict(x) for place, x in state.items()}
+        self.state = {by_place[place]: {**x, **x.get(_WRAPPED, {})} for place, x in state.items()}
         self.defaults = {name: None for group in groups for name in group if name != "params"}
 
 
@@ -291,31 +316,62 @@ def held(
     Raises
     ------
     TypeError, ValueError
-        If a tensor is not dense, or the state cannot be read, or does not have the parts of the slots.
+        If a tensor is not dense, or the state cannot be read: has no step or not all moments, or they are of
+        another shape, or do not have the parts of the slots.
     """
     if is_spread(parameter) and of.name != "torch":
         raise ValueError(f"the state of a parameter that processes share is taken from torch, not {of.name}")
     check_dense(local(parameter.detach()))
+    shape, begun = tuple(parameter.shape), {name for name, x in state.items() if x is not None}
+    if begun and not {*of.moments} <= {str(name).partition("::")[0] for name in begun}:
+        raise ValueError(
+            f"a parameter of shape {shape} has a state with {', '.join(map(str, state))}, and one of "
+            f"{of.name} has {', '.join(of.moments)}"
+        )
     moments = of.read(parameter, state, group)
-    for name, parts in (slots or {}).items():
-        if moments[name].numbers.numel() != parts.size:
-            raise ValueError(
-                f"{parts.size} numbers of {name} are kept here of a parameter of shape "
-                f"{tuple(parameter.shape)}, and {moments[name].numbers.numel()} there"
-            )
-    extra = next(((name, state[theirs]) for theirs, name in of.extra.items() if theirs in state), None)
-    dtypes = parameter.dtype, moments["m"].stored, moments["v"].stored
-    stores = layout(*dtypes, *((extra[0], extra[1].element_size()) if extra else (None, 0)))
-    found: dict[str, Any] = {"step": int(number(state.get("step", group.get("step", 0))))}
+    if (step := _step_of(state, group, None if begun and of.counts else 0)) is None:
+        raise ValueError(f"a parameter of shape {shape} has a state that says no step")
+    found: dict[str, Any] = {"step": step_count(step)}
     for name, moment in moments.items():
-        found[name] = moment.numbers
+        parts, numbers = (slots or {}).get(name), moment.numbers
+        if parts is not None and numbers.numel() != parts.size:
+            raise ValueError(
+                f"{parts.size} numbers of {name} are kept here of a parameter of shape {shape}, and "
+                f"{numbers.numel()} there"
+            )
+        found[name] = numbers if parts is not None else _shaped(name, numbers, parameter)
+    kept = {name: state.get(theirs) for theirs, name in of.extra.items()}
+    extra = {name: _shaped(name, x, parameter) for name, x in kept.items() if _is_kept(name, x)}
+    dtypes = parameter.dtype, moments["m"].stored, moments["v"].stored
+    stores = layout(*dtypes, *(y for name, x in extra.items() for y in (name, x.element_size())))
+    for name, moment in moments.items():
         if moment.scales is not None:
             blank = stores.begun(parameter, [name + SCALES])[name + SCALES]
             found[name + SCALES] = moment.scales.reshape(blank.shape)
-    if extra is not None:
-        name, x = extra
+    for name, x in extra.items():
         found[name] = x if name == "compensation" else x.view(stores.dtypes[name])
     return Held(stores, found, slots)
+
+
+def _step_of(state: Mapping[str, Any], group: Mapping[str, Any], unsaid: int | None) -> Any:
+    """Return the count of steps, which some keep by parameter, and optimi mostly by group."""
+    return state.get("step", group.get("step", unsaid))
+
+
+def _is_kept(name: str, x: Any) -> TypeGuard[torch.Tensor]:
+    """Return whether a state has what it may have beside moments; optimi has one byte in place of none."""
+    return isinstance(x, torch.Tensor) and (name != "compensation" or x.dtype is not torch.uint8)
+
+
+def _shaped(name: str, x: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a parameter's shape; raise ValueError if it has another, and is no vector of all."""
+    if x.shape == parameter.shape:
+        return x
+    if x.ndim != 1 or x.numel() != parameter.numel():
+        raise ValueError(
+            f"{name} of a parameter of shape {tuple(parameter.shape)} is of another: {tuple(x.shape)}"
+        )
+    return x.reshape(parameter.shape)
 
 
 @lru_cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from mcfsim.torch.local import local
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 #: Hyperparameters that AdamW has here and there.
 SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
+#: What a group of any AdamW has.
+OF_ADAMW = ("lr", "betas", "eps", "weight_decay")
 #: Those of Muon.
 OF_MUON = ("lr", "momentum", "nesterov", "scale", "weight_decay", "iteration")
 #: What a group of PyTorch's Muon has, and the number of iterations that it refuses.
@@ -26,6 +28,12 @@ _ENTRIES = (
 _MOST = 100
 #: What AMSGrad keeps in the place of v, in order: v itself, and the largest so far.
 LARGEST = (MOMENTS["v"], "max_exp_avg_sq")
+
+
+def check_entries(whose: str, group: Mapping[str, Any], entries: Sequence[str]) -> None:
+    """Raise ValueError if a group lacks one of the entries that those of an optimizer have."""
+    if missing := [name for name in entries if name not in group]:
+        raise ValueError(f"a group of {whose} has {', '.join(entries)}; {missing} are missing")
 
 
 class Moment(NamedTuple):
@@ -88,8 +96,10 @@ def of_muon(parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[st
 def decoupled(group: Mapping[str, Any], defaults: Mapping[str, Any], *, usual: bool = True) -> dict[str, Any]:
     """Return a group of Adam or AdamW; raise ValueError if its decay is part of the gradient.
 
-    In some versions of PyTorch groups do not say so; then it is as usual.
+    In some versions of PyTorch groups do not say so; then it is as usual. Its other optimizers, whose states
+    may look alike, have no ``amsgrad``.
     """
+    check_entries("torch.optim.AdamW", group, (*OF_ADAMW, "amsgrad"))
     if not group.get("decoupled_weight_decay", usual) and number(group["weight_decay"]):
         raise ValueError(
             f"weight_decay = {group['weight_decay']} of torch.optim.Adam is added to the gradient, and decay "
@@ -100,8 +110,7 @@ def decoupled(group: Mapping[str, Any], defaults: Mapping[str, Any], *, usual: b
 
 def as_muon(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return a group of torch.optim.Muon, whose eps is that of the iteration; its sums are the default's."""
-    if missing := [name for name in _ENTRIES if name not in group]:
-        raise ValueError(f"a group of torch.optim.Muon has {', '.join(_ENTRIES)}; {missing} are missing")
+    check_entries("torch.optim.Muon", group, _ENTRIES)
     steps, triple = whole_number("ns_steps", group["ns_steps"], least=1), tuple(group["ns_coefficients"])
     if steps >= _MOST:
         raise ValueError(f"ns_steps = {steps} must be less than {_MOST}, as in torch.optim.Muon")

@@ -8,6 +8,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from mcfsim.checks import hint
@@ -47,9 +48,17 @@ class Giving:
     kind: ClassVar[str] = "AdamW"
     #: The hyperparameters of a group that are handed over.
     entries: ClassVar[tuple[str, ...]] = SHARED
+    #: Whether it can maximize.
+    maximizes: ClassVar[bool] = True
     make: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.maximizes and any(group.get("maximize") for group in self.groups):
+            raise ValueError(f"{self.library.partition('.')[0]}'s AdamW does not maximize")
+        entries = {*self.entries} - {"lr"}  # which schedulers change where it lies
+        self.groups = [
+            {name: _plain(x) if name in entries else x for name, x in group.items()} for group in self.groups
+        ]
         try:
             self.make = getattr(import_module(self.library), self.kind)
         except (ImportError, AttributeError) as error:
@@ -107,6 +116,13 @@ class Giving:
         """Return a parameter's state by the library's names."""
         step = torch.tensor(float(state["step"]))
         return {"step": step, **{theirs: state[name] for name, theirs in MOMENTS.items()}}
+
+
+def _plain(x: Any) -> Any:
+    """Return a hyperparameter of Python's numbers, as libraries take them."""
+    if isinstance(x, torch.Tensor | np.ndarray) and x.ndim == 1:
+        x = x.tolist()
+    return tuple(map(number, x)) if isinstance(x, list | tuple) else number(x)
 
 
 class _ToAMSGrad(Giving):
@@ -169,6 +185,7 @@ class _InEightBits(Giving):
     """A library that keeps moments of many numbers as codes of a table, with a scale for each 256."""
 
     plain: ClassVar[torch.dtype | None] = None
+    maximizes = False
 
     def stores(self, dtype: torch.dtype, parameter: torch.Tensor) -> StateLayout:
         if not self.quantised(parameter):
@@ -216,12 +233,11 @@ class _ToBitsandbytes(_InEightBits):
 
 class _ToOptimi(Giving):
     library = "optimi"
+    maximizes = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._steps: list[int] = []
-        if any(group.get("maximize") for group in self.groups):
-            raise ValueError("optimi's AdamW does not maximize")
 
     def check(self, steps: Iterable[int]) -> None:
         counts = set(steps)

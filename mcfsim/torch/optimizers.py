@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from dataclasses import fields, is_dataclass
 from functools import cache
 from inspect import isabstract
@@ -179,4 +180,18 @@ def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimi
     are those of `AdamW`.
     """
     body = {"__doc__": text, "__module__": __package__, "_declaration": declared, "_defaults": given}
-    return type(name, (StoredOptimizer,), body)
+    return _Made(name, (StoredOptimizer,), {**body, "_made_of": declaration})
+
+
+class _Made(type):
+    """The type of optimizer classes that `optimizer` has made; no module need have one by its name."""
+
+
+def _reduced(made: _Made) -> str | tuple[Any, ...]:
+    """Return what pickles such a class: its name if it is found by that, or what it was made of."""
+    own = vars(made).get("_made_of")
+    found = own is None or declared_optimizer(made.__name__) is made
+    return made.__qualname__ if found else (optimizer, (own,))
+
+
+copyreg.pickle(_Made, _reduced)

@@ -10,15 +10,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from mcfsim.checks import Whole, whole_number
+from mcfsim.checks import Whole
 from mcfsim.kernels.torch_tensors import check_dense
 from mcfsim.torch.group import Hyperparameters, Settings, Steps, number, without_absent
 from mcfsim.torch.local import is_spread, local
 from mcfsim.torch.moved import Writes
-from mcfsim.torch.saved_entries import described, restored
+from mcfsim.torch.saved_entries import check_form, check_names, described, restored, step_count
 
-#: A step count that nobody reaches; smaller counts are exact in binary64.
-_COUNTS = 2**53
 #: The names of the settings in a group.
 NAMES = Settings._fields
 
@@ -73,8 +71,9 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         holders of their addresses see the new values. A tensor that cannot hold the rate, or that groups
         share whose rates differ, stays as it is: each of these groups gets what the state has. Random words
         continue those of the loaded state, whatever this optimizer began with. A state of another optimizer,
-        strategy or rounding, or of other parameters, raises ValueError; then nothing has changed. If loading
-        is broken off half-way, the optimizer is spoilt until a state is loaded.
+        strategy or rounding, of other parameters, or of the same by name in another order, raises ValueError;
+        then nothing has changed. If loading is broken off half-way, the optimizer is spoilt until a state is
+        loaded.
         """
         own, groups = type(self).__name__, list(self.param_groups)
         taken: list[dict[str, Any]] = []
@@ -82,9 +81,10 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         settings: list[Settings] = []
 
         def check(_: Any, given: dict[str, Any]) -> dict[str, Any]:
-            _check_form(given)
+            check_form(given)
             if (found := given.get("optimizer", own)) != own:
                 raise ValueError(f"the state is of {found}, and this optimizer is {own}")
+            check_names(groups, given["param_groups"])
             # torch itself refuses other numbers of groups and parameters.
             for place, (group, saved) in enumerate(zip(groups, given["param_groups"], strict=False)):
                 settings.append(Settings.of(group).gone_on(saved))
@@ -125,8 +125,6 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def _paired(self, given: dict[str, Any]) -> dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]]:
         """Return, by parameter, the state to write and the saved one; check that they fit."""
         places = list(chain.from_iterable(group["params"] for group in given["param_groups"]))
-        if stray := [place for place in given["state"] if place not in places]:
-            raise ValueError(f"the state has parameter {stray[0]!r}, which is in none of its groups")
         parameters = ((p, group) for group in self.param_groups for p in group["params"])
         pairs = {}
         for place, (parameter, group) in zip(places, parameters, strict=False):
@@ -162,19 +160,6 @@ def _held(tensor: torch.Tensor, x: float) -> bool:
     return bool(torch.full((), x, dtype=tensor.dtype).item() == x)
 
 
-def _check_form(given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a state dict has states, and groups of parameters."""
-    states, groups = given.get("state"), given.get("param_groups")
-    grouped = isinstance(groups, list | tuple) and all(
-        isinstance(group, Mapping) and isinstance(group.get("params"), list | tuple) for group in groups
-    )
-    if not isinstance(states, Mapping) or not grouped:
-        wanted = (
-            "param_groups, a list of groups with params" if isinstance(states, Mapping) else "state, a dict"
-        )
-        raise ValueError(f"this is no state of an optimizer: it has no {wanted}")
-
-
 def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:
     """Return a parameter's saved state, with its step as an int, checked against the state to write."""
     if not isinstance(saved, Mapping):
@@ -185,17 +170,7 @@ def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:
     for x in saved.values():
         if isinstance(x, torch.Tensor):
             check_dense(local(x.detach()))
-    return {**saved, "step": _count(saved["step"])}
-
-
-def _count(step: Any) -> int:
-    """Return a step count as an int; like torch's, it may be a float or a tensor with an integer value."""
-    counted = number(step)
-    if isinstance(counted, float) and counted.is_integer():
-        counted = int(counted)
-    if whole_number("step", counted, least=0) >= _COUNTS:
-        raise ValueError(f"step = {counted} is no count of steps")
-    return int(counted)
+    return {**saved, "step": step_count(saved["step"])}
 
 
 def _described(state: Mapping[str, Any]) -> dict[str, str]:

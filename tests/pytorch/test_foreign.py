@@ -5,6 +5,7 @@ import importlib
 from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,9 +64,20 @@ def in_bitsandbytes(state):
     return made
 
 
+def in_a_dict_of_bitsandbytes(state):
+    """As its `state_dict` has them, so that FSDP casts no codes."""
+    made = in_bitsandbytes(state)
+    return {"step": made.pop("step"), "__bnb_optimizer_quant_state__": made}
+
+
 # -- as states lie there -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("library", "state_of"), [("torchao", in_torchao), ("bitsandbytes", in_bitsandbytes)]
+    ("library", "state_of"),
+    [
+        ("torchao", in_torchao),
+        ("bitsandbytes", in_bitsandbytes),
+        ("bitsandbytes", in_a_dict_of_bitsandbytes),
+    ],
 )
 def test_codes_and_scales_are_taken_over_as_they_are(library, state_of):
     ours = begun()
@@ -124,8 +136,107 @@ def test_the_compensation_of_optimi_is_kahan_s_and_its_moments_lose_their_correc
         assert own["step"] == count
         for name, theirs, beta in (("m", "exp_avg", 0.8), ("v", "exp_avg_sq", 0.99)):
             assert torch.equal(own[name], (kept[theirs].double() * (1 - beta**count)).bfloat16())
-    with pytest.raises(ValueError, match="set decouple_lr=False"):
-        adopt(saved(ours, state_of, beta1=0.8, beta2=0.99, decouple_lr=True), from_="optimi", params=given)
+    for refused, text in (
+        ({"decouple_lr": True}, "set decouple_lr=False"),
+        ({"decouple_wd": False}, "decoupled"),
+    ):
+        other = saved(ours, state_of, beta1=0.8, beta2=0.99, step=count, **refused)
+        with pytest.raises(ValueError, match=text):
+            adopt(other, from_="optimi", params=given)
+
+
+@pytest.mark.parametrize("beside", [None, torch.zeros(1, dtype=torch.uint8)])
+def test_a_state_of_optimi_without_compensation_goes_on(beside):
+    """A byte stands for none in its Triton kernels; where gradients are released, parameters count steps."""
+    ours, count = begun("fp32"), 3
+
+    def state_of(state):
+        x = torch.full_like(state["m"], 0.5)
+        return {"exp_avg": x, "exp_avg_sq": x, "kahan_comp": beside, "step": torch.tensor(count)}
+
+    given = [torch.nn.Parameter(p.detach().clone()) for p in listed(ours)]
+    taken = adopt(saved(ours, state_of, beta1=0.8, beta2=0.99), "fp32", from_="optimi", params=given)
+    for p, q in zip(given, listed(ours), strict=True):
+        assert torch.equal(p, q)
+        assert taken.state[p]["step"] == count
+        for name, beta in (("m", 0.8), ("v", 0.99)):
+            assert (taken.state[p][name].double() == float(np.float32(0.5 * (1 - beta**count)))).all()
+
+
+def test_groups_of_other_sizes_are_read():
+    """Of torchao in float8, whose groups are of as many codes as its option says."""
+    codes = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(torch.float8_e4m3fn)
+    for size in (128, 256, 512):
+        scale = torch.arange(1.0, -(-1000 // size) + 1)
+        held = type("OptimStateFp8", (), {"codes": codes, "scale": scale})()
+        state = {0: {"step": 2, "exp_avg": held, "exp_avg_sq": held}}
+        group = {"params": [0], "lr": 1e-2, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}
+        weight = torch.nn.Parameter(torch.ones(1000))
+        taken = adopt({"state": state, "param_groups": [group]}, "fp32", from_="torchao", params=[weight])
+        expected = codes.float() * scale.repeat_interleave(size)[:1000]
+        assert torch.equal(taken.state[weight]["m"], expected)
+
+
+def of_library(library, state_of=in_bitsandbytes):
+    """Return a function that says how a state dict of a library is altered."""
+
+    def made(alter):
+        def given(ours):
+            found = saved(ours, state_of)
+            alter(found["state"][0], found["param_groups"][0])
+            return found, library
+
+        return given
+
+    return made
+
+
+bitsandbytes, torchao = of_library("bitsandbytes"), of_library("torchao", in_torchao)
+ALTERED = [
+    (
+        bitsandbytes(lambda x, _: x.pop("state1")),
+        "a state with step, qmap1, .* one of bitsandbytes has state1",
+    ),
+    (bitsandbytes(lambda x, _: x.pop("step")), r"shape \(64, 128\) has a state that says no step"),
+    (bitsandbytes(lambda x, _: x.update(step=-1)), "step = -1"),
+    (bitsandbytes(lambda x, _: x.update(step=2.5)), "step must be an int, not 2.5"),
+    (
+        bitsandbytes(lambda x, _: x.update(state1=x["state1"].t())),
+        r"shape \(64, 128\) is of another: \(128, 64\)",
+    ),
+    (bitsandbytes(lambda x, _: x.update(state1=x["state1"][:32])), r"is of another: \(32, 128\)"),
+    (bitsandbytes(lambda x, _: x.update(absmax1=x["absmax1"][:7])), "8192 codes of m have 7 scales"),
+    (bitsandbytes(lambda x, _: x.update(absmax1=x["absmax1"][:0])), "8192 codes of m have 0 scales"),
+    (bitsandbytes(lambda _, x: x.pop("lr")), r"a group of an AdamW has lr, .*\['lr'\] are missing"),
+    (torchao(lambda x, _: x.update(exp_avg=None)), "one of torchao has exp_avg, exp_avg_sq"),
+    (of_library("torch", in_torchao)(lambda *_: None), r"\['amsgrad'\] are missing"),
+    (of_library("optimi")(lambda *_: None), r"\['beta1', 'beta2'\] are missing"),
+    (
+        lambda ours: (ours.state_dict(), "torchao"),
+        "has a state with step, m, v, .* one of torchao has exp_avg",
+    ),
+]
+
+
+@pytest.mark.parametrize("place", range(len(ALTERED)))
+def test_a_state_that_is_not_whole_or_another_s_is_refused(place):
+    """And no moments are zeros, no steps none, and no rate the usual one in its place."""
+    given_by, text = ALTERED[place]
+    ours = begun()
+    before = [p.detach().clone() for p in listed(ours)]
+    found, library = given_by(ours)
+    with pytest.raises((TypeError, ValueError), match=text):
+        adopt(found, "plain", from_=library, params=listed(ours))
+    assert all(map(torch.equal, before, listed(ours)))
+
+
+@pytest.mark.parametrize("kind", ["SGD", "RMSprop", "NAdam", "RAdam", "Adamax"])
+def test_a_state_of_another_optimizer_of_pytorch_is_refused(kind):
+    given = parameters()
+    other = getattr(torch.optim, kind)(given, 0.1)
+    train(other, [1])
+    with pytest.raises(ValueError, match=r"a group of torch\.optim\.AdamW has .*'amsgrad'\] are missing"):
+        adopt(other.state_dict(), "plain", from_="torch", params=given)
 
 
 def test_the_moments_of_flashoptim_are_read_by_its_formulas_and_its_rest_is_a_remainder():
@@ -168,15 +279,24 @@ def test_the_moments_of_flashoptim_are_read_by_its_formulas_and_its_rest_is_a_re
         ({"params": "some"}, "say whose state it is by from_: one of torch, torchao"),
         ({"params": "some", "from_": "torchaoo"}, r"unknown library 'torchaoo' \(did you mean 'torchao'\?\)"),
         ({"params": "few", "from_": "torch"}, "the state is of 3 parameters, and 2 are given"),
+        (
+            {"params": "some", "from_": "torch", "state": {9: {}}},
+            "parameter 9, which is in none of its groups",
+        ),
+        (
+            {"params": "some", "from_": "torch", "state": 3},
+            "no state of an optimizer: it has no state, a dict",
+        ),
     ],
 )
 def test_what_is_no_state_with_its_parameters_is_refused(options, text):
     ours, given = begun("plain"), parameters()
-    before = states(ours)
+    before, options = states(ours), dict(options)
+    changed = {"state": options.pop("state")} if "state" in options else {}
     if "params" in options:
         options = {**options, "params": given[:2] if options["params"] == "few" else given}
     with pytest.raises((TypeError, ValueError), match=text):
-        adopt(ours.state_dict() | {"optimizer": "x"}, "plain", **options)
+        adopt(ours.state_dict() | {"optimizer": "x"} | changed, "plain", **options)
     assert_same_states(states(ours), before)
 
 
@@ -265,6 +385,42 @@ def test_a_run_is_given_to_the_library_and_comes_back(library):
             for name in ("m", "v", "m_scales", "v_scales"):
                 assert torch.equal(back.state[p][name], old[name])
     train(release(back, torch.bfloat16, library), [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("library", "kind"), [(x, kind) for x, (_, kinds) in MAKES.items() for kind in kinds]
+)
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.costly("a library is imported")
+def test_a_state_dict_of_the_library_is_its_run(library, kind):
+    given = parameters()
+    theirs = peer(library, kind, given)
+    train(theirs, range(0, 6, 2))
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in given]
+    read = adopt(theirs.state_dict(), "fp32-master", from_=library, params=copies)
+    taken = adopt(theirs, "fp32-master")
+    assert_same_states(read, taken)
+    assert any(taken.state[p]["m"].any() for p in given)
+
+
+@pytest.mark.parametrize("library", ["torchao", "bitsandbytes", "optimi"])
+def test_a_run_that_maximizes_is_not_given_to_what_does_not(library, monkeypatch):
+    monkeypatch.setattr("mcfsim.torch.giving.import_module", lambda _: SimpleNamespace(AdamW8bit=0, AdamW=0))
+    ours = begun()
+    ours.param_groups[0]["maximize"] = True
+    before = states(ours)
+    with pytest.raises(ValueError, match=f"{library}'s AdamW does not maximize"):
+        release(ours, to=library)
+    assert_same_states(ours, before)
+
+
+def test_hyperparameters_are_given_as_plain_numbers():
+    for betas in (torch.tensor([0.5, 0.75]), np.array([0.5, 0.75]), (torch.tensor(0.5), 0.75)):
+        ours = begun()
+        ours.param_groups[0].update(betas=betas, weight_decay=torch.tensor(0.5))
+        (group,) = release(ours).param_groups
+        assert repr(group["betas"]) == "(0.5, 0.75)"
+        assert repr(group["weight_decay"]) == "0.5"
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.checks import SpoiltStateError
+from mcfsim.optim.declaration import optimizers
 from mcfsim.random import RandomWords
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, frozen, listed, run, states
@@ -122,6 +124,7 @@ ENTRIES = [
     ("maximize", np.bool_(True), True),
     ("betas", (np.float64(0.5), 0.75), (0.5, 0.75)),
     ("betas", [np.float64(0.5), np.float32(0.75)], [0.5, 0.75]),
+    ("betas", np.array([0.5, 0.75], np.float32), [0.5, 0.75]),
     ("mine", {"a": [1, {"b": (None, np.int64(3))}]}, {"a": [1, {"b": (None, 3)}]}),
     ("mine", IntEnum("Odd", {"THREE": 3}).THREE, 3),
 ]
@@ -140,7 +143,45 @@ def test_numbers_of_any_kind_are_saved_as_numbers(name, given, expected):
     run(other, [0])
 
 
+@pytest.mark.parametrize(
+    "of", [mt.optimizer(mcf.AdamW(beta1=0.5)), mt.Lion, mt.optimizer(optimizers()["lion"]()), mt.AdamW]
+)
+def test_an_optimizer_of_a_class_that_was_made_is_pickled(of):
+    """Also where another class has its name, or a subclass is of one that has."""
+    optimizer = of(runs.parameters(), 1e-2)
+    run(optimizer, [0])
+    weights, copied = pickle.loads(pickle.dumps((listed(optimizer), optimizer)))
+    assert (type(copied) is of) == (of in (mt.Lion, mt.AdamW))
+    assert type(copied).__name__ == of.__name__
+    assert all(map(torch.equal, weights, listed(copied)))
+    run(optimizer, [1])
+    run(copied, [1])
+    assert_same_states(optimizer, copied)
+    assert type(copied)(runs.parameters()).param_groups[0]["betas"] == of(runs.parameters()).defaults["betas"]
+    assert type(copy.deepcopy(optimizer)) is of
+
+
 # -- what is refused --------------------------------------------------------------------------------------
+def named(names, weights):
+    given = [[(name, p)] for name, p in zip(names, weights, strict=True)]
+    return mt.AdamW([{"params": pair} for pair in given], 1e-2)
+
+
+def test_parameters_in_another_order_by_name_are_refused():
+    """Of one shape, they would go on with each other's state; other names, as a wrapper's, do not matter."""
+    first = runs.parameters([(3, 2), (3, 2)])
+    ours = named("ab", first)
+    run(ours, [0])
+    saved, (b, a) = ours.state_dict(), runs.parameters([(3, 2), (3, 2)])
+    other = named("ba", (b, a))
+    before = frozen(other)
+    with pytest.raises(ValueError, match=r"has 'a' as parameter 0 of group 0, and this .* 0 of group 1"):
+        other.load_state_dict(saved)
+    assert_same_states(frozen(other), before)
+    for names in ("ab", "xy", "ax"):
+        named(names, runs.parameters([(3, 2), (3, 2)])).load_state_dict(saved)
+
+
 of_state, of_group = partial(runs.of, "state", 1), partial(runs.of, "param_groups", 1)
 
 

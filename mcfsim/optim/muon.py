@@ -180,7 +180,8 @@ class Muon(Staged):
         object.__setattr__(self, "scale", chosen("scale", self.scale, Scale))
         if not isinstance(self.iteration, NewtonSchulz):
             raise TypeError(f"iteration must be a NewtonSchulz, not {self.iteration!r}")
-        if isinstance(self.others, str) or not all(isinstance(name, str) for name in self.others):
+        listed = isinstance(self.others, list | tuple)
+        if not listed or not all(isinstance(name, str) for name in self.others):
             raise TypeError(f"others must be a tuple of names or patterns, not {self.others!r}")
         object.__setattr__(self, "others", tuple(self.others))
 

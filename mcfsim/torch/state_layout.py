@@ -233,6 +233,8 @@ class StateLayout:
                 f"strategy {self.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
                 f"convert the model with .to({expected}), or choose another strategy or low format"
             )
+        if parameter.is_inference():
+            raise TypeError("a parameter was made in torch.inference_mode; make it a usual one by .clone()")
         here = local(parameter.detach())
         check_dense(here)
         dimensions = () if here.is_contiguous() else zip(here.shape, here.stride(), strict=True)
@@ -246,22 +248,22 @@ class StateLayout:
         return [(name, self.scales(name)) for name in self.dtypes if name not in ("parameter", SCALE)]
 
     def check_state(self, parameter: torch.Tensor, state: Mapping[str, Any], slots: Slots | None) -> None:
-        """Raise ValueError unless the tensors of a state have the sizes of a parameter's, by its slots."""
+        """Raise ValueError unless the tensors of a state have the shapes of a parameter's, by its slots."""
         if is_spread(parameter):
             return
         size = parameter.numel()
         for name, kept in self._sized:
-            expected = size
+            sizes = [size]
             if slots is not None and (slot := name.partition("_")[0]) in slots:
-                expected = _rows(kept, [x.stop - x.start for x in slots[slot].every()])
-            elif kept is not None:
-                expected = _rows(kept, [size])
+                sizes = [x.stop - x.start for x in slots[slot].every()]
             if name not in state:
                 raise ValueError(f"a state has no {name}, which strategy {self.strategy.name!r} keeps")
-            if state[name].numel() != (expected if kept is None else expected * kept.shared):
+            found, expected = state[name], _rows(kept, sizes) * (1 if kept is None else kept.shared)
+            like = kept is None and sizes == [size]  # so that its elements have the places of the parameter's
+            if found.numel() != expected or (like and found.shape != parameter.shape):
                 raise ValueError(
                     f"a parameter of shape {tuple(parameter.shape)} has a state of another one, whose {name} "
-                    f"has {state[name].numel()} elements; give the optimizer the new parameter instead"
+                    f"has shape {tuple(found.shape)}; give the optimizer the new parameter instead"
                 )
 
     def check_scales(self, parameter: torch.Tensor) -> None:

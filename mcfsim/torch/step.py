@@ -321,7 +321,8 @@ class StoredOptimizer(SavedOptimizer):
     def _start(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return a parameter's state before the first step: zeros, and a master copy if there is one."""
         slots = self._slots(parameter, group)
-        return {"step": 0, **self.steps_of(group).stores.begun(parameter, slots=slots)}
+        with torch.inference_mode(False):  # whatever a first step is made in, later ones can write it
+            return {"step": 0, **self.steps_of(group).stores.begun(parameter, slots=slots)}
 
     def _slots(self, parameter: torch.Tensor, group: Mapping[str, Any]) -> Slots | None:
         """Return the parts that a step in stages keeps of a parameter; None for a straight line."""

@@ -182,10 +182,16 @@ def regrown(p):
     p.grad = torch.ones_like(p)
 
 
+def turned(p):
+    p.grad, p.data = None, p.data.t().clone()
+    p.grad = torch.ones_like(p)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (cut, r"shape \(2, 2\) has a state of another one, whose \w+ has"),
+        (turned, r"shape \(2, 3\) has a state of another one, whose \w+ has shape \(3, 2\)"),
         (regrown, r"shape \(4, 2\) has a state of another one, whose \w+ has"),
         (lambda p: setattr(p, "data", p.data[:2]), r"shape \(2, 2\) has a gradient of shape \(3, 2\)"),
         (lambda p: setattr(p, "data", p.data.view(2, 3)), r"shape \(2, 3\) has a gradient of shape \(3, 2\)"),
@@ -213,6 +219,21 @@ def test_a_strategy_put_into_a_group_is_refused():
     optimizer.param_groups[0]["strategy"] = "plain"
     with pytest.raises(TypeError, match=r"strategy = 'plain' was put into a group .*adopt"):
         run(optimizer, [0])
+
+
+@pytest.mark.parametrize("strategy", ["plain", "kahan+int8", "dqt-int8"])
+def test_a_first_step_in_inference_mode_is_like_others(strategy):
+    found = []
+    for mode in (True, False):
+        optimizer = AdamW(parameters(dtype=runs.dtype_of(strategy)), 1e-2, strategy=strategy)
+        give(listed(optimizer), 0)
+        with torch.inference_mode(mode):
+            optimizer.step()
+        run(optimizer, [1])
+        found.append(optimizer)
+    assert_same_states(*found)
+    with torch.inference_mode(), pytest.raises(TypeError, match=r"made in torch\.inference_mode.*clone"):
+        AdamW([torch.nn.Parameter(torch.ones(2).bfloat16())])
 
 
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x.t(), lambda x: x[0]])

@@ -102,7 +102,9 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
     Notes
     -----
     Operations that need all gradients at once, such as clipping by norm and `GradScaler`, cannot be used; and
-    DDP does not release gradients. It works in one process, and with FSDP2.
+    DDP does not release gradients. It works in one process, and with FSDP2. Gradient checkpointing with
+    ``use_reentrant=True`` makes a backward pass of each segment: a parameter that several segments share
+    would move after each of them, so let it be False there.
     """
     if not isinstance(optimizer, StoredOptimizer):
         raise TypeError(f"only optimizers of mcfsim.torch are stepped so, not {type(optimizer).__name__}")

@@ -87,12 +87,23 @@ class Hyperparameters:
     ----------
     defaults : dict
         The defaults by PyTorch's names, in order; `inspect.Parameter.empty` where there is none.
+
+    Raises
+    ------
+    TypeError
+        If one has the name of another entry of groups, as ``lr`` or ``rounding``.
     """
 
     def __init__(self, declaration: type[Declaration], own: Mapping[str, Any]) -> None:
         given = {name: of.default for name, of in signature(declaration).parameters.items()}
         made = {x.name: x.default_factory for x in fields(declaration) if x.default_factory is not MISSING}  # type: ignore[arg-type]
         given |= {**{name: make() for name, make in made.items()}, **own}
+        if taken := given.keys() & {"lr", *SETTINGS, *LABELS, *_TOGETHER}:
+            names = ", ".join(sorted(taken))
+            raise TypeError(
+                f"{declaration.__name__} has {names}, which in a group are no hyperparameters of its own; "
+                "give these other names"
+            )
         self._fields: dict[str, list[str]] = {}
         for name in given:
             self._fields.setdefault(_called(name, given), []).append(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+from abc import ABCMeta
 from dataclasses import fields, is_dataclass
 from functools import cache
 from inspect import isabstract
@@ -156,7 +157,8 @@ def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimi
     Raises
     ------
     TypeError
-        If it is no declaration, or none that is whole.
+        If it is no declaration, or none that is whole; or if a hyperparameter has the name of another entry
+        of groups, as ``lr``, ``rounding`` or ``name``.
 
     Examples
     --------
@@ -183,7 +185,7 @@ def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimi
     return _Made(name, (StoredOptimizer,), {**body, "_made_of": declaration})
 
 
-class _Made(type):
+class _Made(ABCMeta):  # so that users may mix in an ABC
     """The type of optimizer classes that `optimizer` has made; no module need have one by its name."""
 
 

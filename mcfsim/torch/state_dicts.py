@@ -102,9 +102,9 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for group, old, found in zip(self.param_groups, groups, settings, strict=True):
                 missing = {name: x for name, x in old.items() if name not in group}  # older states lack some
                 group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
-            _keep_rates(groups, self.param_groups)
             self._writes.forget()
-            with torch.no_grad():
+            with torch.no_grad():  # a rate, too, may ask for a gradient
+                _keep_rates(groups, self.param_groups)
                 for parameter, (target, saved) in pairs.items():
                     self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}
             self.whole.end()

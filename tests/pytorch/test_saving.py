@@ -161,6 +161,17 @@ def test_an_optimizer_of_a_class_that_was_made_is_pickled(of):
     assert type(copy.deepcopy(optimizer)) is of
 
 
+def test_a_rate_that_asks_for_a_gradient_is_loaded_in_place():
+    rate = torch.tensor(0.25, requires_grad=True)
+    ours = mt.AdamW(runs.parameters(), rate)
+    saved = ours.state_dict()
+    saved["param_groups"][0]["lr"] = 0.5
+    ours.load_state_dict(saved)
+    assert ours.param_groups[0]["lr"] is rate
+    assert rate == 0.5
+    run(ours, [0])
+
+
 # -- what is refused --------------------------------------------------------------------------------------
 def named(names, weights):
     given = [[(name, p)] for name, p in zip(names, weights, strict=True)]

@@ -1,7 +1,7 @@
 """Steps in stages, weights on grids and composed strategies: those of `mcfsim.Optimizer`, in bits."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -243,6 +243,16 @@ def test_the_numbers_of_an_instance_are_defaults():
 def test_what_is_no_declaration_makes_no_optimizer(x):
     with pytest.raises(TypeError, match="made of a Declaration that is a dataclass and has a step"):
         mcfsim.torch.optimizer(x)
+
+
+@pytest.mark.parametrize(
+    "name", ["lr", "params", "low", "rounding", "random", "maximize", "name", "max_lr", "betas"]
+)
+def test_hyperparameters_with_names_of_other_entries_are_refused(name):
+    """They would take each other's values."""
+    mine = make_dataclass("Mine", [(name, float, 0.5)], bases=(SGD,), frozen=True)
+    with pytest.raises(TypeError, match=f"Mine has {name}, which in a group are no hyperparameters"):
+        mcfsim.torch.optimizer(mine)
 
 
 # -- dampening ---------------------------------------------------------------------------------------------

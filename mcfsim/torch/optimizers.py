@@ -121,6 +121,10 @@ _LIKE: dict[type[Declaration], type[Declaration]] = {
 }
 
 
+#: Those that PyTorch's AdamW has by an option, with its defaults.
+_BY_AN_OPTION = (amsgrad.AMSGrad, torchamsgrad.TorchAMSGrad)
+
+
 @cache
 def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
     """Return the one optimizer class for a name that `mcfsim.optim` declares; None if it does not."""
@@ -129,6 +133,8 @@ def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
         return None
     written: dict[type[Declaration], type[StoredOptimizer]]
     written = {kind._declaration: kind for kind in (AdamW, TorchAdamW, SGD)}
+    if declared in _BY_AN_OPTION:
+        return optimizer(declared(**AdamW._defaults))
     return written.get(declared) or optimizer(declared)
 
 

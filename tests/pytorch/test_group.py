@@ -13,9 +13,12 @@ import pytest
 import torch
 
 import mcfsim as mcf
+import mcfsim.torch as mt
+from mcfsim.optim.amsgrad import AMSGrad
 from mcfsim.torch import AdamW, TorchAdamW
 from mcfsim.torch.group import ABSENT, LABELS, SETTINGS
 from mcfsim.torch.moved import opposite
+from mcfsim.torch.optimizers import family
 from tests.pytorch import runs
 from tests.pytorch.runs import EVERY, KINDS, assert_same_states, frozen, listed, parameters, run
 
@@ -54,7 +57,7 @@ def test_constructors_follow_from_the_declaration(kind):
         assert optimizer._inputs(optimizer.param_groups[0], 1).hyper == declared(**numbers)
         assert optimizer.param_groups[0]["lr"] == 1.0
     defaults = kind(parameters())
-    decay = {"weight_decay": 0.01} if issubclass(kind, AdamW) else {}
+    decay = {"weight_decay": 0.01} if family(kind) in (mcf.AdamW, AMSGrad) else {}
     assert defaults._inputs(defaults.param_groups[0], 1).hyper == declared(**decay)
     if "betas" in given:
         first, second = defaults.defaults["betas"]
@@ -65,6 +68,26 @@ def test_constructors_follow_from_the_declaration(kind):
             optimizer = kind(parameters(), betas=of([0.5, 0.25]))
             hyper = optimizer._inputs(optimizer.param_groups[0], 1).hyper
             assert (hyper.beta1, hyper.beta2) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("AdamW",) * 2,
+        ("TorchAdamW", "AdamW"),
+        ("AMSGrad", "AdamW"),
+        ("TorchAMSGrad", "AdamW"),
+        ("TorchMuon", "Muon"),
+    ],
+)
+def test_defaults_are_pytorch_s(ours, theirs):
+    """So that one takes the other's place."""
+    (p,) = parameters([(2, 2)])
+    own, there = getattr(mt, ours)([p]).defaults, getattr(torch.optim, theirs)([p]).defaults
+    shared = {"lr", "betas", "weight_decay", "momentum", "nesterov", "eps"} & own.keys() & there.keys()
+    shared -= {"eps"} if theirs == "Muon" else set()  # which is AdamW's here, and the iteration's there
+    assert {name: own[name] for name in shared} == {name: there[name] for name in shared}
+    assert len(shared) == 4
 
 
 @every_kind

@@ -100,7 +100,8 @@ class TorchAdamW(AdamW):
 class SGD(StoredOptimizer):
     """Stochastic gradient descent with momentum, stored and rounded as a strategy says.
 
-    Makes the steps of `mcfsim.Optimizer` with `mcfsim.SGD`; unlike in `torch.optim.SGD`, decay is decoupled.
+    Makes the steps of `mcfsim.Optimizer` with `mcfsim.SGD`; unlike in `torch.optim.SGD`, decay is decoupled,
+    and the momentum is .9 unless another one is given.
 
     Parameters
     ----------

@@ -271,6 +271,7 @@ def test_iterations_that_are_none(options, error, problem):
         ({"nesterov": 1}, TypeError, "True or False"),
         ({"iteration": "keller-jordan"}, TypeError, "must be a NewtonSchulz"),
         ({"others": "emb"}, TypeError, "a tuple of names"),
+        ({"others": None}, TypeError, "a tuple of names"),
         ({"share": 0.0}, ValueError, "must be positive"),
     ],
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from mcfsim.analysis.samplers import Inputs
 from mcfsim.checks import finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
+from mcfsim.random import RandomWords
 
 #: Inputs on which a set is tried first and at last, and sets that are tried to see whether one is smallest.
 _FEW, _MANY, _MOST_SETS = 128, 4096, 4000
@@ -35,11 +37,12 @@ class Advice:
     target : float
         The relative error not to be exceeded.
     before, after : float
-        The largest relative error with no and with these expressions in the wider format. The result is
-        rounded back into its own format first.
+        The largest relative error with no and with these expressions in the wider format, over all inputs of
+        the report. The result is first rounded back into its own format, as the function rounds.
     fresh : float
         The same on other inputs of the same samplers, on which nothing was chosen.
     expressions : tuple of Expression
+        All of them if not even all meet the target.
     wide : Format
     reached : bool
         Whether the target is met, on fresh inputs too.
@@ -57,21 +60,20 @@ class Advice:
     smallest: bool
 
     def __str__(self) -> str:
+        names, count = ", ".join(map(str, self.expressions)), len(self.expressions)
+        with_these = f"with {count} expression{'s' * (count != 1)} in {self.wide}"
         if not self.reached:
-            return (
-                f"{self.after:.3g} is the least that {self.wide} for all expressions gives; the target is "
-                f"{self.target:.3g}"
-            )
+            found = max(self.after, self.fresh)
+            return f"the target {self.target:.3g} is missed: {with_these} the largest error is {found:.3g}"
         if not self.expressions:
             return (
                 f"largest error {self.before:.3g} ({self.fresh:.3g} on fresh inputs) meets the target "
                 f"{self.target:.3g} already"
             )
-        names, count = ", ".join(map(str, self.expressions)), len(self.expressions)
         proof = "no smaller set does" if self.smallest else "not all smaller sets were tried"
         return (
             f"largest error {self.before:.3g} becomes {self.after:.3g} ({self.fresh:.3g} on fresh inputs) "
-            f"with {count} expression{'s' if count > 1 else ''} in {self.wide}: {names}; {proof}"
+            f"{with_these}: {names}; {proof}"
         )
 
 
@@ -102,12 +104,20 @@ def wider_format(wide: Format | str, fmt: Format) -> Format:
     Raises
     ------
     ValueError
-        If it is not wider.
+        If its precision is not larger, or its range does not hold that of the narrow one.
     """
     found = doubled(fmt) if wide == "two components" else get_format(wide)
-    if found.precision <= fmt.precision:
-        raise ValueError(f"{found} is not wider than {fmt}")
+    if found.precision <= fmt.precision or not _holds(found, fmt):
+        raise ValueError(
+            f"{found} is not wider than {fmt}: it needs more digits, and as large and as small numbers"
+        )
     return found
+
+
+def _holds(wide: Format, fmt: Format) -> bool:
+    """Return whether one format has at least the precision and the range of another."""
+    large, small = wide.max >= fmt.max, wide.smallest_subnormal <= fmt.smallest_subnormal
+    return wide.precision >= fmt.precision and large and small
 
 
 def doubled(fmt: Format) -> Format:
@@ -121,25 +131,30 @@ class _Trial:
     def __init__(self, rounded: RoundedFunction, wide: Format) -> None:
         self.rounded, self.wide = rounded, wide
         self.blame = Blame(rounded.program)
-        self.samples = [self._numbers(rounded.inputs)]
-
-    def _numbers(self, inputs: Inputs, most: int = _MANY) -> list[Any]:
-        blocks = range(min(inputs.blocks, -(-most // Inputs.BLOCK)))
-        found = zip(*(inputs.block(number) for number in blocks), strict=True)
-        return [np.concatenate(parts)[:most] for parts in found]
+        self.samples = [rounded.inputs.block(0)]
+        stochastic = rounded.rounding.stochastic
+        self.random = RandomWords(rounded.inputs.seed).of(len(rounded.program.steps)) if stochastic else None
 
     def formats(self, rows: Iterable[Any]) -> Formats:
-        return {step.result: self.wide for step in self.blame.steps_of(list(rows))}
+        steps = self.blame.steps_of(list(rows))
+        return {x.result: self.wide for x in steps if _holds(self.wide, x.result.format)}
 
     def worst(self, rows: Sequence[Any], numbers: list[Any]) -> float:
         """Return the largest relative error of the result, rounded back into its own format."""
-        found = self.rounded.at(numbers, self.formats(rows))
+        rounded = self.rounded
+        found = rounded.at(numbers, self.formats(rows))
         with np.errstate(all="ignore"):
-            back = np.asarray(round_to(found.computed, self.rounded.format), np.float64)
+            back = round_to(found.computed, rounded.format, rounded.rounding, random=self.random)
+            back = np.asarray(back, np.float64)
             relative = np.abs((back - found.exact) / found.exact)
         known: NDArray[Any] = relative[(found.exact != 0) & ~np.isnan(found.exact)]
-        lost = ~np.isfinite(found.computed).all()
+        lost = ~np.isfinite(found.computed).all() or np.isnan(known).any()
         return float("inf") if lost else float(known.max(initial=0.0))
+
+    def worst_block(self, rows: Sequence[Any], inputs: Inputs) -> tuple[float, list[Any]]:
+        """Return the largest error over inputs, and the block that has it."""
+        blocks = map(inputs.block, range(inputs.blocks))
+        return max(((self.worst(rows, x), x) for x in blocks), key=itemgetter(0))
 
     def serves(self, rows: Sequence[Any], target: float) -> bool:
         few = [x[:_FEW] for x in self.samples[0]]
@@ -160,7 +175,8 @@ def advise(
 
     Expressions are widened greedily by their shares; those that prove needless are taken back; then all
     smaller sets are tried, if they are not too many. Each set is run, with its result rounded back. The set
-    must also serve fresh inputs; if it does not, these are added, and the search goes on.
+    must also serve all inputs of the report, and fresh ones; those that it does not are added, and the search
+    goes on.
 
     Parameters
     ----------
@@ -176,27 +192,27 @@ def advise(
     Raises
     ------
     ValueError
-        If the target is below u, or the format is not wider.
+        If the target is below u, or the format is not wider: in precision, and at both ends of its range.
     """
     limit = target_of(target, rounded.format)
     chosen_format = wider_format(wide, rounded.format)
     trial = _Trial(rounded, chosen_format)
     fresh_seed = rounded.inputs.seed + 1 if seed is None else seed
-    before = trial.worst((), trial.samples[0])
+    before, _ = trial.worst_block((), rounded.inputs)
     every = trial.shares(())
     for attempt in range(_ROUNDS):
         enough = _greedy(trial, limit)
         if enough is None:
-            after = trial.worst(every, trial.samples[0])
+            after = max(trial.worst(every, x) for x in trial.samples)
             return Advice(limit, before, after, after, tuple(every), chosen_format, False, False)
         chosen, smallest = _smaller(trial, limit, enough, every)
-        fresh = trial._numbers(rounded.inputs.fresh(_MANY, fresh_seed + attempt))
-        worst = trial.worst(chosen, fresh)
-        if worst <= limit:
+        after, hard = trial.worst_block(chosen, rounded.inputs)
+        worst, fresh = trial.worst_block(chosen, rounded.inputs.fresh(_MANY, fresh_seed + attempt))
+        missed = [x for x, most in ((hard, after), (fresh, worst)) if most > limit]
+        if not missed:
             break
-        trial.samples.append(fresh)
-    after = trial.worst(chosen, trial.samples[0])
-    advice = Advice(limit, before, after, worst, tuple(chosen), chosen_format, worst <= limit, smallest)
+        trial.samples += missed
+    advice = Advice(limit, before, after, worst, tuple(chosen), chosen_format, not missed, smallest)
     return replace(advice, expressions=tuple(sorted(advice.expressions, key=lambda x: (x.file, x.line))))
 
 

@@ -127,6 +127,8 @@ def analyse(
         made = [get_format(formats)]
     else:
         made = [get_format(x) for x in formats]
+    if not made:
+        raise ValueError("at least one format, or precision, is needed")
     if data not in ("format", "real"):
         raise ValueError(f"data must be 'format' or 'real', not {data!r}")
     if scalars not in ("exact", "rounded"):

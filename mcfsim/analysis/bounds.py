@@ -13,7 +13,7 @@ from mcfsim.analysis.attribution import Attribution, contributed, number
 from mcfsim.analysis.attribution_loop import MARGIN
 from mcfsim.analysis.expressions import Component
 from mcfsim.analysis.passed_errors import PASSED
-from mcfsim.analysis.rounded_run import is_exact
+from mcfsim.analysis.rounded_run import RoundedRun, is_exact, is_held
 from mcfsim.analysis.secants import RESULTS
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.program import Program, ProgramStep, Register
@@ -62,25 +62,32 @@ BOUNDS: Mapping[str, ErrorBound] = {
 }
 
 
-def largest_unit(step: ProgramStep, fmt: Format) -> tuple[float, float]:
+#: Operations that do no more to a scalar than to round it, if they return it.
+_ROUND_SCALARS_ONCE = ("maximum", "minimum", "neg", "abs", "round")
+
+
+def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[float, float]:
     """Return the largest own error of a step in a format: relative to its result, and if that is subnormal.
 
-    Half an ulp to nearest, else one; of a constant's component it is known. Overflow is not covered, and
-    neither is flushing, for which the error is infinite.
+    Half an ulp to nearest, else one; of a constant's component it is known. Overflow is not covered. For
+    flushing, and for scalars that are rounded before the operation, the error is infinite.
     """
     constant, rounding = step.operands[0], step.rounding
     if isinstance(constant, Component):
         return 0.0, abs(float(constant.error(fmt)))
     if isinstance(fmt, Posit) or rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
         return 0.0, np.inf
+    twice = scalars == "rounded" and step.operation not in _ROUND_SCALARS_ONCE
+    if twice and not all(isinstance(x, Register) or is_held(x, fmt, rounding) for x in step.operands):
+        return 0.0, np.inf
     ulps = 1.0 if rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 2.0
     return ulps * 2.0**-fmt.precision, ulps * float(fmt.smallest_subnormal) / 2
 
 
-def _own(step: ProgramStep, computed: Array, x: Any) -> Any:
+def _own(step: ProgramStep, run: RoundedRun, x: Any) -> Any:
     """Return a bound on a step's own error for a result x, infinite where the computed one may overflow."""
-    fmt = step.result.format
-    relative, least = largest_unit(step, fmt)
+    fmt, computed = step.result.format, run.values[step.result]
+    relative, least = largest_unit(step, fmt, run.scalars)
     own = np.maximum(np.abs(x) * relative, least)
     low, high = ends(fmt)
     if computed.size and low < computed.min() and computed.max() < high:
@@ -101,7 +108,7 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         for step in found.program.steps:
             if step.result in found.sensitivities and not is_exact(step):
-                own = _own(step, found.run.values[step.result], found.exact_values[step.result])
+                own = _own(step, found.run, found.exact_values[step.result])
                 term = contributed(np.abs(found.sensitivities[step.result]), own)
                 # Rounded at random, a result has half its ulp for standard deviation at most.
                 spread = term / 2 if step.rounding.stochastic else term
@@ -134,7 +141,7 @@ def running(found: Attribution) -> Array:
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
             passed = PASSED[step.operation](y, *h, *e)
             if not is_exact(step):
-                passed = passed + _own(step, values[step.result], values[step.result])
+                passed = passed + _own(step, found.run, values[step.result])
             known[step.result] = passed * MARGIN
         total: Any = sum(known[x] for x in found.outputs)
     return _known(total, found)
@@ -151,10 +158,10 @@ def ends(fmt: Format) -> tuple[float, float]:
 
 
 # -- intervals --------------------------------------------------------------------------------------------
-def interval(
-    program: Program, outputs: Sequence[Register], inputs: Sequence[Any], scalars: Scalars
-) -> tuple[Array, Array]:
+def interval(program: Program, outputs: Sequence[Register], inputs: Sequence[Any]) -> tuple[Array, Array]:
     """Return the ends of intervals that hold the exact results, each operation rounded outward.
+
+    Real scalars are taken exactly, however they enter the function.
 
     An operation without an enclosure here (a quotient by an interval with zero, a periodic function) gives
     the whole line.
@@ -165,18 +172,16 @@ def interval(
     size = len(inputs[0]) if inputs else 1
     with np.errstate(all="ignore"):
         for step in program.steps:
-            known[step.result] = _enclosed(step, known, scalars, size)
+            known[step.result] = _enclosed(step, known, size)
         low, high = (
             np.sum([np.asarray(known[x][end], np.float64) for x in outputs], axis=0) for end in (0, 1)
         )
     return low, high
 
 
-def _enclosed(
-    step: ProgramStep, known: Mapping[Register, Any], scalars: Scalars, size: int
-) -> tuple[Any, Any]:
+def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tuple[Any, Any]:
     fmt, name = step.result.format, step.operation
-    below, above = (BlockArithmetic(fmt, Rounding(mode), scalars) for mode in (Mode.DOWN, Mode.UP))
+    below, above = (BlockArithmetic(fmt, Rounding(mode), "exact") for mode in (Mode.DOWN, Mode.UP))
     given = [known[x] if isinstance(x, Register) else (x, x) for x in step.operands]
     whole = np.full(size, -np.inf, below.carrier), np.full(size, np.inf, below.carrier)
 

@@ -24,7 +24,7 @@ from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import is_exact, run
 from mcfsim.checks import check_processor
 from mcfsim.compile.program import ProgramStep, Register
-from mcfsim.kernels.real_numbers import as_float
+from mcfsim.kernels.real_numbers import Scalars, as_float
 
 Array = NDArray[np.float64]
 #: From how many operations on inputs on the loop pays if it is in the cache, and if it must be compiled.
@@ -123,7 +123,7 @@ class AttributionLoop:
                 row[: len(own)] = own
                 if not step.registers:
                     row[:2] = once.values[step.result].item(), once.errors[step.result].item()
-        facts = _facts(steps)
+        facts = _facts(steps, rounded.scalars)
         self._others = [x for x, of_step in zip(steps, facts, strict=True) if of_step.other]
         self._rows = 1 + max(row_of.values())
         self._tables = (
@@ -178,7 +178,7 @@ class _Facts(NamedTuple):
 _KINDS = (np.float64, np.float64, np.float64, np.bool_, np.bool_)
 
 
-def _facts(steps: Iterable[ProgramStep]) -> list[_Facts]:
+def _facts(steps: Iterable[ProgramStep], scalars: Scalars) -> list[_Facts]:
     """Return the facts of steps; those of values alone share them."""
     known, found = dict[Any, _Facts](), []
     for step in steps:
@@ -188,7 +188,7 @@ def _facts(steps: Iterable[ProgramStep]) -> list[_Facts]:
         if key not in known:
             judged, exact = applies(step, {}), is_exact(step)
             known[key] = _Facts(
-                largest_unit(step, step.result.format),
+                largest_unit(step, step.result.format, scalars),
                 ends(step.result.format),
                 0.5 if step.rounding.stochastic else 1.0,
                 not exact,

@@ -169,7 +169,7 @@ class Report:
         numbers = [x[:_INTERVALS] for x in rounded.inputs.block(0)]
         given, _ = rounded.rounded_inputs(numbers)
         try:
-            low, high = interval(rounded.program, rounded.outputs, given, rounded.scalars)
+            low, high = interval(rounded.program, rounded.outputs, given)
         except UnsupportedFormatError:  # binary64 has no operations that round outward
             return None
         computed = self.computed[:_INTERVALS]

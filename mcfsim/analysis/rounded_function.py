@@ -76,10 +76,14 @@ class RoundedFunction:
         results = program.outputs()
         if output == "sum":
             chosen = results
-        elif isinstance(output, int) and -len(results) <= output < len(results):
+        elif type(output) is int and -len(results) <= output < len(results):
             chosen = [results[output]]
         else:
-            raise ValueError(f"{program.name} has {len(results)} results, and no result {output!r}")
+            count = len(results)
+            raise ValueError(
+                f"{program.name} has {count} result{'s' * (count != 1)}, and no result {output!r}: "
+                f"an output is a place from 0 to {count - 1}, or 'sum'"
+            )
         outputs = tuple(x for x in chosen if isinstance(x, Register))
         if not outputs:
             raise ValueError(

@@ -41,11 +41,14 @@ class RoundedRun:
         Inputs and results, in the carriers of their formats.
     formats : mapping of Register to Format
         Other formats of some results.
+    scalars : {"exact", "rounded"}
+        How real scalars entered.
     """
 
     program: Program
     carried: Mapping[Register, Block]
     formats: Formats
+    scalars: Scalars
 
     @cached_property
     def values(self) -> Mapping[Register, Array]:
@@ -110,7 +113,7 @@ def run(
             if np.size(made) != size or np.ndim(made) == 0:  # of numbers alone
                 made = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
             carried[step.result] = made
-    return RoundedRun(program, carried, formats)
+    return RoundedRun(program, carried, formats, scalars)
 
 
 def _performed(
@@ -148,12 +151,15 @@ def is_exact(step: ProgramStep, formats: Formats = MappingProxyType({})) -> bool
     own = formats.get(step.result, step.result.format)
 
     def has(x: Any) -> bool:
-        if isinstance(x, Register):
-            return formats.get(x, x.format) == own
-        return not enter(exact_or_binary64(x), own, step.rounding, "exact")[1]
+        return formats.get(x, x.format) == own if isinstance(x, Register) else is_held(x, own, step.rounding)
 
     symmetric = step.operation in ("neg", "abs", "sign") and own.lowest == -own.max
     return (symmetric or step.operation in SELECTING) and all(map(has, step.operands))
+
+
+def is_held(scalar: Any, fmt: Format, rounding: Rounding) -> bool:
+    """Return whether a real scalar enters a format unchanged."""
+    return not enter(exact_or_binary64(scalar), fmt, rounding, "exact")[1]
 
 
 def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[Any, Any]:

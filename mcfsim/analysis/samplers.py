@@ -210,8 +210,8 @@ class Inputs:
         return -(-self.size // self.BLOCK)
 
     def fresh(self, size: int, seed: int) -> Inputs:
-        """Return other inputs of the same samplers; arrays are repeated as they are."""
-        drawn = any(isinstance(x, Sampler) for x in self.sources)
+        """Return other inputs of the same samplers; arrays, if there are any, are repeated as they are."""
+        drawn = all(isinstance(x, Sampler) for x in self.sources)
         return Inputs(self.shape, self.sources, size if drawn else self.size, seed)
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,17 @@ from mcfsim.checks import check_int
 from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
 from mcfsim.protocol import Forwarding, Value
 
+#: The logarithm of the largest operand of functions that divide it by pi, or by the logarithm of 2, first.
+_LONGEST = 1 << 16
+
 
 class ExactArithmetic(Forwarding):
     """Operations in mpmath with ``precision`` bits, without a format, overflow or underflow.
 
     Values are mpf numbers or object arrays of them. Operands may also be Python numbers and other arrays of
     numbers, taken exactly. Division by zero, the square root of a negative number and the logarithm of one
-    that is not positive raise, as they have no real result.
+    that is not positive raise, as they have no real result; so do exponentials, sines and cosines of numbers
+    beyond ``2**65536``, which would take too many digits.
 
     Parameters
     ----------
@@ -118,19 +123,31 @@ class ExactArithmetic(Forwarding):
         if name not in self._others:
             own: dict[str, Callable[..., Any]] = {
                 "log": self._logarithm,
-                "log1p": lambda x: self._logarithm(self.context.fadd(1, x, exact=True)),
+                "log1p": self._logarithm_beside_one,
                 "maximum": lambda a, b: a if a != a else b if b != b else max(a, b),
                 "minimum": lambda a, b: a if a != a else b if b != b else min(a, b),
                 "choose": lambda s, x, y: s if s != s else x if s >= 0 else y,
             }
             function = own.get(name) or getattr(self.context, name)
+            if name in ("exp", "expm1", "sin", "cos"):
+                function = partial(self._reduced, name, function)
             self._others[name] = np.frompyfunc(function, len(operands), 1)
         return self._others[name](*map(self.round, operands))
+
+    def _reduced(self, name: str, function: Callable[[Any], Any], x: Any) -> Any:
+        if self.context.isnormal(x) and self.context.mag(x) > _LONGEST:
+            raise OverflowError(f"{name} of a number beyond 2**{_LONGEST}")
+        return function(x)
 
     def _logarithm(self, x: Any) -> Any:
         if x < 0 or not x:
             raise ValueError(f"logarithm of {x}, which is not positive")
         return self.context.log(x)
+
+    def _logarithm_beside_one(self, x: Any) -> Any:
+        if self.context.isnormal(x) and self.context.mag(x) < -self.precision:
+            return self.context.log1p(x)  # 1 + x might have more digits than there is memory
+        return self._logarithm(self.context.fadd(1, x, exact=True))
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, with Python numbers converted to mpf."""

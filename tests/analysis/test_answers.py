@@ -62,9 +62,55 @@ def test_advice_says_when_no_set_serves_and_when_none_is_needed():
     assert easy.after == easy.before
     narrow = report.advise("1u", wide=mcf.Format("p9", precision=9, emin=-126, emax=127))
     assert not narrow.reached
-    assert "least that p9 for all" in str(narrow)
+    assert f"is missed: with {len(narrow.expressions)} expressions in p9" in str(narrow)
     both = report.advise("3u", wide="two components")
     assert both.wide.precision == 16
+
+
+def mean(ar, x, y):
+    return ar.mul(ar.add(x, y), 0.3)
+
+
+ONE_TO_TWO = {"x": "uniform(1, 2)", "y": "uniform(1, 2)"}
+
+
+def test_advice_rounds_the_result_back_as_the_function_rounds():
+    """Upward, the rounding of a float32 result alone costs more than 1.2 u: no advice reaches that."""
+    report = analyse(mean, ONE_TO_TWO, rounding="up", count=300, truth=0)
+
+    def widened(ar, x, y):
+        wide = ar.like(mcf.get_format("float32"), mcf.Rounding())
+        return ar.round(wide.mul(wide.add(wide.round(x), wide.round(y)), 0.3))
+
+    applied = analyse(widened, ONE_TO_TWO, rounding="up", count=300, truth=0)
+    assert 1.2 * report.u < applied.worst() < 2 * report.u
+    assert not report.advise("1.2u").reached
+    assert report.advise("2u").reached
+
+
+def test_advice_is_tried_on_all_inputs():
+    def difference(ar, x, y):
+        return ar.add(ar.mul(x, 1.1), y)
+
+    x, y = np.ones(5000), np.ones(5000)
+    y[4500] = -0.99609375
+    report = analyse(difference, {"x": x, "y": y}, truth=0)
+    advice = report.advise("2u")
+    assert advice.before == report.worst() > 2 * report.u
+    assert [row.text for row in advice.expressions] == ["ar.mul(x, 1.1)"]
+    assert advice.reached
+
+
+def test_fresh_inputs_of_arrays_and_samplers_go_together():
+    report = analyse(mean, {"x": np.linspace(1, 2, 300), "y": "uniform(1, 2)"}, truth=0)
+    assert report.advise("1u").reached
+
+
+def test_a_format_of_less_range_is_not_wider():
+    report = analyse(mean, ONE_TO_TWO, truth=0, count=5)
+    for narrow in ("float16", mcf.Format("p9", precision=9, emin=-100, emax=127)):
+        with pytest.raises(ValueError, match="not wider than bfloat16"):
+            report.advise("2u", narrow)
 
 
 def test_targets_are_numbers_or_units():

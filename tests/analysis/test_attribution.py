@@ -316,6 +316,31 @@ def test_intervals_hold_constants_that_are_chosen(rounding):
             assert not {row.name: row for row in report.bounds()}["interval"].exceeded
 
 
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero"])
+def test_bounds_hold_constants_that_are_rounded_before_the_operation(rounding):
+    """Against fractions, where the constant costs as much as the operation."""
+    functions = {
+        "div": lambda ar, x: ar.div(x, 0.001),
+        "mul": lambda ar, x: ar.mul(x, 100.25),
+        "add": lambda ar, x: ar.add(0.1, x),
+        "choose": lambda ar, x: ar.choose(-1e-9, x, ar.neg(x)),
+    }
+    x = np.array([-1.25, 1.25, 1.75])
+    for name, function in functions.items():
+        report = analyse(function, {"x": x}, "float8_e4m3fn", rounding=rounding, scalars="rounded")
+        exact = {
+            "div": [Fraction(t) / Fraction(0.001) for t in x],
+            "mul": [Fraction(t) * Fraction(100.25) for t in x],
+            "add": [Fraction(t) + Fraction(0.1) for t in x],
+            "choose": [-Fraction(t) for t in x],
+        }[name]
+        errors = [
+            abs(Fraction(a) - b) if np.isfinite(a) else 0 for a, b in zip(report.computed, exact, strict=True)
+        ]
+        for bound in (report.widths, report.columns["running"]):
+            assert all(np.isinf(b) or e <= Fraction(b) for e, b in zip(errors, bound, strict=True))
+
+
 def test_a_function_that_branches_is_refused():
     def larger(ar, x, y):
         return x if x > y else y

@@ -102,6 +102,18 @@ def test_exact_quotients_and_roots_have_the_precision_asked_for(precision):
     assert ExactArithmetic(1000).div(1, 3) != exact.div(1, 3) == ExactArithmetic(precision).div(1, 3)
 
 
+def test_exact_functions_take_no_more_digits_than_there_is_memory():
+    """The sum 1 + exp(-1e30) would have 1e30 digits, and so would the exponential of exp(exp(20))."""
+    exact = ExactArithmetic(64)
+    tiny = exact.exp(-1e30)
+    assert exact.log1p(tiny) == tiny > 0
+    assert exact.log1p(2.0**-70) == 2.0**-70 - 2.0**-141
+    huge = exact.exp(exact.exp(20.0))
+    for function in (exact.exp, exact.expm1, exact.sin, exact.cos):
+        with pytest.raises(OverflowError, match="beyond"):
+            function(huge)
+
+
 def test_exact_arithmetic_takes_numbers_and_arrays_of_every_kind():
     exact = mcf.arithmetic(None, backend="exact")
     assert fraction(exact.mul(2.0**-1000, 2.0**-1000)) == Fraction(2) ** -2000

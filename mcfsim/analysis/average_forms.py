@@ -16,7 +16,6 @@ from mcfsim.formats import Format, Grid
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.optim.state import average
 from mcfsim.optim.torchadamw import addcmul, inner, lerp, let_in
-from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
 
@@ -56,10 +55,6 @@ def _lerp_once(fmt: Format, rounding: Rounding, s: Any, g: Any, decay: float) ->
     return ar.round(np.asarray(np.frompyfunc(one, 2, 1)(s, g), np.float64))
 
 
-def _by_terms(ar: Arithmetic, s: Any, g: Any, decay: float) -> Any:
-    return ar.add(ar.mul(s, decay), ar.mul(g, 1.0 - decay))
-
-
 def step(form: AverageForm, fmt: Format, rounding: Rounding, s: Any, g: Any, decay: float) -> Any:
     """Return the new averages of arrays; see `MovingAverage.step`."""
     ar = arithmetic(fmt, rounding)
@@ -68,13 +63,15 @@ def step(form: AverageForm, fmt: Format, rounding: Rounding, s: Any, g: Any, dec
         case AverageForm.LERP:
             return _lerp_once(fmt, rounding, s, g, decay)
         case AverageForm.TERMS:
-            return _by_terms(ar, s, g, decay)
+            return ar.add(ar.mul(s, decay), ar.mul(g, 1.0 - decay))
         case AverageForm.ADAMW:
             return average(ar, (s,), decay, g, 1.0 - decay)[0]
         case AverageForm.TORCH_LERP:
             return lerp(ar, s, g, scalar(1.0 - decay), 0.0)
         case AverageForm.TORCH_AVG_FN:
-            return _by_terms(arithmetic(fmt, rounding, scalars="float32"), s, g, decay)
+            wide = inner(ar)
+            terms = (wide.mul(s, scalar(decay)), wide.mul(g, scalar(1.0 - decay)))
+            return ar.round(wide.add(*map(ar.round, terms)))
         case AverageForm.TORCH_ADDCMUL:
             return addcmul(ar, s, g, scalar(decay), scalar(1.0 - decay))
 

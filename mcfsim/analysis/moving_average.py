@@ -161,16 +161,16 @@ class MovingAverage:
         int or None
             The number of the step, from 1: after this and all later steps the stored average is wrong, unless
             it has passed `stalls_at`. It is the first wrong step if the average stalls at its start. None if
-            it stalls nowhere, or at the number to which the target rounds.
+            it stalls nowhere, or at a number to which the exact average rounds for good.
         """
         stall = self.stalls_at(start, target)
         if stall is None:
             return None
         s, goal = self._value("start", start), self.goal(self._value("target", target))
         cell = self.backward.from_stored(point(stall))
-        if cell.holds(goal):
-            return None
         end, within = (cell.high, cell.with_high) if s < goal else (cell.low, cell.with_low)
+        if cell.holds(goal) or end == goal:  # which the exact average never reaches
+            return None
         return _first_below(Fraction(self.decay), Fraction((goal - end) / (goal - s)), reached=not within)
 
     # -- what these share --------------------------------------------------------------------------------
@@ -197,6 +197,8 @@ class MovingAverage:
     def way(self, start: Fraction, goal: Fraction) -> Iterator[Fraction]:
         """Yield values from a start to the last one before a goal, except in binades that are surely left.
 
+        An end of the format, where results may saturate, is never left out.
+
         The product with b and the sum are off by at most an ulp of s each, and ``(1 - b) g`` by half of what
         is to move s, and an ulp. So a number that is to move by eight ulps is not still; if roundings to
         nearest halve all that, four will do.
@@ -204,7 +206,8 @@ class MovingAverage:
         fmt, up, s = self.format, start < goal, start
         sure = 4 if self.rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 8
         gain = 1 - Fraction(self.decay)
-        while s != goal and (s < goal) == up:
+        end = fmt.max if up else fmt.lowest
+        while s != goal and (s < goal) == up and (s <= end if up else s >= end):
             if not self._in_binades:
                 yield s
                 s = neighbour(s, fmt, up=up)
@@ -213,8 +216,9 @@ class MovingAverage:
             low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
             size = max(2 * low, fmt.smallest_normal) if outward else low
             last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
-            if (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
+            if s != end and (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
                 s = last if outward else neighbour(last, fmt, up=up)
+                s = min(s, end) if up else max(s, end)
             else:
                 yield s
                 s = neighbour(s, fmt, up=up)

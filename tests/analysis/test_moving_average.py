@@ -347,3 +347,27 @@ def test_numbers_that_are_none():
     assert MovingAverage("posit8", 0.9).stalls_at(0.0, 1.0) is not None
     with pytest.raises(ValueError, match="posit32 has 32 bits: numbers are tried"):
         MovingAverage("posit32", 0.9).stalls_at(0.0, 1.0)
+
+
+def test_sums_of_pytorch_are_rounded_to_nearest_before_they_are_stored():
+    """1 and at most 2**-24 make 1 in binary32, which no rounding changes; their sum was rounded up."""
+    for fmt in ("bfloat16", "float16"):
+        average = MovingAverage(fmt, 0.9999, "torch_avg_fn", "up")
+        tiny = 2.0**-24
+        assert average.step(np.array([1.0]), np.array([tiny]))[0] == 1.0
+        assert average.still(1.0).holds(Fraction(tiny))
+
+
+def test_an_average_of_squares_stalls_at_the_end_of_a_format_that_saturates():
+    average = MovingAverage("float4_e2m1fn", 0.51, "torch_addcmul")
+    assert average.step(np.array([6.0]), np.array([-6.0]))[0] == 6
+    assert average.stalls_at(0.0, -6.0) == 6
+    assert average.wrong_from(0.0, -6.0) is None  # 36 is stored as 6, too
+    assert MovingAverage("float8_e4m3fn", 0.51, "torch_addcmul").stalls_at(0.0, 416.0) is None
+
+
+def test_an_average_that_stalls_below_a_target_it_never_reaches_is_not_wrong():
+    """Downward, all numbers from 256 to below 384 are stored as 256, and the exact average stays there."""
+    average = MovingAverage("posit8", 0.75, "torch_avg_fn", "down")
+    assert average.stalls_at(2.0**-9, 384.0) == 256
+    assert average.wrong_from(2.0**-9, 384.0) is None

@@ -141,13 +141,14 @@ def curve(
     components : str, optional
         The option that is the number of components.
     **others
-        Further arguments of `analyse`.
+        Further arguments of `analyse`, but for those that the curve sets.
 
     Raises
     ------
     TypeError, ValueError
         If there is nothing of this name to go along; if values are missing, repeated or of the wrong kind; if
-        no operand's length can change, or the function has no such option; what `analyse` raises.
+        no operand's length can change, or the function has no such option; if an argument is given that the
+        curve sets; what `analyse` raises.
 
     Examples
     --------
@@ -165,6 +166,10 @@ def curve(
         raise ValueError(f"no curve along {along!r}{hint(str(along), ALONG)}; known: {', '.join(ALONG)}")
     if not isinstance(formats, Format | str):
         raise ValueError(f"a curve is of one format, not of {formats!r}")
+    if stray := [x for x in (*_SET.get(along, ()), "precisions") if x in others]:
+        raise ValueError(f"{stray[0]} is not for a curve along {along}, which goes along `at`")
+    if along == "components" and components in options:
+        raise ValueError(f"the option {components} is what the curve goes along: give its values as at=")
     given: dict[str, Any] = {"options": options, "truth": 0, **others}
     if along == "condition":
         if at is not None:
@@ -187,6 +192,8 @@ def curve(
     return _fitted(report.rounded.program.name, along, points)
 
 
+#: Arguments of `analyse` that a curve sets itself.
+_SET: Mapping[str, Sequence[str]] = {"rounding": ("rounding",), "components": ("output",)}
 #: The least value of what is a whole number.
 _LEAST = {"precision": 2, "length": 1, "components": 1}
 

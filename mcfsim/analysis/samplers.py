@@ -70,6 +70,7 @@ def uniform(low: float, high: float) -> Sampler:
     low, high = finite_number("low", low), finite_number("high", high)
     if not low <= high:
         raise ValueError(f"uniform({low:g}, {high:g}): the first number must not exceed the second")
+    finite_number(f"uniform({low:g}, {high:g}): the difference", high - low)
     return Sampler(f"uniform({low:g}, {high:g})", lambda rng, size: rng.uniform(low, high, size))
 
 

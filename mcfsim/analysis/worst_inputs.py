@@ -100,9 +100,10 @@ def search(
     """
     if objective not in OBJECTIVES:
         known = ", ".join(OBJECTIVES)
-        raise ValueError(f"unknown objective {objective!r}{hint(objective, OBJECTIVES)}; known: {known}")
+        raise ValueError(f"unknown objective {objective!r}{hint(str(objective), OBJECTIVES)}; known: {known}")
     whole_number("starts", starts, least=2)
     whole_number("steps", steps, least=0)
+    whole_number("seed", seed, least=0)
     space = _Space(rounded, inside)
     if every or (every is None and space.size <= _ALL):
         if space.size > _ALL:
@@ -121,6 +122,8 @@ class _Space:
         if inside is None:
             ends = [(int(x.min()), int(x.max())) for x in self.given]
         else:
+            if not isinstance(inside, tuple | list) or len(inside) != 2:
+                raise ValueError(f"inside must be a pair of numbers, not {inside!r}")
             least, most = (finite_number("an end of the range", x) for x in inside)
             if not least <= most:
                 raise ValueError(f"inside = ({least:g}, {most:g}): the first number exceeds the second")

@@ -312,6 +312,7 @@ def _curves(
             raise ValueError(f"--along {along}: write values as 4:24, 4:24:2 or 4,8,16") from None
         if not at:
             raise ValueError(f"--along {along}: there are no values between these ends")
-    rest = {key: value for key, value in shared.items() if key != "rounding" or name != "rounding"}
+    own = {"rounding": "rounding", "components": "output"}.get(name)  # which the curve sets
+    rest = {key: value for key, value in {**shared, "output": output}.items() if key != own}
     some = formats[:1] if name == "precision" else formats
-    return [run_curve(function, inputs, name, at, formats=x, output=output, **rest) for x in some]
+    return [run_curve(function, inputs, name, at, formats=x, **rest) for x in some]

@@ -71,7 +71,7 @@ def gelu(ar: Arithmetic, x: Value) -> Value:
     -------
     value
         Off by a few u times itself where x is positive. Where x is negative, ``1 + erf`` cancels: the result
-        is off by up to about ``u |x|``, and has no relative accuracy below about -2.
+        is off by up to about ``u |x|``, and has no relative accuracy below about -2. Of -infinity it is NaN.
 
     Notes
     -----
@@ -97,7 +97,7 @@ def silu(ar: Arithmetic, x: Value) -> Value:
     Returns
     -------
     value
-        Off by at most 4 u times itself.
+        Off by at most 4 u times itself. Of -infinity it is NaN.
 
     References
     ----------

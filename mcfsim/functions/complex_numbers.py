@@ -15,8 +15,8 @@ Complex = tuple[Value, Value]
 
 
 def _check_complex(**given: Any) -> None:
-    if check_tuples(**given) != 2:
-        raise ValueError(f"{', '.join(given)}: a complex number is a pair of values")
+    if (count := check_tuples(**given)) != 2:
+        raise ValueError(f"{', '.join(given)}: a complex number is a pair of values, not {count}")
 
 
 @straight_line

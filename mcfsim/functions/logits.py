@@ -212,7 +212,8 @@ def cross_entropy(
     ar : Arithmetic
         Any arithmetic.
     logits, targets : tuples of n values
-        Scores, and probabilities: one of them 1 and the others 0, or any that add up to 1.
+        Finite scores (of -infinity the result is NaN, for a target of 0 too), and probabilities: one of them
+        1 and the others 0, or any that add up to 1.
     accumulator : Format or str, optional
         Format of both sums and the logarithm, see `reductions`.
 

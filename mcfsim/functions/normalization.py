@@ -41,7 +41,8 @@ def layer_norm(
         Rounds to nearest.
     x, gain, bias : tuples of n values
     epsilon : float or Fraction, optional
-        A real scalar above zero.
+        A real scalar above zero. Where adding it to zero gives zero, as in float8_e4m3fn, equal values
+        become NaN.
     accumulator : Format or str, optional
         Format of mean, variance and the reciprocal deviation, see `reductions`.
 
@@ -122,9 +123,9 @@ def rms_norm(
     ar : Arithmetic
         Rounds to nearest.
     x, gain : tuples of n values
-        Squares that overflow make all results zero.
+        Squares that overflow make all results zero in a format with infinities.
     epsilon : float or Fraction, optional
-        A real scalar above zero.
+        A real scalar above zero. Where adding it to zero gives zero, as in float8_e4m3fn, zeros become NaN.
     accumulator : Format or str, optional
         Format of the mean square and its reciprocal root, see `reductions`.
 

@@ -344,3 +344,32 @@ def test_binary64_is_searched():
     found = report.search("error/u", steps=20)
     assert report.worst() / report.u < found.value <= 2
     assert all(1 <= x <= 100 for x in found.inputs.values())
+
+
+@pytest.mark.parametrize(
+    ("along", "at", "more", "message"),
+    [
+        ("rounding", ["up"], {"rounding": "down"}, "rounding is not for a curve along rounding"),
+        ("components", [2], {"output": 1}, "output is not for a curve along components"),
+        ("components", [2], {"options": {"k": 3}}, "the option k is what the curve goes along"),
+        ("length", [2], {"precisions": [5]}, "precisions is not for a curve along length"),
+    ],
+)
+def test_a_curve_refuses_what_it_sets_itself(along, at, more, message):
+    with pytest.raises(ValueError, match=message):
+        mcf.curve(ema_in_components, {"x": "normal()*3"}, along, at, count=5, **more)
+
+
+def test_what_a_search_does_not_take_is_said():
+    report = analyse(mean, ONE_TO_TWO, "float8_e4m3fn", truth=0, count=5)
+    for inside in ((1,), (1, 2, 3), 5, "ab"):
+        with pytest.raises(ValueError, match="inside must be a pair of numbers"):
+            report.search(inside=inside)
+    with pytest.raises(ValueError, match="unknown objective 5"):
+        report.search(5)
+    with pytest.raises(ValueError, match="seed = -1 must not be negative"):
+        report.search(seed=-1)
+    with pytest.raises(ValueError, match="the difference = inf must be finite"):
+        analyse(mean, {"x": "uniform(-1e308, 1e308)", "y": "normal()"})
+    with pytest.raises(ValueError, match="at least one format"):
+        analyse(mean, ONE_TO_TWO, [])

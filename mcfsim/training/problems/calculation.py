@@ -86,9 +86,9 @@ class Calculation:
 
     Notes
     -----
-    Overflow follows IEEE 754: it gives an infinity, or NaN in a format without infinities; posits and grids
-    saturate. NaN stays NaN. Elementary functions are correctly rounded, but in binary64, where they are
-    NumPy's.
+    Overflow follows IEEE 754: it gives an infinity, or NaN in a format without infinities. Formats with
+    neither, as those of 4 and 6 bits, and posits and grids saturate. NaN stays NaN. Elementary functions are
+    correctly rounded, but in binary64, where they are NumPy's.
     """
 
     format: Format | str | None

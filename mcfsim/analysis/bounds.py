@@ -231,7 +231,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
             zero = (c <= 0) & (d >= 0)
             low, high = np.where(zero, whole[0], low), np.where(zero, whole[1], high)
     low, high = _beyond_ends(fmt, low, high)
-    # Zero times infinity, and results of which the format has no infinity, leave nothing to say.
+    # Zero times infinity, and results beyond a format without infinities, leave nothing to say.
     lost = np.isnan(low) | np.isnan(high)
     return np.where(lost, whole[0], low), np.where(lost, whole[1], high)
 

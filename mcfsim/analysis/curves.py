@@ -131,7 +131,7 @@ def curve(
     Parameters
     ----------
     function, inputs, formats, options
-        As for `analyse`, for one format. Along ``precision`` it is of no account.
+        As for `analyse`, for one format, which is ignored along ``precision``.
     along : {"precision", "length", "condition", "components", "rounding"}, optional
         ``length`` changes the number of elements of operands that are tuples, which must have samplers;
         ``condition`` sorts the inputs of one analysis by the binade of their condition number;

@@ -21,7 +21,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 
 Array = NDArray[np.float64]
-#: Of which quantiles are reported.
+#: The quantiles that are reported.
 QUANTILES = (0.1, 0.5, 0.9, 0.99, 1.0)
 #: Inputs whose intervals are computed, which takes several runs of the program.
 _INTERVALS = 512

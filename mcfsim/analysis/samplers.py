@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import finite_number, hint, real_array, whole_number
 
 Numbers = NDArray[np.float64]
-#: The most numbers of a tuple, each of which costs an array for every block of inputs.
+#: The most numbers of a tuple: each costs an array for every block of inputs.
 _LONGEST = 1 << 16
 
 

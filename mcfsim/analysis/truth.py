@@ -15,6 +15,8 @@ from mcfsim.compile.program import Program, flat
 
 #: Precisions tried, in bits, and how closely two of them must agree, relative to the result.
 _FIRST, _LAST, _SETTLED = 128, 1 << 13, 2.0**-64
+#: What is smaller, and did not settle, is taken for zero.
+_NOTHING = 2.0**-1000
 
 
 class Truth(NamedTuple):
@@ -93,8 +95,8 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
 
     Notes
     -----
-    Where two precisions agree to 64 bits the result is taken. A result of which nothing is left at the larger
-    one is taken for zero: no precision tells zero from a small number. An input outside of the domain, such
+    Where two precisions agree to 64 bits the result is taken. One that falls with every precision is taken
+    for zero: no precision tells zero from a small number. An input outside of the domain, such
     as the root of a negative number, has no result.
     """
     nearest, rest, most = np.full(size, np.nan), np.full(size, np.nan), _FIRST
@@ -118,12 +120,11 @@ def _settled(evaluate: Callable[[ExactArithmetic], Any]) -> tuple[Any, int]:
     bits, before = _FIRST, None
     while bits <= _LAST:
         value = evaluate(ExactArithmetic(bits))
-        if before is not None:
-            if abs(value - before) <= _SETTLED * abs(value):
-                return value, bits
-            if abs(value) < 2.0 ** -(bits // 2) and abs(before) < 2.0 ** -(bits // 4):
-                return value * 0, bits
+        if before is not None and abs(value - before) <= _SETTLED * abs(value):
+            return value, bits
         bits, before = 2 * bits, value
+    if abs(value) < _NOTHING:
+        return value * 0, _LAST
     raise ArithmeticError("the result does not settle")
 
 

@@ -33,7 +33,7 @@ class Benchmark:
     inputs : mapping of str to (float, float)
         The least and the greatest value of each; FPBench excludes the ends of some.
     source : str
-        The file of FPBench that has it, and whence it came there.
+        The file of FPBench that has it, and the paper that published it first.
     """
 
     name: str

@@ -13,7 +13,7 @@ from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import inputs_of
-from mcfsim.analysis.truth import of_program
+from mcfsim.analysis.truth import of_program, truth
 from mcfsim.rounding import get_rounding
 from tests.analysis.texts import TEXTS, random_function, softmax, total, waves
 
@@ -348,3 +348,12 @@ def test_a_function_that_branches_is_refused():
     with pytest.raises(TypeError):
         analyse(larger, {"x": "normal()", "y": "normal()"})
     assert isinstance(question(total, {"x": "normal()*2"}).block(0), Attribution)
+
+
+def test_a_small_difference_is_not_taken_for_zero():
+    """At 128 bits nothing is left of 2**-130 beside 1, and at 256 bits all of it is."""
+    report = analyse(lambda ar, x, y: ar.sub(ar.add(x, y), x), {"x": np.ones(3), "y": np.full(3, 2.0**-130)})
+    assert report.truth.compared == 3
+    assert report.truth.off == 0
+    falling = truth(lambda ar, x: ar.exp(-float(ar.precision)), [np.ones(1)], 1)
+    assert (falling.nearest[0], falling.bits) == (0, 1 << 13)

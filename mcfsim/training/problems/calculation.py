@@ -181,7 +181,7 @@ class Calculation:
         return cls(**{**given, "products": products})
 
     def settings(self) -> dict[str, Any]:
-        """Return JSON-able data, of which `of` makes an equal calculation."""
+        """Return JSON-able data; `of` makes an equal calculation from them."""
         products: Any = self.products
         if isinstance(products, Accumulator):
             products = {name: _plain(getattr(products, name)) for name in _OF_PRODUCTS}

@@ -188,3 +188,11 @@ def test_a_text_is_the_one_that_settings_name():
     with pytest.raises(ValueError, match="pass it as corpus="):
         get_problem(LanguageModel(TEXT, context=8).settings())
     assert get_problem("language-model", corpus=TEXT, context=8).settings()["corpus"] == TEXT.settings()
+    small = {"kind": "language-model", "layers": 1, "width": 4, "heads": 1, "context": 4, "batch": 1}
+    assert get_problem({**small, "corpus": TEXT}).corpus is TEXT  # a corpus among the settings was ignored
+    with pytest.raises(TypeError, match="corpus must be a Corpus"):
+        get_problem({**small, "corpus": "text"})
+    with pytest.raises(TypeError, match="corpus must be a Corpus"):
+        get_problem({**small, "corpus": TEXT.settings()}, corpus=b"text")
+    with pytest.raises(ValueError, match="settings of a corpus lack description, digest"):
+        get_problem({**small, "corpus": {"modules": 3}})

@@ -52,9 +52,12 @@ def get_problem(name_or_settings: str | Mapping[str, Any], **arguments: Any) -> 
     kind: Any = settings.pop("kind", None)
     if not isinstance(kind, str) or kind not in PROBLEMS:
         raise ValueError(f"unknown problem {kind!r}; known problems: {', '.join(PROBLEMS)}")
-    recorded = settings.pop("corpus", None)
-    if isinstance(recorded, Mapping):
-        given = arguments.get("corpus")
-        arguments["corpus"] = Corpus.from_settings(recorded) if given is None else given.require(recorded)
+    if isinstance(recorded := settings.get("corpus"), Mapping):
+        if missing := {"modules", "digest", "description"} - recorded.keys():
+            raise ValueError(f"settings of a corpus lack {', '.join(sorted(missing))}")
+        if (given := arguments.get("corpus")) is None:
+            arguments["corpus"] = Corpus.from_settings(recorded)
+        elif isinstance(given, Corpus):  # the problem refuses anything else
+            given.require(recorded)
     made: Problem = PROBLEMS[kind](**{**settings, **arguments})
     return made

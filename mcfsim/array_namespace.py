@@ -208,7 +208,7 @@ class ArrayNamespace:
         if not isinstance(fmt, Format):
             raise TypeError(f"finfo is of a format, not of {dtype!r}")
         least, largest = float(fmt.smallest_normal), float(fmt.max)
-        return FormatInfo(fmt.bits, 2.0 ** (1 - fmt.precision), largest, -largest, least, fmt)
+        return FormatInfo(fmt.bits, math.ldexp(1.0, 1 - fmt.precision), largest, -largest, least, fmt)
 
     def iinfo(self, dtype: Any, /) -> np.iinfo[Any]:
         """Return what is to be known of a dtype of integers, or that of an array."""
@@ -363,6 +363,21 @@ def _terms(rows: Any) -> list[Any]:
     return [rows[..., place] for place in range(rows.shape[-1])]
 
 
+def _extreme(function: Callable[..., Any], other: float) -> Callable[..., Any]:
+    """Return a function for the greatest or least elements, `other` being the sign of zero that yields."""
+
+    def found(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        values = np.asarray(x)
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            most = function(values, axis=axis, keepdims=keepdims)
+        # Of zeros of both signs NumPy takes one by its place.
+        signs = np.where(values == 0, np.copysign(1.0, values), other).astype(values.dtype)
+        signs = function(signs, axis=axis, keepdims=keepdims)
+        return type(x)(np.where(most == 0, np.copysign(most, signs), most), x.arithmetic)
+
+    return found
+
+
 def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
     """Return numbers no smaller and no larger than others."""
     low = x if min is None else np.maximum(x, min)
@@ -380,5 +395,5 @@ def _round(x: Any, decimals: int = 0) -> Any:
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
     **{np.sum: _sum, np.prod: _prod, np.mean: _mean},
     **{np.cumulative_sum: _cumulative(add, 0.0), np.cumulative_prod: _cumulative(mul, 1.0)},
-    **{np.clip: _clip, np.round: _round},
+    **{np.clip: _clip, np.round: _round, np.max: _extreme(np.max, -1.0), np.min: _extreme(np.min, 1.0)},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from mcfsim.array_namespace import REDUCTIONS, VERSION, ArrayNamespace
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks import as_array, is_tensor, refuse_items
+from mcfsim.checks import as_array, check_processor, is_real, is_tensor, refuse_items
 from mcfsim.codec import as_dtype, encode
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, nearest_binary64
@@ -44,9 +44,9 @@ _SHAPING: set[Any] = {
     *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
     *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
     *(np.broadcast_arrays, np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis),
-    *(np.sort, np.max, np.min),
+    np.sort,
 }
-#: Keywords of these by which numbers enter, or results are written elsewhere.
+#: Keywords by which numbers enter, or results are written elsewhere; sums and products may have a dtype.
 _REFUSED = {"initial", "out", "where", "dtype", "casting"}
 #: Those that tell where elements are, or whether they are.
 _LOCATING: set[Any] = {np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any}
@@ -182,6 +182,9 @@ class RoundedArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.values)
 
+    def __iter__(self) -> Iterator[RoundedArray]:
+        return map(self._like, self.values)  # or its error
+
     def __getitem__(self, key: Any) -> RoundedArray:
         return self._like(self.values[key])
 
@@ -208,12 +211,14 @@ class RoundedArray(NDArrayOperatorsMixin):
         return self.values.__dlpack_device__()
 
     def __float__(self) -> float:
+        check_processor()
         return float(self.values)
 
     def __int__(self) -> int:
         return int(self.values)
 
     def __bool__(self) -> bool:
+        check_processor()
         return bool(self.values)
 
     def __repr__(self) -> str:
@@ -246,6 +251,7 @@ class RoundedArray(NDArrayOperatorsMixin):
             raise TypeError(
                 f"numpy.{ufunc.__name__} of rounded arrays takes no {', '.join(options) or method}"
             )
+        check_processor()
         operands = [self._operand(x) for x in inputs]
         if ufunc is np.matmul:
             return self._product(*operands)
@@ -270,17 +276,21 @@ class RoundedArray(NDArrayOperatorsMixin):
         return self._operate(_OPERATIONS[ufunc], operands)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        if function in REDUCTIONS:
-            return REDUCTIONS[function](*args, **kwargs)
+        check_processor()
         if function is np.where:
             return self._chosen(*args, **kwargs)
-        if function not in _SHAPING | _LOCATING:
+        if function not in _SHAPING | _LOCATING | REDUCTIONS.keys():
             raise TypeError(
                 f"numpy.{function.__name__} would round in an order of its own; write it with operators, "
                 "take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
             )
-        if refused := sorted(_REFUSED & kwargs.keys()):
-            raise TypeError(f"numpy.{function.__name__} of rounded arrays takes no {', '.join(refused)}")
+        refused = _REFUSED - {"dtype"} if function in REDUCTIONS else _REFUSED
+        if stray := sorted(refused & kwargs.keys()):
+            raise TypeError(f"numpy.{function.__name__} of rounded arrays takes no {', '.join(stray)}")
+        if function in REDUCTIONS:
+            return REDUCTIONS[function](*args, **kwargs)
+        if function in (np.sort, np.argsort) and len(args) < 3 and "kind" not in kwargs:
+            kwargs = {"stable": True, **kwargs}  # else zeros of both signs are in an order of the processor's
         found = function(*(_each(self._operand, part) for part in args), **kwargs)
         if function in _LOCATING:
             return found
@@ -357,7 +367,7 @@ class RoundedArray(NDArrayOperatorsMixin):
                     f"{_described(ours)} and {_described(theirs)} do not mix; convert one of them by astype"
                 )
             return x.values
-        if isinstance(x, np.generic):
+        if isinstance(x, np.generic) and is_real(x.dtype):  # a time is an integer otherwise
             x = x.item()
         if is_scalar(x):
             return x

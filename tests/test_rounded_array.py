@@ -185,6 +185,8 @@ def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
         lambda: np.add.reduce(a),
         lambda: np.add(a, a, out=np.ones((2, 2))),
         lambda: np.add(a, a, where=False),
+        lambda: np.sum(a, where=a > 1),
+        lambda: np.max(a, initial=5.0),
     ):
         with pytest.raises(TypeError, match="of rounded arrays takes no"):
             bad()
@@ -197,6 +199,39 @@ def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
     for backend in ("exact", "native"):
         with pytest.raises(ValueError, match="computed by backend 'numpy'"):
             mcf.array([1.0], "bfloat16", backend=backend)
+
+
+@pytest.mark.parametrize("time", [np.timedelta64(5, "ns"), np.datetime64(5, "ns"), np.timedelta64(5)])
+def test_a_time_is_no_number(time):
+    a = mcf.array([1.0, 2.0], "bfloat16")
+    for operation in (operator.mul, operator.eq, np.copysign):
+        with pytest.raises(TypeError, match="does not mix"):
+            operation(a, time)
+
+
+def test_an_array_without_axes_has_no_elements_in_turn():
+    for bad in (list, lambda x: 1.0 in x):
+        with pytest.raises(TypeError, match="itera"):
+            bad(mcf.array(1.0, "bfloat16"))
+    assert [float(x) for x in mcf.array([1.0, 2.0], "bfloat16")] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 40, 1000])
+def test_zeros_of_both_signs_are_told_apart_wherever_they_are(size):
+    for seed in range(4):
+        x = np.copysign(0.0, np.random.default_rng(seed).standard_normal((3, size)))
+        x[:, :2] = [[0.0, -0.0], [-0.0, 0.0], [-1.0, -0.0]]
+        minus = np.signbit(np.where(x == 0, x, -1.0))
+        a = mcf.array(x, "bfloat16", underflow="flush_inputs")
+        for most, right in ((np.max, minus.all(axis=1)), (np.min, np.signbit(x).any(axis=1))):
+            assert np.array_equal(np.signbit(most(a, axis=1)), right)
+            assert np.signbit(most(a, axis=1, keepdims=True)).shape == (3, 1)
+        places = np.argsort(x, axis=1, kind="stable")
+        assert np.array_equal(np.argsort(a, axis=1), places)
+        assert np.array_equal(np.signbit(np.sort(a, axis=1)), np.signbit(np.take_along_axis(x, places, 1)))
+    least = mcf.array([2.0**-120, 0.0], "bfloat16", underflow="flush_inputs") * 2.0**-10
+    assert float(np.max(least)) == 2.0**-130  # chosen, and no operand that is flushed
+    assert np.isnan(np.max(mcf.array([np.nan, 0.0], "bfloat16")))
 
 
 @pytest.mark.parametrize("change", [operator.iadd, operator.isub, operator.imul, operator.itruediv])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from mcfsim.checks import check_processor
 from mcfsim.eft import fast_two_sum, two_prod_fma, two_sum
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.multiword import double_word
@@ -25,6 +26,7 @@ Expansion = tuple[Value, ...]
 
 def value(x: Expansion) -> Fraction:
     """Return the exact sum of an expansion's scalar components; ValueError if one is infinite or NaN."""
+    check_processor()
     total = Fraction(0)
     for place, part in enumerate(x):
         exact = to_fraction(part)

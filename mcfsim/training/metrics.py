@@ -67,6 +67,7 @@ def normalized_edq(intended: ArrayLike, effective: ArrayLike) -> float:
     return InnerProducts.of(*vectors(intended, effective)).normalized_edq()
 
 
+@_quietly()
 def lost_fraction(intended: ArrayLike, effective: ArrayLike) -> float:
     """Return lost arithmetic: the share of elements with D != 0 whose represented value did not move.
 
@@ -106,6 +107,7 @@ def released_edq(update: ArrayLike, before: ArrayLike, after: ArrayLike) -> floa
     return edq(update, new - old)
 
 
+@_quietly()
 def released_imprecision(before: ArrayLike, after: ArrayLike) -> float:
     """Return the released code's "imprecision percentage" as a share: leading components that did not move.
 

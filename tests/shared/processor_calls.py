@@ -69,12 +69,19 @@ def add_functions() -> None:
         *((mcf.quantize, X, "mxfp8_e4m3"), (mcf.dot, X, X, mcf.Accumulator("bfloat16", block=1))),
         (mcf.matmul, matrix, matrix, mcf.Accumulator("bfloat16", block=2)),
         *((metrics.edq, X, Y), (metrics.relative_error, X, Y), (metrics.ulp_error, X, Y, "bfloat16")),
+        *((metrics.lost_fraction, X, Y), (metrics.released_imprecision, X, Y), (mcf.expansion.value, (0.1,))),
         (mcf.arithmetic, "bfloat16"),
     ]
     for function, *given in alone:
         CALLS[function.__name__] = partial(function, *given)
     for function, *given in on_arithmetic:
         CALLS[function.__name__] = partial(function, AR, *given)
+    array = mcf.array(X, "bfloat16")
+    for item in (np.add, np.equal, np.less, np.sum, np.max, np.min, np.sort, np.argmax, np.nonzero, np.any):
+        operands = [array] * getattr(item, "nin", 1)
+        CALLS[f"{item.__name__} of a rounded array"] = partial(item, *operands)
+    for kind in (float, bool):
+        CALLS[f"{kind.__name__} of a rounded array"] = partial(kind, array[0])
     CALLS["round_to number"] = lambda: mcf.round_to(0.1, "bfloat16")
     CALLS["round_to fraction"] = lambda: mcf.round_to(Fraction(1, 3), "bfloat16")
     CALLS["round_to many"] = lambda: mcf.round_to(LARGE, "bfloat16", threads=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mcfsim.theorems.check import Check
     from mcfsim.theorems.device import Device
     from mcfsim.theorems.statement import Theorem
+
+#: Options that --check takes.
+_OF_CHECK = ("--check", "--limit", "--samples", "--seed")
 
 
 @command(epilog=terminal.help_text(terminal.VERIFY, terminal.LISTING))
@@ -124,24 +127,33 @@ def verify(
     options = given({"limit": limit, "samples": samples, "seed": seed})
     if theorem is not None and not check:
         raise ValueError("--theorem says what a certificate is about: give --check, too, or the name alone")
-    written = {"--output": output, "--journal": journal}
+    if every_p and upper:
+        raise ValueError("--every-p and --upper answer different questions: ask one at a time")
+    said = {
+        **{"--output": output, "--journal": journal, "--format": format, "--rounding": rounding},
+        **{"--limit": limit, "--samples": samples, "--seed": seed or None, "--workers": workers},
+        **{"--extent": None if extent == "core" else extent, "--device": None if device == "cpu" else device},
+        **{"--dask": dask, "--fresh": None if resume else True, "--seconds": seconds, "--check": check},
+        **{"--every-p": every_p or None, "--upper": upper or None},
+    }
     if listing:
-        _refuse("--list tries nothing", written)
+        _refuse("--list tries nothing", said)
         good = _list(theorems or ["*"])
     elif check:
-        _refuse("--check writes nothing", written)
+        said["an ID"] = theorems or None
+        _refuse("--check writes nothing, and certificates say what they are of", said, _OF_CHECK)
         good = _examine(check, theorem, options)
     elif every_p or upper:
-        if every_p and upper:
-            raise ValueError("--every-p and --upper answer different questions: ask one at a time")
         what = f"{'--every-p' if every_p else '--upper'} tries no operands, and speaks of every precision"
-        _refuse(what, {"--format": format, "--limit": limit, "--samples": samples, "--journal": journal})
         if every_p:
+            _refuse(what, said, ("--every-p", "--rounding", "--output"))
             good = _prove(theorems or [], rounding or [], output)
         else:
-            _refuse(what, {"--rounding": rounding, "--output": output})
+            _refuse(what, said, ("--upper", "--seconds"))
             good = _bound(theorems or [], given({"seconds": seconds}))
     else:
+        if seconds is not None:
+            raise ValueError("--seconds is the longest for each statement of --upper, and needs it")
         from mcfsim.theorems.device import find_device
         from mcfsim.theorems.operands import Selection
         from mcfsim.theorems.verification import plan
@@ -274,9 +286,9 @@ def _prove(names: list[str], roundings: list[str], output: Path | None) -> bool:
     return good
 
 
-def _refuse(what: str, useless: dict[str, Any]) -> None:
+def _refuse(what: str, options: dict[str, Any], of_use: Sequence[str] = ()) -> None:
     """Raise ValueError if an option is given that this use of the command ignores."""
-    if found := list(given(useless)):
+    if found := [name for name in given(options) if name not in of_use]:
         raise ValueError(f"{what}: {found[0]} is no use")
 
 

@@ -101,6 +101,14 @@ REFUSED = {
     "did you mean 'dw_plus_fp'": "dw_plus_pf --every-p",
     "--format is no use": "grow --every-p --format bfloat16",
     "upwards": "grow --every-p --rounding upwards",
+    "--workers is no use": "grow --every-p --workers 2",
+    "--seed is no use": "grow --every-p --seed 2",
+    "--fresh is no use": "grow --every-p --fresh",
+    "--list tries nothing: --format is no use": "--list two_sum --format bfloat16",
+    "--list tries nothing: --every-p is no use": "--list two_sum --every-p",
+    "an ID is no use": "two_sum --check /nowhere",
+    "what they are of: --extent is no use": "--check /nowhere --extent all",
+    "of --upper, and needs it": "two_sum --seconds 5",
     "it must be a folder that exists": "grow --every-p --output nowhere",
 }
 

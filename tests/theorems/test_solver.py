@@ -157,6 +157,7 @@ NO_ARGUMENTS = {
     "dw_times_dw1": "products, quotients, roots, signs and other formats have no linear facts",
     "two_sum --format bfloat16": "speaks of every precision: --format is no use",
     "two_sum --output .": "--output is no use",
+    "two_sum --dask tcp://x:1": "--dask is no use",
 }
 
 

@@ -20,6 +20,7 @@ from mcfsim.kernels.carriers import FLOAT64, carrier_of
 from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.native import native_dtype
+from mcfsim.kernels.real_numbers import same_integers
 from mcfsim.storage.buffers import BLOCK
 
 Block = NDArray[Any]
@@ -178,10 +179,13 @@ def all_values(fmt: Format | str) -> NDArray[Any]:
 
 
 def real_numbers(x: ArrayLike) -> NDArray[Any]:
-    """Return real numbers as an array; raise if binary64 does not hold them."""
+    """Return real numbers as an array; raise ValueError if binary64 does not hold them."""
     array = real_array(x)
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
-        return np.asarray(round_to(array, "float64", "down"))  # refuses those that binary64 does not hold
+        given, array = array, array.astype(np.float64)
+        same = same_integers(given, array)
+        if not same.all():
+            refuse(given, int(np.argmin(same)), "is an integer that binary64 does not hold; round it first")
     return array
 
 

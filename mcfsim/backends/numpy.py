@@ -27,7 +27,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.operation_plan import OPERATIONS as PLANNED
 from mcfsim.kernels.operation_plan import SELECTING
-from mcfsim.kernels.real_numbers import SCALARS, Scalars, is_scalar
+from mcfsim.kernels.real_numbers import SCALARS, Scalars, is_scalar, same_integers
 from mcfsim.protocol import Arithmetic, Forwarding, Value
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
@@ -369,9 +369,10 @@ class NumpyArithmetic(Forwarding):
             if array.dtype.kind == "V":  # an ml_dtypes type; float32 holds all of these
                 array = array.astype(np.float32)
             rounded = np.asarray(round_to(array, self.format), dtype=self.carrier)
-            same = (rounded == array) | (np.isnan(rounded) & np.isnan(array.astype(np.float64, copy=False)))
-            if array.dtype.kind in "iu":  # the comparison was in binary64, which need not hold them
-                same &= round_to(array, self.format, "down") == round_to(array, self.format, "up")
+            if array.dtype.kind in "iu":
+                same = same_integers(array, rounded)
+            else:
+                same = (rounded == array) | (np.isnan(rounded) & np.isnan(array))
         if not same.all():
             index = tuple(int(i) for i in np.argwhere(~same)[0])
             raise ValueError(

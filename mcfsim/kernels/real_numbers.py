@@ -214,6 +214,15 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def same_integers(integers: NDArray[Any], floats: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which integers equal floats of one shape with them; NumPy compares them in binary64."""
+    same = np.asarray(integers == floats)
+    beyond = np.abs(floats) >= _EXACT
+    if integers.dtype.itemsize == 8 and beyond.any():
+        same[beyond] = integers[beyond].astype(object) == floats[beyond].astype(object)
+    return same
+
+
 def nearest_binary64(exact: Fraction | float) -> float:
     """Round a rational number to nearest even in binary64; a float is returned as it is."""
     try:

@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import as_array, check_processor, lacks
+from mcfsim.checks import as_array, check_processor, is_real, lacks
+from mcfsim.kernels.real_numbers import same_integers
 from mcfsim.optim.declaration import Declaration, Granularity
 from mcfsim.optim.groups import GroupBoundaries
 from mcfsim.optim.strategies import Strategy
@@ -98,10 +99,11 @@ class Layout:
         Raises
         ------
         TypeError
-            If a tensor is a masked array.
+            If a tensor is a masked array, or holds no real numbers, such as truth values.
         ValueError
             At once, if names or shapes are not those of the layout; later, if a stored tensor cannot be read,
-            or has fewer elements than its shape says.
+            or has fewer elements than its shape says, or if an integer of 64 bits beside other numbers is no
+            number of binary64.
         """
         sources = self._sources(tensors)
         return self._blocks(sources, _dtype(sources), size)
@@ -123,6 +125,8 @@ class Layout:
 
     def _sources(self, tensors: Tensors) -> dict[str, Array | StoredTensor]:
         """Return the checked tensors, by name: arrays and stored tensors."""
+        if not isinstance(tensors, Mapping):
+            raise TypeError(f"tensors must be a mapping of names to arrays, not {type(tensors).__name__}")
         if tensors.keys() != self.shapes.keys():
             raise ValueError(f"expected the tensors {sorted(self.shapes)}, not {sorted(tensors)}")
         for name, shape in self.shapes.items():
@@ -150,8 +154,16 @@ class Layout:
 
 def _dtype(sources: dict[str, Array | StoredTensor]) -> np.dtype[Any]:
     """Return a dtype that holds the numbers of all tensors."""
-    dtypes = dict.fromkeys(_stretch(name, source, 0, 0).dtype for name, source in sources.items())
-    return np.result_type(*dtypes)
+    dtypes = dict[np.dtype[Any], None]()
+    for name, source in sources.items():
+        dtype = _stretch(name, source, 0, 0).dtype
+        if dtype.kind != "O" and not is_real(dtype):  # exact numbers are objects
+            raise TypeError(f"tensor {name!r} of dtype {dtype} does not hold real numbers of at most 64 bits")
+        dtypes[dtype] = None
+    if len(dtypes) == 1:
+        return next(iter(dtypes))
+    # NumPy knows no dtype for some pairs with ml_dtypes; binary32 holds the numbers of all of these.
+    return np.result_type(*(np.float32 if x.type.__module__ == "ml_dtypes" else x for x in dtypes))
 
 
 def _stretch(
@@ -160,7 +172,7 @@ def _stretch(
     """Return elements of a tensor as a vector, converted to a dtype that holds them; a view if possible."""
     if isinstance(source, np.ndarray):
         part = source.reshape(-1)[start:stop] if source.flags.c_contiguous else source.flat[start:stop]
-        return part if dtype is None else part.astype(dtype, copy=False)
+        return part if dtype is None else _converted(name, part, dtype)
     try:
         elements = np.asarray(source.read(start, stop))
     except Exception as problem:
@@ -174,7 +186,20 @@ def _stretch(
         return elements
     if not np.can_cast(elements.dtype, dtype):
         raise ValueError(f"tensor {name!r} gives {elements.dtype} from element {start} on, before {dtype}")
-    return elements.astype(dtype, copy=False)
+    return _converted(name, elements, dtype)
+
+
+def _converted(name: str, numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Return numbers in another dtype, and refuse integers that it does not hold."""
+    found = numbers.astype(dtype, copy=False)
+    if numbers.dtype.kind in "iu" and found.dtype.kind == "f":
+        same = same_integers(numbers, found)
+        if not same.all():
+            lost = numbers[~same][0]
+            raise ValueError(
+                f"tensor {name!r} has {lost} beside floats, an integer that {dtype} does not hold"
+            )
+    return found
 
 
 # -- each tensor's state ----------------------------------------------------------------------------------

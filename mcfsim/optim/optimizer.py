@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import Whole, check_processor, whole_number
-from mcfsim.codec import check_codes
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.optim.declaration import Declaration, check_addition, check_hyperparameters, learning_rate
 from mcfsim.optim.groups import common_edges
@@ -27,9 +26,8 @@ from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.optim.switch import carry_over
 from mcfsim.optim.vectors import (
     Formats,
+    check_gradient,
     form,
-    is_packed,
-    packed_dtype,
     read,
     read_block,
     requantize,
@@ -219,7 +217,7 @@ class Optimizer:
         Raises
         ------
         TypeError
-            If the rate is no number, or the gradient no array, or an array of other codes than vectors hold.
+            If the rate is no number, or the gradient no array of floats, or of codes as vectors hold them.
         ValueError
             If the rate is out of range, the gradient has another shape, or an element is no code. Nothing has
             changed then.
@@ -293,12 +291,7 @@ class Optimizer:
     def _checked(self, gradient: NDArray[Any], rate: float) -> float:
         """Return the rate as a float; raise the errors of `step`."""
         rate = learning_rate("rate", rate)
-        if not isinstance(gradient, np.ndarray):
-            raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r}")
-        if gradient.shape != (self.layout.size,):
-            raise ValueError(f"the gradient must have shape ({self.layout.size},), not {gradient.shape}")
-        if self.packed and is_packed(gradient):
-            self._check_codes(gradient)
+        check_gradient(gradient, self.layout.size, self.strategy.gradient.format, packed=self.packed)
         check_processor()
         self.whole.check()
         self._warned = self._warned or warn_of_vanishing(self.roles.update, {"rate": rate})
@@ -381,14 +374,6 @@ class Optimizer:
         vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         given = [*vectors, (gradient, self.strategy.gradient.format)]
         fill_block(bound_loop, block, given, [*vectors, (update, self.roles.update.format)])
-
-    def _check_codes(self, gradient: NDArray[Any]) -> None:
-        """Raise an error unless a gradient of codes holds codes of the strategy's format."""
-        fmt = self.strategy.gradient.format
-        assert fmt is not None
-        if gradient.dtype != packed_dtype(fmt):
-            raise TypeError(f"codes of {fmt} are an array of {packed_dtype(fmt)}, not {gradient.dtype}")
-        check_codes(gradient, fmt)
 
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Raise an error unless `out` is an array that can receive a gradient."""

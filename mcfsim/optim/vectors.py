@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.codec import values_of
+from mcfsim.checks import is_masked, is_real
+from mcfsim.codec import check_codes, values_of
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
@@ -134,6 +135,31 @@ def form(fmt: Format | None, *, packed: bool) -> np.dtype[Any]:
 def is_packed(x: Array | Split) -> bool:
     """Return whether an array holds codes, or bits that follow codes."""
     return x.dtype.kind == "u"
+
+
+def check_gradient(gradient: Any, size: int, fmt: Format | None, *, packed: bool) -> None:
+    """Raise an error unless a gradient is a vector of floats, or of codes if vectors hold codes.
+
+    Raises
+    ------
+    TypeError
+        If it is no array, a masked one, or one of codes of another dtype, of other integers, or of anything
+        else than floats of at most 64 bits; exact numbers are allowed if the gradient has no format.
+    ValueError
+        If its shape is another one, or an element is no code.
+    """
+    if not isinstance(gradient, np.ndarray) or is_masked(gradient):
+        raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r:.60}")
+    if gradient.shape != (size,):
+        raise ValueError(f"the gradient must have shape ({size},), not {gradient.shape}")
+    if packed and fmt is not None and is_packed(gradient):
+        if gradient.dtype != packed_dtype(fmt):
+            raise TypeError(f"codes of {fmt} are an array of {packed_dtype(fmt)}, not {gradient.dtype}")
+        check_codes(gradient, fmt)
+    elif fmt is None and gradient.dtype.kind == "O":
+        return
+    elif gradient.dtype.kind in "iu" or not is_real(gradient.dtype):
+        raise TypeError(f"a gradient of dtype {gradient.dtype} holds no floats of at most 64 bits")
 
 
 def read(x: Vector, fmt: Format | None) -> Array:

@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_int
@@ -154,7 +153,9 @@ def _tiles(array: Array, rows: _Range, columns: _Range) -> Array:
 def axis_of(axis: int, dimensions: int) -> int:
     """Return the number of an axis from 0 on; raise TypeError if it is no int, AxisError if there is none."""
     check_int("axis", axis)
-    return normalize_axis_index(axis, dimensions)
+    if not -dimensions <= axis < dimensions:  # NumPy's own function takes no long integers
+        raise np.exceptions.AxisError(axis, dimensions)
+    return axis % dimensions
 
 
 def _last(array: Array, axis: int) -> Array:

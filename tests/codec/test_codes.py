@@ -209,7 +209,11 @@ NO_VALUE = {
     ),
     refused(ValueError, r"\(1,\) = .*no code for NaN", encode, (NAN, "e2m1fn"), (NAN, GRID)),
     refused(ValueError, r"\(600, 7\) = .*1\.1", encode, (LARGE, "bf16"), (np.asfortranarray(LARGE), "bf16")),
-    refused(ValueError, r"beyond 2\*\*53", encode, ([2**60 + 1], "bf16")),
+    refused(
+        ValueError,
+        r"element \(1,\) = 1152921504606846977 is an integer that binary64 does not hold",
+        *(encode, ([1, 2**60 + 1], "bf16"), (np.uint64([2**63, 2**60 + 1]), "float64")),
+    ),
     refused(UnsupportedFormatError, "float64", encode, (np.ones(1), Posit(58)), (np.ones(1), Posit(40, 5))),
     refused(UnsupportedFormatError, "float64", decode, ([0], Posit(58))),
     refused(

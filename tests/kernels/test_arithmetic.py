@@ -60,6 +60,7 @@ def called(fmt, name, *given, **options):
     ),
     refused(ValueError, "broadcast", called, ("bf16", "add", np.ones(3), np.ones(2))),
     refused(ValueError, "no value of bfloat16", called, ("bf16", "add", np.array([2**60 + 1]), 1.0)),
+    refused(ValueError, "no value of float64", called, ("float64", "add", np.array([2**60 + 1]), 1.0)),
     refused(ValueError, "no value of float8_e4m3fn", called, ("e4m3fn", "add", np.array([np.inf]), 1.0)),
     refused(
         TypeError,

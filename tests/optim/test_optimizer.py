@@ -2,6 +2,7 @@
 
 from itertools import combinations, pairwise
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -113,3 +114,53 @@ def test_blocks_are_of_the_dtype_that_holds_all_some_tensors():
     assert layout.dtype(given) == np.float64
     assert {block.dtype for _, block in layout.blocks(given, 2)} == {np.dtype(np.float64)}
     assert layout.join(given).tolist() == [1, 2, 3, 2**53 - 1, 5, 0.5]
+
+
+def test_tensors_of_every_dtype_go_together_each_rounded_once():
+    given = {
+        "a": np.array([1 + 2.0**-8 + 2.0**-40, 3.0]),
+        "b": np.array([0.1, -2.0], ml_dtypes.bfloat16),
+        "c": np.array([0.1], np.float16),
+        "d": np.array([448.0], ml_dtypes.float8_e4m3fn),
+        "e": np.array([2.0**-16], ml_dtypes.float8_e5m2),
+        "f": np.array([2**53 + 2, 257]),
+        "g": np.array([0.1], ">f4"),
+    }
+    for names in ("bc", "de", "bf", "cd", "abcdefg"):
+        chosen = {name: given[name] for name in names}
+        optimizer = made(chosen)
+        for found in (optimizer.weights(), optimizer.layout.split(optimizer.receive(chosen))):
+            for name, tensor in chosen.items():
+                np.testing.assert_array_equal(found[name], round_to(tensor, "bfloat16"))
+    for wrong in (np.array([2**60 + 1]), np.uint64([2**64 - 1])):
+        with pytest.raises(
+            ValueError, match=f"tensor 'h' has {wrong[0]} beside floats, an integer that float64"
+        ):
+            made({"a": given["a"], "h": wrong})
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_gradient_that_is_no_vector_of_floats_changes_nothing(packed):
+    optimizer = made({"a": np.ones(3)}, packed=packed)
+    floats = np.array([1.0, 2.0, 3.0])
+    wrong = [
+        *(floats.astype(kind) for kind in (bool, int, np.uint8, complex, np.longdouble, object, "m8[s]")),
+        np.ma.array(floats, mask=[False, True, False]),
+        floats.tolist(),
+    ]
+    before = optimizer.weights()["a"].copy()
+    for gradient in wrong:
+        for change in (optimizer.step, optimizer.advance):
+            with pytest.raises(
+                TypeError, match=r"no floats of at most 64|must be an array, as|codes of bfloat16"
+            ):
+                change(gradient, 0.1)
+    for tensor in (np.array([True, False, True]), np.ones(3, complex), floats.astype(np.longdouble)):
+        with pytest.raises(TypeError, match=f"tensor 'a' of dtype {tensor.dtype} does not hold real numbers"):
+            optimizer.receive({"a": tensor})
+    with pytest.raises(TypeError, match="must be a mapping"):
+        optimizer.receive([floats])
+    assert optimizer.count == 0
+    np.testing.assert_array_equal(optimizer.weights()["a"], before)
+    optimizer.step(floats.astype(">f8"), 0.1)
+    assert optimizer.count == 1

@@ -24,7 +24,7 @@ from mcfsim.models.recording import (
     write_count,
 )
 from mcfsim.models.weights import DTYPE_OF, not_finite, refuse_not_finite
-from mcfsim.storage.files import OutputError, Pathlike
+from mcfsim.storage.files import OutputError, Pathlike, folder_of
 from mcfsim.storage.sealed import RECORDING, digest, sealed
 from mcfsim.storage.shards import write_file
 from mcfsim.storage.tensors import ELEMENTS
@@ -47,7 +47,7 @@ class Recorder:
     def __init__(
         self, weights: Mapping[str, NDArray[Any]], directory: Pathlike, *, after: int | None = None
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = folder_of(directory)
         start = self.directory / WEIGHTS
         stored = _stored(start, weights)
         self._shapes = {name: np.shape(x) for name, x in weights.items()}
@@ -142,7 +142,8 @@ def record(weights: Mapping[str, NDArray[Any]], directory: Pathlike, *, after: i
         If there are no weights, or a weight is NaN or infinite, or has no elements; or if the recording to
         continue has other tensors, or fewer steps.
     OutputError
-        If the directory has a recording already, or cannot be written, or the disk has no room.
+        If the directory's name is empty, it has a recording already, or cannot be written, or the disk has no
+        room.
     OSError
         If there is no recording to continue.
     """

@@ -23,7 +23,7 @@ from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.stored import Reach
 from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.optim.vectors import Split, is_packed, read, write
-from mcfsim.storage.files import OutputError, Pathlike, write_text
+from mcfsim.storage.files import OutputError, Pathlike, folder_of, write_text
 from mcfsim.storage.sealed import AT_ONCE, STATE, check_digest, digest, digest_of, sealed, unsealed
 from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, read_metadata, write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, Tensor
@@ -349,7 +349,7 @@ def _write(
         return
     if not shard_bytes > 0:
         raise ValueError(f"shard_bytes = {shard_bytes} must be positive")
-    folder = Path(path)
+    folder = folder_of(path)
     folder.mkdir(exist_ok=True)
     if there := sorted(item.name for item in folder.iterdir() if SUFFIX in item.name):
         raise OutputError(f"{folder} has {there[0]} already; name another folder")

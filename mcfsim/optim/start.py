@@ -24,7 +24,7 @@ from mcfsim.optim.vectors import Split, Vector, form, write
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
-from mcfsim.storage.files import OutputError, Pathlike, telling
+from mcfsim.storage.files import OutputError, Pathlike, folder_of, telling
 
 # -- vectors in files, mapped into memory -----------------------------------------------------------------
 SUFFIX = ".npy"
@@ -60,7 +60,7 @@ def new_maps(
         If the parent folder does not exist, the disk has too little room, or a file cannot be made; or if
         the folder is no folder, or already has one of the files. No new files are left then.
     """
-    place = Path(os.path.realpath(folder))
+    place = folder_of(folder).resolve()
     paths = {name: place / f"{name}{SUFFIX}" for name in forms}
     made_folder = _check(place, paths)
     needed = sum(size * dtype.itemsize + _HEADER for size, dtype in forms.values())

@@ -66,6 +66,13 @@ def destination(path: Pathlike) -> Path:
     return target
 
 
+def folder_of(path: Pathlike) -> Path:
+    """Return the path of a folder; OutputError if it is empty, which would be the working folder."""
+    if not os.fspath(path):
+        raise OutputError("cannot write to '': a path names a folder")
+    return Path(path)
+
+
 def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
     """Refuse outputs that cannot be written, or that share a file, before any work is done for them.
 

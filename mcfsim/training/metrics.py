@@ -43,6 +43,8 @@ def effective_update(before: Sequence[ArrayLike], after: Sequence[ArrayLike]) ->
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} components before and {len(after)} after")
+    if not len(before):
+        raise ValueError("there are no components")
     pairs = [vectors(new, old) for new, old in zip(after, before, strict=True)]
     total = np.zeros(pairs[0][0].size)
     for new, old in reversed(pairs):
@@ -146,7 +148,9 @@ def median_ratio(x: ArrayLike, exact: ArrayLike) -> float:
 
 @_quietly()
 def residual_norm(components: Sequence[ArrayLike]) -> float:
-    """Return the norm of the sum of the components after the first."""
+    """Return the norm of the sum of the components after the first; ValueError if there are none."""
+    if not len(components):
+        raise ValueError("there are no components")
     return _length(_trailing(components))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.models.recording import open_recording
+from mcfsim.models.saving import save_state
 from mcfsim.models.weights import open_weights
 from tests.models import files
 from tests.models.files import SHAPES, checkpoint, gradients, rate, raw_safetensors, recorded, weights
@@ -306,6 +308,15 @@ def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writ
     with pytest.raises(OSError, match=r"has a recording; go on with it by after=\.\.\., or name another"):
         mcf.record(weights(), tmp_path)
     assert names(tmp_path) == ["step-00000001.safetensors"]
+
+
+def test_no_name_is_not_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("plain", "bfloat16"), weights())
+    for write in (partial(mcf.record, weights()), partial(save_state, optimizer, shard_bytes=1e6)):
+        with pytest.raises(OSError, match="cannot write to '': a path names a folder"):
+            write("")
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("after", range(6))

@@ -55,6 +55,9 @@ def test_sizes_must_agree():
         metrics.effective_update([np.ones(2)], [np.ones(3)])
     with pytest.raises(ValueError, match="differ in size"):
         metrics.ulp_error([1.0, 2.0], [1.0], BF16)
+    for measure in (metrics.residual_norm, lambda nothing: metrics.effective_update(nothing, nothing)):
+        with pytest.raises(ValueError, match="there are no components"):
+            measure([])
 
 
 def test_what_is_no_real_number_is_refused():

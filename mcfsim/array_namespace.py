@@ -1,20 +1,15 @@
-"""The array API standard's functions for rounded arrays, sums and products from left to right among them."""
+"""The array API standard's functions for rounded arrays."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import add, mul
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
 
 from mcfsim.formats import FORMATS, Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
 
 #: The version of the standard that names and arguments follow.
 VERSION = "2024.12"
@@ -164,11 +159,17 @@ class ArrayNamespace:
 
     # -- dtypes ----------------------------------------------------------------------------------------------
     def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-        """Return an array with another dtype; numbers are rounded once, or truncated to integers."""
+        """Return an array with another dtype; numbers are rounded once, or truncated to integers.
+
+        Raises
+        ------
+        ValueError
+            If a number is NaN, infinite or beyond the integers of the dtype.
+        """
         _check_device(device)
         if _is_format(dtype):
             return x if x.dtype == dtype and not copy else self._enter(x, dtype)
-        return np.asarray(x).astype(dtype, copy=copy)
+        return (np.asarray(x, dtype) if isinstance(x.dtype, Format) else x).astype(dtype, copy=copy)
 
     def can_cast(self, given: Any, dtype: Any, /) -> bool:
         """Whether a dtype, or that of an array, is converted to another one by the standard's rules."""
@@ -294,106 +295,3 @@ def _is_format(dtype: Any) -> bool:
 def _check_device(device: Any) -> None:
     if device not in (None, "cpu"):
         raise ValueError(f"arrays are on device 'cpu', not {device!r}")
-
-
-# -- functions of several operations ------------------------------------------------------------------------
-def _sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    """Return sums from left to right, each addition rounded."""
-    rows, shape = _rows(x, axis, dtype, keepdims)
-    # Products with 1 are exact in formats that have it, and sums of products are compiled.
-    if rows.accumulates:
-        ones = rows.enter(np.ones(rows.shape[-1]))
-        with suppress(UnsupportedFormatError):
-            if (ones == 1).all():
-                return (rows @ ones).reshape(shape)
-    return _last(rows, add, 0.0).reshape(shape)
-
-
-def _mean(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Return sums, divided by the number of their terms."""
-    rows, shape = _rows(x, axis, None, keepdims)
-    return (_sum(rows, -1) / rows.shape[-1]).reshape(shape)
-
-
-def _prod(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    """Return products from left to right, each multiplication rounded."""
-    rows, shape = _rows(x, axis, dtype, keepdims)
-    return _last(rows, mul, 1.0).reshape(shape)
-
-
-def _last(rows: Any, operation: Callable[[Any, Any], Any], initial: float) -> Any:
-    """Return what operations from left to right come to; without terms, what they begin with."""
-    *_, found = (rows.enter(np.full(rows.shape[:-1], initial)), *accumulate(_terms(rows), operation))
-    return found
-
-
-def _cumulative(operation: Callable[[Any, Any], Any], initial: float) -> Callable[..., Any]:
-    """Return a function that keeps what each operation from left to right gives."""
-
-    def function(
-        x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
-    ) -> Any:
-        if axis is None and x.ndim != 1:
-            raise ValueError(f"an array of {x.ndim} axes is cumulated along one; give axis=")
-        rows, shape = _rows(x, axis, dtype, False)
-        found = [rows.enter(np.full(shape, initial))] if include_initial else []
-        found += accumulate(_terms(rows), operation)
-        return np.stack(found, axis=axis or 0) if found else x
-
-    return function
-
-
-def _rows(x: Any, axis: Any, dtype: Any, keepdims: bool) -> tuple[Any, tuple[int, ...]]:
-    """Return an array with what is reduced as its last axis, and the shape of the results."""
-    if not isinstance(dtype, Format | None):
-        raise TypeError(f"sums and products are of a format, not of {dtype!r}")
-    x = x if dtype is None else x.enter(x, dtype)
-    gone = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
-    kept = tuple(place for place in range(x.ndim) if place not in gone)
-    shape = tuple(x.shape[place] for place in kept)
-    size = math.prod(x.shape[place] for place in gone)
-    rows = np.transpose(x, (*kept, *gone)).reshape(*shape, size)
-    return rows, tuple(
-        1 if place in gone else x.shape[place] for place in range(x.ndim)
-    ) if keepdims else shape
-
-
-def _terms(rows: Any) -> list[Any]:
-    """Return the terms of sums or products, from left to right."""
-    return [rows[..., place] for place in range(rows.shape[-1])]
-
-
-def _extreme(function: Callable[..., Any], other: float) -> Callable[..., Any]:
-    """Return a function for the greatest or least elements, `other` being the sign of zero that yields."""
-
-    def found(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        values = np.asarray(x)
-        with np.errstate(invalid="ignore"):  # of signalling NaN
-            most = function(values, axis=axis, keepdims=keepdims)
-        # Of zeros of both signs NumPy takes one by its place.
-        signs = np.where(values == 0, np.copysign(1.0, values), other).astype(values.dtype)
-        signs = function(signs, axis=axis, keepdims=keepdims)
-        return type(x)(np.where(most == 0, np.copysign(most, signs), most), x.arithmetic)
-
-    return found
-
-
-def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
-    """Return numbers no smaller and no larger than others."""
-    low = x if min is None else np.maximum(x, min)
-    return low if max is None else np.minimum(low, max)
-
-
-def _round(x: Any, decimals: int = 0) -> Any:
-    """Return the nearest integers, ties to even."""
-    if decimals:
-        raise TypeError("rounded arrays are rounded to integers alone, not to decimals")
-    return np.rint(x)
-
-
-#: What NumPy's functions are of rounded arrays.
-REDUCTIONS: dict[Any, Callable[..., Any]] = {
-    **{np.sum: _sum, np.prod: _prod, np.mean: _mean},
-    **{np.cumulative_sum: _cumulative(add, 0.0), np.cumulative_prod: _cumulative(mul, 1.0)},
-    **{np.clip: _clip, np.round: _round, np.max: _extreme(np.max, -1.0), np.min: _extreme(np.min, 1.0)},
-}

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mcfsim.array_namespace import REDUCTIONS, VERSION, ArrayNamespace
+from mcfsim.array_namespace import VERSION, ArrayNamespace
+from mcfsim.backends.array_reductions import REDUCTIONS, check_integers, refuse_arguments
 from mcfsim.backends.factory import arithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import as_array, check_processor, is_real, is_tensor, refuse_items
@@ -46,8 +47,6 @@ _SHAPING: set[Any] = {
     *(np.broadcast_arrays, np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis),
     np.sort,
 }
-#: Keywords by which numbers enter, or results are written elsewhere; sums and products may have a dtype.
-_REFUSED = {"initial", "out", "where", "dtype", "casting"}
 #: Those that tell where elements are, or whether they are.
 _LOCATING: set[Any] = {np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any}
 
@@ -201,7 +200,12 @@ class RoundedArray(NDArrayOperatorsMixin):
         return as_dtype(encode(self.values, self.format), self.format)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the values in the format's carrier, float32 or float64, which holds them exactly."""
+        """Return the values in the format's carrier, float32 or float64, which holds them exactly.
+
+        Another dtype is NumPy's conversion; ValueError if it is one of integers that cannot be.
+        """
+        if dtype is not None and np.dtype(dtype).kind in "iu":
+            check_integers(self.values, np.dtype(dtype))
         return np.array(self.values, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -284,9 +288,7 @@ class RoundedArray(NDArrayOperatorsMixin):
                 f"numpy.{function.__name__} would round in an order of its own; write it with operators, "
                 "take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
             )
-        refused = _REFUSED - {"dtype"} if function in REDUCTIONS else _REFUSED
-        if stray := sorted(refused & kwargs.keys()):
-            raise TypeError(f"numpy.{function.__name__} of rounded arrays takes no {', '.join(stray)}")
+        refuse_arguments(function, args, kwargs)
         if function in REDUCTIONS:
             return REDUCTIONS[function](*args, **kwargs)
         if function in (np.sort, np.argsort) and len(args) < 3 and "kind" not in kwargs:

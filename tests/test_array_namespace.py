@@ -202,3 +202,18 @@ def test_code_of_the_standard_runs_on_a_format():
     exps = ar.exp(ar.sub(a.values, a.values.max(axis=1, keepdims=True)))
     total = reduce(ar.add, exps.T)[:, np.newaxis]
     assert np.array_equal(softmax(a).values, ar.div(exps, total))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_integers_are_whole_parts_or_refused(dtype):
+    info = np.iinfo(dtype)
+    inside = [-0.9, 1.5, 100.0, *([-1.99] if info.min else [])]
+    x = mcf.array(inside, "float64")
+    xp = x.__array_namespace__()
+    for found in (xp.astype(x, dtype), xp.asarray(x, dtype=dtype), np.asarray(x, dtype)):
+        assert (found.dtype, found.tolist()) == (np.dtype(dtype), [int(number) for number in inside])
+    least, beyond = float(info.min), float(int(info.max) + 1)
+    assert np.asarray(mcf.array([least], "float64"), dtype).tolist() == [int(info.min)]
+    for wrong in (beyond, least * 2 - 2.0**12, np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match=rf"element \(1,\) = .* has no whole part in {np.dtype(dtype)}"):
+            xp.astype(mcf.array([1.0, wrong], "float64"), dtype)

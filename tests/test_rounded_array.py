@@ -187,6 +187,8 @@ def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
         lambda: np.add(a, a, where=False),
         lambda: np.sum(a, where=a > 1),
         lambda: np.max(a, initial=5.0),
+        lambda: np.take(a, [0], None, np.zeros(1, np.float32)),
+        lambda: np.sum(a, None, None, np.zeros(())),
     ):
         with pytest.raises(TypeError, match="of rounded arrays takes no"):
             bad()

@@ -203,7 +203,7 @@ def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
             mcf.array([1.0], "bfloat16", backend=backend)
 
 
-@pytest.mark.parametrize("time", [np.timedelta64(5, "ns"), np.datetime64(5, "ns"), np.timedelta64(5)])
+@pytest.mark.parametrize("time", [np.timedelta64(5, "ns"), np.datetime64(5, "ns")])
 def test_a_time_is_no_number(time):
     a = mcf.array([1.0, 2.0], "bfloat16")
     for operation in (operator.mul, operator.eq, np.copysign):

@@ -166,7 +166,7 @@ def curve(
         raise ValueError(f"no curve along {along!r}{hint(str(along), ALONG)}; known: {', '.join(ALONG)}")
     if not isinstance(formats, Format | str):
         raise ValueError(f"a curve is of one format, not of {formats!r}")
-    if stray := [x for x in (*_SET.get(along, ()), "precisions") if x in others]:
+    if stray := [x for x in (*SET.get(along, ()), "precisions") if x in others]:
         raise ValueError(f"{stray[0]} is not for a curve along {along}, which goes along `at`")
     if along == "components" and components in options:
         raise ValueError(f"the option {components} is what the curve goes along: give its values as at=")
@@ -193,7 +193,7 @@ def curve(
 
 
 #: Arguments of `analyse` that a curve sets itself.
-_SET: Mapping[str, Sequence[str]] = {"rounding": ("rounding",), "components": ("output",)}
+SET: Mapping[str, Sequence[str]] = {"rounding": ("rounding",), "components": ("output",)}
 #: The least value of what is a whole number.
 _LEAST = {"precision": 2, "length": 1, "components": 1}
 

@@ -299,6 +299,8 @@ def _curves(
     output: Any,
 ) -> list[Curve]:
     """Return what --along asks for, a curve for each format: a quantity, and its values if given."""
+    from mcfsim.analysis.curves import SET
+
     name, sign, text = along.partition("=")
     at: list[Any] | None = None
     if sign:
@@ -312,7 +314,7 @@ def _curves(
             raise ValueError(f"--along {along}: write values as 4:24, 4:24:2 or 4,8,16") from None
         if not at:
             raise ValueError(f"--along {along}: there are no values between these ends")
-    own = {"rounding": "rounding", "components": "output"}.get(name)  # which the curve sets
-    rest = {key: value for key, value in {**shared, "output": output}.items() if key != own}
+    own = SET.get(name, ())
+    rest = {key: value for key, value in {**shared, "output": output}.items() if key not in own}
     some = formats[:1] if name == "precision" else formats
     return [run_curve(function, inputs, name, at, formats=x, **rest) for x in some]

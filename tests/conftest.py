@@ -68,7 +68,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow or costly with ``--quick``."""
+    """Leave out what is slow or costly with ``--quick``, and begin with what takes minutes."""
+    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
     if config.getoption("quick"):
         slow = {item for item in items for name in ("slow", "costly") if item.get_closest_marker(name)}
         items[:] = [item for item in items if item not in slow]

@@ -16,8 +16,6 @@ from tests.theorems.campaign.mutants import TRIED, chosen, mutants, path_of
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-#: How many processes share the mutants.
-PARTS = 2
 
 #: Mutants that the campaign lets live, by how they begin, and why each is as good as the text.
 ALIVE: dict[str, dict[str, str]] = {
@@ -71,12 +69,12 @@ ALIVE: dict[str, dict[str, str]] = {
 }
 
 
-def tried(part):
-    """Return the fate of mutants, by module and what was altered."""
-    command = [sys.executable, "-m", "tests.theorems.campaign.mutants", str(part), str(PARTS)]
+def tried(module):
+    """Return the fate of a module's mutants, by what was altered."""
+    command = [sys.executable, "-m", "tests.theorems.campaign.mutants", module]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    return {(module, what): problem for module, what, problem in map(json.loads, done.stdout.splitlines())}
+    return dict(map(json.loads, done.stdout.splitlines()))
 
 
 def excused(module):
@@ -88,12 +86,13 @@ def excused(module):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_mutant_is_noticed_or_known_to_be_as_good(part):
-    found = tried(part)
-    assert found.keys() == {(x, mutant.what) for x in TRIED for mutant in chosen(x)[part::PARTS]}
-    alive = {name for name, problem in found.items() if not problem}
-    known = {(x, what) for x in TRIED for what in excused(x)} & found.keys()
+@pytest.mark.minutes
+@pytest.mark.parametrize("module", TRIED)
+def test_every_mutant_is_noticed_or_known_to_be_as_good(module):
+    found = tried(module)
+    assert found.keys() == {mutant.what for mutant in chosen(module)}
+    alive = {what for what, problem in found.items() if not problem}
+    known = excused(module)
     assert alive - known == set(), "not noticed"
     assert known - alive == set(), "excused, though it is noticed"
 

@@ -20,6 +20,7 @@ from mcfsim.analysis.samplers import Inputs
 from mcfsim.checks import finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import within
 from mcfsim.random import RandomWords
 
 #: Inputs on which a set is tried first and at last, and sets that are tried to see whether one is smallest.
@@ -107,17 +108,11 @@ def wider_format(wide: Format | str, fmt: Format) -> Format:
         If its precision is not larger, or its range does not hold that of the narrow one.
     """
     found = doubled(fmt) if wide == "two components" else get_format(wide)
-    if found.precision <= fmt.precision or not _holds(found, fmt):
+    if found.precision <= fmt.precision or not within(fmt, found):
         raise ValueError(
             f"{found} is not wider than {fmt}: it needs more digits, and as large and as small numbers"
         )
     return found
-
-
-def _holds(wide: Format, fmt: Format) -> bool:
-    """Return whether one format has at least the precision and the range of another."""
-    large, small = wide.max >= fmt.max, wide.smallest_subnormal <= fmt.smallest_subnormal
-    return wide.precision >= fmt.precision and large and small
 
 
 def doubled(fmt: Format) -> Format:
@@ -137,7 +132,7 @@ class _Trial:
 
     def formats(self, rows: Iterable[Any]) -> Formats:
         steps = self.blame.steps_of(list(rows))
-        return {x.result: self.wide for x in steps if _holds(self.wide, x.result.format)}
+        return {x.result: self.wide for x in steps if within(x.result.format, self.wide)}
 
     def worst(self, rows: Sequence[Any], numbers: list[Any]) -> float:
         """Return the largest relative error of the result, rounded back into its own format."""

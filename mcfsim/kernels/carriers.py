@@ -29,6 +29,15 @@ def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
     return cut >= 0 and fmt.emin >= int(info.minexp) and fmt.emax <= highest and fmt.emin + cut <= highest
 
 
+def within(fmt: Format, other: Format) -> bool:
+    """Return whether another format has the precision and the range of one, and so all its finite numbers.
+
+    Of a posit that is the precision near 1.
+    """
+    fine = fmt.precision <= other.precision and fmt.smallest_subnormal >= other.smallest_subnormal
+    return fine and other.lowest <= fmt.lowest and fmt.max <= other.max
+
+
 def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:
     """Return whether every number of the carrier is a value of the format."""
     info = np.finfo(carrier)

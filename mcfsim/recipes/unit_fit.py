@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.formats.grids import Grid
+from mcfsim.kernels.carriers import within
 from mcfsim.kernels.native import native_dtype
 from mcfsim.products import Unit
 from mcfsim.products.unit_products import taken_blocks
@@ -38,7 +39,7 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
     """
     for label, fmt in (("left", left), ("right", right)):
         for scale in (fmt.scale, fmt.tensor_scale) if isinstance(fmt, ScaledFormat) else ():
-            if scale is not None and not _within(scale, FORMATS["float32"]):
+            if scale is not None and not within(scale, FORMATS["float32"]):
                 raise ValueError(
                     f"{unit} does not go with the {label} operand, {fmt}: binary32, in which scales multiply "
                     f"sums, does not hold those of {scale}"
@@ -83,13 +84,4 @@ def _check_scaled(unit: Unit, fmt: Kind, label: str) -> None:
 
 def _takes(unit: Unit, element: Format | Grid) -> bool:
     """Return whether a unit has every number of a format: it is an input, or within the first input."""
-    return element in unit.inputs or _within(element, FORMATS["float32"] if unit.cut else unit.input)
-
-
-def _within(fmt: Format | Grid, other: Format) -> bool:
-    """Return whether all finite numbers of a format are numbers of another one."""
-    return (
-        fmt.precision <= other.precision
-        and fmt.smallest_subnormal >= other.smallest_subnormal
-        and max(fmt.max, -fmt.lowest) <= other.max
-    )
+    return element in unit.inputs or within(element, FORMATS["float32"] if unit.cut else unit.input)

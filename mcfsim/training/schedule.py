@@ -81,8 +81,7 @@ class Schedule:
         if step > steps:
             raise ValueError(f"step = {step} is beyond the last of {steps}")
         if step < self.warmup:
-            rate = self.peak * step / self.warmup
-            return rate if rate < math.inf else self.peak * (step / self.warmup)
+            return float(self._rising(step))
         return float(self._falling(math.cos(self._angle(step, steps))))
 
     def rates(self, steps: int) -> Vector:
@@ -111,13 +110,15 @@ class Schedule:
             angles = self._angle(step, steps).tolist()
             # NumPy's loops have another cosine on some processors.
             falling = self._falling(np.fromiter(map(math.cos, angles), np.float64, step.size))
-            with np.errstate(over="ignore"):
-                rising = self.peak * step / max(1, self.warmup)
-                rising = np.where(rising < math.inf, rising, self.peak * (step / max(1, self.warmup)))
-            step[:] = np.where(step < self.warmup, rising, falling)
+            step[:] = np.where(step < self.warmup, self._rising(step), falling)
         return found
 
     # Of a number and of an array.
+    def _rising(self, step: Any) -> Any:
+        with np.errstate(over="ignore"):
+            rate = self.peak * step / max(1, self.warmup)
+            return np.where(rate < math.inf, rate, self.peak * (step / max(1, self.warmup)))
+
     def _angle(self, step: Any, steps: int) -> Any:
         return math.pi * ((step - self.warmup) / max(1, steps - self.warmup))
 

@@ -14,7 +14,7 @@ import numpy as np
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identity
 from mcfsim.compile.scalars import ON_SIGNS, ScalarEncoding
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, within
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.element_rounding import is_value
@@ -254,15 +254,14 @@ def _keeps(step: ProgramStep) -> bool:
     if step.operation != "round" or not isinstance(x, Register) or step.rounding.stochastic:
         return False
     own, wide = x.format, step.result.format
-    usual = type(own) is type(wide) is Format and wide.signed and wide.zero
-    finer = own.precision <= wide.precision and own.emin - own.precision >= wide.emin - wide.precision
+    usual = type(own) is type(wide) is Format and wide.zero
     lacks = (
         own.has_infinity > wide.has_infinity
         or own.has_nan > wide.has_nan
         or own.has_negative_zero > wide.has_negative_zero
     )
     gradual = step.rounding.underflow is Underflow.GRADUAL
-    return usual and gradual and finer and not lacks and own.max <= wide.max
+    return usual and gradual and not lacks and within(own, wide)
 
 
 def _cleaned(x: Value) -> Value:

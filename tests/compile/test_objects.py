@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -148,6 +149,10 @@ def test_an_object_for_another_processor_is_not_found(fresh, monkeypatch):
     assert objects.is_saved(text)
     monkeypatch.setattr(objects, "_host", lambda: ("another",))
     assert not objects.is_saved(text)
+
+
+def test_an_object_is_of_the_llvmlite_that_is_installed():
+    assert f"llvmlite-{version('llvmlite')}." in objects._host()[0]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no such owners")

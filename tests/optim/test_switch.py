@@ -1,6 +1,7 @@
 """What a state represents is summed exactly and rounded once into other storage, and goes on from there."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,7 @@ import mcfsim as mcf
 from mcfsim.checks import SpoiltStateError
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.declaration import components, optimizers
-from mcfsim.optim.stored import Reach
+from mcfsim.optim.stored import Reach, Stored
 from mcfsim.oracle import operate, round_fraction
 from tests.optim.stored import bits, held, made, numbers
 from tests.shared.kinds import STORED, UNPACKED, rotating
@@ -260,6 +261,10 @@ def test_exact_numbers_are_the_sums_and_are_rounded_once_on_their_way_back():
         assert found == round_fraction(to_fraction(x), mcf.get_format("bfloat16"))
     (few,) = exact.switched(mcf.strategy("exact"), precision=64).represented()
     assert few[4] == 1 + 2.0**-8
+    several = replace(mcf.strategy("exact"), parameter=Stored(None, components=2), addition="grow")
+    (whole, *rest) = optimizer.switched(several).state.parameter
+    assert whole.tolist() == optimizer.switched(mcf.strategy("exact")).state.parameter[0].tolist()
+    assert [x.tolist() for x in rest] == [[0.0] * whole.size]
 
 
 # -- on from there -------------------------------------------------------------------------------------------

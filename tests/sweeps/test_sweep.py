@@ -74,6 +74,13 @@ def test_leaving_in_the_middle_leaves_nothing_behind(place, request):
     unfinished.close()
 
 
+def test_the_connection_to_a_cluster_ends_with_the_sweep(cluster):
+    others = {*cluster.scheduler.clients}
+    with Sweep(dask=cluster.scheduler_address):
+        own = jobs.until(lambda: {*cluster.scheduler.clients} - others)
+    jobs.until(lambda: not own & {*cluster.scheduler.clients})
+
+
 @of_processes
 def test_what_work_remembers_stays_with_its_process_which_leaves_ctrl_c_to_others(sweep):
     [(_, results)] = sweep.run([jobs.tens(200, jobs.Remembering())])

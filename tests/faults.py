@@ -1,7 +1,7 @@
 """Faults put into the package, one at a time, and whether its tests notice them.
 
 ``python -m tests.faults results.jsonl`` tries each fault on the quick tests, first on those that name its
-module, and what these miss on all tests of its folder and of the files that name it. A line of the result is
+module, and what these miss on all tests of its folders and of the files that name it. A line of the result is
 a fault; those that are there are not tried again. As long as the package is the same, the same seed gives the
 same faults.
 """
@@ -125,8 +125,9 @@ def judged(fault: Fault, root: Path) -> dict[str, Any]:
     forget(path)
     try:
         files = naming(fault.path, root / "tests")
-        folder = root / "tests" / Path(fault.path).parts[1].replace("torch", "pytorch")
-        whole = [*(x for x in files if not Path(x).is_relative_to(folder)), str(folder)]
+        named = (root / "tests" / x.replace("torch", "pytorch") for x in Path(fault.path).parts[1:-1])
+        folders = [x for x in named if x.is_dir()]
+        whole = [*(x for x in files if not any(map(Path(x).is_relative_to, folders))), *map(str, folders)]
         stages = {"quick, by name": ["--quick", *files], "quick": ["--quick"], "whole": whole}
         spent, by, how = 0.0, None, "none"
         for stage, options in stages.items():

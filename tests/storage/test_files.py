@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -128,6 +129,12 @@ def test_two_outputs_in_one_file_are_refused(other, there, relative, tmp_path, m
         with pytest.raises((ValueError, OSError)):
             check_outputs({"it": tmp_path / name})
     assert look(tmp_path) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it has folders in which not even root creates a file")
+def test_a_folder_that_takes_no_file_is_refused_before_work_is_done():
+    with pytest.raises(OutputError, match=r"^cannot write /proc/self/it: "):
+        check_outputs({"--output": "/proc/self/it"})
 
 
 @pytest.mark.parametrize(

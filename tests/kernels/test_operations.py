@@ -9,7 +9,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.codec import all_values, decode
 from mcfsim.formats import FORMATS, Format, Specials, get_format
-from mcfsim.kernels import native
+from mcfsim.kernels import native, real_numbers
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import OracleArithmetic, operate, operate_integers
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
@@ -217,6 +217,13 @@ def test_operations_of_wider_formats_are_rounded_once(case, name, assert_same):
     few = np.random.default_rng(1).permutation(len(operands[0]))[:40]
     for mode in modes:
         check(name, [x[few] for x in operands], fmt, Rounding(mode), assert_same)
+
+
+def test_an_infinity_outweighs_products_that_binary64_does_not_hold():
+    huge = np.float64(1e300)
+    for sign in (1.0, -1.0):
+        operands = (np.array([x]) for x in (sign * huge, huge, -sign * np.inf))
+        assert real_numbers.decided("fma", *operands).tolist() == [-sign * np.inf]
 
 
 @pytest.mark.parametrize("name", ["add", "mul", "div", "sqrt", "fma"])

@@ -67,6 +67,7 @@ def test_kinds_are_known_by_names_shapes_and_numbers(name, shape, number, kind):
 # -- configurations ------------------------------------------------------------------------------------------
 def adapter(folder, rank=8, config=None):
     """Write an adapter as PEFT does, of two modules and a norm; return the folder."""
+    folder.mkdir(exist_ok=True)
     tensors = {f"{PEFT}.input_layernorm.weight": np.ones(64, np.float32)}
     for place, module in enumerate(("q_proj", "v_proj")):
         rows = np.random.default_rng(place).uniform(-1 / 8, 1 / 8, (rank, 64))
@@ -91,6 +92,8 @@ def test_ranks_and_scales_are_those_of_the_configuration(tmp_path):
     assert read_config(tmp_path).scale(names[0]) == 12 / math.sqrt(8)
     samples = scan(open_weights(tmp_path), 16)
     assert describe(tmp_path, samples) == {"ranks": {"8": 4}, "scales": {"4.24264": 4}}
+    least = adapter(tmp_path / "least", 1, {"r": 1, "lora_alpha": 1})
+    assert describe(least, scan(open_weights(least), 16)) == {"ranks": {"1": 4}, "scales": {"1": 4}}
     (tmp_path / CONFIG).unlink()
     assert describe(tmp_path, samples) == {"ranks": {"8": 4}, "scales": None}
     assert describe(tmp_path, samples[:1]) is None

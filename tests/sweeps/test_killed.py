@@ -246,7 +246,9 @@ def test_a_dask_worker_with_another_package_is_refused_before_work_is_sent(
 ):
     join(name, text)
     jobs.until(lambda: len(cluster.scheduler.workers) == 3)
+    before = {*cluster.scheduler.clients}
     refuse(cluster.scheduler_address, f"the Dask worker tcp://.* {told}", tmp_path / "journal")
+    jobs.until(lambda: before >= {*cluster.scheduler.clients})
 
 
 @pytest.mark.exhaustive

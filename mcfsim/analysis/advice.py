@@ -23,9 +23,9 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import within
 from mcfsim.random import RandomWords
 
-#: Inputs on which a set is tried first and at last, and sets that are tried to see whether one is smallest.
+#: Inputs on which a set is tried first and last, and sets that are tried to see whether one is smallest.
 _FEW, _MANY, _MOST_SETS = 128, 4096, 4000
-#: Times that inputs on which a set failed are added to those that it must serve.
+#: How often inputs on which a set failed are added to those that it must serve.
 _ROUNDS = 4
 
 
@@ -41,7 +41,7 @@ class Advice:
         The largest relative error with no and with these expressions in the wider format, over all inputs of
         the report. The result is first rounded back into its own format, as the function rounds.
     fresh : float
-        The same on other inputs of the same samplers, on which nothing was chosen.
+        The same on other inputs of the same samplers, which were not used for the choice.
     expressions : tuple of Expression
         All of them if not even all meet the target.
     wide : Format
@@ -84,7 +84,7 @@ def target_of(target: float | str, fmt: Format) -> float:
     Raises
     ------
     ValueError
-        If it is below u, which the rounding of the result alone may cost, or no number.
+        If it is no number, or is below u, which the rounding of the result alone may cost.
     """
     u = 2.0**-fmt.precision
     if isinstance(target, str):
@@ -168,10 +168,10 @@ def advise(
 ) -> Advice:
     """Find the smallest set of expressions that brings the largest error below a target, and run it.
 
-    Expressions are widened greedily by their shares; those that prove needless are taken back; then all
+    Expressions are widened greedily by their shares; those that prove unnecessary are removed; then all
     smaller sets are tried, if they are not too many. Each set is run, with its result rounded back. The set
-    must also serve all inputs of the report, and fresh ones; those that it does not are added, and the search
-    goes on.
+    must also serve all inputs of the report, and fresh ones; inputs that it does not serve are added, and the
+    search goes on.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ MARGIN = 1.0 + 2.0**-40
 
 
 def row_float32(address: Any, size: Any) -> Any:
-    """Return the numbers at an address; compiled loops have their own."""
+    """Return the numbers at an address; compiled loops have their own function."""
     raise NotImplementedError
 
 
@@ -33,12 +33,12 @@ row_float64 = row_float32
 
 
 def entered() -> None:
-    """Round an input, if the loop is to: `attribution_source` puts that in the place of the call."""
+    """Round an input, if the loop does that: `attribution_source` puts code in place of the call."""
     raise NotImplementedError
 
 
 def performed() -> None:
-    """Perform a step, if the loop is to, and the rules of its operation, in the same way."""
+    """Perform a step, if the loop does that, and the rules of its operation, in the same way."""
     raise NotImplementedError
 
 
@@ -79,7 +79,7 @@ def attribution(
     inputs = registers - steps
     M, K = np.zeros((registers + constants.size, FIELDS, LANES)), np.zeros((steps, 6, LANES))
     P, Q = np.zeros((sums.shape[0], LANES)), np.zeros((sums.shape[0], LANES))
-    # Of the output: computed, error, condition, turned, first order, squares, running; scale, relative error.
+    # The output's computed, error, condition, turned, first order, squares, running; scale, relative error.
     found = np.zeros((9, LANES))
     there, bad, usable = np.zeros(LANES, np.bool_), np.zeros(LANES, np.bool_), np.zeros(LANES, np.bool_)
     for x in range(constants.size):

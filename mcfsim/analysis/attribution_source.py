@@ -104,7 +104,7 @@ def _of_values(about: _About) -> tuple[Branch, tuple[float, ...]] | None:
 
 
 def _factors(step: ProgramStep) -> list[float]:
-    """Return the real scalar that multiplies or divides a value, if two numbers hold such a product."""
+    """Return the real scalar that multiplies or divides a value, if two numbers hold the product exactly."""
     scalars = [exact_or_binary64(x) for x in step.operands if not isinstance(x, Register)]
     fits = step.operation == "mul" or (step.operation == "div" and isinstance(step.operands[0], Register))
     short = all(carrier_of(x.format) == FLOAT32 for x in (step.result, *step.registers))
@@ -205,7 +205,7 @@ def sub(a, b):
 def expm1(x):
     return x if x == 0 else np.expm1(x)
 """
-#: Functions of the copied modules that the compiled one has otherwise.
+#: Functions of the copied modules that the compiled module replaces by its own.
 _OTHERS = ("erf", "erfc", "exact_sum")
 
 

@@ -1,4 +1,4 @@
-"""Steps of an exponential average: each as arrays make it, and which targets leave a number where it is."""
+"""Steps of an exponential average: computed on arrays, and the targets that leave a number unchanged."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Backward(NamedTuple):
         return Fraction(round_real(x, self.format, self.rounding))
 
     def by_torch(self, x: Fraction) -> Fraction:
-        """Return a number rounded as a result of PyTorch's, that is into the inner format."""
+        """Return a number rounded as PyTorch rounds a result, that is, into the inner format."""
         return Fraction(round_real(x, self.inner, self.within))
 
     def scalar(self, x: Fraction) -> Fraction:
@@ -128,7 +128,7 @@ class Backward(NamedTuple):
         return stored if self.inner == self.format else preimage(stored, self.inner, self.within)
 
     def still(self, form: AverageForm, s: Fraction) -> RealInterval:
-        """Return the targets that leave s where it is; see `MovingAverage.still`."""
+        """Return the targets that leave s unchanged; see `MovingAverage.still`."""
         if form is AverageForm.LERP:
             return self.from_stored(point(s)).shifted(-s).divided(self.gain).shifted(s)
         if form is AverageForm.TORCH_LERP:

@@ -1,4 +1,4 @@
-"""Bounds on the error of a program, beside which measured errors are shown."""
+"""Bounds on the error of a program, with which measured errors are compared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ErrorBound:
         no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
         a sum stagnates they do not.
     about : str
-        What it is, with its source.
+        A description, with its source.
     """
 
     name: str
@@ -67,9 +67,9 @@ _ROUND_SCALARS_ONCE = ("maximum", "minimum", "neg", "abs", "round")
 
 
 def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[float, float]:
-    """Return the largest own error of a step in a format: relative to its result, and if that is subnormal.
+    """Return the largest own error of a step in a format: relative, and absolute for a subnormal result.
 
-    Half an ulp to nearest, else one; of a constant's component it is known. Overflow is not covered. For
+    Half an ulp to nearest, else one; for a constant's component it is known. Overflow is not covered. For
     flushing, and for scalars that are rounded before the operation, the error is infinite.
     """
     constant, rounding = step.operands[0], step.rounding
@@ -122,7 +122,7 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
 
 # -- running error analysis -------------------------------------------------------------------------------
 def running(found: Attribution) -> Array:
-    """Return a bound that goes along with the computation, from computed values alone.
+    """Return a running error bound, which is computed from computed values alone.
 
     Each operation passes on the errors of its operands by the largest slope between them, not by derivatives:
     products of errors are counted.
@@ -209,7 +209,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         low = np.where(yes, a, np.where(no, c, np.minimum(a, c))).astype(below.carrier)
         high = np.where(yes, b, np.where(no, d, np.maximum(b, d))).astype(below.carrier)
     elif name in FUNCTIONS and step.registers and not fmt.has_infinity:
-        # An end beyond all numbers is no operand, but the function has a limit there.
+        # An infinite end is no operand, but the function has a limit there.
         inner = tuple(np.where(np.isinf(x), below.carrier.type(1), x) for x in given[0])
         limits = [below.carrier.type(x) for x in _LIMITS.get(name, (-np.inf, np.inf))]
         low = np.where(np.isinf(given[0][0]), limits[0], at(below, inner[0]))
@@ -231,7 +231,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
             zero = (c <= 0) & (d >= 0)
             low, high = np.where(zero, whole[0], low), np.where(zero, whole[1], high)
     low, high = _beyond_ends(fmt, low, high)
-    # Zero times infinity, and results beyond a format without infinities, leave nothing to say.
+    # Zero times infinity, and results beyond a format without infinities, give the whole line.
     lost = np.isnan(low) | np.isnan(high)
     return np.where(lost, whole[0], low), np.where(lost, whole[1], high)
 

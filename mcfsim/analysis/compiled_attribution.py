@@ -27,14 +27,14 @@ from mcfsim.compile.program import ProgramStep, Register
 from mcfsim.kernels.real_numbers import Scalars, as_float
 
 Array = NDArray[np.float64]
-#: From how many operations on inputs on the loop pays if it is in the cache, and if it must be compiled.
+#: The fewest operations on inputs for which the loop pays: if it is in the cache, and if it must be compiled.
 _LOADED, _COMPILED = 20_000_000, 300_000_000
-#: What the loop finds of each input.
+#: What the loop finds for each input.
 COLUMNS = ("computed", "error", "condition", "turned", "first order", "3 sigma", "running")
 
 
 class LoopPlan(NamedTuple):
-    """What a loop has of a program.
+    """What a loop needs of a program.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class LoopPlan(NamedTuple):
 
     @classmethod
     def of(cls, rounded: RoundedFunction, *, performs: bool = True) -> LoopPlan:
-        """Return them; where the loop cannot perform one of the steps, or is not to, it performs none."""
+        """Return the plan; unless `performs` and the loop can perform every step, it performs none."""
         steps = rounded.program.steps
         found = [attribution_source.performed(x, rounded.scalars) for x in steps] if performs else []
         made = [x for x in found if x is not None]
@@ -89,12 +89,12 @@ class AttributionLoop:
 
     Notes
     -----
-    The loop takes: of each step, the number of its branch, the places of its operands (inputs first, then
+    The loop takes: for each step, the number of its branch, the places of its operands (inputs first, then
     results, then constants; -1 if there are fewer), the unit of its rounding (relative, and the least), the
     ends of its format's range, the share of the unit that counts as a standard deviation, whether it rounds,
     whether a rule finds its own error, and numbers that stand for its real scalars; the places of outputs;
-    constants; of each input and result, whether an output depends on it, its row, and the addresses of what
-    is given of it.
+    constants; for each input and result, whether an output depends on it, its row, and the addresses of its
+    given data.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class AttributionLoop:
         )
 
     def __call__(self, number: int) -> tuple[ShareSums, dict[str, Array]]:
-        """Return the sums of a block for the blame, and columns of what is found of each input."""
+        """Return the sums of a block for the blame, and columns of the findings for each input."""
         errors: Mapping[Register, Array] = {}
         values: Mapping[Register, NDArray[Any]]
         if self._performs:
@@ -164,7 +164,7 @@ class AttributionLoop:
 
 
 class _Facts(NamedTuple):
-    """What the loop takes of a step; and whether its own error is found neither by a rule nor zero."""
+    """What the loop takes of a step; and whether its own error is nonzero and found by no rule."""
 
     unit: tuple[float, float]
     ends: tuple[float, float]

@@ -17,7 +17,7 @@ from mcfsim.checks import hint, whole_number
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, get_rounding
 
-#: What a curve runs along, with the values that it takes unless told, and whether its axis is logarithmic.
+#: What a curve runs along, with its default values, and whether its axis is logarithmic.
 ALONG: Mapping[str, tuple[Sequence[Any], bool]] = MappingProxyType(
     {
         "precision": (tuple(range(5, 25)), False),
@@ -64,10 +64,11 @@ class Curve:
     along : str
     points : tuple of Point
     slope : float
-        The fitted slope of log2 of the median error: by the precision or the number of components, or by log2
-        of the length or condition number. NaN where fewer than three points have a median error above zero.
+        The fitted slope of log2 of the median error against the precision or the number of components, or
+        against log2 of the length or condition number. NaN where fewer than three points have a median error
+        above zero.
     interval : tuple of two float
-        Its confidence interval at 95 %, by Student's t with two degrees of freedom less than points.
+        Its confidence interval at 95 %, by Student's t with two fewer degrees of freedom than points.
     """
 
     name: str
@@ -146,8 +147,8 @@ def curve(
     Raises
     ------
     TypeError, ValueError
-        If there is nothing of this name to go along; if values are missing, repeated or of the wrong kind; if
-        no operand's length can change, or the function has no such option; if an argument is given that the
+        If no curve goes along this name; if values are missing, repeated or of the wrong kind; if no
+        operand's length can change, or the function has no such option; if an argument is given that the
         curve sets; what `analyse` raises.
 
     Examples
@@ -194,7 +195,7 @@ def curve(
 
 #: Arguments of `analyse` that a curve sets itself.
 SET: Mapping[str, Sequence[str]] = {"rounding": ("rounding",), "components": ("output",)}
-#: The least value of what is a whole number.
+#: The least value of each quantity that is a whole number.
 _LEAST = {"precision": 2, "length": 1, "components": 1}
 
 

@@ -29,7 +29,7 @@ _INTERVALS = 512
 
 @dataclass(frozen=True)
 class BoundRow:
-    """A bound beside the errors that were measured.
+    """A bound, compared with the measured errors.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class Report:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Where the error is a number: no infinity and no NaN was computed."""
+        """Where the error is finite: no infinity and no NaN was computed."""
         return np.isfinite(self.error) & np.isfinite(self.computed)
 
     @property
@@ -148,7 +148,7 @@ class Report:
         return int(np.count_nonzero(self.finite & (self.exact == 0)))
 
     def quantiles(self, shares: Sequence[float] = QUANTILES) -> dict[str, list[float]]:
-        """Return quantiles of relative errors, ulps, condition numbers and ratios, of what is a number."""
+        """Return quantiles of relative errors, ulps, condition numbers and ratios, where they are finite."""
         columns = ("relative", "ulps", "condition", "ratio")
         return {name: [_quantile(getattr(self, name), share) for share in shares] for name in columns}
 
@@ -157,7 +157,7 @@ class Report:
         return _quantile(self.relative, 0.5)
 
     def worst(self) -> float:
-        """Return the largest relative error that is a number; `finite` tells which results are none."""
+        """Return the largest finite relative error; `finite` tells which inputs have finite results."""
         return _quantile(self.relative, 1.0)
 
     @cached_property
@@ -183,7 +183,7 @@ class Report:
         return self.sums.rows(self.u)
 
     def opened(self) -> dict[Expression, list[BlameRow]]:
-        """Return for each expression that calls others the rows of these, as the operations of a 2Sum.
+        """Return, for each expression that calls others, the rows of these, such as the operations of a 2Sum.
 
         Their shares are those of the first block of inputs.
         """
@@ -204,7 +204,7 @@ class Report:
         return {outer: rows for outer, rows in found.items() if [x.expression for x in rows] != [outer]}
 
     def bounds(self) -> list[BoundRow]:
-        """Return the bounds of the literature beside the measured errors."""
+        """Return the bounds of the literature, compared with the measured errors."""
         error, rows = np.abs(self.error), []
         for name, bound in BOUNDS.items():
             values = self.widths if name == "interval" else self.columns.get(name)

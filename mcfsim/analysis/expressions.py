@@ -85,7 +85,7 @@ class Origin(tuple[Expression, ...]):
 
 
 class Component(Fraction):
-    """A component of a real number that a function expands: as a number, what it is in exact arithmetic.
+    """A component of a real number that a function expands: as a number, its value in exact arithmetic.
 
     That is the whole number for the first component, and zero for the others.
     """
@@ -104,12 +104,12 @@ class Component(Fraction):
         return found
 
     def rounded(self, fmt: Format) -> Any:
-        """Return it as a format has it."""
+        """Return its value in a format."""
         ar: Arithmetic = BlockArithmetic(fmt, Rounding(), "exact")
         return expand(ar, self.number, self.count)[self.place]
 
     def error(self, fmt: Format) -> Fraction:
-        """Return what it is in a format, minus what it is in exact arithmetic."""
+        """Return its value in a format, minus its value in exact arithmetic."""
         return (to_fraction(self.rounded(fmt)) or 0) - Fraction(self)
 
 
@@ -160,12 +160,12 @@ class _Recording(ProgramRecording):
 
     @classmethod
     def _is_own(cls, file: str) -> bool:
-        """Return whether an expression of a file gets a row of its own: not in what users only call."""
+        """Return whether an expression of a file gets a row of its own: not in code that users only call."""
         return file == cls.own_file or not file.startswith(_PACKAGE)
 
     @classmethod
     def refuse(cls, problem: Exception) -> NoReturn:
-        """Raise TypeError or ValueError that says where the function met with a problem."""
+        """Raise TypeError or ValueError that says where the function failed."""
         frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(problem.__traceback__)]
         own = [place for place in frames if place[0] == cls.own_file]
         own = own or [place for place in frames if cls._is_own(place[0])]

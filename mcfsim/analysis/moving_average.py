@@ -1,4 +1,4 @@
-"""Exponential averages in a low format: which targets leave a stored number still, and where it stalls."""
+"""Exponential averages in a low format: targets that leave a number unchanged, and where it stalls."""
 
 from __future__ import annotations
 
@@ -88,18 +88,18 @@ class MovingAverage:
         Returns
         -------
         array
-            In the format's carrier. NaN and infinities come out as the operations have them. ``lerp`` is
-            made in fractions, element by element, and takes its time.
+            In the format's carrier. NaN and infinities propagate as in the operations. ``lerp`` is computed
+            in fractions, element by element, and is slow.
 
         Raises
         ------
         UnsupportedFormatError
-            If the emulator has no exact path to an operation, as to PyTorch's fma in binary64.
+            If the emulator has no exact path for an operation, such as PyTorch's fma in binary64.
         """
         return step(self.form, self.format, self.rounding, stored, target, self.decay)
 
     def still(self, stored: Any) -> RealInterval:
-        """Return the targets that leave a stored number where it is, exactly.
+        """Return the exact interval of targets that leave a stored number unchanged.
 
         Parameters
         ----------
@@ -110,17 +110,17 @@ class MovingAverage:
         -------
         RealInterval
             Of real targets; empty if none leaves it. For ``torch_addcmul``, whose gradient enters twice, it
-            is one of magnitudes of gradients, with ends that are values of the format.
+            contains magnitudes of gradients, and its ends are values of the format.
 
         Raises
         ------
         TypeError, ValueError
-            If the number is none, or no finite value of the format.
+            If the argument is no number, or no finite value of the format.
         """
         return self.backward.still(self.form, self._value("stored", stored))
 
     def stalls_at(self, start: Any, target: Any) -> Fraction | None:
-        """Return the first number on the way from a start to a constant target that the target leaves still.
+        """Return the first number, from a start toward a constant target, that the target leaves unchanged.
 
         Parameters
         ----------
@@ -137,9 +137,9 @@ class MovingAverage:
         Raises
         ------
         TypeError, ValueError
-            If a number is none, or no finite value of the format; or if the format has more than 16 bits of
-            precision (a posit, a grid, or one without zero: 16 bits), too many to try its numbers one after
-            another.
+            If an argument is no number, or no finite value of the format; or if the format has more than 16
+            bits of precision (a posit, a grid, or one without zero: 16 bits), too many to try its numbers one
+            after another.
         """
         bits, of = (self.format.precision, " of precision") if self._in_binades else (self.format.bits, "")
         if bits > _MOST_BITS:

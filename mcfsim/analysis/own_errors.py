@@ -1,7 +1,7 @@
 """Own errors: computed minus exact result of an operation on computed operands, to binary64's last bits.
 
-Each rule is a function of the computed result y and the operands h, and text for two, as
-`mcfsim.analysis.secants` is. The products of two of these numbers must be exact in binary64.
+Each rule is a function of the computed result y and the operands h. Its source is used twice, as in
+`mcfsim.analysis.secants`. The products of two of these numbers must be exact in binary64.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ exact_sum: Any = two_sum.__wrapped__  # type: ignore[attr-defined]
 
 
 def applies(step: ProgramStep, formats: Mapping[Register, Format]) -> bool:
-    """Return whether the rules hold of a step: all its numbers have at most half of binary64's digits.
+    """Return whether the rules hold for a step: all its numbers have at most half of binary64's digits.
 
     Real scalars that are added may have all of them.
     """

@@ -1,7 +1,7 @@
 """How large an error of its operands an operation can pass on at most: the rules of running error analysis.
 
-Each rule is a function of ``y = f(h)``, the computed operands h and bounds on their errors, and text for two,
-as `mcfsim.analysis.secants` is.
+Each rule is a function of ``y = f(h)``, the computed operands h and bounds on their errors. Its source is
+used twice, as in `mcfsim.analysis.secants`.
 """
 
 from __future__ import annotations

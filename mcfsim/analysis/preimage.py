@@ -64,7 +64,7 @@ def point(x: Fraction) -> RealInterval:
 
 
 def check_preimage(fmt: Any, rounding: Rounding) -> None:
-    """Raise unless `preimage` knows a format and a rounding.
+    """Raise unless `preimage` supports a format and a rounding.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def preimage(values: RealInterval, fmt: Format, rounding: Rounding) -> RealInter
     Parameters
     ----------
     values : RealInterval
-        Where the rounding shall lie.
+        The interval in which the rounded numbers lie.
     fmt : Format
         The format; see `check_preimage`.
     rounding : Rounding
@@ -210,7 +210,7 @@ def _of_code(code: int, fmt: Posit) -> Fraction:
 
 
 def _stays(fmt: Format, rounding: Rounding, *, up: bool) -> bool:
-    """Return whether all that lies beyond an end of the format is rounded to that end."""
+    """Return whether all numbers beyond an end of the format are rounded to that end."""
     if rounding.overflow is Overflow.SATURATE or not fmt.has_nan or isinstance(fmt, Posit):
         return True
     mode = rounding.mode

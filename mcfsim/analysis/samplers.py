@@ -26,7 +26,7 @@ _LONGEST = 1 << 16
 class Sampler:
     """A distribution of real numbers.
 
-    ``sampler * n`` stands for a tuple of n numbers, each drawn by itself.
+    ``sampler * n`` stands for a tuple of n numbers, drawn independently.
 
     Parameters
     ----------

@@ -4,8 +4,8 @@ Let h be the computed operands of an operation f and D their errors, so that ``h
 Every operation has slopes for which ``f(h) - f(h - D)`` is the sum of ``slope * D``, without a remainder.
 With D = 0 they are the derivatives.
 
-Each rule is a function of ``y = f(h)``, the operands and their errors. It is text for two: NumPy runs it on
-arrays, and `mcfsim.analysis.compiled_attribution` copies it into a loop over numbers.
+Each rule is a function of ``y = f(h)``, the operands and their errors. Its source is used twice: NumPy runs
+it on arrays, and `mcfsim.analysis.compiled_attribution` copies it into a loop over numbers.
 """
 
 from __future__ import annotations

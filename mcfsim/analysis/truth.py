@@ -15,12 +15,12 @@ from mcfsim.compile.program import Program, flat
 
 #: Precisions tried, in bits, and how closely two of them must agree, relative to the result.
 _FIRST, _LAST, _SETTLED = 128, 1 << 13, 2.0**-64
-#: What is smaller, and did not settle, is taken for zero.
+#: A smaller result that does not settle is taken as zero.
 _NOTHING = 2.0**-1000
 
 
 class Truth(NamedTuple):
-    """True results, rounded to nearest in binary64, and the rest; NaN where there is none.
+    """True results, rounded to nearest in binary64, and the remainders; NaN where there is no result.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class TruthCheck:
         The largest precision that was needed.
     constants : float
         The largest relative difference between the recorded program and the function itself, both in mpmath:
-        what the constants cost that the function rounds into the format. NaN if the function does not run in
+        the cost of constants that the function rounds into the format. NaN if the function does not run in
         exact arithmetic.
     """
 
@@ -95,9 +95,9 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
 
     Notes
     -----
-    Where two precisions agree to 64 bits the result is taken. One that falls with every precision is taken
-    for zero: no precision tells zero from a small number. An input outside of the domain, such
-    as the root of a negative number, has no result.
+    Where two precisions agree to 64 bits, the result is taken. One that shrinks with every precision is taken
+    as zero: no precision tells zero from a small number. An input outside of the domain, such as the root of
+    a negative number, has no result.
     """
     nearest, rest, most = np.full(size, np.nan), np.full(size, np.nan), _FIRST
     for place in range(size):
@@ -147,7 +147,7 @@ def of_function(
     inputs: Sequence[Any],
     size: int,
 ) -> Truth:
-    """Return the true results of a function, which may make other constants than a recorded program has.
+    """Return the true results of a function, whose constants may differ from those of a recorded program.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from mcfsim.checks import finite_number, hint, whole_number
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 
-#: Up to so many inputs all are tried.
+#: Up to this many inputs, all are tried.
 _ALL = 1 << 20
 #: Inputs that are refined (more if pairs have few inputs), pairs of operands of each, and inputs of a pair.
 _REFINED, _PAIRS, _GRID = 8, 4, 1 << 14
@@ -201,7 +201,7 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
         tried = space.value(list(moved), objective)
         better = tried > values
         places, values = np.where(better, moved, places), np.where(better, tried, values)
-        # The worst tenth begins anew beside the best ones.
+        # The worst tenth restarts next to the best ones.
         order = np.argsort(values)
         tenth = size // 10
         if tenth:

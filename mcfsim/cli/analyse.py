@@ -236,7 +236,7 @@ def _loaded(path: str) -> Any:
             return importlib.import_module(path)
         if not Path(path).is_file():
             raise ValueError(f"there is no file {path}")
-        # Beside its own imports, and under a name that no other module has.
+        # Next to its own imports, and under a name that no other module has.
         sys.path.insert(0, str(Path(path).resolve().parent))
         spec = importlib.util.spec_from_file_location(f"analysed {Path(path).stem}", path)
         assert spec is not None

@@ -18,7 +18,7 @@ from mcfsim.storage.files import Pathlike, read_text
 from mcfsim.storage.sealed import parse
 from mcfsim.storage.tensors import FileOfTensorsError
 
-#: The file that PEFT writes beside an adapter's weights, and most bytes that it may have.
+#: The file that PEFT writes next to an adapter's weights, and the most bytes that it may have.
 CONFIG, _LONGEST = "adapter_config.json", 1 << 24
 #: Matrices that get no adapters unless they are named: embeddings and heads.
 _ENDS = re.compile(r"embed|(^|\.)(wte|wpe|positions|lm_head|head)(\.weight)?$|^output\.weight$")
@@ -68,7 +68,7 @@ class AdapterConfig:
                 raise ValueError(f"{pattern!r} is no regular expression: {problem}") from None
 
     def rank(self, tensor: str) -> int:
-        """Return the rank of the adapter that a tensor is of."""
+        """Return the rank of the adapter that a tensor belongs to."""
         return _of(tensor, self.ranks, self.r)
 
     def scale(self, tensor: str) -> float:
@@ -78,20 +78,20 @@ class AdapterConfig:
 
 
 def _of(tensor: str, others: Mapping[str, Number], usual: Number) -> Number:
-    """Return what holds for a tensor's module: that of the first expression that its name ends with."""
+    """Return the value for a tensor's module: that of the first expression that its name ends with."""
     module = _FACTOR.sub("", tensor.removeprefix(_PREFIX))
     found = (item for pattern, item in others.items() if re.match(rf"(.*\.)?({pattern})$", module))
     return next(found, usual)
 
 
 def config_beside(weights: Pathlike) -> Path:
-    """Return where the configuration of an adapter lies, by the file or folder of its weights."""
+    """Return the path of an adapter's configuration, by the file or folder of its weights."""
     weights = Path(weights)
     return (weights if weights.is_dir() else weights.parent) / CONFIG
 
 
 def read_config(weights: Pathlike) -> AdapterConfig | None:
-    """Return the configuration that lies beside an adapter's weights; None if there is none.
+    """Return the configuration next to an adapter's weights; None if there is none.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def adapters_at_start(
     Raises
     ------
     TypeError, ValueError
-        If the rank is no whole number above 0 or beyond a matrix's, or a target is not there.
+        If the rank is no whole number above 0 or exceeds a matrix's, or a target is missing.
 
     References
     ----------

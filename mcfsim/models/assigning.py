@@ -30,7 +30,8 @@ SENSITIVITY = ("plain", "collage-light", "collage-plus", "split-master", "fp32-m
 #: The two strategies of demotion.
 DEMOTION = ("fp32-master", "plain")
 METHODS = ("sensitivity", "demotion")
-#: If no gradients are known, formats whose exponents reach this far both ways are said to hold their squares.
+#: If no gradients are known, formats whose exponents reach this far both ways are assumed to hold their
+#: squares.
 _REACH = 100
 #: The least share of gradients or moments that must neither vanish nor overflow in their format.
 _KEPT = 0.99
@@ -153,8 +154,8 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
 
     Notes
     -----
-    Of a tensor that the optimizer keeps no second moment of, as of Muon's matrices, no bytes of one are
-    counted, no format of one is asked about, and a frozen one costs nothing.
+    If the optimizer keeps no second moment of a tensor, as of Muon's matrices, neither its bytes nor its
+    format count, and a frozen one costs nothing.
     """
     plan, candidates = audit.plan, audit.plan.strategies
     moments = [plan.updates.kept(tensor.name, tensor.shape) for tensor in audit.tensors]

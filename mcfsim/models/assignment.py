@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: How many assignments a hair above the budget the solver may find before the search is given up.
+#: How many assignments slightly above the budget the solver may find before the search is given up.
 _CUTS = 100
 #: The largest loss is scaled to this: the solver distinguishes objectives that differ by 1e-6.
 _SCALE = 1e4
@@ -28,7 +28,7 @@ class Choices:
     sizes : tuple of int
         Their numbers of elements.
     candidates : tuple of Strategy
-        The strategies, each with its format filled in; or other ways, which have a name, too.
+        The strategies, each with its format filled in; or other candidates that have a name.
     bytes : tuple of tuple of Fraction
         Bytes per parameter of each tensor under each candidate.
     losses : array, shape (tensors, candidates)
@@ -196,8 +196,8 @@ def by_demotion(
     Raises
     ------
     ValueError
-        If the groups do not fit, high takes no more than low of some tensor, a tensor can be neither high nor
-        low, or the budget is exceeded even when all tensors that can be low are.
+        If the groups do not fit, high takes no more bytes than low for some tensor, a tensor can be neither
+        high nor low, or the budget is exceeded even when all tensors that can be low are.
 
     References
     ----------

@@ -44,8 +44,8 @@ class Total:
     stopped : int
         How many tensors stop.
     frozen, beside : float
-        Share of the second moment's numbers that beta2 does not move, and the same if numbers that share a
-        scale lie beside a larger one that stays; see `forecast.frozen_share`.
+        Share of the second moment's numbers that beta2 does not move, and the same if numbers share a scale
+        with a larger one that stays; see `forecast.frozen_share`.
     bytes : float
         Bytes stored for all parameters.
     sufficient : bool

@@ -1,4 +1,4 @@
-"""An adapter merged into the weights that it adapts: which codes change, and what of it is lost."""
+"""An adapter merged into the weights that it adapts: which codes change, and how much is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcfsim.training import metrics
 
 Array = NDArray[Any]
 
-#: What is asked for is summed exactly, then rounded to this: no float32 factors make it vanish or overflow.
+#: The update is summed exactly, then rounded to this: no float32 factors make it vanish or overflow.
 _WIDE = Format(precision=50, emin=-350, emax=400)
 #: A scale's high part has so many bits that its product with a float32 number is exact.
 _HIGH = Format(precision=26, emin=-350, emax=400)
@@ -86,8 +86,8 @@ def merge_adapter(
     TypeError
         If an operand holds no real numbers, or the scale is no number.
     ValueError
-        If shapes do not match, the scale is not finite, a factor holds numbers that are none of float32, or W
-        holds others than values of the format.
+        If shapes do not match, the scale is not finite, a factor holds numbers that float32 lacks, or W holds
+        numbers that are no values of the format.
 
     References
     ----------

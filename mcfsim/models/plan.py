@@ -65,7 +65,7 @@ class Steady(Directions):
     beta1 : float or array, shape (tensors,)
         Decay rate of the first moment.
     scale : array, shape (tensors,), optional
-        What multiplies the directions of each tensor; by default nothing does.
+        A factor for the directions of each tensor; by default there is none.
     """
 
     table: Table

@@ -40,7 +40,7 @@ class ProductRow(NamedTuple):
         Relative error of the product in the Frobenius norm, against the product in binary64 of what was
         given; the same for both operands. NaN or infinite if a number is.
     operand_error : float
-        The same of the operand as it entered, against the operand as it came.
+        The same of the operand as it entered the product, against the operand as given.
     underflow, saturation : float
         Shares of nonzero numbers that become zero, and that are clipped to the largest number of their block;
         NaN if all are zero.
@@ -144,7 +144,7 @@ def _root(numbers: Iterable[float]) -> float:
 
 
 def _mean(numbers: Iterable[float]) -> float:
-    """Return the mean of what are numbers; NaN if none is."""
+    """Return the mean of the numbers that are not NaN; NaN if there are none."""
     there = [number for number in numbers if not math.isnan(number)]
     return math.fsum(there) / len(there) if there else math.nan
 
@@ -235,8 +235,8 @@ def layers_to_keep(
     Notes
     -----
     The integer program of `mcfsim.models.assignment`, whose result is added up exactly. That errors of layers
-    add up in the square is a rule of thumb: it holds to first order for errors that do not know of each
-    other, and says nothing of how much the loss minds a layer.
+    add up in the square is a rule of thumb: it holds to first order for independent errors, and does not say
+    how sensitive the loss is to a layer.
     """
     if (share is None) == (error is None):
         raise ValueError("give either share=, of multiplications in high precision, or error=, a budget")
@@ -250,7 +250,7 @@ def layers_to_keep(
                 f"share = {share} is too small: layers whose products are not finite by the recipe take "
                 f"{float(needed):.4g} of the multiplications"
             )
-        # By the recipe each multiplication is said to take 1, in high precision 2.
+        # A multiplication counts 1 by the recipe, and 2 in high precision.
         each = ((Fraction(1), Fraction(2)),) * len(names)
         sizes = tuple(max(item.macs, 1) for item in layers)
         lost = np.array([[item.lost, 0.0] for item in layers])

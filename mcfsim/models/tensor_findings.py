@@ -22,8 +22,8 @@ class TensorFinding:
     edq : float
         Normalised effective descent quality <D, E> / <D, D>, averaged in the same way: 1 if all arrives.
     at_first : float
-        Share of its elements that the first update leaves where it finds them, at the largest rate; NaN if
-        nothing is asked.
+        Share of its elements that the first update leaves unchanged, at the largest rate; NaN if nothing is
+        asked.
     stops : int or None
         The first step from which less than `Plan.stopped` of each update arrives until the end.
     idle : float or None
@@ -67,8 +67,8 @@ class AuditedTensor:
     direction_rms : float
         Root mean square of a step's directions, in units of the learning rate, without decay.
     stays_below : tuple of float
-        The rates below which steps as long as the rate leave half of its weights or more where they are,
-        toward zero and away from it, if a weight is one number of the low format: half the distance to their
+        The rates below which steps as long as the rate leave half of its weights or more unchanged, toward
+        zero and away from it, if a weight is one number of the low format: half the distance to their
         neighbours.
     histogram : tuple of float
         Shares of |update| / ulp(weight) in the low format at the largest rate, in the bins of `EDGES`.

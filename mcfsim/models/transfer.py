@@ -22,9 +22,9 @@ class Encoding(StrEnum):
     """How a transfer says which codes have changed, and to what.
 
     ``mask``: a bit for each code, and the new codes. ``indices``: an integer of 32 bits for each new code,
-    or of 64 from 2**32 codes on. ``gaps``: 16 bits for how many codes lie between one that changed and the
-    next, 65535 standing for as many codes and more to come. ``xor``: old and new bytes, exclusive or.
-    ``dense``: all new codes.
+    or of 64 from 2**32 codes on. ``gaps``: 16 bits for the number of codes between one that changed and the
+    next; 65535 means as many codes, with more to come. ``xor``: old and new bytes, exclusive or. ``dense``:
+    all new codes.
     """
 
     MASK = "mask"
@@ -40,7 +40,7 @@ _HEAD = struct.Struct("<4sBBBBQQII")
 _MAGIC, _VERSION = b"mcfd", 1
 #: Flags: what follows is deflated; the old codes are known.
 _DEFLATED, _BASED = 1, 2
-#: The gap that stands for as many codes, with more to come.
+#: The gap that means this many unchanged codes, with more to come.
 _MORE = 0xFFFF
 
 
@@ -86,7 +86,7 @@ class Delta:
     after : array of unsigned integers, shape (changed,)
         Their new codes, of 8, 16, 32 or 64 bits.
     before : array of unsigned integers, shape (changed,), optional
-        Their old codes: ``xor`` needs them, and by them is known to what weights the change belongs.
+        Their old codes: ``xor`` needs them, and they identify the weights to which the change belongs.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class Delta:
 
     @classmethod
     def between(cls, old: Any, new: Any) -> Delta:
-        """Return what differs between two arrays, byte by byte: zeros of other signs do, and NaN by its code.
+        """Return the difference of two arrays, byte by byte: zeros differ by sign, and NaN by code.
 
         Raises
         ------
@@ -225,7 +225,7 @@ def apply_delta(data: bytes, weights: Array) -> int:
         If `data` are no bytes, or `weights` no array.
     ValueError
         If bytes are damaged or missing, or are of another number or size of codes; or if the old codes were
-        kept, and `weights` have others at these places. Of what did not change nothing is known.
+        kept, and `weights` have others at these places. Codes that did not change are not checked.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"a change is sent as bytes, not as {type(data).__name__}")
@@ -328,8 +328,8 @@ def expected_bytes(size: int, share: float, itemsize: int) -> dict[Encoding, flo
     size : int
         Number of codes.
     share : float
-        The probability that a code changes; each changes independently of the others. NaN gives NaN but for
-        what is sent whole.
+        The probability that a code changes; each changes independently of the others. NaN gives NaN except
+        where all codes are sent.
     itemsize : int
         Bytes of a code.
     """

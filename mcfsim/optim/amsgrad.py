@@ -17,8 +17,8 @@ from mcfsim.protocol import Arithmetic, Value
 class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
     """Hyperparameters of AMSGrad, those of `AdamW`: it divides by the root of the largest v so far.
 
-    The slot v keeps two numbers an element: v, and the largest one. As in ``torch.optim.AdamW(amsgrad=True)``
-    the largest is that of v before its correction.
+    The slot v keeps two numbers per element: v, and the largest one. As in
+    ``torch.optim.AdamW(amsgrad=True)`` the largest is that of v before its correction.
 
     References
     ----------
@@ -29,7 +29,7 @@ class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
     feeds_back = False
 
     def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Granularity]:
-        """Return what a slot keeps: of v also the largest so far."""
+        """Return what a slot keeps; for v, also the largest so far."""
         names = ("v", "largest") if slot == "v" else (slot,)
         return dict.fromkeys(names, Granularity.ELEMENT)
 
@@ -62,8 +62,8 @@ def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalar
 def larger(ar: Arithmetic, v: tuple[Value, ...], before: tuple[Value, ...]) -> tuple[Value, ...]:
     """Return the larger of v and the largest so far, which is taken without rounding.
 
-    Of several components the leading one is compared; where it is not less than the largest so far, all of
-    them take its place. A NaN stays.
+    If there are several components, the leading one is compared; where it is not less than the largest so
+    far, all of them replace it. A NaN stays.
     """
     first, *rest = before
     found = [ar.maximum(v[0], first)]

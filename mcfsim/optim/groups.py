@@ -80,7 +80,7 @@ class GroupBoundaries:
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths(part))])
 
     def _tensor(self, place: int) -> int:
-        """Return the number of the tensor that an element lies in; at the end, the number of tensors."""
+        """Return the number of the tensor that contains an element; at the end, the number of tensors."""
         return int(np.searchsorted(self._tensors, place, "right")) - 1
 
     def _groups_before(self, edge: int) -> int:

@@ -102,8 +102,8 @@ class Layout:
             If a tensor is a masked array, or holds no real numbers, such as truth values.
         ValueError
             At once, if names or shapes are not those of the layout; later, if a stored tensor cannot be read,
-            or has fewer elements than its shape says, or if an integer of 64 bits beside other numbers is no
-            number of binary64.
+            or has fewer elements than its shape says, or if a 64-bit integer among other numbers is no number
+            of binary64.
         """
         sources = self._sources(tensors)
         return self._blocks(sources, _dtype(sources), size)
@@ -241,7 +241,7 @@ class StateSlices:
         return [part for parts in self.slices.values() for part in parts.values()]
 
 
-#: What tensors are known by.
+#: The type of the names of tensors.
 Name = TypeVar("Name")
 
 

@@ -276,7 +276,7 @@ def turned(roles: Roles, strategy: Strategy, known: Known, scalars: MuonScalars)
     return {"parameter": parameter, "extra": extra, "update": update}
 
 
-#: The step of what is no matrix.
+#: The step of tensors that are no matrices.
 BESIDE = straight(adamw)
 
 #: The rounding points of a matrix's step with decay and Nesterov's direction, without the strategy's addition

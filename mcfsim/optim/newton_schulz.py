@@ -50,7 +50,7 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
         "deepseek-v4": (*(_JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2),
     }
 )
-#: The root of an exact sum that is rounded to odd in 52 bits is right for formats of so many bits.
+#: The root of an exact sum rounded to odd in 52 bits is correct for formats of at most this many bits.
 _LONGEST = 25
 
 
@@ -204,7 +204,7 @@ class Iterating:
         self.wide = ar if self.plain else ar.like(how.accumulator.format, Rounding())
 
     def iterated(self, x: Array, *, in_rows: bool) -> Array:
-        """Return what the iterations make of matrices with no more rows than columns.
+        """Return the result of the iterations for matrices with no more rows than columns.
 
         In memory, rows of x are contiguous if `in_rows`, otherwise columns: some products depend on it.
         """
@@ -255,7 +255,7 @@ class Iterating:
         return _each(ar.round, root)
 
     def product(self, x: Parts, y: Parts, first: bool = True, second: bool = True) -> Array:
-        """Return matrix products as the accumulator sums them; of components, but for the smallest terms.
+        """Return matrix products as the accumulator sums them; for components, without the smallest terms.
 
         `first` and `second` say whether the rows of x and of y are contiguous in memory.
         """
@@ -318,7 +318,7 @@ def orthogonalize(x: Any, how: NewtonSchulz | None = None) -> Array:
     TypeError
         If x holds no real numbers, or `how` is no NewtonSchulz.
     ValueError
-        If x has fewer than two dimensions, or none of a length.
+        If x has fewer than two dimensions, or is empty.
 
     Examples
     --------
@@ -339,7 +339,7 @@ def orthogonalize(x: Any, how: NewtonSchulz | None = None) -> Array:
         return how(ar, stack).reshape(given.shape)
 
 
-#: Matrices with at most so many rows or columns have a polar factor by mpmath.
+#: mpmath computes the polar factor of matrices with at most this many rows or columns.
 MPMATH_SIZE = 32
 
 

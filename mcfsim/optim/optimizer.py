@@ -64,10 +64,10 @@ class Optimizer:
         (`mcfsim.optim.groups.Groups`). The results are the same bits, in half the memory or less.
     folder : path, optional
         A folder for vectors in memory-mapped files, for a state near memory's size or beyond it:
-        ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, ``m0_scales.npy`` beside codes
-        that share scales, and ``gradient.npy``. The folder is made if needed, and must have none of these
-        files. They are working memory: they stay when the process ends, but are no checkpoint. The results
-        are the same bits.
+        ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, ``m0_scales.npy`` for codes that
+        share scales, and ``gradient.npy``. The folder is made if needed, and must have none of these files.
+        They are working memory: they stay when the process ends, but are no checkpoint. The results are the
+        same bits.
     **options
         Passed to `Strategy.roles`: for example ``scalars="rounded"``, or ``threads``, which share a step.
 
@@ -250,20 +250,21 @@ class Optimizer:
         What the state represents is rounded once into the new storage, to nearest even:
 
         - the parameter, the exact sum of the numbers of `represented`, into a master copy, and from there
-          into the parameter; or into components, each the rest so far, rounded, a compensation the last one;
+          into the parameter; or into components, each the rest so far, rounded; a compensation is the last
+          one;
         - the exact sum of a moment's components in the same way, and from there into blocks, if the moment is
           kept in a scaled format or by a quantiser.
 
         What both strategies store in the same way is copied bit for bit: each moment, and the parameter with
-        all that lies beside it. The count of steps goes on, and so do random words. So a switch to the same
-        strategy changes nothing. Weights are put on a grid of other integers as at the start.
+        all that is stored with it. The count of steps goes on, and so do random words. So a switch to the
+        same strategy changes nothing. Weights are put on a grid of other integers as at the start.
 
         Parameters
         ----------
         strategy : Strategy
             The storage from now on, with its low format put in; ``exact`` rounds sums to its precision.
         **options
-            What else changes: ``rounding``, options of `Strategy.roles`, and a `folder` for the new vectors.
+            Other changes: ``rounding``, options of `Strategy.roles`, and a `folder` for the new vectors.
 
         Returns
         -------

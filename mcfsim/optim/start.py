@@ -250,7 +250,7 @@ def _fill(
 
 
 def from_master(strategy: Strategy, roles: Roles, master: Array) -> tuple[Array, Array]:
-    """Return the parameter beside a master copy, and the master copy as far as it is kept.
+    """Return the parameter of a master copy, and the part of the master copy that is kept.
 
     The parameter is rounded to nearest even, whatever the rounding of steps; one that shares bits with its
     master copy is rounded as in a step.

@@ -247,7 +247,7 @@ def _half(ar: Arithmetic, low: Format, theta: Value) -> Value:
 
 
 def steps_of(ar: Arithmetic, low: Format, bits: int, theta: Value, master: Value) -> Value:
-    """Return the remainder of a master copy beside its parameter: the integer rho of `remaining`."""
+    """Return the remainder of a master copy, given its parameter: the integer rho of `remaining`."""
     ar = ar.like(FLOAT32, Rounding())
     theta, grid = ar.round(theta), grid_of(bits)
     share = ar.mul(ar.div(ar.sub(master, theta), _half(ar, low, theta)), float(grid.high))

@@ -145,7 +145,7 @@ class Stored:
         Rounding of the operations whose results the tensor stores; by default that of the run.
     shared : bool, optional
         Whether the parameter holds the leading bits of these numbers, so that only the other bits are stored.
-        It is for a master copy in binary32, beside a parameter that is its leading bits, rounded.
+        It is for a master copy in binary32 whose leading bits, rounded, are the parameter.
     scaled : ScaledFormat or Quantiser or str, optional
         For a moment that is computed in `format`: the scaled format, its name, or the quantiser of
         `mcfsim.scaled.quantisers` in which it is kept. After each step, each tensor is quantised, to nearest

@@ -152,7 +152,7 @@ def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
         If `name` is neither a name nor a `Strategy`.
     ValueError
         If a name is unknown; the message lists the known ones. Or if a strategy has its own way to keep
-        moments, which no other can take the place of.
+        moments, which no other can replace.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A change of strategy: what a state represents, summed exactly and rounded once into other storage."""
+"""A change of strategy: a state's numbers, summed exactly and rounded once into other storage."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def alike(old: Strategy, new: Strategy, label: str) -> bool:
     old, new : Strategy
         With their low formats put in.
     label : str
-        ``m``, ``v``, or ``parameter`` for the parameter with all that is stored beside it. Exact numbers are
+        ``m``, ``v``, or ``parameter`` for the parameter with all that is stored with it. Exact numbers are
         never alike: their precisions may differ.
     """
     if (form := _form(old.tensors[label])) != _form(new.tensors[label]) or form.format is None:
@@ -140,7 +140,7 @@ def alike(old: Strategy, new: Strategy, label: str) -> bool:
 
 
 def _form(stored: Stored) -> Stored:
-    """Return how a tensor is stored, without the rounding of what is stored there; of a grid the integers."""
+    """Return how a tensor is stored, without the rounding of stored numbers; for a grid, the integers."""
     lies = None if stored.grid is None else WeightGrid(stored.grid.integers)
     return replace(stored, rounding=None, random_bits=None, rule=None, grid=lies)
 

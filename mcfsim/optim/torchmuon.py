@@ -29,7 +29,7 @@ class TorchNewtonSchulz(NewtonSchulz):
     """The iteration of `torch.optim.Muon` in bfloat16, with its sums on a CPU.
 
     For these see `mcfsim.kernels.torch_products`. The parameters are those of `NewtonSchulz`; iterate,
-    components, accumulator, fused, margin and added are PyTorch's, and no others.
+    components, accumulator, fused, margin and added must be PyTorch's.
     """
 
     def __post_init__(self) -> None:
@@ -243,5 +243,5 @@ def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -
     return {"parameter": (moved,), "extra": (), "update": update}
 
 
-#: The step of what is no matrix.
+#: The step of tensors that are no matrices.
 TORCH_BESIDE = straight(torchadamw)

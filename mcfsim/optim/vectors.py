@@ -284,7 +284,7 @@ class Remainder:
         self.rest[...] = steps.astype(f"i{self.rest.itemsize}").view(self.rest.dtype)
 
     def _made(self, text: Any, beside: Array) -> Array:
-        """Return the result of `with_steps` or `steps_of` for the leading values and numbers beside them."""
+        """Return the result of `with_steps` or `steps_of` for the leading values and numbers near them."""
         ar, leading = arithmetic("float32", compiled=False), read(self.leading, self.low)
         with np.errstate(all="ignore"):
             return np.array(text(ar, self.low, self.bits, leading, beside), np.float32)

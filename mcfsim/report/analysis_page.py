@@ -141,7 +141,7 @@ def _sources(rows: Sequence[BlameRow]) -> Iterable[str]:
 
 
 def _heated(source: str, number: int, here: Sequence[tuple[Expression, BlameRow]], largest: float) -> str:
-    """Return a line as HTML; of expressions within each other, the innermost gives the shade."""
+    """Return a line as HTML; of nested expressions, the innermost gives the shade."""
     code = source.encode()
     owner: list[BlameRow | None] = [None] * len(code)
     width = [1 << 30] * len(code)
@@ -183,7 +183,7 @@ def _table(head: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str]]) -> s
 def _blame_table(
     rows: Sequence[BlameRow], opened: Mapping[Any, Sequence[BlameRow]], columns: int | None = None
 ) -> str:
-    """Return the first columns of a table, in which an expression that calls others opens to one of these."""
+    """Return the first columns of a table, in which an expression that calls others unfolds to these."""
 
     def cells(row: BlameRow) -> list[str]:
         where = row.expression

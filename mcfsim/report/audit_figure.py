@@ -26,7 +26,7 @@ MOST, _NAME = 40, 44
 _ROW, _ABOVE, _SCALE = 0.2, 1.4, 1.5
 _COLUMN, _STEPS, _CHARACTER, _BESIDE = 0.66, 5.0, 0.075, 1.0
 
-#: Marks in a table weights that are out of the format's range.
+#: Marks weights in a table that are out of the format's range.
 _BEYOND = 2.0
 
 

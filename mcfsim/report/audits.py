@@ -78,7 +78,7 @@ def tensor_table(audit: Audit, most: int) -> Rows:
 
 
 def kind_table(audit: Audit) -> Rows:
-    """Return one row of strings per kind of tensor, under the cheapest strategy, and what does for it."""
+    """Return one row of strings per kind of tensor, under the cheapest strategy, and the sufficient one."""
     rows = []
     for kind, part in audit.by_kind().items():
         total = part.totals()[0]
@@ -256,7 +256,7 @@ def _tensor(item: AuditedTensor) -> dict[str, Any]:
 
 
 def without_nan(data: Any) -> Any:
-    """Return data as JSON, which has lists alone and no numbers that are not finite: these are null."""
+    """Return data for JSON: tuples become lists, and NaN and infinities become null."""
     if isinstance(data, dict):
         return {key: without_nan(item) for key, item in data.items()}
     if isinstance(data, list | tuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def certificate_figure(certificates: Sequence[Certificate]) -> Iterator[Figure]:
     """Draw a row for each certificate: what was tried, the verdict, and the worst error found.
 
-    The bar is the worst error as a share of the bound that is claimed, at 1; what measures no error has none.
+    The bar is the worst error as a share of the claimed bound, which is at 1. There is none without errors.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ STRATEGY_STYLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {"color": COLOURS["vermilion"], "linestyle": "-"},
         "fp32-optim": {"color": COLOURS["orange"], "linestyle": (0, (5, 2))},
-        # It follows collage-light, which lies below all others: circles on a wide line.
+        # It follows collage-light, which is drawn below all others: circles on a wide line.
         "kahan": {
             "color": COLOURS["purple"],
             "linestyle": "none",

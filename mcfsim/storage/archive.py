@@ -28,7 +28,7 @@ _DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
 _ENCRYPTED = 1
 #: Most bytes of each part of an array's name, so that the whole fits into an entry of a ZIP file.
 _LONGEST_NAME = 32_000
-#: What is asked of such a part, and how many characters of one that is refused are shown.
+#: The rule for such a part, and how many characters of one that is refused are shown.
 _NAMES = f"a name in a file has no NUL, no surrogate, and at most {_LONGEST_NAME:,} bytes"
 _SHOWN = 40
 
@@ -39,7 +39,7 @@ def check_name(label: str, name: str, *, last: bool = True) -> None:
     Parameters
     ----------
     label : str
-        What the name is of, for the message.
+        What has the name, for the message.
     name : str
         A strategy's or a tensor's name.
     last : bool, optional
@@ -65,7 +65,7 @@ class ArraySpec(NamedTuple):
 
 
 Forms = Mapping[str, ArraySpec]
-#: What is asked of JSON data and forms before arrays are read, and JSON data with arrays.
+#: A check of JSON data and forms before arrays are read, and JSON data with arrays.
 Check = Callable[[dict[str, Any], Forms], None]
 Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-#: Elements per block: enough that calls cost little beside the arithmetic, and few enough for the caches.
+#: Elements per block: enough that calls cost little compared with the arithmetic, and few enough for the
+#: caches.
 BLOCK = 1 << 17
 #: Elements per block where calls cost more: threads wait for each other at each, random words take dozens.
 LARGE_BLOCK = 2 * BLOCK

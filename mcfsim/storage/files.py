@@ -199,7 +199,7 @@ def replacing_by_name(path: Pathlike, *, exclusive: bool = False) -> Iterator[Pa
     FileExistsError
         If `exclusive` and the file exists.
     """
-    # The library may create a file of its own under the name; the empty one beside it keeps the lock.
+    # The library may create a file of its own under the name; the empty one next to it keeps the lock.
     with _beside(path) as (target, scratch, file):
         named = _named(scratch)
         try:
@@ -287,7 +287,7 @@ def _scratch(folder: Path, label: Pathlike) -> Iterator[tuple[Path, io.BufferedW
 
 
 def _named(scratch: Path) -> Path:
-    """Return the name beside a new file that `replacing_by_name` yields."""
+    """Return the name, next to a new file, that `replacing_by_name` yields."""
     return scratch.with_suffix(".named")
 
 

@@ -158,7 +158,7 @@ class SealedRecord:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return what the file says besides the fields, and must agree with them."""
+        """Return the file's further data, which must agree with the fields."""
         return {}
 
     def check(self) -> None:

@@ -102,7 +102,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_index(path: Pathlike) -> dict[str, Tensor]:
-    """Return the tensors that an index names, from the files beside it that it lists.
+    """Return the tensors that an index names, from the files in its folder that it lists.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def _index_of(folder: Path) -> Path | None:
 
 
 def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
-    """Return the tensors of a file beside an index."""
+    """Return the tensors of a file in the folder of an index."""
     if place != os.path.basename(place) or place in ("", ".", ".."):
         raise FileOfTensorsError(
             index, f"tensor {name!r} is said to lie in {place!r}, which is no name of a file"
@@ -253,10 +253,10 @@ def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
 
 
 # -- outputs apart from inputs ----------------------------------------------------------------------------
-#: How the names end of the files that are read from a folder, or from the folder of an index.
+#: The ends of the names of files that are read from a folder, or from the folder of an index.
 _READ = (SUFFIX, INDEX_SUFFIX)
-#: Of a recording, the file with the number of its steps, and how the names of its steps' files begin; every
-#: name that begins so is taken for a step's.
+#: In a recording, the file with the number of its steps, and the start of the names of its steps' files;
+#: every name with this start is taken for a step's.
 COUNT, STEP = "steps.json", "step-"
 
 

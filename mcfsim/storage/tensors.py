@@ -71,7 +71,7 @@ class Tensor(ABC):
     shape : tuple of int
         Its shape.
     path : Path
-        The file that it lies in.
+        The file that contains it.
     """
 
     name: str

@@ -33,7 +33,7 @@ INSIDE, HOLDS, FAILS = -1, -2, -3
 #: The same for numbers that surely become zero, or infinity, and for subnormal operands. Cells that are like
 #: no others have numbers from the last one down.
 _VANISHED, _INFINITE, _SUBNORMAL, _ALONE = -4, -5, -6, -7
-#: A claim that cannot be read is taken to look no further below a number than the last bit of its error: p
+#: A claim that cannot be read is assumed to look no further below a number than the last bit of its error: p
 #: bits and this many more; and at most this many binades above a number.
 _BELOW, _ABOVE = 3, 1
 

@@ -32,12 +32,12 @@ from mcfsim.theorems.trials import outcome, try_scaling
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge
 
-#: The most domains that are kept, and the most bytes of their tables; of further ones, the last few are.
+#: The most domains that are kept, and the most bytes of their tables; beyond these, only the last few are.
 _MANY, _ROOM = 1 << 11, 1 << 28
-#: Of a domain with more bytes of tables, each process makes its own; others travel with their check.
+#: Each process makes its own domain if its tables have more bytes; others travel with their check.
 _LIGHT = 1 << 18
 _INTEGER = re.compile("-?[0-9]{1,4000}")
-#: Number of cases that are asked twice, before the work begins.
+#: Number of cases that are tried twice, before the work begins.
 _ASKED_TWICE = 256
 
 

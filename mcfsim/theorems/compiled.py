@@ -77,7 +77,7 @@ class Judge:
     ----------
     theorem : Theorem
     ar : BlockArithmetic
-        Other arithmetics have no line, nor has stochastic rounding.
+        Other arithmetics and stochastic rounding have no line.
     cases : int
         Number of cases to come.
     """

@@ -104,7 +104,7 @@ def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
 
 
 def _apart_alike(question: Asked, fmt: Format, gaps: tuple[int, int]) -> bool:
-    """Return whether what is asked of all operands beyond these gaps is decided as at the gaps."""
+    """Return whether all questions about operands beyond these gaps have the same answers as at the gaps."""
     # Gaps that a statement gives may be less than usual because of such a comparison.
     if question.everywhere or question.ratio > max(gaps[1], -gaps[0], fmt.precision + 3):
         return False
@@ -169,6 +169,6 @@ def positive_stands(
 def _signs_hold(
     theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales | None, *, each: bool
 ) -> bool:
-    """Return whether signs do not matter, by what the statement says or, if that is not read, by trials."""
+    """Return whether signs do not matter, by the statement's data or, if these cannot be read, by trials."""
     read = scales is not None and indifferent(theorem, scales, each=each)
     return read or signs_hold(theorem, fmt, rounding, each=each)

@@ -3,8 +3,8 @@
 An algorithm is homogeneous if it only adds numbers that scale alike. If operand i is then multiplied by
 ``2**k[i]``, each number in it is multiplied by ``2**(d . k)``, as long as nothing overflows or underflows;
 each number has its own vector d of degrees. Bounds on the size of each number tell where it could overflow
-or underflow. Of a number that is nearly a sum of multiples of operands, as the errors in 2Sum are nearly
-zero, it is known of which. If all operands are multiplied by one power, there is only one degree.
+or underflow. If a number is nearly a sum of multiples of operands, as the errors in 2Sum are nearly zero, the
+multiples are known. If all operands are multiplied by one power, there is only one degree.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Scales(Forwarding):
         return replace(x, low=unit, most=most, unit=unit, **known)
 
     def _most(self, near: tuple[Fraction, ...], off: Fraction) -> Fraction:
-        """Return a bound on what is near a sum of multiples of operands; of zero, any."""
+        """Return a bound on a number near a sum of multiples of operands; for zero, any bound."""
         return sum(map(abs, near), Fraction(0)) * self.operand(0).most + off or Fraction(1)
 
     def _sum(self, operation: str, x: Quantity, y: Quantity) -> Quantity:

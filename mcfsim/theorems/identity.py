@@ -132,7 +132,7 @@ def _parts(theorem: Theorem) -> Iterator[tuple[str, Any]]:
 
 
 def _said(name: str, of: Claim | Hypothesis) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a hypothesis or claim, with their names; of a predicate, the words and the test."""
+    """Yield the parts of a hypothesis or claim, with their names; for a predicate, the words and the test."""
     yield f"{name}'s class", type(of)
     if isinstance(of.said, Predicate):
         yield f"{name}'s words", of.said.text

@@ -272,7 +272,7 @@ def measured(theorem: Theorem, trial: Trial) -> Measured:
 def _check_block(
     theorem: Theorem, x: Any, kind: str, size: int, said: str, must: str, more: str = ""
 ) -> None:
-    """Raise TypeError, with what is said of it, unless an object is a block of a kind, one element a case."""
+    """Raise TypeError, with a description, unless an object is a block of a kind, one element per case."""
     if not is_block(x, kind, (size,)):
         wanted = f"a block of {size} {'numbers' if kind == 'f' else 'truth values'}, one a case{more}"
         raise TypeError(f"{theorem.name!r}: {said} {_described(x)}; {must} {wanted}")

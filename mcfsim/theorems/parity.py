@@ -1,4 +1,4 @@
-"""Whether negating operands leaves hypotheses and claim of a statement as they are, read from its data."""
+"""Whether negating operands leaves hypotheses and claim of a statement unchanged, read from its data."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class _SignReader:
         return _one_of(map(self._of, terms))
 
     def _of(self, x: Term) -> Signs:
-        """Return how a term changes with signs; refuse one of which more than the sign may change."""
+        """Return how a term changes with signs; refuse one if more than its sign may change."""
         match x:
             case FixedTerm():
                 return self._even if x.at(self._scales.format, self._scales.rounding) else None
@@ -165,7 +165,7 @@ class _SignReader:
 
 
 def _one_of(signs: Iterable[Signs]) -> Signs:
-    """Return what all of them are, but for zeros."""
+    """Return the value that all of them share, except for zeros."""
     found = set(signs) - {None}
     if len(found) > 1:
         raise UnreadableError("numbers are joined whose signs change differently")

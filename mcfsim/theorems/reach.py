@@ -1,4 +1,4 @@
-"""What hypotheses and claim ask of numbers that depends on their place in the range of the format.
+"""Questions of hypotheses and claim about numbers that depend on their place in the range of the format.
 
 Whether two sums of products are equal, or one error is at most a share of another, does not change if both
 sides scale alike. Whether a number is a value of the format, or below a constant, may change, but only near
@@ -66,7 +66,7 @@ Ends = tuple[Places, Places]
 
 @dataclass(frozen=True)
 class Asked:
-    """What hypotheses and claim of a statement on two values ask.
+    """The questions that hypotheses and claim of a statement on two values ask.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Asked:
     everywhere : bool
         Whether something may also change far from the ends of the range: near a constant.
     gaps : list of callable
-        What rests only on how far apart the exponents of both operands are.
+        What depends only on the distance between the exponents of both operands.
     ratio : int
         One operand is compared with at most ``2**ratio`` times the other, or as little as ``2**-ratio``.
     """
@@ -91,7 +91,7 @@ class Asked:
 
 
 def asked(theorem: Theorem, scales: Scales) -> Asked:
-    """Return what hypotheses and claim of a statement on two values ask.
+    """Return the questions that hypotheses and claim of a statement on two values ask.
 
     Parameters
     ----------

@@ -159,7 +159,7 @@ def _kind(dtype: np.dtype[Any]) -> Type:
 
 
 def _dtype_of(x: Any) -> Any:
-    """Return the dtype of an operand; of Python's int and float the type, since they adapt to others."""
+    """Return the dtype of an operand; for Python's int and float, the type, since they adapt to others."""
     if isinstance(x, Recorded | np.ndarray | np.generic):
         return x.dtype
     return type(x) if type(x) in (int, float) else np.dtype(type(x))

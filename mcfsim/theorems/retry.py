@@ -196,7 +196,7 @@ def _ask_oracle(
 
 
 def _contradictions(certificate: Certificate, said: Tried, cases: int, found: Findings) -> Iterator[str]:
-    """Yield what in a certificate's counts of a part, and its worst error, some of its cases contradict."""
+    """Yield how some cases of a part contradict the certificate's counts of it, or its worst error."""
     if not cases:
         return
     both: tuple[Any, Any] = found, said

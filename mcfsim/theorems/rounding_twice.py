@@ -135,7 +135,7 @@ NEEDS = {
 }
 
 
-#: Of a carrier that has all values of the format.
+#: The need of a carrier that has all values of the format.
 _VALUES = Need(lambda f: f.precision, quantum, lambda f: f.emax, ("p", "emin - p + 1", "emax"))
 
 

@@ -12,7 +12,7 @@ from mcfsim.checks import Opaque
 
 
 class Sealed:
-    """Blocks of which only read-only copies are handed out, to code that may only read them."""
+    """Blocks that hand out only read-only copies, to code that must not change them."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[NDArray[Any], NDArray[Any]]] = []

@@ -226,7 +226,7 @@ class Theorem:
 
     @property
     def status(self) -> str:
-        """What is said of it: that it is false, or claimed, and from which precision on."""
+        """The status: false, or claimed, and from which precision on."""
         if not self.holds:
             return "false"
         return f"claimed for p >= {self.precision}" if self.precision > 2 else "claimed"

@@ -108,7 +108,7 @@ class Trial(ArrayBacked):
     results : tuple of blocks
         Results of the algorithm, with nested tuples laid flat. They may contain infinities and NaN.
     sealed : Sealed, optional
-        What looks after the read-only blocks from which operands and results come.
+        The owner of the read-only blocks from which operands and results come.
     """
 
     ar: Emulation

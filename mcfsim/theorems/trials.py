@@ -97,7 +97,7 @@ def try_scaling(theorem: Theorem, fmt: Format, rounding: Rounding) -> None:
         if theorem.scaling is Scaling.SQUARE:
             shift *= 2
         alone = theorem.scaling is Scaling.EACH
-        # Of operands that scale by themselves, the first ones move, each further than the next.
+        # If operands scale by themselves, the first ones move, each further than the next.
         by = [shift // (1 + heads[i]) if alone else shift for i in range(len(blocks))]
         return [np.ldexp(block, power) for block, power in zip(blocks, by, strict=True)]
 

@@ -54,7 +54,7 @@ class Division(StrEnum):
 
 @dataclass(frozen=True)
 class Reduction:
-    """Gradients of several batches, one a rank or micro-batch, that `reduce` makes one gradient of each step.
+    """Gradients of several batches, one per rank or micro-batch, that `reduce` combines at each step.
 
     Parameters
     ----------
@@ -162,8 +162,8 @@ def reduce(
     Returns
     -------
     array
-        Values of the format, or of the output format, in its carrier. A NaN, an infinity or an overflow comes
-        out as the format's arithmetic has it.
+        Values of the format, or of the output format, in its carrier. NaN, infinities and overflow are
+        handled as in the format's arithmetic.
 
     Raises
     ------

@@ -72,13 +72,13 @@ class Checkpoint:
     def resume(self) -> int:
         """Load the saved state into the trainers and return its step; if there is no file, save the start.
 
-        From then on the path belongs to this run, and another run started beside it is refused at once.
+        From then on the path belongs to this run, and another run that uses it is refused at once.
 
         Raises
         ------
         ValueError
             If the file is of another run, or of other versions, whose bits might differ; if it is damaged, or
-            holds what no run has saved. The trainers are not changed then.
+            holds data that no run saves. The trainers are not changed then.
         OutputError
             If the file cannot be written, or the disk has no room for it.
         """

@@ -1,4 +1,4 @@
-"""Precision schedules: strategies, and roundings, that take each other's place during a training."""
+"""Precision schedules: strategies and roundings that replace each other during training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.storage.archive import check_name
 
-#: What separates phases, and a strategy from its first step, in a text.
+#: The separators of phases, and of a strategy and its first step, in a text.
 _NEXT, _FROM = ",", "@"
 
 
@@ -61,7 +61,7 @@ class PrecisionSchedule:
     Raises
     ------
     TypeError
-        If there is something else than phases, or the name is no string.
+        If an element is no `Phase`, or the name is no string.
     ValueError
         If there is none, or their first steps do not increase from 1; or if no file can have the name.
 
@@ -131,7 +131,7 @@ class PrecisionSchedule:
 
     @property
     def plainly(self) -> PrecisionSchedule | Strategy:
-        """What a run's settings keep of it: the strategy, where there is nothing else to it."""
+        """The form that a run's settings keep: the strategy alone, if there is nothing else."""
         alone = len(self.phases) == 1 and self.phases[0].rounding is None
         return self.strategies[0] if alone and self.strategies[0].name == self.name else self
 

@@ -52,7 +52,7 @@ class Source(Protocol):
         """Return the loss (None if there is none) and the gradient of a step, by tensor."""
 
     def try_out(self, seed: int) -> None:
-        """Raise TypeError or ValueError if `results` cannot be had, before the first step."""
+        """Raise TypeError or ValueError, before the first step, if `results` cannot be computed."""
 
     def results(self, weights: Tensors) -> dict[str, float]:
         """Return named numbers about the weights after the last step."""
@@ -124,7 +124,7 @@ class ComputedGradients:
         return mean, {name: reduction([part[name] for part in parts]) for name in parts[0]}
 
     def try_out(self, seed: int) -> None:
-        """Raise an error if a problem of one's own has no validation loss at its start."""
+        """Raise an error if a custom problem has no validation loss at its start."""
         if not type(self.problem).__module__.startswith("mcfsim."):
             self.results(self.start(seed))
 
@@ -231,7 +231,7 @@ class Setup:
         return get_rounding(self.rounding if phase.rounding is None else phase.rounding)
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of what the problem computes at its start, and two steps of an own optimizer."""
+        """Return a SHA-256 of what the problem computes at its start, and two steps of a custom optimizer."""
         found = self.source.fingerprint(self.seed)
         if type(self.optimizer) in optimizers().values():
             return found
@@ -271,7 +271,7 @@ class Setup:
 
 
 def _as_data(value: Any, place: str) -> Any:
-    """Return a part of a setup as JSON data; raise TypeError, with the place, for what is none."""
+    """Return a part of a setup as JSON data; raise TypeError, with the place, if it cannot be converted."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):
@@ -285,7 +285,7 @@ def _as_data(value: Any, place: str) -> Any:
 
 
 def _as_leaf(value: Any, place: str) -> Any:
-    """Return a number of NumPy's as one of Python's, and what is JSON data as it is."""
+    """Return a NumPy number as a Python number, and JSON data unchanged."""
     if isinstance(value, np.generic):
         value = value.item()
     shown: Callable[[Any], str] = shortened
@@ -310,7 +310,7 @@ def _clip(clip: Any) -> float | None:
 
 
 def _rounding(given: Any) -> Rounding | str:
-    """Return the name of a mode, if a rounding is no more than that: both ways to say it are one run."""
+    """Return the name of a mode, if a rounding is nothing else: both ways to write it are the same run."""
     rounding = get_rounding(given)
     return str(rounding.mode) if rounding == get_rounding(rounding.mode) else rounding
 

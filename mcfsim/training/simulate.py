@@ -145,7 +145,7 @@ def steps_shown(label: str, first: int, last: int, shown: bool) -> Iterator[Iter
 
 
 # -- simulations ------------------------------------------------------------------------------------------
-#: What is trained under: a strategy or a name of one, or several, one after another.
+#: A strategy, its name, or several strategies one after another.
 Trained = Strategy | PrecisionSchedule | str
 DEFAULT_STRATEGIES: tuple[Trained, ...] = ("plain", "collage-light", "collage-plus", "fp32-master")
 
@@ -192,7 +192,7 @@ def simulate(
     steps : int, optional
         Length of the run.
     schedule : Schedule or sequence of float, optional
-        Learning rates, or one a step; by default the peak is 3e-4. Of a subclass of `Schedule` the run's
+        Learning rates, or one a step; by default the peak is 3e-4. For a subclass of `Schedule`, the run's
         settings keep the rates of all steps.
     seed : int, optional
         Seed of the start and of the batches. The run is a function of its arguments: the same ones give the
@@ -242,12 +242,11 @@ def simulate(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, such as a class in place of hyperparameters; or if a problem or
-        an optimizer of one's own returns what no run can use or keep.
+        If an argument is of the wrong type, such as a class in place of hyperparameters; or if a custom
+        problem or optimizer returns data that a run cannot use or store.
     ValueError
-        If an argument is out of range, or a name is none that a file can hold; if the checkpoint is of
-        another run or another problem's data, is damaged, or cannot be written; or if there is no room for
-        the output.
+        If an argument is out of range, or a file cannot hold a name; if the checkpoint is of another run or
+        another problem's data, is damaged, or cannot be written; or if there is no room for the output.
 
     Warns
     -----

@@ -107,7 +107,7 @@ class Trainer:
 
     @property
     def _mixed(self) -> bool:
-        """Whether steps of some phases have measures that others have not."""
+        """Whether steps of some phases have measures that others lack."""
         return len({_kind(item) for item in self.phases.strategies}) > 1
 
     def optimizer_at(self, step: int, setup: Setup) -> Optimizer:

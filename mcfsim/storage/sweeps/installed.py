@@ -98,7 +98,7 @@ def is_random(x: Any) -> bool:
 
 
 def no_state(x: Any) -> str:
-    """Return what an object is, in words, if its state changes with use or lies outside it; "" otherwise."""
+    """Return what an object is, in words, if its state changes with use or is outside it; "" otherwise."""
     if isinstance(x, io.IOBase):
         return "an open file"
     if is_random(x):

@@ -52,8 +52,8 @@ class UnnamedError(ValueError):
 def digest(things: Iterable[tuple[str, Any]]) -> str:
     """Return the SHA-256 of all that some objects compute with; it is the same in every process.
 
-    Functions are taken by value: code, defaults, closure, attributes, and the globals that they read. Of a
-    module only the names used count. Functions and classes of installed packages are taken by name, their
+    Functions are taken by value: code, defaults, closure, attributes, and the globals that they read. For a
+    module, only the names used count. Functions and classes of installed packages are taken by name, their
     packages by version, and this package by the digest of its source.
 
     Parameters

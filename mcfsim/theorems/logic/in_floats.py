@@ -97,7 +97,7 @@ def _computed(x: Term, t: Trial) -> Any:
 def _rest_of_two(x: Sum, t: Trial) -> Any:
     """Return the sum of two operands minus that of two results, of a recorded program; None for others.
 
-    Operands may lie so far apart that binary64 does not hold their sum, but it holds what is left of it.
+    Operands may lie so far apart that binary64 does not hold their sum, but it holds the difference.
     """
     given, made = sides(addends(x, t))
     if (len(given), len(made)) != (2, 2) or any(block.format is None for block in (*given, *made)):

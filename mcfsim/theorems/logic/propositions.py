@@ -24,7 +24,7 @@ Constant = int | Fraction | Polynomial | Quotient | Callable[[int], Fraction]
 
 
 class UnreadableError(ValueError):
-    """The error that an interpreter cannot read a proposition, as the solver a predicate on arrays."""
+    """Raised if an interpreter cannot read a proposition, as the solver cannot read a predicate on arrays."""
 
 
 # -- combinations -------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Finite(Proposition):
 class NoOverflow(Proposition):
     """The proposition that no result is infinite or NaN.
 
-    Results that saturate, by policy or for lack of both, do not show overflow; nothing is said there.
+    Results that saturate, by policy or for lack of both, do not show overflow; the proposition ignores it.
     """
 
 

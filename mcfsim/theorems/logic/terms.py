@@ -16,7 +16,7 @@ Constant = int | Fraction
 
 @dataclass_transform(frozen_default=True)
 class Said:
-    """What terms and propositions are: each class of them is a frozen dataclass, without a truth value."""
+    """The base class of terms and propositions: frozen dataclasses without a truth value."""
 
     #: The error message of `bool`.
     truthless: ClassVar[str]

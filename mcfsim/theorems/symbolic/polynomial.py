@@ -83,7 +83,7 @@ EVERY, EVEN, ODD = Precisions(), Precisions(2), Precisions(2, 1)
 # -- polynomials ------------------------------------------------------------------------------------------
 #: Numbers that mix with polynomials; they must be dyadic.
 Number = int | float | Fraction
-#: What terms are sorted by: a power, or a name and a power.
+#: The sort key of terms: a power, or a name and a power.
 _Key = TypeVar("_Key", int, tuple[str, int])
 
 

@@ -106,8 +106,8 @@ class Root(_OfPolynomial):
         return self.a - y * y
 
 
-#: What is rounded: it tells its leading term, the coefficients up to a power of t, which may be any rational
-#: numbers, and a polynomial with the sign of its difference from a y >= 0.
+#: A number to be rounded: it gives its leading term, the coefficients up to a power of t, which may be any
+#: rational numbers, and a polynomial with the sign of its difference from a y >= 0.
 Real = Exactly | Ratio | Root
 
 

@@ -136,7 +136,7 @@ class RoundedPieces(TransformerPieces):
         def backward(dmixed: Array) -> Array:
             (dout,) = of_heads(dmixed)
             dvalue = product(mixing.swapaxes(-1, -2), dout)
-            # Of a token that is not seen nothing is known: a product that overflows there must not count.
+            # A masked token has no influence: a product that overflows there must not count.
             dmixing = np.where(later, np.float32(0), product(dout, value.swapaxes(-1, -2)))
             dweights = functions.softmax_gradient(self.ar, weights, _columns(dmixing), **self._accumulated)
             dscores = _rows(dweights)

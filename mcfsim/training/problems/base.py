@@ -89,7 +89,7 @@ class Problem(Protocol):
     def validation_loss(self, parameters: Tensors) -> float:
         """Return the loss on held-out data, the same at every call; without such data, the objective.
 
-        Of a problem of one's own it is asked once at the start, too, so that a run does not fail at its end.
+        A custom problem is also asked for it once at the start, so that a run does not fail at its end.
         """
 
 

@@ -1,4 +1,4 @@
-"""What a network computes in: the format of elements, accumulators of sums, recipes of layers, as data."""
+"""The arithmetic of a network, as data: the format of elements, accumulators of sums, recipes of layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 #: Matrix products by NumPy's library: fast, and with other last digits on another machine.
 BLAS = "blas"
-#: What data say of an accumulator; its rounding is the default.
+#: The fields of an accumulator in data; its rounding is the default.
 _OF_PRODUCTS = ("format", "block", "order", "lanes", "products")
 
 
@@ -72,8 +72,9 @@ class Calculation:
         By default the exact sum is rounded to float32. ``"blas"`` multiplies in float32 by NumPy's library:
         some twenty times as fast, and the last digits depend on machine, library and number of threads.
     recipe : Recipe or str or mapping, optional
-        By which linear layers multiply, as such, by its name or as data; see `mcfsim.recipes`. Their results
-        are rounded into the format, too. Without a format all else is computed as without a calculation.
+        The recipe for the products of linear layers: an object, its name or data; see `mcfsim.recipes`. Their
+        results are rounded into the format, too. Without a format all else is computed as without a
+        calculation.
 
     Raises
     ------

@@ -175,7 +175,7 @@ class LanguageModel(DescribedProblem):
         `mcfsim.training.problems.calculation.Calculation.of`. The bits are the same on every machine, unless
         ``blas`` multiplies. A recipe (``"nvfp4"``), alone or before it, computes the layers' matrices but for
         the head; products within attention are not the recipe's. Random words are those of seed, step and
-        layer; all batches of the validation loss have the same. By default nothing is rounded but by NumPy.
+        layer; all batches of the validation loss have the same. By default only NumPy rounds.
     """
 
     name = "language-model"
@@ -307,7 +307,7 @@ class LanguageModel(DescribedProblem):
         return self._forward(self._pieces(0, 0), parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
 
     def _pieces(self, step: int, seed: int) -> TransformerPieces:
-        """Return what forward and backward pass are made of, at a step."""
+        """Return the pieces of the forward and backward pass, for a step."""
         given = self.calculation
         if given is None:
             return TransformerPieces()

@@ -29,12 +29,12 @@ class RecipeMultiplier:
     blocks : int
         The number of blocks, for the recipe's shares that stay in high precision.
     high : collection of str
-        Names of layers that stay so in any case, as heads do.
+        Names of layers that stay in high precision in any case, as heads do.
     step, seed : int
         Of the batch. With the layer's place among the names they give its random words, whose key is drawn
         from the seed, so that they share no stream with those of an optimizer of this seed.
     otherwise : Multiplier
-        What multiplies in high precision.
+        Multiplies in high precision.
     """
 
     def __init__(

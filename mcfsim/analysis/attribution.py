@@ -108,7 +108,7 @@ class Attribution:
     def _passed_back(
         self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False
     ) -> dict[Register, Any]:
-        """Return these factors; if careful, what has no effect has none, whatever the slope."""
+        """Return these factors; if careful, results without effect have none, whatever the slope."""
         factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
         for x in self.outputs:
             factors[x] = np.float64(self.outputs.count(x))
@@ -180,7 +180,7 @@ def all_finite(x: Any) -> bool:
 
 
 def contributed(slope: Any, x: Any) -> Any:
-    """Return what an error, or a factor, contributes by a slope: of zero, nothing, whatever the slope."""
+    """Return what an error, or a factor, contributes by a slope: for zero, nothing, whatever the slope."""
     passed = _times(slope, x)
     if not isinstance(slope, float) and not all_finite(passed):
         passed = np.where(np.equal(x, 0), 0.0, passed)

@@ -47,7 +47,7 @@ def prefer_whole_vectors() -> None:
 
 
 def times(slope: Any, x: Any) -> Any:
-    """Return what a slope passes on; of zero, nothing, whatever the slope."""
+    """Return what a slope passes on; for zero, nothing, whatever the slope."""
     return select(x == 0, 0.0, slope * x)
 
 

@@ -156,7 +156,7 @@ def _text(about: _About, ways: tuple[ScalarEncoding, ...] = (), *, scaled: bool 
 
 
 def _left(y: Value, operation: str, fmt: Format) -> Value:
-    """Return a rounded value of a function minus its exact value, as `function_rests.residuals` has it."""
+    """Return a rounded value of a function minus its exact value, as `function_rests.residuals` does."""
     (odd,) = (x for x in y.line.values if x.verb == "look_up")
     coarse = ((odd.bits() + 4) & -8).as_number()
     left: Value = (y - coarse) - odd.operands[0].look_up(rest_key(operation, fmt))

@@ -215,7 +215,7 @@ class Report:
             some = there & (measured > 0)
             with np.errstate(all="ignore"):
                 over = values[some] / measured[some]
-            # The measured error is right to some units of binary64, and no more is asked of a bound.
+            # The measured error is right to some units of binary64, and a bound is checked no more closely.
             exceeded = there & (measured > values * (1 + 1e-10) + 1e-300)
             rows.append(
                 BoundRow(

@@ -121,7 +121,7 @@ def preimage(values: RealInterval, fmt: Format, rounding: Rounding) -> RealInter
 
 
 def unit(x: Fraction, fmt: Format) -> Fraction:
-    """Return the ulp of a number, with no largest exponent; of a grid, the distance of neighbours."""
+    """Return the ulp of a number, with no largest exponent; for a grid, the distance of neighbours."""
     if isinstance(fmt, Grid):
         return fmt.quantum
     exponent = floor_log2(abs(x)) if x else fmt.emin

@@ -154,7 +154,7 @@ def sampler(text: str) -> Sampler:
     except (SyntaxError, ValueError, AttributeError) as problem:
         raise ValueError(
             f"{text!r} is no sampler: write uniform(-1, 1), normal(), logspace(0.01, 100) or "
-            "values('file.npy'), and *16 behind it for a tuple of 16 numbers"
+            "values('file.npy'), and *16 after it for a tuple of 16 numbers"
         ) from problem
     if name not in _MADE:
         raise ValueError(f"unknown sampler {name!r}{hint(name, _MADE)}; known: {', '.join(_MADE)}")
@@ -242,7 +242,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def operand_names(
     function: Callable[..., Any], options: Mapping[str, Any], given: Iterable[str] = ()
 ) -> list[str]:
-    """Return the names of a function's operands: its parameters behind the arithmetic, options excluded.
+    """Return the names of a function's operands: its parameters after the arithmetic, options excluded.
 
     A parameter with a default is an operand if it is given as one.
     """
@@ -259,7 +259,7 @@ def operand_names(
 
 
 def in_order(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """Return a function that takes the operands of these names, by place, behind the arithmetic."""
+    """Return a function that takes the operands of these names, by place, after the arithmetic."""
     parameters = list(inspect.signature(function).parameters.values())[1 : len(names) + 1]
     if all(item.name == name for item, name in zip(parameters, names, strict=False)) and not any(
         item.kind is item.KEYWORD_ONLY for item in parameters
@@ -307,7 +307,7 @@ def inputs_of(
         known = ", ".join(names) or "none"
         raise ValueError(f"{called} has no operand {stray[0]!r}{hint(stray[0], names)}; it takes {known}")
     if missing := [name for name in names if name not in given]:
-        raise ValueError(f"{called} takes {', '.join(names)}, and nothing is said of {', '.join(missing)}")
+        raise ValueError(f"{called} takes {', '.join(names)}, and has no inputs for {', '.join(missing)}")
     shape: list[Any] = []
     sources: list[Sampler | list[Numbers]] = []
     for name in names:

@@ -165,7 +165,7 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
         if choices.bytes_of(chosen) <= budget * choices.size:
             return chosen
         rules.append(LinearConstraint(taken[None, :].astype(float), -np.inf, len(choices.names) - 1))
-    raise RuntimeError(f"{_CUTS} assignments at the budget of {float(budget):g} bytes are a hair above it")
+    raise RuntimeError(f"{_CUTS} assignments at the budget of {float(budget):g} bytes are slightly above it")
 
 
 def by_demotion(

@@ -27,7 +27,8 @@ from mcfsim.training.metrics import effective_update
 from mcfsim.training.schedule import Schedule
 
 # -- averages that cannot decay ---------------------------------------------------------------------------
-#: Formats of up to so many bits are tried with all significands, others with 2 to this power, spread evenly.
+#: Formats of up to this many bits are tried with all significands, others with 2 to this power, spread
+#: evenly.
 _MOST_BITS = 14
 #: How many numbers are tried if a whole tensor shares a scale.
 _GROUP = 128

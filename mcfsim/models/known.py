@@ -270,7 +270,7 @@ def updates_of(
     """
     given = {"their size": rms, "a state": state, "gradients": gradients, "Muon": muon}
     if len(several := [label for label, item in given.items() if item is not None]) > 1:
-        raise ValueError(f"updates are known by one thing, not by {' and '.join(several)}; give one of them")
+        raise ValueError(f"updates come from one source, not from {' and '.join(several)}; give one of them")
     if muon is not None:
         return MuonModel(muon)
     if state is not None:

@@ -125,7 +125,7 @@ def record(weights: Mapping[str, NDArray[Any]], directory: Pathlike, *, after: i
     directory : path
         The directory for the files; made if it is missing.
     after : int, optional
-        Continue a recording after so many of its steps, for a loop that continues from a checkpoint. Later
+        Continue a recording after this many of its steps, for a loop that continues from a checkpoint. Later
         steps are removed, and only names and shapes of the weights are checked. By default a new recording
         begins, in a directory that has none.
 

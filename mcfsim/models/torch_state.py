@@ -89,7 +89,7 @@ def _loaded(path: Path) -> Any:
         except Exception as problem:  # zipfile and torch may raise anything for such bytes
             what = f"is no file of torch's that holds tensors alone: {_said(problem)}"
             raise FileOfTensorsError(path, what) from problem
-    raise FileOfTensorsError(path, f"is damaged: {damaged} has not its checksum, or was saved without")
+    raise FileOfTensorsError(path, f"is damaged: {damaged} does not have its checksum, or was saved without")
 
 
 def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[Any, _State]:

@@ -245,7 +245,7 @@ class Optimizer:
         return tuple(np.array(item) for item in values.represented(self.strategy))
 
     def switched(self, strategy: Strategy, **options: Any) -> Optimizer:
-        """Return an optimizer that goes on from this state under another strategy.
+        """Return an optimizer that continues from this state under another strategy.
 
         What the state represents is rounded once into the new storage, to nearest even:
 

@@ -270,7 +270,7 @@ def mean(ar: Arithmetic, x: Array, target: Shape, accumulator: Accumulator | Non
         total = matmul(numbers, np.ones(count, np.float32), accumulator).astype(np.float64)
     with np.errstate(all="ignore"):
         quotients = native.make_odd(*native.div(total, np.float64(count)))
-    # The numbers at which the rounding changes its result have so many bits.
+    # The numbers at which the rounding changes its result have this many bits.
     bits = ar.format.precision + ar.rounding.guard_bits
     if accumulator is None and bits + count.bit_length() > ODD_BITS:
         finite = np.flatnonzero(np.isfinite(quotients) & (quotients != 0))

@@ -26,7 +26,7 @@ from mcfsim.report.plotting import ARRIVING
 #: Shades of the heat, from none to the largest share; the text is white on the darkest ones.
 _SHADES = tuple(reversed(ARRIVING))
 _DARK = 6
-#: Lines that are shown before and behind each expression.
+#: Lines that are shown before and after each expression.
 _AROUND = 3
 
 _STYLE = (

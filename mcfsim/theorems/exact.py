@@ -237,7 +237,7 @@ def _power(exponent: int) -> float:
 
 
 def _hold(n: Held, bits: int) -> Held:
-    """Return integers in a type that holds so many bits; never narrow them."""
+    """Return integers in a type that holds this many bits; never narrow them."""
     if bits <= 53 or (isinstance(n, np.ndarray) and n.dtype == object):
         return n
     if bits > 124:

@@ -141,7 +141,7 @@ def reduce(
     divide: Division | str = Division.NONE,
     out_format: Format | str | None = None,
 ) -> Array:
-    """Return the sum, or the mean, of arrays of several ranks, bit for bit as a collective operation has it.
+    """Return the sum, or the mean, of arrays of several ranks, bit for bit as in a collective operation.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ class Schedule:
         """
         check_processor()
         steps = whole_number("steps", steps, least=1)
-        if type(self).rate is not Schedule.rate:  # a schedule of one's own
+        if type(self).rate is not Schedule.rate:  # a custom schedule
             each = (self.rate(step, steps) for step in range(1, steps + 1))
             return np.array([finite_number("a rate", rate) for rate in each])
         found = np.arange(1.0, steps + 1)
@@ -113,7 +113,7 @@ class Schedule:
             step[:] = np.where(step < self.warmup, self._rising(step), falling)
         return found
 
-    # Of a number and of an array.
+    # For a number and for an array.
     def _rising(self, step: Any) -> Any:
         with np.errstate(over="ignore"):
             rate = self.peak * step / max(1, self.warmup)

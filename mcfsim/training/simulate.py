@@ -213,7 +213,7 @@ def simulate(
     precision : int, optional
         Bits of mpmath; 400 are 120 decimal digits.
     reduction : Reduction or str, optional
-        Each step reduces the gradients of so many batches, of micro-batches or ranks, to one, in a stated
+        Each step reduces the gradients of several batches, of micro-batches or ranks, to one, in a stated
         order and format: a `mcfsim.Reduction`, or its text, as ``"8,ring,bfloat16"``.
     checkpoint : path, optional
         The run is saved here at its start, so that no other run can take the place, every `checkpoint_every`

@@ -253,7 +253,7 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
     ("change", "message"),
     [
         ({"inputs": {"x": "normal()*3", "z": "normal()"}}, "no operand 'z'"),
-        ({"inputs": {}}, "nothing is said of x"),
+        ({"inputs": {}}, "has no inputs for x"),
         ({"inputs": {"x": "norml()*3"}}, "unknown sampler 'norml'.*normal"),
         ({"inputs": {"x": "uniform(1)*3"}}, "missing a required argument"),
         ({"inputs": {"x": "uniform(2, 1)*3"}}, "must not exceed"),

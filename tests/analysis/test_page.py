@@ -172,7 +172,7 @@ def test_figures_are_drawn_of_reports_and_of_every_curve():
         (["sofmax"], "no function 'sofmax'.*softmax"),
         (["nothing.py:f"], "there is no file nothing.py"),
         (["nomodule:f"], "nomodule cannot be imported"),
-        (["softmax"], "nothing is said of x"),
+        (["softmax"], "has no inputs for x"),
         (["softmax", "--input", "x=normal(*4"], "is no sampler"),
         (["softmax", "--input", "normal()"], "is no name with a value"),
         (["softmax", "--input", "y=normal()*3"], "no operand 'y'"),

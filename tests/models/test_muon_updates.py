@@ -114,7 +114,7 @@ def test_the_command_line_audits_muon(tmp_path):
     for options, text in (
         ("--other embedding*", "--other names what Muon leaves to AdamW, and needs --muon"),
         ("--muon spectrall", "spectrall"),
-        ("--muon none --update-rms 0.3", "updates are known by one thing, not by their size and Muon"),
+        ("--muon none --update-rms 0.3", "updates come from one source, not from their size and Muon"),
     ):
         assert text in refused("audit", path, *options.split())
 

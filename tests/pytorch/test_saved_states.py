@@ -152,7 +152,7 @@ def test_a_number_that_is_damaged_is_not_taken(state):
     moment = data["optimizer"]["state"][0]["exp_avg"].numpy().tobytes()
     whole[whole.index(moment)] ^= 1
     path.write_bytes(whole)
-    assert "has not its checksum" in refusal(path, samples)
+    assert "does not have its checksum" in refusal(path, samples)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("s/data.pkl", bytes(1 << 20))
     assert "it is compressed" in refusal(path, samples)

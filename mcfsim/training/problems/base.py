@@ -139,7 +139,7 @@ def labelled(problem: str, loader: str) -> tuple[NDArray[Any], NDArray[Any], NDA
     return features, labels, np.arange(len(labels)) % 5 == 4
 
 
-# -- what a problem of one's own returns -------------------------------------------------------------------
+# -- what a custom problem returns -------------------------------------------------------------------------
 def start_of(problem: Problem, seed: int) -> dict[str, NDArray[Any]]:
     """Return a problem's starting point as plain arrays.
 

@@ -129,8 +129,8 @@ class Calculation:
         Parameters
         ----------
         given : Calculation or Recipe or mapping or str or None
-            Data are those of `settings`; of a recipe alone ``{"recipe": ...}`` will do. A text has up to four
-            entries: the formats of elements, reductions and accumulators of products, and the number of
+            Data are those of `settings`; for a recipe alone, ``{"recipe": ...}`` is enough. A text has up to
+            four entries: the formats of elements, reductions and accumulators of products, and the number of
             products in a block, or ``all``: ``"bfloat16,float32,float32,16"``. The third may be ``blas``, and
             is then the last. The name of a recipe may stand before them, or alone: ``"nvfp4"``,
             ``"nvfp4,bfloat16,float32,blas"``. So ``"bf16"`` is the recipe; the format is ``"bfloat16"``.

@@ -166,8 +166,8 @@ class LanguageModel(DescribedProblem):
     context, batch : int, optional
         A batch has `batch` sequences of `context` predictions.
     activation_bits : int, optional
-        If not 0, the activations that the layers' matrices multiply are rounded to integers of so many bits,
-        2 to 16, with one scale per token; gradients pass unchanged. The head's input is not rounded.
+        If not 0, the activations that the layers' matrices multiply are rounded to integers of this many
+        bits, 2 to 16, with one scale per token; gradients pass unchanged. The head's input is not rounded.
     calculation : Calculation or Recipe or mapping or str, optional
         A format, with infinities, into which every result of forward and backward pass is rounded, parameters
         first, and accumulators of reductions and matrix products: as such, as data or in text

@@ -50,7 +50,7 @@ def _some(function: Function, blocks: str, block: int) -> Iterator[tuple[str, st
 
 
 def _measured(function: Function, line: GroupLine, block: int, first: str, count: str, found: str) -> None:
-    """Append what writes the greatest measure of each of some blocks."""
+    """Append code that writes the greatest measure of each of some blocks."""
     lowered, known = _lowered(line)
     with function.loop(count) as k:
         start = function.made(f"mul i64 {function.made(f'add i64 {first}, {k}')}, {block}")
@@ -72,7 +72,7 @@ def _each(
     vectors: tuple[str, ...],
     before: Callable[[str, str], None] | None = None,
 ) -> None:
-    """Append what computes a value for each element from another and from what its block shares."""
+    """Append code that computes each element's value from another one and its block's shared numbers."""
     lowered, known = _lowered(line)
     taken, made, *words = vectors
     with _some(function, blocks, block) as (first, count):
@@ -126,7 +126,7 @@ def _to_elements(name: str, line: GroupLine) -> tuple[Function, tuple[str, ...]]
 
 
 def _shared(function: Function, line: GroupLine, first: str, count: str, found: str) -> None:
-    """Append what writes the shared numbers of some blocks, given the greatest measure of each."""
+    """Append code that writes the shared numbers of some blocks, given the greatest measure of each."""
     lowered, known = _lowered(line)
 
     def read(_: Value, k: str) -> str:

@@ -139,10 +139,10 @@ def loops(
     asked : sequence of Value
         The values to compute.
     read : callable
-        Appends what reads an input of an element, given its number, and returns its name.
+        Appends code that reads an input of an element, given its number, and returns its name.
     put : callable
-        Appends what uses a computed value, given its place among those asked for, its name and the number of
-        the element.
+        Appends code that uses a computed value, given its place among those asked for, its name and the
+        number of the element.
     size : str
         The number of elements.
     known : mapping of Value to str

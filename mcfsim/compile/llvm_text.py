@@ -14,7 +14,7 @@ from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Type, Valu
 #: LLVM's types of registers, and of elements in memory by their dtypes.
 REGISTERS: Mapping[Type, str] = {F32: "float", F64: "double", I32: "i32", I64: "i64", TRUTH: "i1"}
 _MEMORY = {"float32": "float", "float64": "double", "bool": "i8"}
-#: What verbs on numbers and on integers are in LLVM.
+#: LLVM's instructions for verbs on numbers and on integers.
 _ON_FLOATS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "neg": "fneg"}
 _ON_INTEGERS = {
     **{x: x for x in ("add", "sub", "mul", "and", "or", "xor", "shl")},
@@ -73,7 +73,7 @@ def number(x: float) -> str:
 
 
 # -- calls from Python ------------------------------------------------------------------------------------
-#: Where NumPy's arrays have what (its C API's `PyArrayObject_fields`), after what every object begins with.
+#: Offsets of fields of NumPy's arrays (its C API's `PyArrayObject_fields`), after the head of every object.
 _HEAD = object.__basicsize__
 DATA, DIMENSIONS, SHAPE, DTYPE, FLAGS = (_HEAD + place for place in (0, 8, 16, 40, 48))
 #: The flags of an array that is contiguous and aligned, and of one that may be written, too.

@@ -254,7 +254,7 @@ class Loop(Lines):
         return mapped(lambda _: next(rest), self.program.results)
 
     def _loop(self, ways: tuple[ScalarEncoding, ...]) -> Callable[..., int]:
-        """Return the compiled function, with its tables; what draws its words is then compiled, too."""
+        """Return the compiled function, with its tables; the code that draws its words is compiled, too."""
         with self._lock:  # so that threads do not compile it twice
             if ways not in self._compiled:
                 lowered, text = self._lowered(ways)

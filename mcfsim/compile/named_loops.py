@@ -1,4 +1,4 @@
-"""Functions that are compiled one by one, each when it has been asked for so often that this pays."""
+"""Functions that are compiled one by one, each once it has been called so often that this pays."""
 
 from __future__ import annotations
 

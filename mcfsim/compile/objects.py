@@ -100,7 +100,7 @@ def _llvm() -> Any:
 
 @lru_cache(maxsize=1)
 def _check_arrays() -> None:
-    """Raise an error unless NumPy's arrays have what loops read where they read it."""
+    """Raise an error unless NumPy's arrays are laid out as loops read them."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
 
     def at(offset: int, kind: Any) -> Any:
@@ -114,7 +114,7 @@ def _check_arrays() -> None:
         and at(llvm_text.FLAGS, ctypes.c_int) & llvm_text.GOOD_FLAGS == llvm_text.GOOD_FLAGS
     )
     if not known:
-        raise RuntimeError(f"arrays of NumPy {np.__version__} lie otherwise than loops know")
+        raise RuntimeError(f"arrays of NumPy {np.__version__} are not laid out as loops read them")
 
 
 def _machine() -> Any:
@@ -146,7 +146,7 @@ def compiled(text: str, machine: Any = None) -> Any:
 
 @lru_cache(maxsize=512)  # a module's functions share it
 def _engine(text: str) -> Any:
-    """Return what holds the machine code of a source, loaded from its file or compiled."""
+    """Return the engine that holds the machine code of a source, loaded from its file or compiled."""
     path = path_of(text)
     code = _kept(path)
     if code is not None:

@@ -152,8 +152,8 @@ def path_of(text: str, depends: bytes = b"") -> Path:
 def imported(text: str, path: Path | None = None) -> ModuleType:
     """Import a generated module anew, writing its file if it does not exist.
 
-    If that fails, what Python keeps of it is deleted, and it is imported again: a crash of the machine leaves
-    files that are empty or truncated.
+    If that fails, Python's cached files of it are deleted, and it is imported again: a crash of the machine
+    leaves files that are empty or truncated.
     """
     path = path_of(text) if path is None else path
     try:
@@ -169,7 +169,7 @@ def kept(path: Path) -> list[Path]:
 
 
 def forget(path: Path) -> None:
-    """Delete what Python and Numba keep of a source."""
+    """Delete the files that Python and Numba keep of a source."""
     for found in kept(path):
         found.unlink(missing_ok=True)
 

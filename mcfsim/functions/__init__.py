@@ -1,8 +1,8 @@
 """Functions of numerical analysis and machine learning, each a straight line of an arithmetic's operations.
 
-Textbook and careful versions stand side by side, each with the bound that is known for it. They are what an
-error analysis is tried on. `fpbench` is a published suite, with ranges of inputs. Imports `multiword` and
-below. Begin with `reductions`.
+Textbook and careful versions stand side by side, each with the bound that is known for it. They are test
+cases of error analyses. `fpbench` is a published suite, with ranges of inputs. Imports `multiword` and below.
+Begin with `reductions`.
 """
 
 from mcfsim.functions.activations import (

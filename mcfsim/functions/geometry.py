@@ -105,7 +105,7 @@ def givens(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
     Returns
     -------
     c, s : value
-        With ``c**2 + s**2 = 1``, ``c b = s a``, and positive the one that belongs to the larger magnitude.
+        With ``c**2 + s**2 = 1``, ``c b = s a``, and the one that belongs to the larger magnitude is positive.
         That one is off by at most 3.25 u, the other by at most 5.25 u, to first order, where it does not
         underflow.
 

@@ -1,7 +1,7 @@
 """Iterations of a fixed number of steps: Newton's, Newton-Schulz, bisection, refinement, conjugate gradients.
 
-A matrix is a tuple of rows, each a tuple of values. No step asks whether it has converged: more steps than
-needed do no harm, unless a text says so.
+A matrix is a tuple of rows, each a tuple of values. No step tests for convergence: more steps than needed do
+no harm, unless a docstring says so.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def newton_schulz_step(
     Returns
     -------
     tuple of rows
-        Later steps make it orthogonal whatever the rounding errors, but do not take these back: what belongs
-        to small singular values of X is inaccurate.
+        Later steps make it orthogonal whatever the rounding errors, but do not undo these: components of
+        small singular values of X are inaccurate.
 
     References
     ----------
@@ -196,7 +196,7 @@ def _solve(ar: Arithmetic, factors: list[list[Value]], b: Terms) -> Terms:
 def iterative_refinement(
     ar: Arithmetic, a: Matrix, b: Terms, *, steps: int = 1, residual: Format | str | None = None
 ) -> Terms:
-    """Solve ``A x = b`` by LU factors without pivoting, and add the solution for the residual, some times.
+    """Solve ``A x = b`` by LU factors without pivoting, with some steps of iterative refinement.
 
     Parameters
     ----------

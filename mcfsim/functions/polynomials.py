@@ -168,7 +168,7 @@ def polynomial_product(ar: Arithmetic, a: Terms, b: Terms) -> Terms:
 
 @straight_line
 def quadratic_roots(ar: Arithmetic, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
-    """Return both roots of ``a x**2 + b x + c`` by the formula of school.
+    """Return both roots of ``a x**2 + b x + c`` by the textbook formula.
 
     Parameters
     ----------

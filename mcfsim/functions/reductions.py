@@ -1,12 +1,13 @@
 """Sums and dot products beside those of `mcfsim.multiword.summation`: pairwise, doubly compensated, fused.
 
-Terms are a tuple of values, as there. A tuple that is empty, or of another length than its partner, is a
-ValueError, and what is no tuple of values a TypeError; so it is in all files of this folder.
+Terms are a tuple of values, as there. In all files of this folder, a tuple that is empty or differs in length
+from its partner raises ValueError, and anything but a tuple of values raises TypeError.
 
 Functions with an option `accumulator` compute what all values share (a sum or mean, its root or logarithm) in
-this second format, which needs the carrier of the arithmetic's. Values are rounded into it first; where what
-they share meets them, it is rounded into their format. By default both formats are the same. With two, bounds
-hold with the u of the accumulator for what it computes, and one u of the values' format besides.
+this second format, which must have the same carrier as the arithmetic's. Values are rounded into it first;
+what they share is rounded into their format before it is combined with them. By default both formats are the
+same. With two, bounds hold with the u of the accumulator for what it computes, and one u of the values'
+format besides.
 
 In the bounds, s is the exact sum of the n terms, S the sum of their magnitudes, ``u = 2**-p``, and
 ``gamma(k) = k u / (1 - k u)`` with k u < 1. They assume rounding to nearest, without overflow, and without

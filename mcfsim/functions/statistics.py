@@ -157,9 +157,9 @@ def ema(ar: Arithmetic, x: Terms, *, beta: Any = 0.999) -> Value:
     Returns
     -------
     value
-        To nearest, m stays as it is where ``(1 - beta) |m|`` and ``(1 - beta) |x|`` are below a quarter of
-        its ulp. So in bfloat16, with 0.999, an average of 1 stays for every x from -1.9 to 1.9, and one that
-        should grow stops.
+        With rounding to nearest, m stays as it is where ``(1 - beta) |m|`` and ``(1 - beta) |x|`` are below a
+        quarter of its ulp. So in bfloat16, with 0.999, an average of 1 stays for every x from -1.9 to 1.9,
+        and one that should grow stops.
 
     References
     ----------

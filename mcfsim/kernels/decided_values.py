@@ -1,4 +1,4 @@
-"""Elementary functions of long formats by NumPy's, where these are near enough to decide the rounding."""
+"""Elementary functions of long formats by NumPy's, where these are accurate enough to decide the rounding."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _log1p_known(x: Real) -> float | None:
 
 
 def _end(x: Real) -> float:
-    """Return what lies next to 1 or -1, by the sign of a number of any size."""
+    """Return the number just inside 1 or -1, by the sign of a number of any size."""
     return _BELOW_ONE if x > 0 else -_BELOW_ONE
 
 
@@ -282,7 +282,7 @@ def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
 
 
 def looked_up(table: NDArray[np.float64], x: Array, fmt: Format) -> NDArray[np.float64]:
-    """Return what a table of all codes has at values of a format; NaN at NaN, also where that has no code."""
+    """Return entries of a table of all codes at values of a format; NaN at NaN, also if that has no code."""
     codes = codes_by_kind(fmt)
     if fmt.has_nan:
         return table[codes.encode(np.ascontiguousarray(x)).astype(np.intp)]

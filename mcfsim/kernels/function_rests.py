@@ -1,6 +1,6 @@
-"""What values of elementary functions leave when they are rounded: for exact errors of operations.
+"""Residuals of rounded values of elementary functions, for exact errors of operations.
 
-Where a value all but is a number of the format, as exp(2**-100) is 1, the rest is all of its error.
+Where a value is very close to a number of the format, as exp(2**-100) to 1, the residual is the whole error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mcfsim.kernels.elementary import (
 
 #: The precision, in bits, with which a value is computed first, and bits that must be left of it.
 _FIRST, _CERTAIN = 128, 64
-#: Bits from which on what a value of about 1 differs by from a number is below binary64.
+#: Bits after which the difference of a value of about 1 from a number is below binary64.
 _SETTLED = 1 << 11
 
 
@@ -36,7 +36,7 @@ def _exp_of_minus(libmp: Any, x: float) -> Any:
     return libmp.mpf_exp(libmp.from_float(-x), _CERTAIN, "n")
 
 
-#: What functions differ by from 1 or -1, far from zero.
+#: Differences of functions from 1 or -1, far from zero.
 _TAILS: Mapping[str, Callable[[Any, float], Any]] = {
     "erf": lambda libmp, x: libmp.mpf_erfc(libmp.from_float(x), _CERTAIN, "n"),
     "expm1": _exp_of_minus,
@@ -45,7 +45,7 @@ _TAILS: Mapping[str, Callable[[Any, float], Any]] = {
 
 
 def coarse(odd: Any) -> NDArray[np.float64]:
-    """Return numbers rounded to odd in 50 bits: the number of a format that a value all but is, for one."""
+    """Return numbers rounded to odd in 50 bits, as a format's numbers that values are very close to."""
     bits = np.asarray(odd, np.float64).view(np.int64)
     return ((bits + 4) & -8).view(np.float64)
 

@@ -278,7 +278,7 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
             )
     else:
         binary64 = odd_binary64(exact)
-        # What is beyond binary64's range overflows whatever its random word. Only of formats whose largest
+        # Numbers beyond binary64's range overflow whatever their random words. Only of formats whose largest
         # numbers are those of binary64; in others, the largest number of binary64 overflows as surely.
         if rounding.stochastic and words is not None and fmt.emax == 1023 and abs(exact) >= 2**1024:
             words = np.full_like(words, np.iinfo(words.dtype).max)

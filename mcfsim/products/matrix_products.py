@@ -48,7 +48,7 @@ def matmul(
     c : array_like, optional
         Initial value, which broadcasts to the result. An accumulator takes any format, as the first term of
         the first block's exact sum; without it, that sum has no such term, not even a zero. A unit takes
-        numbers of `Unit.addend`, by default zeros, which its first group adds like what is carried. With
+        numbers of `Unit.addend`, by default zeros, which its first group adds like a carried sum. With
         `promote_every` or `split_k` they are float32 numbers, added last.
     out_format : Format or str, optional
         Format to which the result of an accumulator is rounded once more.
@@ -83,9 +83,9 @@ def matmul(
     is +0, or `c` rounded.
 
     An accumulator is a model. Matrix units cut low bits of the terms that they align, and are less accurate
-    than one rounding per block; what they do is said by `UnitSums`, and what they make of zeros, NaN and
-    infinity by `Unit`. Their last group is filled up with zeros. Float32 scales of whole tensors, as NVFP4's,
-    come last: the result is multiplied by their product, both products rounded to float32.
+    than one rounding per block; `UnitSums` says what they do, and `Unit` how they treat zeros, NaN and
+    infinity. Their last group is filled up with zeros. Float32 scales of whole tensors, as NVFP4's, come
+    last: the result is multiplied by their product, both products rounded to float32.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def products_of(
     c: ArrayLike | None,
     threads: int,
 ) -> Any:
-    """Return matrix products in a way to sum them; the other arguments are those of `matmul`."""
+    """Return matrix products, summed in a given way; the other arguments are those of `matmul`."""
     left: Any
     right: Any
     left = way.operand(a, "a", -1)
@@ -204,7 +204,7 @@ def _way(
     promote_every: int | None,
     split_k: int,
 ) -> Any:
-    """Return what sums the products."""
+    """Return the object that sums the products."""
     if (accumulator is None) == (unit is None):
         given = "neither" if unit is None else "both"
         raise TypeError(f"either an accumulator or a unit sums the products; {given} is given")

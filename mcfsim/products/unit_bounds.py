@@ -1,4 +1,4 @@
-"""What is proved of a matrix unit that aligns: how far its sums are off, and in what they are monotone."""
+"""Proved properties of matrix units that align products: bounds on errors of sums, and monotonicity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _aligned(spec: Unit | str) -> tuple[Unit, int]:
 
 
 def _product_bits(unit: Unit) -> int:
-    """Return how many bits of a product lie below its exponent, at most."""
+    """Return the largest number of bits of a product below its exponent."""
     return 2 * (max(fmt.precision for fmt in unit.inputs) - 1)
 
 
@@ -60,16 +60,16 @@ def error_bound(
 
     Notes
     -----
-    It supposes that nothing is NaN or infinite or overflows, that no result but zero is subnormal, and that
+    It assumes that nothing is NaN or infinite or overflows, that no result but zero is subnormal, and that
     in each group the largest exponent is that of a term which is not zero. With FP16, FP8 and smaller inputs,
-    and float32 or 14 bits as the output, only overflow and an addend below 2^-100 can violate that. Of
-    operands whose lower bits the unit cuts off, it is about what remains.
+    and float32 or 14 bits as the output, only overflow and an addend below 2^-100 can violate that. If the
+    unit cuts off lower bits of operands, the bound is for the operands without them.
 
     In a group let E be the largest exponent, ``q = 2**(E - fraction_bits)`` and L the number of terms with
     bits below q. Each loses less than q. The rest is a multiple of q, so that cutting it to the output loses
     at most ``ulp(D) - q``. Hence ``|D - sum| < (L - 1) q + ulp(D)`` if L > 0 and ``q <= ulp(D)``; always,
-    ``|D - sum| <= L q + max(0, ulp(D) - q)``. Rounding to nearest, the last part is ``ulp / 2``. A term with
-    the exponent E has no bit below q where fraction_bits allow it: then L is at most the number of the
+    ``|D - sum| <= L q + max(0, ulp(D) - q)``. With rounding to nearest, the last part is ``ulp / 2``. A term
+    with the exponent E has no bit below q where fraction_bits allow it: then L is at most the number of the
     others. Both q and ulp(D) are small beside M, the sum of magnitudes: ``2**E <= M`` and ``|D| <= M``.
     Errors of groups add up; with c, or what is carried, among the terms, cut sums never exceed M.
 
@@ -113,7 +113,7 @@ def error_bound(
 
 
 def is_monotone(unit: Unit | str, of: str) -> bool:
-    """Return whether it is proved that the result of a group never falls where one of its terms grows.
+    """Return whether the result of a group provably never decreases when one of its terms grows.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def is_monotone(unit: Unit | str, of: str) -> bool:
     backwards. Rounding is monotone.
 
     If it is False, a counterexample exists, provided that the formats have the numbers for it and that no
-    rounding hides it. All of NVIDIA's units that align products are monotone in factors. In C, only those are
-    that carry float16, and not those of Ada and Hopper in FP8. Without that, dot products of several groups
-    are not monotone in factors, either.
+    rounding hides it. All of NVIDIA's units that align products are monotone in factors. Only those that
+    carry float16 are monotone in C, except those of Ada and Hopper in FP8. Without that, dot products of
+    several groups are not monotone in factors either.
 
     Examples
     --------

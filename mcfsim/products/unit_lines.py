@@ -24,7 +24,7 @@ _OF_ZERO = -126
 TERM = 16
 #: Added to an integer and subtracted again, it rounds a number of binary64 to nearest; below 2^51.
 _WHOLE = 1.5 * 2.0**52
-#: What is subtracted from a magnitude before rounding to nearest cuts it: see `_cut`.
+#: Subtracted from a magnitude before rounding to nearest, so that the result is truncated: see `_cut`.
 _NEARLY_HALF = 0.5 - 2.0**-26
 _EXPONENT = 0x7FF << 52
 _FLOAT32 = get_format("float32")

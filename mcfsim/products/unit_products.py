@@ -168,7 +168,7 @@ class UnitProducts:
 
     def _refuse(self, array: Array, wrong: Array, fmt: Format, label: str) -> None:
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        # What is cut is read as binary32, blocks say their format; a format of one's own has no dtype.
+        # Operands to be cut are read as binary32; blocks state their format; an own format has no dtype.
         own = label != "c" and not self.unit.cut and not self.unit.scales
         others = [x for x in map(str, self.unit.inputs) if own and x != str(fmt) and x in FORMATS]
         also = f"; arrays of dtype {' or '.join(others)} are taken, too" if others else ""
@@ -290,7 +290,7 @@ class UnitProducts:
         return out + total if given else total
 
     def _parts(self, groups: int) -> Iterator[list[tuple[int, int]]]:
-        """Return the parts of the contracted axis, each as ranges of groups that are summed by themselves."""
+        """Return the parts of the contracted axis, each as ranges of groups that are summed separately."""
         each = max(1, -(-groups // self._split))
         for start in range(0, groups, each):
             stop = min(start + each, groups)

@@ -109,12 +109,12 @@ class Unit:
     A zero has the exponent -126, or none (`least_exponent`). Subnormal numbers have the least exponent of
     their format, and are not normalised. A result is NaN or infinite if the exact sum is. NaN has the code
     0x7FFFFFFF, in float16 0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An
-    exact zero is +0. So is an aligned sum that underflows; another one keeps its sign.
+    exact zero is +0, and so is an aligned sum that underflows; other sums that underflow keep their sign.
 
     References
     ----------
     Xie, Wang, Yang, Yang, MMA-Sim: Bit-accurate reference model of tensor cores and matrix cores,
-    arXiv 2511.10909, 2025, whose model of a group this is; a program that goes with it states each unit.
+    arXiv 2511.10909, 2025. The model of a group is theirs; their program states each unit.
     Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, PeerJ Comput. Sci. 7:e330,
     2021.
     Khattak, Mikaitis, Accurate models of NVIDIA tensor cores, arXiv 2512.07004, 2025. Their models of a group
@@ -186,7 +186,7 @@ class Unit:
             self._check_scales()
 
     def _several(self, label: str, what: str, one: Any) -> tuple[Any, ...]:
-        """Return a field as a tuple; it may be one of what it has several of."""
+        """Return a field as a tuple; a single entry may be given by itself."""
         given = getattr(self, label)
         if isinstance(given, one):
             return (given,)
@@ -195,7 +195,7 @@ class Unit:
         return tuple(given)
 
     def _check_scales(self) -> None:
-        """Refuse scales by which products have bits that no sum can cut exactly."""
+        """Refuse scales that make products too long for a sum to cut exactly."""
         bits = 2 * max(fmt.precision for fmt in self.inputs)
         if self.sums is UnitSums.ALIGNED_SUMS:
             bits = (16 * _quanta(self.inputs) ** 2).bit_length()

@@ -1,4 +1,4 @@
-"""The three products of a linear layer by a recipe, on whatever holds the arrays."""
+"""The three products of a linear layer by a recipe, for arrays or tensors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SIGNS = 6
 
 
 class ProductMaker(Protocol):
-    """What computes products: on arrays, or on tensors."""
+    """An object that computes products, on arrays or on tensors."""
 
     def enter(self, x: Any, recipe: OperandRecipe, words: RandomWords | None) -> Entered:
         """Quantise a matrix whose contracted axis is the last."""
 
     def rotate(self, x: Any, product: ProductRecipe, words: RandomWords | None, *, back: bool = False) -> Any:
-        """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
+        """Transform the last axis, padded with zeros to a multiple of the order; or transform it back."""
 
     def multiply(self, a: Entered, b: Entered, product: ProductRecipe) -> Any:
         """Return ``a b'``, rounded to the output's format."""
@@ -147,12 +147,12 @@ def linear(
     and rotated. By the rule ``eden`` scales take them. The signs of the three products are the upper bits of
     the 32-bit words of operations 24, 28 and 32; both operands of a product share them.
 
-    On average over these words, dX and dW before they are rounded to the output are products of two
-    operands. One that is rounded at random counts as it came; one that is rounded to nearest, or was taken by
-    the forward product, counts as it entered. NVFP4 first clips quotients beyond 6, which a scale that was
-    rounded down leaves: by at most 1/17. Of normally distributed gradients that takes .33 % of ``<x, x>``, so
-    ``nvfp4`` and ``fp4-all`` are biased toward zero. ``quartet`` has room in its scales; ``quartet2`` makes
-    up for what it clips by its corrections.
+    The expectations of dX and dW over these words, before they are rounded to the output, are products of two
+    operands. One that is rounded stochastically counts as it was given; one that is rounded to nearest, or
+    was taken by the forward product, counts as it entered. NVFP4 first clips quotients beyond 6, which occur
+    if a scale was rounded down: by at most 1/17. With normally distributed gradients that takes .33 % of
+    ``<x, x>``, so ``nvfp4`` and ``fp4-all`` are biased toward zero. ``quartet`` has room in its scales;
+    ``quartet2`` makes up for what it clips by its corrections.
 
     Examples
     --------

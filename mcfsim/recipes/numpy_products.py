@@ -59,7 +59,7 @@ class NumPyProducts:
     def rotate(
         self, x: Array, product: ProductRecipe, words: RandomWords | None, *, back: bool = False
     ) -> Array:
-        """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
+        """Transform the last axis, padded with zeros to a multiple of the order; or transform it back."""
         fill = -x.shape[1] % product.hadamard
         filled = np.pad(x, ((0, 0), (0, fill))) if fill else x
         return hadamard(filled, product.hadamard, signs=signs_in(product, words), inverse=back)

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 #: The operands of the three products, left and right.
 OPERANDS = {"forward": ("x", "weight"), "dgrad": ("dy", "weight"), "wgrad": ("dy", "x")}
-#: A block's largest magnitude is an outlier from this many times the second largest on.
+#: A block's largest magnitude is an outlier if it is at least this many times the second largest.
 OUTLIER = 4
 
 
@@ -36,12 +36,13 @@ class OperandFinding:
     Parameters
     ----------
     product_error, product_size : float
-        Sums of squares, in binary64: of the recipe's product less the product of what was given, and of the
-        latter. NaN or infinite if a number of theirs is.
+        Sums of squares, in binary64: of the recipe's product minus the product of the original operands, and
+        of the latter. NaN or infinite if a number of theirs is.
     error, size : float
-        The same of the operand: of the numbers that entered the product less those that came, and of these.
+        The same for the operand: of the numbers that entered the product minus those before quantisation, and
+        of the latter.
     nonzero : int
-        Finite numbers that came and are not zero.
+        Finite nonzero numbers before quantisation.
     underflowed : int
         How many of these entered as zero.
     saturated : int
@@ -55,8 +56,8 @@ class OperandFinding:
 
     Notes
     -----
-    An operand comes as the recipe has it: rotated where that rotates, and as the forward product took it
-    where that says so.
+    Before quantisation an operand is rotated where the recipe rotates, and is what the forward product took
+    where the recipe says so.
     """
 
     product_error: float = 0.0
@@ -134,8 +135,8 @@ def audit_products(
     TypeError
         If an operand is no array of real numbers.
     ValueError
-        If a name is unknown, shapes do not match, random words are missing, or the gradient is, without which
-        none of the products can be computed.
+        If a name is unknown, shapes do not match, random words are missing, or the gradient that a product
+        needs is missing.
 
     Notes
     -----
@@ -204,7 +205,7 @@ def _findings(
 
 
 def _finding(squares: tuple[float, float], seen: tuple[Array, OperandRecipe, Entered]) -> OperandFinding:
-    """Return what became of a product, and of an operand as it was seen to enter it."""
+    """Return the finding of a product and of one operand as it entered."""
     x, recipe, found = seen
     values, size = np.asarray(found.values), np.abs(x)
     nonzero = (size > 0) & (size < np.inf)
@@ -223,7 +224,7 @@ def _finding(squares: tuple[float, float], seen: tuple[Array, OperandRecipe, Ent
 
 
 def _clipped(x: Array, fmt: ScaledFormat | Format | None, found: Entered) -> Array:
-    """Return where numbers lie beyond all of their block, or of the format."""
+    """Return where numbers lie beyond the range of their block, or of the format."""
     if found.scaled is not None:
         return found.scaled.clipped(x)
     if fmt is None or isinstance(fmt, ScaledFormat):
@@ -232,7 +233,7 @@ def _clipped(x: Array, fmt: ScaledFormat | Format | None, found: Entered) -> Arr
 
 
 def _outliers(size: Array, fmt: Any) -> tuple[int, int]:
-    """Return how many blocks of magnitudes are looked at, and the scales of how many one outlier sets."""
+    """Return how many blocks of magnitudes are examined, and in how many an outlier sets the scale."""
     if not isinstance(fmt, ScaledFormat):
         return 0, 0
     blocks = outliers = 0
@@ -251,7 +252,7 @@ def _square(x: Array) -> float:
 
 
 def _ratio(error: float, size: float) -> float:
-    """Return the root of a ratio of sums of squares; no error is 0, whatever it is of."""
+    """Return the root of a ratio of sums of squares; a zero error gives 0, whatever the divisor."""
     if error == 0 or math.isnan(error):
         return error
     return math.sqrt(error / size) if size else math.inf

@@ -104,7 +104,7 @@ class OperandRecipe:
 
     @property
     def clips(self) -> bool:
-        """Whether the rule of its scales clips on purpose, which gradients know of."""
+        """Whether the rule of its scales clips on purpose; gradients are then masked."""
         return self._rule is ScaleRule.QUEST
 
     @property
@@ -135,8 +135,8 @@ class ProductRecipe:
         The matrix unit that multiplies, see `mcfsim.matmul`. None: by a product in binary32, whose order of
         summation is the machine's; quantisation is exact then, the sum is not stated.
     promote_every : int or None, optional
-        After how many products a unit's partial sum is added in binary32. For operands with scales along the
-        contracted axis that the unit does not take, it is the block, and partial sums are scaled.
+        After how many products a unit's partial sum is added in binary32. If operands have scales along the
+        contracted axis that the unit does not take, it is the block's length, and partial sums are scaled.
     output : Format or str or None, optional
         The format to which the result is rounded, to nearest even; None for binary32.
 
@@ -216,7 +216,7 @@ class Recipe:
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If a share is no share, or the forward product takes what the forward product took.
+        If a share is not from 0 to 1, or the forward product has an operand of source ``forward``.
 
     Examples
     --------

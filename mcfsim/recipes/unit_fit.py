@@ -35,7 +35,7 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
         does not hold the scales; if blocks differ in length, or are no multiple of the unit's products; or if
         partial sums are added elsewhere.
     UnsupportedFormatError
-        If a unit takes several formats, and elements are of one that no dtype of an array tells.
+        If a unit takes several formats, and no dtype of an array names that of the elements.
     """
     for label, fmt in (("left", left), ("right", right)):
         for scale in (fmt.scale, fmt.tensor_scale) if isinstance(fmt, ScaledFormat) else ():

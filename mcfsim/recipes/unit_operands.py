@@ -1,4 +1,4 @@
-"""Operands as they entered a product, and their product by a matrix unit, whatever scales it takes itself."""
+"""Operands as they entered a product, and their product by a matrix unit, which may take no scales itself."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def by_unit(a: Entered, b: Entered, product: ProductRecipe, multiply: Callable[.
     multiply the sum of each block, which starts from zero: it is added to those before by a fused
     multiply-add in binary32, as DeepGEMM does. Second scales, of tensors, come last, by their product, too.
 
-    That a unit goes with the operands is for `ProductRecipe` to say. `multiply` does what `mcfsim.matmul`
-    does.
+    `ProductRecipe` checks that a unit goes with the operands. `multiply` does what `mcfsim.matmul` does.
     """
     unit = get_unit(product.unit or "")
     if unit.scales:
@@ -112,7 +111,7 @@ def _of_rows(entered: Entered) -> Scaled:
 
 
 def _times(found: Single, left: Array | float | None, right: Array | float | None) -> Single:
-    """Return a product times what tensors or rows of its operands share, if they share something."""
+    """Return a product times the scales that tensors or rows of its operands share, if any."""
     if left is None and right is None:
         return found
     by = [np.asarray(1 if x is None else x, np.float32) for x in (left, right)]

@@ -38,8 +38,8 @@ _NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
 class BlockText(ScaledText):
     """The algorithm of a scaled format of binary32 numbers in blocks of a fixed size.
 
-    The first number that is the same for all blocks is by what a largest magnitude is divided; for formats
-    without a tensor scale it is the largest element.
+    The first number that all blocks share is the divisor of a largest magnitude; for formats without a
+    tensor scale it is the largest element.
 
     Notes
     -----
@@ -85,7 +85,7 @@ class BlockText(ScaledText):
         return change_element("round", by, target, _SATURATING, carrier=F32)
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
-        """Return the element: the rounded quotient; where the scale is NaN, NaN or if there is none 0."""
+        """Return the element: the rounded quotient; if the scale is NaN, NaN or, without a NaN, 0."""
         (scale, _, tensor_scale), element = shared, self.format.element
         if self.format.rule not in POWERS:
             by = scale.widen()
@@ -93,7 +93,7 @@ class BlockText(ScaledText):
             quotient = quotient_element(x, by)
         else:
             inverse = (-scale.widen().bits() + (2046 << 52)).as_number()
-            # To nearest, what binary32 lacks is nothing beside such elements; no such quotient overflows.
+            # To nearest, quotients below binary32's range are negligible beside elements; none overflows.
             _, lowest, highest = exponents(self.format)
             held = lowest >= -127 and 0 <= highest <= 127 and element.smallest_subnormal >= 2.0**-124
             near = self.rounding.mode in _NEAREST and held
@@ -309,5 +309,5 @@ def _copy(part: Array, target: Array) -> None:
 
 
 def quotient_element(x: Value, by: Value) -> Value:
-    """Return a number of binary32 over one of binary64, in binary64; by zero, a zero of its sign."""
+    """Return a binary32 number divided by a binary64 number, in binary64; by zero, a zero of its sign."""
     return by.equals(0.0).select(x.widen() * 0.0, x.widen() / by)

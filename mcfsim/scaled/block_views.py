@@ -85,7 +85,7 @@ class BlockViews:
             )
 
     def widths(self, parts: Sequence[Array]) -> list[int]:
-        """Return the length of the rows of each part's blocks, for runs that of the blocks."""
+        """Return the length of the rows of each part's blocks; for runs, the length of the blocks."""
         if self._tiled:
             return [columns.size for _, columns in self._tiles]
         return [part.shape[-1] for part in parts]

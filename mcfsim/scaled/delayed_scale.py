@@ -26,7 +26,7 @@ _MOST = float(np.finfo(np.float32).max)
 class DelayedScale:
     """The scale of one tensor of FP8 numbers, from a history: Transformer Engine's delayed scaling.
 
-    A call quantises by the scale that the calls before have left, and leaves a new one:
+    A call quantises by the scale that earlier calls left, and leaves a new one:
     ``(M / amax) / 2**margin`` in binary32, M the largest element.
 
     Parameters

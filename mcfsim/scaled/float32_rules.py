@@ -27,7 +27,7 @@ from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 from mcfsim.scaled.scaled_text import ScaledText, finite
 
 Array = NDArray[Any]
-#: The shared numbers of blocks: scales, and by what numbers are multiplied or divided.
+#: The shared numbers of blocks: scales, and the factors or divisors of numbers.
 Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 SATURATING = Rounding(overflow=Overflow.SATURATE)
@@ -39,7 +39,7 @@ _EDEN_SIX = 6.0 / (17 / 16 * 0.93)
 
 @dataclass(frozen=True)
 class Float32Text(ScaledText):
-    """The algorithm of a rule that computes in binary32, except what `eden` and Four Over Six do beyond.
+    """The algorithm of a rule that computes in binary32, except further steps of `eden` and Four Over Six.
 
     The first number that is the same for all blocks depends on the rule.
 
@@ -56,7 +56,7 @@ class Float32Text(ScaledText):
 
     @property
     def shared(self) -> int:
-        """The scale, and by what numbers are multiplied or divided."""
+        """The scale, and the factor or divisor of numbers."""
         return 2
 
     @property
@@ -80,7 +80,7 @@ class Float32Text(ScaledText):
         return (y > self.top).select(self.top, (y < -self.top).select(-self.top, y))
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
-        """Return the element: the rounded quotient; where the scale is NaN, NaN or if there is none 0."""
+        """Return the element: the rounded quotient; if the scale is NaN, NaN or, without a NaN, 0."""
         scale, by, element = shared[0], shared[1], self.format.element
         quotient = self.clipped(self.quotient(x, by))
         found = change_element("round", quotient, element, self.rounding, word, carrier=F32)

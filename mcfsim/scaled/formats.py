@@ -24,7 +24,7 @@ _RANGE = 200
 _E8M0 = FORMATS["float8_e8m0fnu"]
 #: Four Over Six's stand-in for the largest scale: 1.5 times it is a number of float8_e4m3fn, too.
 SMALLER_TOP = 256
-#: Between which largest elements the scales of some rules, and their inverses, are numbers of binary32.
+#: The range of largest elements for which scales of some rules, and their inverses, are in binary32.
 _REACH: Mapping[ScaleRule, tuple[Fraction, Fraction]] = {
     ScaleRule.CURRENT: (Fraction(3, 2), FORMATS["float32"].max),
     ScaleRule.FLOOR_POWER: (Fraction(4), FORMATS["float32"].max),
@@ -46,7 +46,7 @@ class ScaledFormat:
         format.
     block : int or (int, int) or "axis" or None
         How many neighbours along an axis share a scale; the last block may have fewer. Two numbers: rows and
-        columns of a tile over the last two axes, those at the ends may be smaller. ``"axis"``: all along an
+        columns of a tile over the last two axes; tiles at the ends may be smaller. ``"axis"``: all along an
         axis; None: all elements of the tensor.
     scale : Format or str
         The floating-point format of the scales, or its name. It has NaN; its sign is not used.

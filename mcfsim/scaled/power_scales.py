@@ -1,4 +1,4 @@
-"""Scales that are powers of two: the exponent of a block's largest magnitude, and when it is one more."""
+"""Scales that are powers of two: the exponent of a block's largest magnitude, and when it is increased."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcfsim.scaled.scale_rules import ScaleRule
 
 
 def carried(fmt: ScaledFormat) -> float:
-    """Return the significand, in [1/2, 1), from which on a power of two is one larger; 1 if it never is."""
+    """Return the significand, in [1/2, 1), from which on the exponent is one larger; 1 if it never is."""
     top, _ = math.frexp(float(fmt.element.max))
     found: Mapping[ScaleRule, float] = {
         ScaleRule.CEIL: math.nextafter(0.5, 1.0),

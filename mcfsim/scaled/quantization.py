@@ -135,7 +135,7 @@ class Scaled:
         return result
 
     def inside(self, x: ArrayLike) -> Array:
-        """Return where the quotients of the array that was quantised are less than the largest element.
+        """Return where the magnitudes of the quantised array's quotients are below the largest element.
 
         Magnitudes are compared exactly. Gradients pass there: QuEST's mask, of the rule ``quest``.
 
@@ -149,7 +149,7 @@ class Scaled:
         return self._where(x, lambda part, scale: np.abs(part) < scale * float(self.format.element.max))
 
     def clipped(self, x: ArrayLike) -> Array:
-        """Return where the quotients of the array that was quantised lie beyond the elements of either sign.
+        """Return where the quantised array's quotients lie beyond the elements of either sign.
 
         They are compared exactly; where the scale is NaN, nothing is clipped.
 

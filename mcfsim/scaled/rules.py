@@ -136,7 +136,7 @@ def scales(parts: Sequence[Array], fmt: ScaledFormat, views: BlockViews) -> tupl
 
 
 def divisors(largest: Array, fmt: ScaledFormat) -> tuple[float, float | None]:
-    """Return what largest magnitudes of blocks are divided by, and the tensor scale if the format has one."""
+    """Return the divisor of blocks' largest magnitudes, and the tensor scale if the format has one."""
     divisor = float(fmt.element.max)
     if fmt.tensor_scale is None:
         return divisor, None
@@ -195,7 +195,7 @@ def _by_mean(part: Array, fmt: ScaledFormat) -> Array:
 
 #: Numbers of a row that are few enough to be added across rows.
 _SHORT = 16
-#: Of the standard deviation of a block: where QuEST clips normally distributed numbers to 4 bits.
+#: In standard deviations of a block: where QuEST clips normally distributed numbers to 4 bits.
 _CLIPPED = 2.92247856
 
 
@@ -223,7 +223,7 @@ def across(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def clips_by_deviation(
     x: Any, size: Any, fmt: ScaledFormat, sums: Callable[[Any], Any], root: Callable[[Any], Any]
 ) -> Any:
-    """Return in binary32 what of each block of an array or a tensor the rule ``quest`` takes for the scale.
+    """Return in binary32 each block's number from which the rule ``quest`` takes the scale.
 
     Parameters
     ----------

@@ -8,17 +8,17 @@ from enum import StrEnum
 class ScaleRule(StrEnum):
     """A rule that gives the scale of a block from its elements; M is the largest number of their format.
 
-    ``amax`` is the largest magnitude of the block, S the largest number of the scale format. Elements are
-    ``x / scale``, exact and then rounded once, by the first eight rules. Those that follow compute in
-    binary32, as published code does: each operation is rounded to nearest even, the quotient too, which then
-    is clipped to -M ... M and rounded to an element. They take arrays of no more than 32 bits.
+    ``amax`` is the largest magnitude of the block, S the largest number of the scale format. The first eight
+    rules give elements ``x / scale``, exact and then rounded once. The others compute in binary32, as
+    published code does: each operation is rounded to nearest even, the quotient too, which then is clipped to
+    -M ... M and rounded to an element. They take arrays of no more than 32 bits.
 
     Four rules give powers of two. A scale beyond the range of the scale format is replaced by the nearest one
     within it; a block of zeros has the smallest scale:
 
     ``floor``: ``2**(floor(log2(amax)) - floor(log2(M)))``, which lets elements overflow (OCP MX v1.0, 6.3).
     ``ceil``: twice that unless amax is a power of two (CEIL of torchao's MX formats).
-    ``round_up``: the smallest scale with ``amax / scale <= M``, so no element does (Mishra et al. 2025).
+    ``round_up``: the smallest scale with ``amax / scale <= M``, so no element overflows (Mishra et al. 2025).
     ``even``: ``floor``, with amax first rounded to the precision of M, ties to even.
 
     Three rules give real numbers, rounded once to nearest even in the scale format. A number beyond its

@@ -45,7 +45,7 @@ def published_scales(
     text : Float32Text
     views : BlockViews
     encode : float32, optional
-        The number by which all are multiplied, in place of what the rule ``current`` says.
+        The factor of all numbers, in place of that of the rule ``current``.
     """
     found, fmt = [measures(part, text) for part in parts], text.format
     if encode is not None:
@@ -71,7 +71,7 @@ def _given(found: NDArray[np.int32], encode: np.float32) -> Shared:
 # -- Four Over Six ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ElementErrors(Float32Text):
-    """In place of each element its error, or its square; the first number is the largest magnitude of all."""
+    """Computes each element's error, or its square; the first number is the largest magnitude of all."""
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
         """Return the error in binary32 of the element, which is rounded to nearest even."""
@@ -83,7 +83,7 @@ class ElementErrors(Float32Text):
 
 
 def _better(part: Array, six: Shared, four: Shared, width: int, text: Float32Text, amax: float) -> Shared:
-    """Return for each block the scale with the smaller error, and what goes with it; at a tie that of 6."""
+    """Return for each block the scale with the smaller error, and what goes with it; ties go to 6."""
     errors = [_errors(part, *shared, width, text, amax) for shared in (six, four)]
     smaller = errors[1] < errors[0]
     return np.where(smaller, four[0], six[0]), np.where(smaller, four[1], six[1])
@@ -116,7 +116,7 @@ def _from_left(x: Singles) -> Singles:
 # -- EDEN -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Quotients(Float32Text):
-    """In place of each element its quotient, not clipped; NaN where there is no scale."""
+    """Computes each element's quotient, not clipped; NaN where there is no scale."""
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
         """Return the quotient in binary32."""
@@ -181,7 +181,7 @@ def _correction(quotient: Singles, stored: Singles) -> Singles:
 
 
 def _filled_up(x: Singles, blocks: int, elements: int) -> Singles:
-    """Return blocks of numbers with so many blocks of zeros more, and so many zeros more in each."""
+    """Return blocks padded with so many blocks of zeros, and with so many zeros in each block."""
     if not (blocks or elements):
         return x
     return np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, blocks), (0, elements)])

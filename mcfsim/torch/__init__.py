@@ -1,4 +1,4 @@
-"""PyTorch optimizers that make exactly the steps of `mcfsim.simulate`, and its quantised operands.
+"""PyTorch optimizers that make exactly the steps of `mcfsim.simulate`, and quantised operands of products.
 
 `optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
 whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe.

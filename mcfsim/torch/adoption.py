@@ -56,7 +56,7 @@ def adopt(
         The library of a state dict: ``"torch"``, ``"torchao"``, ``"bitsandbytes"``, ``"optimi"`` or
         ``"flashoptim"``.
     params : iterable of tensor, optional
-        The parameters that a state dict is of, in its order.
+        The parameters of the state dict, in its order.
     **options
         Arguments of the new optimizer, as ``low``, ``rounding`` or ``random``. All but `low` are by default
         those of the old optimizer's groups.
@@ -171,8 +171,8 @@ def release(
     ValueError
         If the library is unknown, or has no such optimizer; if a number is too large for `dtype`; if
         processes share a parameter whose dtype would change; if parameters of a group that is given to optimi
-        have made different numbers of steps; or if Muon moves some by AdamW, or in a way that PyTorch's has
-        not; or a group maximizes, and the library does not. Nothing has changed then.
+        have made different numbers of steps; or if Muon moves some by AdamW, or in a way that PyTorch's
+        lacks; or if a group maximizes, and the library cannot. Nothing has changed then.
     ImportError
         If the library is not installed.
     SpoiltStateError
@@ -216,7 +216,7 @@ def _start_on_grids(optimizer: Any) -> None:
 
 
 def _kind(own: type[StoredOptimizer], kind: type[StoredOptimizer] | None) -> type[StoredOptimizer]:
-    """Return the class of the new optimizer; raise TypeError if its steps are of other hyperparameters."""
+    """Return the class of the new optimizer; raise TypeError if its steps have other hyperparameters."""
     if kind is None or kind is own:
         return own
     if not (isinstance(kind, type) and issubclass(kind, StoredOptimizer) and family(kind) is family(own)):

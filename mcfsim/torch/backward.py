@@ -70,7 +70,7 @@ class BackwardSteps:
         for other in self._optimizer.listed():
             if other.parameter is place.parameter:
                 return other
-        raise ValueError("a parameter is the optimizer's no more; call remove(), and begin anew")
+        raise ValueError("a parameter no longer belongs to the optimizer; call remove(), and begin anew")
 
 
 def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardSteps:

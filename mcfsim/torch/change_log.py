@@ -1,4 +1,4 @@
-"""Logs of the codes that steps change: a bit for each, and what was there before if that is asked for."""
+"""Logs of the codes that steps change: a bit for each, and the old code if requested."""
 
 from __future__ import annotations
 

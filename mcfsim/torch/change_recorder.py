@@ -81,7 +81,7 @@ class ChangeRecorder:
     def indices(self, parameter: torch.Tensor, *, returned: bool = True) -> torch.Tensor:
         """Return the row-major indices of the codes that have changed: int64, ascending.
 
-        Of a parameter that is distributed they are those of this process, counted in the whole parameter.
+        If the parameter is distributed, they are those of this process, counted in the whole parameter.
         Arguments and exceptions are those of `mask`.
         """
         return _counted(parameter, self._places(parameter, returned=returned))
@@ -93,9 +93,9 @@ class ChangeRecorder:
     def delta(self, parameter: torch.Tensor) -> transfer.Delta:
         """Return the change since the last `clear`, to be encoded, on the CPU.
 
-        If old codes are kept, it has these, and leaves out codes that returned. Of a parameter that is
-        distributed it is what changed in this process; several processes' changes are at other places, and
-        can be applied one after another.
+        If old codes are kept, it has these, and leaves out codes that returned. If the parameter is
+        distributed, it has the changes in this process; those of different processes are at different places,
+        and can be applied one after another.
         """
         places, before = self._places(parameter, returned=True), None
         codes = _codes(parameter)
@@ -171,7 +171,7 @@ def _unsigned(codes: torch.Tensor) -> NDArray[Any]:
 def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecorder:
     """Record which codes of its parameters an optimizer's steps change, from the inside of the steps.
 
-    A code is what others read of a weight: its bytes in the parameter. Bytes are compared, so zeros of other
+    A code is a weight's bytes in the parameter, which others read. Bytes are compared, so zeros of other
     signs and codes of NaN differ. Compensations, further components and master copies are no part of it.
 
     Parameters
@@ -196,13 +196,14 @@ def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecord
     Notes
     -----
     After several steps a code may have returned to what it was. It counts as changed, unless old codes are
-    kept and ``returned=False`` is said. Whoever gets the present values of all that count has all weights.
+    kept and ``returned=False`` is given. The present values of all that count bring a copy of the weights up
+    to date.
 
     A bit is stored for each code; of an old code that is kept, itself and an index of 4 bytes. For as long as
     its step takes, a parameter has a vector beside it that says where codes differ: a byte for each, or, if
     old codes are kept, as many bytes as a code has.
 
-    Steps count that `step` makes, also compiled ones, and those in the backward pass. Steps of captured
+    Steps made by `step` count, also compiled ones, and so do those in the backward pass. Steps of captured
     graphs cannot be recorded, and raise RuntimeError. What others write is not seen: call ``clear()`` after
     loading weights or a state.
 
@@ -228,12 +229,12 @@ def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecord
 
 
 def apply_delta(data: bytes, tensor: torch.Tensor) -> int:
-    """Change a tensor in place as bytes of `mcfsim.Delta.encode` say; see `mcfsim.apply_delta`.
+    """Apply a change encoded by `mcfsim.Delta.encode` to a tensor, in place; see `mcfsim.apply_delta`.
 
     Parameters
     ----------
     data : bytes
-        What was sent.
+        The encoded change.
     tensor : tensor
         The old weights, dense, on any device; a parameter may be one.
 

@@ -1,6 +1,6 @@
-"""What called a call: gradient checkpointing, which computes anew in the backward pass, or a call that ended.
+"""The callers of a call: gradient checkpointing, which recomputes in the backward pass, or an ended call.
 
-Nothing public tells of it, so the frames of calls are looked through: some microseconds.
+No public function tells, so the frames of calls are searched, in some microseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_checkpointed(caller: FrameType) -> bool:
 def is_computed_anew() -> bool:
     """Return whether this call repeats one that was made with gradients already.
 
-    Checkpointing that re-enters (``use_reentrant=True``) records gradients the second time alone.
+    Checkpointing that re-enters (``use_reentrant=True``) records gradients only the second time.
     """
     return torch._C._current_graph_task_id() >= 0 and "unpack_hook" in _names()
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from mcfsim.torch.checkpointing import is_checkpointed, is_running
 from mcfsim.torch.emulated_linear import Enrolled, begin_counting, counted, end_counting, product
 
-#: What a model that has emulated attention has beside its own.
+#: The attributes that emulated attention adds to a model.
 _CALLS = "attention_calls"
 _NUMBERS = "emulated_attention"
 _MODES = "attention_modes"
@@ -40,7 +40,7 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a function of PyTorch's, or what stands for it."""
+        """Call a function of PyTorch's, or its replacement."""
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         if not torch.compiler.is_compiling() and self.caller is not None:
@@ -67,7 +67,7 @@ def attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return attention whose products ``Q K'`` and ``P V`` are by what has these numbers.
+    """Return attention whose products ``Q K'`` and ``P V`` are emulated under these numbers.
 
     The arguments are those of `torch.nn.functional.scaled_dot_product_attention`. Scores, as the product
     gives them, are scaled, masked and exponentiated in binary32; the weights P come in the dtype of the
@@ -142,7 +142,7 @@ def _end_interrupted(model: torch.nn.Module) -> None:
 
 
 def emulate_attention(model: torch.nn.Module, numbers: tuple[Enrolled, Enrolled]) -> None:
-    """Let all attention within calls of a model be computed as these say, the one for each product."""
+    """Compute all attention within calls of a model by these emulations, one for each product."""
     model.__dict__[_NUMBERS], model.__dict__[_MODES] = numbers, _Modes()
     begin_counting(model, _CALLS)
     model.register_forward_pre_hook(_enter, prepend=True)
@@ -169,7 +169,7 @@ def attention_calls(model: torch.nn.Module) -> torch.Tensor | None:
 
 
 def attention_left(model: torch.nn.Module) -> str | None:
-    """Return why attention of a model is not what is emulated, as far as it says so; None otherwise."""
+    """Return why a model's attention cannot be emulated, as far as the model says so; None otherwise."""
     told = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules()):
         return "gradient checkpointing computes it anew in the backward pass, outside of the model's call"

@@ -21,7 +21,7 @@ _EACH = 64
 
 
 class Placed(NamedTuple):
-    """What is emulated where.
+    """The emulation of a layer.
 
     Attributes
     ----------
@@ -37,15 +37,15 @@ class Placed(NamedTuple):
     seed: int
 
 
-#: What operators know by number, since they take tensors and numbers alone.
+#: Emulations by number, since operators take tensors and numbers alone.
 _PLACED: dict[int, Placed] = {}
 _NUMBERS: dict[Placed, int] = {}
 
 
 def number_of(placed: Placed) -> int:
-    """Return the number by which operators know what is emulated; the same for equal ones.
+    """Return the number by which operators know an emulation; equal emulations have the same one.
 
-    It is a digest of all that is said, the same in every process: compiled graphs hold it, and PyTorch keeps
+    It is a digest of all fields, the same in every process: compiled graphs hold it, and PyTorch keeps
     these on disk for other processes.
     """
     if placed not in _NUMBERS:
@@ -57,7 +57,7 @@ def number_of(placed: Placed) -> int:
 
 
 class Enrolled:
-    """What is emulated where, as a module holds it; unpickled, it is known in the new process too."""
+    """The emulation of a layer, as a module holds it; unpickling registers it in the new process too."""
 
     def __init__(self, placed: Placed) -> None:
         self.placed, self.number = placed, number_of(placed)
@@ -67,7 +67,7 @@ class Enrolled:
 
 
 def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
-    """Return what computes a product: the one of a stack at this place, in this call."""
+    """Return the layer that computes a product: the one of a stack at this place, in this call."""
     recipe, layer, seed = _PLACED[int(number)]
     words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
     units = any(product.unit is not None for product in recipe.products.values())
@@ -75,7 +75,7 @@ def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
 
 
 def check_drawn_once(number: int) -> None:
-    """Raise RuntimeError if what draws words in the forward product is computed anew by a backward pass."""
+    """Raise RuntimeError if a forward product that draws words is recomputed in a backward pass."""
     recipe = _PLACED[int(number)].recipe
     if recipe.forward.stochastic and torch._C._current_graph_task_id() >= 0:
         raise RuntimeError(
@@ -247,12 +247,12 @@ def end_counting(module: torch.nn.Module, name: str) -> None:
 
 
 def counted(calls: torch.Tensor, *numbers: int) -> torch.Tensor:
-    """Return the number of this call of what has these numbers; count it where gradients are recorded.
+    """Return the number of this call of emulations with these numbers; count it if gradients are recorded.
 
     Raises
     ------
     RuntimeError
-        If derivatives are asked for that would not come, or come wrong; see `_check_transforms`.
+        If derivatives are requested that would be missing or wrong; see `_check_transforms`.
     """
     if not torch.compiler.is_compiling():
         _check_transforms(numbers)
@@ -268,9 +268,9 @@ def transforms() -> set[str]:
 
 
 def _check_transforms(numbers: tuple[int, ...]) -> None:
-    """Raise RuntimeError within transforms of functions that PyTorch's operators in Python do not go with.
+    """Raise RuntimeError within function transforms that PyTorch's operators in Python do not support.
 
-    Tangents of forward mode would be lost in silence, and be zeros.
+    Tangents of forward mode would silently be lost, and be zeros.
     """
     kinds = transforms()
     if kinds & {"Grad", "Jvp"} or torch.autograd.forward_ad._current_level >= 0:
@@ -290,7 +290,7 @@ def _check_transforms(numbers: tuple[int, ...]) -> None:
 
 # -- layers -------------------------------------------------------------------------------------------------
 def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
-    """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by what has this number.
+    """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by a given emulation.
 
     The result has the dtype of autocast, if that is on, else of x. Under autocast operands come as they are.
 
@@ -311,7 +311,7 @@ def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: i
 
 
 class Counting:
-    """What emulated layers and tables have beside those they replace."""
+    """What emulated layers and tables add to those they replace."""
 
     emulated: Enrolled
     calls: torch.Tensor
@@ -376,7 +376,7 @@ def emulated_conv1d(kind: type) -> type:
 
 
 def _blank_conv1d(kind: type) -> Any:
-    """Return an emulated layer without anything, for what is unpickled."""
+    """Return an empty emulated layer, for unpickling."""
     found: Any = emulated_conv1d(kind)
     return found.__new__(found)
 

@@ -64,8 +64,8 @@ class EmulatedModel:
     attention : bool
         Whether products of attention are emulated.
     left : dict of str by str
-        What other modules have weights, by name, and why they are not emulated: they compute as before. It
-        does not tell of what functions compute by the weights of layers that are not called.
+        The other modules that have weights, by name, and why they are not emulated: they compute as before.
+        It does not list what functions compute with the weights of layers that are not called.
     """
 
     model: torch.nn.Module = field(repr=False)
@@ -86,7 +86,7 @@ class EmulatedModel:
         Raises
         ------
         ValueError
-            If the model is emulated no more.
+            If the model is no longer emulated.
         """
         return {name: int(calls) for name, calls in self._calls().items()}
 
@@ -98,8 +98,8 @@ class EmulatedModel:
         TypeError
             If it is no state, or a count is no int.
         ValueError
-            If the names of the layers differ, or a count is out of range; or if the model is emulated no
-            more. Nothing has changed then.
+            If the names of the layers differ, or a count is out of range; or if the model is no longer
+            emulated. Nothing has changed then.
         """
         own = self._calls()
         if not isinstance(state, Mapping):
@@ -117,7 +117,7 @@ class EmulatedModel:
         modules = map(self.model.get_submodule, self.emulated + self.embeddings)
         lost = self.attention and attention_calls(self.model) is None
         if lost or not all(isinstance(module, _EMULATED) for module in modules):
-            raise ValueError("the model is emulated no more, and counts no calls")
+            raise ValueError("the model is no longer emulated, and counts no calls")
         found = {name: self.model.get_submodule(name).calls for name in self.emulated + self.embeddings}
         of_attention = attention_calls(self.model)
         return found if of_attention is None else found | {_ATTENTION: of_attention}
@@ -185,7 +185,7 @@ def emulate(
     have the dtypes of what they belong to. Operators are known to `torch.compile`, which keeps its graphs
     whole.
 
-    What is emulated is calls of layers. A head that is ``torch.nn.functional.linear(x, table.weight)`` stays
+    Emulation applies to calls of layers. A head that is ``torch.nn.functional.linear(x, table.weight)`` stays
     as it is, and so does a layer whose weight is given to a function: its count in
     `EmulatedModel.state_dict` stays 0.
 
@@ -193,10 +193,10 @@ def emulate(
     of its parts alone. `torch.compile` traces the mode into its graph. Scaling, masks and softmax are
     PyTorch's, in binary32. Within the model's call, attention under gradient checkpointing raises
     RuntimeError; a checkpoint may be around the whole call. `torch.nn.MultiheadAttention` and other modules
-    with weights of their own are not emulated: `EmulatedModel.left` tells of them.
+    with weights of their own are not emulated: `EmulatedModel.left` lists them.
 
     Random words are those of (seed, layer, call): a layer's calls are counted where gradients are recorded,
-    in evaluation too; others draw the words of the next one that is. So a run repeats bit for bit on a
+    in evaluation too; other calls draw the words of the next counted one. So a run repeats bit for bit on a
     machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`. Counts stay when a model is moved;
     `to_empty` leaves that of attention undefined. `torch.nn.DataParallel` draws the same words everywhere.
 

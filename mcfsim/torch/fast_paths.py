@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-#: Where an encoder keeps what it said before of tensors of sequences of several lengths.
+#: Where an encoder keeps its former setting for tensors of sequences of several lengths.
 _NESTED = "nested_before"
 
 

@@ -1,4 +1,4 @@
-"""States of other libraries' optimizers, as they lie there: AdamW of all, and torch's AMSGrad and Muon."""
+"""States of other libraries' optimizers, as stored there: AdamW of all, and torch's AMSGrad and Muon."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Library(NamedTuple):
     read : callable
         ``(parameter, state, group)``: the moments by their names here.
     extra : dict of str to str
-        What the state has beside them, by its name there: ``"compensation"`` or ``"remainder"``.
+        Further tensors of the state, by their names there: ``"compensation"`` or ``"remainder"``.
     kind : str
         The class here that goes on with a run, unless another one is named.
     hyperparameters : callable
@@ -82,7 +82,7 @@ class Library(NamedTuple):
     entries : tuple of str
         The hyperparameters that go on.
     moments : tuple of str
-        What a state that has begun has of moments; a name may go on after ``::``.
+        The moments of a state that has begun; a name may go on after ``::``.
     counts : bool
         Whether it counts steps.
     """
@@ -226,14 +226,14 @@ _MUON = _MUON._replace(moments=("momentum_buffer",), counts=False)
 
 
 def library_of(optimizer: Any, said: str | None) -> Library:
-    """Return the library that an optimizer or its state is of, and what it has of such optimizers.
+    """Return the library of an optimizer or its state, and its entry for such optimizers.
 
     Raises
     ------
     TypeError
         If it is of none of them, or none of its optimizers that are taken over.
     ValueError
-        If another library is said, or none of a state; or if only some groups are of AMSGrad, or it is not
+        If another library is named, or none for a state; or if only some groups are of AMSGrad, or it is not
         torch's.
     """
     library = LIBRARIES[_name_of(optimizer, said)]
@@ -330,7 +330,7 @@ def held(
         )
     moments = of.read(parameter, state, group)
     if (step := _step_of(state, group, None if begun and of.counts else 0)) is None:
-        raise ValueError(f"a parameter of shape {shape} has a state that says no step")
+        raise ValueError(f"a parameter of shape {shape} has a state without a step")
     found: dict[str, Any] = {"step": step_count(step)}
     for name, moment in moments.items():
         parts, numbers = (slots or {}).get(name), moment.numbers

@@ -1,4 +1,4 @@
-"""Runs of PyTorch's own optimizers: what states have of AdamW, AMSGrad and Muon, and entries of groups."""
+"""Runs of PyTorch's own optimizers: states of AdamW, AMSGrad and Muon, and entries of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcfsim.torch.local import local
 
 #: The moments of AdamW in PyTorch, and in what follows it, by their names here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
-#: Hyperparameters that AdamW has here and there.
+#: Hyperparameters that AdamW has both here and in PyTorch.
 SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
 #: What a group of any AdamW has.
 OF_ADAMW = ("lr", "betas", "eps", "weight_decay")

@@ -1,4 +1,4 @@
-"""A run given to another library's optimizer: how its state is to lie, and the optimizer made of it."""
+"""A run given to another library's optimizer: how its state is to be stored, and the optimizer made of it."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Watching(Protocol):
     """An observer that sees steps before they are made."""
 
     def see(self, works: Sequence[Work]) -> None:
-        """Look at all works of a step, and change nothing of them but where changes are logged."""
+        """Look at all works of a step, and change nothing of them but their logs of changes."""
 
 
 # -- others' writes ---------------------------------------------------------------------------------------

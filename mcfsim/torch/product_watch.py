@@ -20,7 +20,7 @@ from mcfsim.torch.tensor_products import in_numpy
 
 
 class _Key(NamedTuple):
-    """What is measured of what: the first fields of a row."""
+    """The first fields of a row: what was measured, and where."""
 
     step: int
     layer: str
@@ -131,8 +131,8 @@ class ProductWatch:
         recipe : Recipe or str
             A recipe that was measured, or its name.
         share, error : float, optional
-            One of both; see `mcfsim.models.product_rows.layers_to_keep`. Layers without measurements are not
-            named and not counted.
+            One of the two; see `mcfsim.models.product_rows.layers_to_keep`. Layers without measurements are
+            not named and not counted.
 
         Raises
         ------
@@ -275,7 +275,7 @@ def watch_products(
     Raises
     ------
     TypeError
-        If `model` or the optimizer is none, a recipe is no recipe, or `seed` no int.
+        If `model` is no module, `optimizer` no optimizer, a recipe no recipe, or `seed` no int.
     ValueError
         If a name is unknown or comes twice, `every` is not positive, the model has no linear layer, or its
         weights are DTensors.

@@ -69,9 +69,9 @@ def quantize(
     Notes
     -----
     Tensors on the CPU are NumPy's arrays. On other devices, PyTorch carries out the line of machine
-    operations that the compiled loops are made of, one operation at a time. What has no such line goes by way
-    of the CPU: numbers of 64 bits, the rules ``absmean`` and ``max``, and by ``absmax`` so many random bits
-    that binary64 does not hold what words are compared with.
+    operations that the compiled loops are made of, one operation at a time. Cases without such a line are
+    computed on the CPU: numbers of 64 bits, the rules ``absmean`` and ``max``, and ``absmax`` with so many
+    random bits that binary64 does not hold the numbers compared with words.
     """
     return uncompiled(_quantized, tensor, fmt, axis, rounding, rule, random)
 

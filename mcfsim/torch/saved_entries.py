@@ -1,4 +1,4 @@
-"""The form of state dicts: groups whose entries are plain data, and texts of all else; counts of steps."""
+"""The form of state dicts: groups with entries as plain data, all else as text; counts of steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from mcfsim.checks import whole_number
 from mcfsim.torch.group import Settings, number
 
-#: What a state dict holds as it is; PyTorch reads no others with ``weights_only=True``.
+#: The types that a state dict holds as they are; PyTorch reads no others with ``weights_only=True``.
 _PLAIN = (bool, int, float, str)
 #: A step count that nobody reaches; smaller counts are exact in binary64.
 _COUNTS = 2**53
@@ -38,7 +38,7 @@ def check_form(given: Mapping[str, Any]) -> None:
 def check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise ValueError if a parameter that both name is at another place in the saved groups.
 
-    Other names are no matter, as those that a wrapper of the model prefixes.
+    Other names do not matter, such as those prefixed by a wrapper of the model.
     """
     own, there = (
         {str(name): (which, at) for which, x in enumerate(given) for at, name in enumerate(_names(x))}

@@ -59,7 +59,7 @@ def _unshortened() -> Iterator[None]:
     finally:
         for backend, precision in changed:
             backend.fp32_precision = "none"
-            # What was said of all backends is not said of this one.
+            # A setting of all backends is not repeated for this one.
             if backend.fp32_precision != precision:
                 backend.fp32_precision = precision
 
@@ -73,7 +73,7 @@ class TensorProducts:
         Whether a matrix unit multiplies, which takes operands apart: they are quantised by NumPy then.
     operations : bool, optional
         Whether operands are quantised and rotated by PyTorch's operations, with the same bits; by default
-        those on other devices than the CPU are. What has no line of operations goes by NumPy.
+        those on other devices than the CPU are. Cases without a line of operations are computed by NumPy.
     """
 
     def __init__(self, *, units: bool = False, operations: bool | None = None) -> None:
@@ -103,7 +103,7 @@ class TensorProducts:
     def rotate(
         self, x: torch.Tensor, product: ProductRecipe, words: RandomWords | None, *, back: bool = False
     ) -> torch.Tensor:
-        """Transform the last axis, filled up by zeros to a multiple of the order; or transform it back."""
+        """Transform the last axis, padded with zeros to a multiple of the order; or transform it back."""
         if not self._by_operations(x):
             return torch.from_numpy(_NUMPY.rotate(in_numpy(x), product, words, back=back)).to(x.device)
         size = product.hadamard

@@ -33,7 +33,7 @@ _EXPONENT = 0x7F800000
 
 
 class TextCalls:
-    """The line of a text as calls: measures, what blocks share, elements, and what these stand for."""
+    """The line of a text as calls: measures, shared numbers, elements, and the numbers these stand for."""
 
     def __init__(self, text: GroupText) -> None:
         self._text, self._line = text, GroupLine(text)
@@ -130,7 +130,7 @@ class Blocks(NamedTuple):
 def better_scales(
     blocks: Blocks, same: Sequence[torch.Tensor], width: int, text: Float32Text, amax: float
 ) -> list[torch.Tensor]:
-    """Return for each block the scale with the smaller error, and what goes with it; at a tie that of 6."""
+    """Return for each block the scale with the smaller error, and what goes with it; ties go to 6."""
     wider = text_calls(replace(text, expansion=1.5)).share([blocks.greatest, *same])
     four = [x.expand(blocks.greatest.shape)[..., None] for x in wider]
     errors = [_errors(blocks.numbers, shared, width, text, amax) for shared in (blocks.shared, four)]

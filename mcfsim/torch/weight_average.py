@@ -62,7 +62,7 @@ class WeightAverage:
         return float(self.low.unit_roundoff**self.components) / (1.0 - self.decay)
 
     def update(self) -> None:
-        """Let the weights that the optimizer represents now enter the average; call it after a step.
+        """Update the average with the weights that the optimizer represents now; call it after a step.
 
         Raises
         ------
@@ -222,7 +222,7 @@ def average(
     Raises
     ------
     TypeError
-        If `optimizer` is another one, a number is none, or parameters are distributed over processes.
+        If `optimizer` is another one, a number is no number, or parameters are distributed over processes.
     ValueError
         If a number is out of range, a format is unknown, or parameters of several dtypes leave it open.
     UnsupportedFormatError

@@ -201,7 +201,7 @@ def test_arrays_of_another_dtype_object_are_taken(fresh):
 def test_arrays_that_lie_otherwise_are_not_read(fresh, monkeypatch):
     monkeypatch.setattr(objects.llvm_text, "DTYPE", objects.llvm_text.DATA)
     objects._check_arrays.cache_clear()
-    with pytest.raises(RuntimeError, match="lie otherwise than loops know"):
+    with pytest.raises(RuntimeError, match="are not laid out as loops read them"):
         objects._check_arrays()
 
 

@@ -143,7 +143,7 @@ def test_groups_that_change_meanwhile():
     backward(given, 1)
     assert not any(torch.equal(p, q) for p, q in zip(first, before, strict=True))
     del optimizer.param_groups[1]
-    with pytest.raises(ValueError, match="is the optimizer's no more"):
+    with pytest.raises(ValueError, match="no longer belongs to the optimizer"):
         backward(given, 2)
     steps.remove()
 

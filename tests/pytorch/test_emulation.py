@@ -476,7 +476,7 @@ def test_wrong_counts_change_no_count(bad, error):
         done.load_state_dict({"0": 5, "2": bad})
     assert done.state_dict() == {"0": 0, "2": 0}
     done.restore()
-    with pytest.raises(ValueError, match="emulated no more"):
+    with pytest.raises(ValueError, match="no longer emulated"):
         done.state_dict()
 
 

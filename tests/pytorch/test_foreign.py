@@ -197,7 +197,7 @@ ALTERED = [
         bitsandbytes(lambda x, _: x.pop("state1")),
         "a state with step, qmap1, .* one of bitsandbytes has state1",
     ),
-    (bitsandbytes(lambda x, _: x.pop("step")), r"shape \(64, 128\) has a state that says no step"),
+    (bitsandbytes(lambda x, _: x.pop("step")), r"shape \(64, 128\) has a state without a step"),
     (bitsandbytes(lambda x, _: x.update(step=-1)), "step = -1"),
     (bitsandbytes(lambda x, _: x.update(step=2.5)), "step must be an int, not 2.5"),
     (

@@ -45,7 +45,7 @@ _TAILS: Mapping[str, Callable[[Any, float], Any]] = {
 
 
 def coarse(odd: Any) -> NDArray[np.float64]:
-    """Return numbers rounded to odd in 50 bits, as a format's numbers that values are very close to."""
+    """Return numbers rounded to odd in 50 bits, such as the number that a value is very close to."""
     bits = np.asarray(odd, np.float64).view(np.int64)
     return ((bits + 4) & -8).view(np.float64)
 

@@ -195,6 +195,8 @@ def found(module: str, cases: list[Any]) -> str:
     # Nor is it looked at again and again whether a statement is what it was, half of the time.
     none = identity.Identity("")
     identity._look = lambda theorem: none
+    # Nor whether it answers alike when it is asked twice.
+    check.Check.rehearse = lambda check: None
     for case, truth, tried in cases:
         certificate = compare.certified(case)
         wrong = compare.contradiction(case, certificate, truth, tried)

@@ -159,8 +159,9 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
     check("sqrt", [x], fmt, rounding, assert_same)
     check("fma", [y.ravel() for y in np.meshgrid(some, some, some)], fmt, rounding, assert_same)
     ar, oracle = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
+    few = np.append(x[:: -(-x.size // 64)], some)
     for name in ("neg", "abs", "sign"):
-        assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
+        assert_same(getattr(ar, name)(few), [getattr(oracle, name)(v) for v in few.tolist()], few)
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), DRAWN, ids=label)
@@ -251,15 +252,15 @@ def test_all_triples_of_a_byte_are_rounded_once(fmt, mode, assert_same):
 @pytest.mark.parametrize("mode", DETERMINISTIC)
 @pytest.mark.parametrize("fmt", WIDE_FORMATS, ids=label)
 def test_millions_of_hard_operands_are_rounded_once(fmt, mode, assert_same):
-    for name, seed in itertools.product(ARITY, range(4 if mode is Mode.NEAREST_EVEN else 2)):
+    for name, seed in itertools.product(ARITY, range(2 if mode is Mode.NEAREST_EVEN else 1)):
         check(name, hard_operands.__wrapped__(name, fmt, CHUNK, seed), fmt, Rounding(mode), assert_same)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
-@pytest.mark.parametrize(("fmt", "step"), [(BF16, 4), (FP16, 8)], ids=label)
+@pytest.mark.parametrize(("fmt", "step"), [(BF16, 8), (FP16, 16)], ids=label)
 def test_pairs_of_16_bits_are_rounded_once(fmt, step, name, assert_same):
-    """One magnitude is every fourth or eighth; signs and order are drawn."""
+    """One magnitude is every eighth or sixteenth; signs and order are drawn."""
     positive, rng = magnitudes(fmt), np.random.default_rng(1)
     for rows in np.array_split(positive[1::step], 2**13 // step):
         a, b = (x * rng.choice([-1.0, 1.0], x.shape) for x in np.broadcast_arrays(rows[:, None], positive))

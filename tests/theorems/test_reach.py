@@ -184,7 +184,7 @@ def first_unlike(count):
     return None, tried, everything
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(3000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [30, pytest.param(1500, marks=pytest.mark.exhaustive)])
 @pytest.mark.exhaustive
 def test_equivalent_cells_of_random_statements_are_alike(count):
     wrong, tried, everything = first_unlike(count)
@@ -192,7 +192,7 @@ def test_equivalent_cells_of_random_statements_are_alike(count):
     assert tried < 0.9 * everything
 
 
-@pytest.mark.parametrize("count", [16, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [16, pytest.param(500, marks=pytest.mark.exhaustive)])
 def test_what_a_statement_asks_is_needed(count):
     """Without it, cells would be called equivalent that differ: this is what the tests above would find."""
     found = 0

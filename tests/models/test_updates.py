@@ -72,7 +72,7 @@ def test_one_thing_is_known_of_updates(tmp_path):
     for given, text in (
         *(((wrong,), "update_rms") for wrong in (0.0, -1.0, math.inf)),
         ((0.2, tmp_path), "give one of them"),
-        ((None, tmp_path, tmp_path), "not by a state and gradients"),
+        ((None, tmp_path, tmp_path), "not from a state and gradients"),
     ):
         with pytest.raises(ValueError, match=text):
             updates_of(*given)

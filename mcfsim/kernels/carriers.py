@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -35,7 +36,13 @@ def within(fmt: Format, other: Format) -> bool:
     Of a posit that is the precision near 1.
     """
     fine = fmt.precision <= other.precision and fmt.smallest_subnormal >= other.smallest_subnormal
+    fine = fine and _unit(fmt) >= _unit(other) and fmt.zero <= other.zero
     return fine and other.lowest <= fmt.lowest and fmt.max <= other.max
+
+
+def _unit(fmt: Format) -> Fraction:
+    """Return the number that all numbers of a format are multiples of; without zero it is none of them."""
+    return fmt.smallest_subnormal / (1 if fmt.zero else 2 ** (fmt.precision - 1))
 
 
 def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:

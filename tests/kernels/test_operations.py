@@ -159,9 +159,8 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
     check("sqrt", [x], fmt, rounding, assert_same)
     check("fma", [y.ravel() for y in np.meshgrid(some, some, some)], fmt, rounding, assert_same)
     ar, oracle = mcf.arithmetic(fmt, rounding), OracleArithmetic(fmt, rounding)
-    few = np.append(x[:: -(-x.size // 64)], some)
     for name in ("neg", "abs", "sign"):
-        assert_same(getattr(ar, name)(few), [getattr(oracle, name)(v) for v in few.tolist()], few)
+        assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
 
 
 @pytest.mark.parametrize(("fmt", "rounding"), DRAWN, ids=label)

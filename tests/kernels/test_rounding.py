@@ -3,17 +3,19 @@
 On hard numbers of each format, and exhaustively on all of binary32.
 """
 
+import itertools
 import pickle
 from zlib import crc32
 
 import numpy as np
 import pytest
 
+from mcfsim.codec import all_values
 from mcfsim.compile.choice import is_available
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.kernels.blocks import get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, holds, within
 from mcfsim.kernels.element.element_rounding import round_element
 from mcfsim.kernels.element.machine import F32, F64, recorded
 from mcfsim.oracle import round_integers
@@ -111,6 +113,19 @@ def test_precision_one_at_the_end_of_binary32(mode, assert_same):
     fmt = Format(precision=1, emin=-126, emax=127, specials="none")
     x = np.float32([2.0**-127, 2.0**-128])
     assert_same(round_to(x, fmt, mode), round_integers(x, fmt, Rounding(mode)))
+
+
+def test_a_format_within_another_has_only_numbers_of_it():
+    """Also without zero, where a format has no numbers below its least normal one."""
+    formats = [
+        Format(precision=p, emin=emin, emax=emin + 3, specials="none", zero=zero)
+        for p in (1, 2, 3, 4)
+        for emin in (-5, -4, -3, -2)
+        for zero in (False, True)
+    ]
+    numbers = {fmt: {float(x) for x in all_values(fmt)} for fmt in formats}
+    for fmt, other in itertools.product(formats, repeat=2):
+        assert within(fmt, other) == (numbers[fmt] <= numbers[other]), (fmt, other)
 
 
 # -- all of binary32 --------------------------------------------------------------------------------------

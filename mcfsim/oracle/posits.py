@@ -81,7 +81,7 @@ def truncated_code(magnitude: Fraction, fmt: Posit, power: int = 1) -> int:
     These are the leading bits of the code of `magnitude` in a posit format of more bits and the same es.
     """
     positive = range(1, 2 ** (fmt.bits - 1))
-    return bisect(positive, magnitude, key=lambda code: _value(code, fmt.bits, fmt.es) ** power)
+    return bisect(positive, magnitude, key=lambda code: _value(code, fmt.bits, fmt.es, power))
 
 
 def operate_posit(
@@ -133,24 +133,24 @@ def operate_posit(
 def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int = 1) -> Fraction:
     """Return the rounding of the number whose power is `exact`; powers are ordered like magnitudes."""
     bits, es = fmt.bits, fmt.es
-    least, greatest = _value(1, bits, es), _value(2 ** (bits - 1) - 1, bits, es)
-    if exact <= least**power:
-        return least
-    if exact >= greatest**power:
-        return greatest
+    last = 2 ** (bits - 1) - 1
+    if exact <= _value(1, bits, es, power):
+        return _value(1, bits, es)
+    if exact >= _value(last, bits, es, power):
+        return _value(last, bits, es)
     code = truncated_code(exact, fmt, power)
     below, above = _value(code, bits, es), _value(code + 1, bits, es)
-    if exact == below**power:
+    if exact == _value(code, bits, es, power):
         return below
     # The boundary is the posit of one more bit: the lower code followed by a one.
-    boundary = _value(2 * code + 1, bits + 1, es) ** power
+    boundary = _value(2 * code + 1, bits + 1, es, power)
     beyond = (exact > boundary) - (exact < boundary)
     return above if goes_outward(mode, negative, code % 2 == 1, beyond) else below
 
 
 @lru_cache(maxsize=1 << 16)
-def _value(code: int, bits: int, es: int) -> Fraction:
-    """Return the value of a nonzero code that begins with a zero bit."""
+def _value(code: int, bits: int, es: int, power: int = 1) -> Fraction:
+    """Return a power of the value of a nonzero code that begins with a zero bit."""
     digits = format(code, f"0{bits}b")[1:]
     run = len(digits) - len(digits.lstrip(digits[0]))
     k = run - 1 if digits[0] == "1" else -run
@@ -159,4 +159,5 @@ def _value(code: int, bits: int, es: int) -> Fraction:
     fraction = after_regime[es:]
     significand = 1 + Fraction(int("0" + fraction, 2), 2 ** len(fraction))
     scale = (k << es) + exponent
-    return significand * (1 << scale) if scale >= 0 else significand / (1 << -scale)
+    value = significand * (1 << scale) if scale >= 0 else significand / (1 << -scale)
+    return value**power

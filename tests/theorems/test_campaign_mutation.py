@@ -50,10 +50,6 @@ ALIVE: dict[str, dict[str, str]] = {
         "_Exponents.plus: () if": "no claim here adds exponents to the magnitude of some",
         "_magnitude: low < 0 -> low <= 0": "the least magnitude is 0 there, too",
     },
-    "homogeneity": {
-        "Scales.operand: 2 -> 3 (2)": "a larger bound on a magnitude is one, too",
-        "Scales._most: 0 -> 1": "a larger bound on a magnitude is one, too",
-    },
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",
         "core_of_values: 2 -> 3 (2)": "of three operands, which no core covers",

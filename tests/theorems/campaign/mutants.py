@@ -13,13 +13,12 @@ import importlib.abc
 import importlib.util
 import json
 import os
-import re
 import resource
 import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -30,8 +29,6 @@ from tests.shared.alterations import alterations, usual, with_altered
 from tests.theorems.campaign import brute
 from tests.theorems.campaign.draw import draw
 
-#: What is said of a mutant that is not contradicted.
-ALIVE = re.compile(r"(\d+) cases, (\d+) covering")
 #: Modules of tests that use the verifier.
 JUDGES = (
     *(f"tests.theorems.campaign.{name}" for name in ("declared", "compare", "numbers")),
@@ -130,27 +127,38 @@ def judges() -> list[Any]:
     return [item for _, item in sorted(cases, key=lambda item: item[0])]
 
 
-def fate(mutant: Mutant, cases: list[Any]) -> str:
-    """Return what the campaign finds against a mutant, or of how many operands it finds nothing.
+#: What an answer of a mutant begins with that came to an end.
+ENDED = "it says: "
+#: How many cases were tried, and in how many questions they stand for all.
+Tried = tuple[int, int]
+
+
+def fate(mutant: Mutant, cases: list[Any], right: list[Tried]) -> str:
+    """Return what the campaign finds against a mutant, or nothing.
 
     It is tried in a fork of this process, which imports the verifier once more.
+
+    Parameters
+    ----------
+    right : list
+        What the text itself tries, by `answers`.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(read)
-            os.write(write, _verdict(mutant, cases).encode()[:4000])
+            os.write(write, _verdict(mutant, cases, right).encode()[:4000])
         finally:
             os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         text = pipe.read().decode(errors="replace")
     os.waitpid(child, 0)
-    return text or "it did not return"
+    return text.removeprefix(ENDED) if text.startswith(ENDED) else text or "it did not return"
 
 
-def _verdict(mutant: Mutant, cases: list[Any]) -> str:
+def _verdict(mutant: Mutant, cases: list[Any], right: list[Tried]) -> str:
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # it ends the process, which then has said nothing
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for name in [*sys.modules]:
@@ -158,34 +166,31 @@ def _verdict(mutant: Mutant, cases: list[Any]) -> str:
             del sys.modules[name]
     sys.meta_path.insert(0, _Altered(mutant))
     try:
-        return found(mutant.module, cases)
+        return ENDED + found(mutant.module, cases, right)
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} at {Path(last.filename).name}:{last.lineno}"
 
 
-def found(module: str, cases: list[Any]) -> str:
-    """Return what the campaign finds against a module as it is imported, or of how many operands nothing."""
-    check, cores, identity = (
-        importlib.import_module(f"mcfsim.theorems.{x}") for x in ("check", "cores", "identity")
+def answers(module: str, cases: list[Any]) -> Iterator[tuple[str | None, Tried]]:
+    """Return, question by question, what is found against a module as it is imported, and what was tried."""
+    check, cores, identity, verification = (
+        importlib.import_module(f"mcfsim.theorems.{x}")
+        for x in ("check", "cores", "identity", "verification")
     )
     compare, numbers = (
         importlib.import_module(f"tests.theorems.campaign.{x}") for x in ("compare", "numbers")
     )
     if module in ("exact", "two_words"):
-        if (wrong := numbers.first_wrong(EXPRESSIONS)) is not None:
-            return wrong
+        yield numbers.first_wrong(EXPRESSIONS), (0, 0)
         cases = [item for item in cases if item[0].name.startswith("long")]
-    count = covering = 0
     if module in ("cells", "reach", "homogeneity"):
         wrong, count, _ = importlib.import_module("tests.theorems.test_reach").first_unlike(STATEMENTS)
-        if wrong is not None:
-            return wrong
+        yield wrong, (count, 0)
         cases = cases[::3]
     if module == "parity":
-        wrong, covering = importlib.import_module("tests.theorems.test_parity").first_unlike(STATEMENTS)
-        if wrong is not None:
-            return wrong
+        wrong, read = importlib.import_module("tests.theorems.test_parity").first_unlike(STATEMENTS)
+        yield wrong, (0, read)
         cases = cases[::9]
     # What a statement declares is not tried first, as `verify` does: the core is judged, not the trial.
     check.Check.try_reductions = lambda check: None
@@ -195,16 +200,27 @@ def found(module: str, cases: list[Any]) -> str:
     # Nor is it looked at again and again whether a statement is what it was, half of the time.
     none = identity.Identity("")
     identity._look = lambda theorem: none
-    # Nor whether it answers alike when it is asked twice.
+    # Nor whether it answers alike when it is asked twice, nor is a violation made simpler.
     check.Check.rehearse = lambda check: None
+    verification._simplest = lambda check, first: None
     for case, truth, tried in cases:
         certificate = compare.certified(case)
         wrong = compare.contradiction(case, certificate, truth, tried)
+        count = 0 if wrong else sum(part.cases for part in certificate.parts)
+        yield wrong and f"{case.name}: {wrong}", (count, 0 if wrong else int(certificate.covers))
+
+
+def found(module: str, cases: list[Any], right: list[Tried]) -> str:
+    """Return what is found against a module as it is imported, or nothing.
+
+    To try more cases than the text does is a fault, too, if no false one; so is to say less.
+    """
+    for (wrong, (tried, covers)), (most, least) in zip(answers(module, cases), right, strict=True):
         if wrong is not None:
-            return f"{case.name}: {wrong}"
-        count += sum(part.cases for part in certificate.parts)
-        covering += certificate.covers
-    return f"{count} cases, {covering} covering"
+            return wrong
+        if tried > most or covers < least:
+            return f"{tried} cases, covering {covers}, instead of {most}, {least}"
+    return ""
 
 
 def keep_all() -> None:
@@ -222,16 +238,11 @@ def main(module: str) -> None:
     """Print, as a line of JSON each, what the mutants of a module come to."""
     keep_all()
     cases = judges()
-    text = found(module, cases)  # here, so that forks have what is kept
-    right = ALIVE.fullmatch(text)
-    assert right, text
+    said = list(answers(module, cases))  # here, so that forks have what is kept
+    assert not any(wrong for wrong, _ in said), said
+    right = [tried for _, tried in said]
     for mutant in chosen(module):
-        problem = fate(mutant, cases)
-        if alive := ALIVE.fullmatch(problem):
-            # To try more operands than the text does is a fault, too, if no false one; so is to say less.
-            more = int(alive[1]) > int(right[1]) or int(alive[2]) < int(right[2])
-            problem = f"{problem} instead of {text}" if more else ""
-        print(json.dumps([mutant.what, problem]), flush=True)
+        print(json.dumps([mutant.what, fate(mutant, cases, right)]), flush=True)
 
 
 if __name__ == "__main__":

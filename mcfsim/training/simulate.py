@@ -24,7 +24,7 @@ from mcfsim.training.problems import Problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
 from mcfsim.training.setup import ComputedGradients, Setup
-from mcfsim.training.trainer import Trainer, record_distances
+from mcfsim.training.trainer import Trainer, exact_one, record_distances
 
 
 # -- the steps of a run -----------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def carry_out(
     with threadpool_limits(limits=1), np.errstate(over="ignore", invalid="ignore"):
         measures: dict[str, list[str]] = {}
         if checkpoint is not None or output is not None:
-            exact = any(trainer.phases.exact for trainer in trainers.values())
-            measures = {name: trainer.measures(setup, exact) for name, trainer in trainers.items()}
+            truth = exact_one(trainers.values())
+            measures = {name: x.measures(setup, truth not in (None, x)) for name, x in trainers.items()}
         if output is not None:
             numbers = setup.recorded(setup.steps) * sum(map(len, measures.values()))
             check_space(output, numbers * np.dtype(np.float64).itemsize)

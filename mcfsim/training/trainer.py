@@ -129,7 +129,7 @@ class Trainer:
         setup : Setup
             Says whether steps are compared with the exact one.
         distance : bool
-            Whether `record_distances` finds an exact trajectory.
+            Whether `record_distances` compares it with an exact trajectory.
         """
         found: dict[str, Any] = {}
         kinds = {_kind(item): item for item in self.phases.strategies}
@@ -141,9 +141,7 @@ class Trainer:
             trial, state = Trainer(self.source, optimizer, self.phases), optimizer.state.parameter[0]
             trial._measure(np.zeros_like(state), optimizer.represented(), state)
             found |= dict.fromkeys(trial.series)
-        if not found:
-            return list(self.base)
-        compared = COMPARED if setup.truth_sample else ()
+        compared = COMPARED if found and setup.truth_sample else ()
         return [*found, *compared, *self.base, *((DISTANCE,) if distance else ())]
 
     def results(self) -> dict[str, float]:
@@ -239,10 +237,14 @@ def _kind(strategy: Strategy) -> str:
     return "float" if strategy.parameter.grid is None else "grid"
 
 
+def exact_one(trainers: Collection[Trainer]) -> Trainer | None:
+    """Return the first trainer whose steps are all exact, with which the others are compared."""
+    return next((trainer for trainer in trainers if trainer.phases.exact), None)
+
+
 def record_distances(trainers: Collection[Trainer]) -> None:
-    """Record the distance of every strategy from the exact trajectory, relative to its norm."""
-    truth = next((trainer for trainer in trainers if trainer.phases.exact), None)
-    if truth is None:
+    """Record the distance of every other strategy from the exact trajectory, relative to its norm."""
+    if (truth := exact_one(trainers)) is None:
         return
     ar: Any = truth.optimizer.roles.parameter
     exact = truth.optimizer.state.parameter[0]

@@ -83,9 +83,10 @@ def test_resumed_is_uninterrupted(error, case, at, tmp_path):
 
 def test_checkpoints_change_nothing_and_a_finished_run_is_not_made_again(tmp_path):
     plainly, first, again = (Watched(QUADRATIC) for _ in range(3))
-    expected = train(plainly, AdamW(), SOME)
+    names = [*SOME, "exact", "exact,exact@4"]  # of which the second has a distance from the first
+    expected = train(plainly, AdamW(), names)
     for watched in (first, again):
-        run = train(watched, AdamW(), SOME, checkpoint=tmp_path / "run.npz", checkpoint_every=5)
+        run = train(watched, AdamW(), names, checkpoint=tmp_path / "run.npz", checkpoint_every=5)
         assert watched.finals == plainly.finals
         assert_same_run(run, expected)
     assert first.steps == [1, *plainly.steps]

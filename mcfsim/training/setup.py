@@ -214,17 +214,14 @@ class Setup:
         options: dict[str, Any] = {"scalars": self.scalars, "precision": self.precision, "steps": self.steps}
         if get_rounding(self.rounding).stochastic or any(item.draws for item in self.strategies):
             options["random"] = RandomWords(self.seed)
-        return {
-            item.name: Optimizer(
-                self.optimizer,
-                item.strategies[0],
-                start,
-                self.source.decayed,
-                self.rounded(item.phases[0]),
-                **options,
-            )
-            for item in self.strategies
-        }
+
+        def made(strategy: Strategy, phase: Phase) -> Optimizer:
+            given = self.optimizer, strategy, start, self.source.decayed, self.rounded(phase)
+            return Optimizer(*given, **options)
+
+        # Those of later phases, too: what they refuse is refused before the first step.
+        begun = {x.name: list(map(made, x.strategies, x.phases)) for x in self.strategies}
+        return {name: first for name, (first, *_) in begun.items()}
 
     def rounded(self, phase: Phase) -> Rounding:
         """Return the rounding of a phase."""

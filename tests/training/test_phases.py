@@ -95,6 +95,23 @@ def test_a_schedule_is_its_phases_one_after_another(schedule, most):
     assert losses[same + 1 :] != alone[same + 1 :]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("plain,eco@3", "has no formula for that"),
+        (
+            PrecisionSchedule([Phase("plain"), Phase("split-master", 3, mcf.Rounding("up", "saturate"))]),
+            "ieee",
+        ),
+    ],
+)
+def test_what_a_later_phase_refuses_is_refused_before_the_first_step(schedule, message):
+    watched = Watched(QUADRATIC)
+    with pytest.raises(ValueError, match=message):
+        simulate(watched, "lion", schedule, STEPS, progress=False)
+    assert not watched.calls
+
+
 @pytest.mark.slow
 def test_measures_that_a_phase_does_not_have_are_nan():
     run = train(["exact", FAR, "exact,exact@4", "plain,dqt-int4@5"], truth_sample=2)

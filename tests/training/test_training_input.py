@@ -136,6 +136,7 @@ VALUES = [
     (stored, "format", ["bf61"], "unknown format 'bf61'"),
     (simulated, "schedule", [[0.1], [0.1] * 3, []], "schedule has [013] rates, and the run 2 steps"),
     (simulated, "schedule", [[0.1, np.inf]], "a rate = inf must be finite"),
+    (simulated, "schedule", [[0.1, -0.1], np.array([0.0, -0.1])], "a rate = -0.1 must not be negative"),
     *((simulated, label, [0], f"{label} = 0") for label in ("steps", "record_every", "checkpoint_every")),
     (simulated, "clip", [0.0], "clip = 0.0 must be positive"),
     (simulated, "optimizer", ["adam"], "unknown optimizer 'adam'; known optimizers: adafactor, momentumadaf"),

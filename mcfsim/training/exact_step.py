@@ -123,7 +123,8 @@ class OneStep(NamedTuple):
     gap : float
         Largest difference between `update` and the update in mpmath over a sample, relative to the root
         mean square of the latter: the error of binary64 itself. (An element's own relative error has no
-        bound, since ``beta1 m`` may cancel ``(1 - beta1) g``.) NaN without a finite nonzero sample.
+        bound, since ``beta1 m`` may cancel ``(1 - beta1) g``.) NaN without a finite nonzero sample, or if the
+        exact step of one divides by zero.
     """
 
     update: NDArray[np.float64]
@@ -186,9 +187,12 @@ def one_step(
         indices = np.sort(sample)
         judged, numbers = given.of_elements(indices), wide[indices]
     pairs: list[tuple[Any, Any]] = []
-    for name, found in judged.tensors(exact, chosen):
-        ours = exact.round(numbers[judged.layout.slices[name]])
-        pairs += zip(found["update"].reshape(-1), ours, strict=True)
+    try:
+        for name, found in judged.tensors(exact, chosen):
+            ours = exact.round(numbers[judged.layout.slices[name]])
+            pairs += zip(found["update"].reshape(-1), ours, strict=True)
+    except ZeroDivisionError:  # as where epsilon and v are zero
+        return OneStep(wide, math.nan)
     finite = [(truth, found) for truth, found in pairs if math.isfinite(truth) and math.isfinite(found)]
     scale = exact.sqrt(sum(truth * truth for truth, _ in finite) / max(1, len(finite)))
     gap = max((abs(truth - found) for truth, found in finite), default=math.nan)

@@ -6,10 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, strategy
+from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, simulate, strategy
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.declaration import straight_optimizers
 from mcfsim.training.exact_step import one_step, sample_indices
+from tests.training.problems import Made
 
 STEPS, SIZE = 8, 2
 B1, B2, EPSILON, DECAY = 0.9, 0.999, 1e-8, 0.1
@@ -156,6 +157,14 @@ def test_what_diverged_stays_visible_and_spoils_no_other(hyper, bad):
     assert 0 <= judge(optimizer, gradient, [1]).gap < 1e-14
     assert math.isnan(judge(optimizer, gradient, [0]).gap)
     assert found.gap == judge(optimizer, gradient, [1]).gap
+
+
+def test_a_division_by_zero_has_no_gap_and_ends_no_run():
+    """Where epsilon is zero, and gradient and second moment are."""
+    problem = Made(lambda x, step: x * np.array([1.0, 0.0]))
+    run = simulate(problem, AdamW(epsilon=0.0), "plain", 2, truth_sample=2, record_every=1)
+    assert math.isnan(run.series["plain"]["binary64_gap"][0])
+    assert run.results["plain"]["diverged_at"] == 1
 
 
 def test_sample_indices():

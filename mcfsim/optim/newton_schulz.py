@@ -86,7 +86,7 @@ class NewtonSchulz:
     ValueError
         If a name is unknown, a number out of range, or a rounding of the accumulator drawn at random.
     UnsupportedFormatError
-        If the iterate's format has more than 25 bits.
+        If the iterate's format has more than 25 bits; or numbers beyond 2**+-450, and one component.
 
     References
     ----------
@@ -116,6 +116,8 @@ class NewtonSchulz:
             raise ValueError(f"components = {self.components}: iterates have one or two")
         if not isinstance(self.accumulator, Accumulator):
             raise TypeError(f"accumulator must be an Accumulator, not {self.accumulator!r}")
+        if self.components == 1:  # in the iterate's format the norm is taken
+            Accumulator(fmt, block=None)  # refuses formats whose squares have no exact sum
         if self.accumulator.rounding.mode is not Mode.NEAREST_EVEN:
             raise ValueError(f"the accumulator rounds to nearest even, not {self.accumulator.rounding.mode}")
         for name in ("fused", "added"):

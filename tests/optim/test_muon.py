@@ -249,6 +249,7 @@ def test_a_run_is_measured_beside_exact_steps():
         ({"coefficients": ((1.0, 2.0, np.nan),)}, ValueError, "a coefficient"),
         ({"iterate": "float64"}, UnsupportedFormatError, "at most 25 bits"),
         ({"iterate": "posit16es1"}, UnsupportedFormatError, "floats with a sign and a zero"),
+        ({"iterate": mcf.Format(precision=20, emin=-700, emax=700)}, UnsupportedFormatError, "beyond 2"),
         ({"components": 3}, ValueError, "one or two"),
         ({"components": 0}, ValueError, "components"),
         ({"components": 2, "fused": False}, ValueError, "fused=True"),

@@ -17,7 +17,7 @@ from mcfsim.optim.staged import Gathered, Known, Stage, straight
 from mcfsim.optim.state import State, average, converted, move, split_master
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Strategy
-from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, torchadamw
+from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, let_in, torchadamw
 from mcfsim.protocol import Arithmetic
 
 #: How many numbers of bfloat16 a vector of AVX-512 has.
@@ -144,8 +144,11 @@ class TorchMuon(Muon):
         given = TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
         others = given.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
         mu, decay = self.momentum, rate * self.weight_decay if decayed else 0.0
-        near_b, far_b = lerp_factors(_single(1.0 - mu))
-        near_u, far_u = lerp_factors(_single(mu))
+        of_m, of_update, of_parameter = (
+            let_in(inner(ar)) for ar in (roles.moments, roles.update, roles.parameter)
+        )
+        near_b, far_b = lerp_factors(of_m(1.0 - mu))
+        near_u, far_u = lerp_factors(of_m(mu))
         return TorchMuonScalars(
             momentum=mu,
             gain=1.0 - mu,
@@ -154,8 +157,8 @@ class TorchMuon(Muon):
             near_u=near_u,
             far_u=far_u,
             length=rate,
-            kept_w=_single(1.0 - decay),
-            shrinkage=_single(decay),
+            kept_w=of_parameter(1.0 - decay),
+            shrinkage=of_update(decay),
             **others,
         )
 
@@ -171,8 +174,8 @@ class TorchMuon(Muon):
     def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
         """Return the scalars of a tensor's step: a matrix's rate is rounded into the parameter's format."""
         found = super().of_shape(roles, scalars, shape)
-        fmt = roles.parameter.format
-        return found if fmt is None else found._replace(length=float(round_to(_single(found.length), fmt)))
+        ar = roles.parameter
+        return found._replace(length=let_in(ar)(let_in(inner(ar))(found.length)))
 
     def stages(self, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
         """Return a tensor's step; see `torch_ahead` and `torch_turned` for its rounding points."""
@@ -185,10 +188,6 @@ class TorchMuon(Muon):
             Vectorised("vectorised", "direction", Granularity.ELEMENT, "update"),
             Stage(torch_turned, Granularity.ELEMENT, ("factor", "vectorised", "parameter", "extra")),
         )
-
-
-def _single(x: float) -> float:
-    return float(round_to(x, FLOAT32))
 
 
 def torch_momentum(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:

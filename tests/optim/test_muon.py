@@ -1,5 +1,6 @@
 """Muon: by a judge in scalars, in every strategy; its iterations, and how good they are."""
 
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -9,6 +10,7 @@ from mpmath import MPContext
 import mcfsim as mcf
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.native import NativeArithmetic
+from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim import newton_schulz
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.newton_schulz import (
@@ -18,6 +20,7 @@ from mcfsim.optim.newton_schulz import (
     orthogonalize,
     polar_distance,
 )
+from mcfsim.optim.torchmuon import TorchMuon
 from mcfsim.products import Accumulator
 from tests.optim.stored import numbers
 from tests.training.problems import Folded
@@ -160,6 +163,18 @@ def test_exact_steps_are_the_formulas():
         w = w - 0.125 * x - 0.125 * 0.25 * w
     for mine, other in zip(optimizer.state.parameter[0], w, strict=True):
         assert abs(mine - other) < 1e-50
+
+
+def test_exact_momenta_of_pytorch_s_points_are_the_formula():
+    """Its scalars are rounded as its numbers are: exact ones not at all."""
+    hyper, x, mu = TorchMuon(), np.random.default_rng(5).standard_normal((2, 3, 4)), 0.95
+    optimizer = mcf.Optimizer(hyper, mcf.strategy("exact"), {"w": x[0]})
+    for g in x:
+        optimizer.step(optimizer.receive({"w": g}), 0.125)
+    first = Fraction(1.0 - mu) * np.vectorize(Fraction)(x[0].ravel())
+    second = first + Fraction(1.0 - mu) * (np.vectorize(Fraction)(x[1].ravel()) - first)
+    for mine, exact in zip(optimizer.state.m[0], second, strict=True):
+        assert abs(to_fraction(mine) - exact) < Fraction(1, 2**300)
 
 
 def assert_formulas(kind):

@@ -272,8 +272,14 @@ class Tally:
     _parts: list[InnerProducts] = field(default_factory=list)
 
     def add(self, intended: ArrayLike, before: Sequence[ArrayLike], after: Sequence[ArrayLike]) -> None:
-        """Add elements: D, and the components of their represented values, before and after."""
-        d, e = np.asarray(intended, np.float64).ravel(), effective_update(before, after)
+        """Add elements: D, and the components of their represented values, before and after.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array does not hold real numbers, or sizes differ; nothing is added then.
+        """
+        d, e = vectors(intended, effective_update(before, after))
         if d.size:
             self.finite &= all_finite(d, *before, *after)
             self.asked += int(np.count_nonzero(d))

@@ -60,6 +60,14 @@ def test_sizes_must_agree():
             measure([])
 
 
+def test_a_tally_adds_all_or_nothing():
+    tally, ones, masked = metrics.Tally(), [np.ones(2)], np.ma.masked_equal([1.0, 2.0], 2.0)
+    for wrong, error in ((np.ones(3), ValueError), (np.ones(0), ValueError), (masked, TypeError)):
+        with pytest.raises(error):
+            tally.add(wrong, ones, ones)
+        assert tally == metrics.Tally()
+
+
 def test_what_is_no_real_number_is_refused():
     for measure in (*PAIRWISE, metrics.relative_error, metrics.median_ratio):
         for wrong in ([True, 1.0], ["1", "2"], [1j, 1.0], np.ones(2, np.bool_)):

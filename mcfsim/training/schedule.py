@@ -275,7 +275,7 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
     exponent, wide = 0, {name: _wide(g) for name, g in gradients.items()}
     if all_finite(*wide.values()):
         largest = max((abs(g).max(initial=0) for g in wide.values()), default=0.0)
-        exponent = _exponent(largest)
+        exponent = _exponent(largest) - 1  # so that the factor is below the largest power of two
     near_one = {name: _times_power(g, -exponent) for name, g in wide.items()}
     total: Any = sum((g * g).sum() for g in near_one.values())
     # Root and factor of mpmath's numbers are mpmath's, too: binary64 would limit an exact run to 16 digits.

@@ -85,6 +85,13 @@ def test_exact_numbers_a_hair_above_the_clip_are_clipped():
         assert kept["x"][0] == 1
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [("f4", 3e38), ("f8", 1.7e308)])
+def test_the_largest_numbers_a_hair_above_the_clip_stay_finite(dtype, largest):
+    g = np.array([largest], dtype)
+    kept, _ = clipped({"x": g}, float(g[0]) * (1 - 1e-9))
+    assert kept["x"][0] == pytest.approx(g[0], rel=1e-6)
+
+
 def test_a_norm_beyond_binary64_is_infinite_and_clips_all_the_same():
     g = np.full(10_000, 1.7e308)
     kept, norm = clipped({"x": g}, 1.0)

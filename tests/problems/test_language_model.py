@@ -100,8 +100,9 @@ def test_later_bytes_do_not_change_earlier_logits_and_held_out_windows_give_thei
     np.testing.assert_array_equal(whole[:, :3], others[:, :3])
     assert (whole[:, 3:] != others[:, 3:]).any(axis=-1).all()
     np.testing.assert_allclose(SMALL.logits(parameters, tokens[:, :3]), whole[:, :3], rtol=0, atol=1e-13)
-    with pytest.raises(ValueError, match="rows of 1 to 5 bytes"):
-        SMALL.logits(parameters, SMALL.training_batch(step=0, seed=0))
+    for wrong in (SMALL.training_batch(step=0, seed=0), np.array([[-1, 2]])):  # too long, and no bytes
+        with pytest.raises(ValueError, match="rows of 1 to 5 bytes"):
+            SMALL.logits(parameters, wrong)
     windows = TEXT.validation_windows(16 * 3, 6)
     logits = SMALL.logits(parameters, windows[:, :-1])
     chosen = np.take_along_axis(logits, windows[:, 1:, None].astype(int), axis=-1)

@@ -302,8 +302,11 @@ class LanguageModel(DescribedProblem):
             One sequence per row, not longer than the context.
         """
         check_tensors(parameters, self.shapes, np.float32, np.float64)
-        if tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
-            raise ValueError(f"tokens must be rows of 1 to {self.context} bytes, not of shape {tokens.shape}")
+        if tokens.dtype != np.uint8 or tokens.ndim != 2 or not 1 <= tokens.shape[1] <= self.context:
+            raise ValueError(
+                f"tokens must be rows of 1 to {self.context} bytes (uint8), not {tokens.dtype} of shape "
+                f"{tokens.shape}"
+            )
         return self._forward(self._pieces(0, 0), parameters, tokens)[0].reshape(*tokens.shape, VOCABULARY)
 
     def _pieces(self, step: int, seed: int) -> TransformerPieces:

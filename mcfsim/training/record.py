@@ -222,7 +222,7 @@ def _strategies(settings: Mapping[str, Any]) -> set[str] | None:
     given = settings.get("strategies")
     if given is None:
         return None
-    if not isinstance(given, list) or not all(
+    if not isinstance(given, list | tuple) or not all(
         isinstance(item, dict) and isinstance(item.get("name"), str) for item in given
     ):
         raise ValueError("has settings whose strategies have no names")

@@ -109,12 +109,15 @@ def test_a_run_differs_from_one_that_differs_in_one_number(run):
     assert (run != 3, run != run.settings, replace(run) != run) == (True, True, False)
 
 
-def test_nan_equals_nan_and_a_tuple_a_list():
+def test_nan_equals_nan_and_a_tuple_a_list(tmp_path):
     def made(value, result=np.nan):
         series = {"plain": {"loss": np.array([np.nan, 1.0])}}
         return Run({"a": value}, {}, np.arange(2), series, {"plain": {"x": result}})
 
     assert made((1,)) == made([1])
+    one = Run({"strategies": ({"name": "plain"},)}, {}, np.arange(2), {"plain": {"loss": np.zeros(2)}})
+    one.save(tmp_path / "run.npz")
+    assert Run.load(tmp_path / "run.npz") == one
     assert made((1,)) != made([2])
     assert made((1,)) != made([1], 0.0)
 

@@ -11,7 +11,7 @@ from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import Whole, finite_number, real_array, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import get_format
-from mcfsim.optim.declaration import learning_rate
+from mcfsim.optim.declaration import Interval
 from mcfsim.products import Accumulator, dot
 from mcfsim.random import RandomWords
 from mcfsim.rounding import get_rounding
@@ -159,7 +159,7 @@ class LearnedStepTable:
             If the gradient has another shape, or is not finite, or rate or scale out of range. Nothing has
             changed then.
         """
-        rate, scale = learning_rate("rate", rate), finite_number("scale", scale)
+        rate, scale = Interval.NOT_NEGATIVE.number("rate", rate), finite_number("scale", scale)
         self.whole.check()
         steps = self.steps
         if gradient is not None:

@@ -98,15 +98,18 @@ class Slot:
 
 
 class Interval(Enum):
-    """An interval in which a hyperparameter must lie; its value is the end of the error message."""
+    """An interval in which a number must lie; its value is the end of the error message."""
 
     SHARE = "must lie in [0, 1)"
     POSITIVE = "must be positive"
     NOT_NEGATIVE = "must not be negative"
 
-    def admits(self, x: float) -> bool:
-        """Return whether a finite number lies in the interval."""
-        return x > 0 if self is Interval.POSITIVE else 0 <= x < (1 if self is Interval.SHARE else math.inf)
+    def number(self, label: str, x: Any) -> float:
+        """Return a number as a float; raise an error unless it is finite and lies in the interval."""
+        number, end = finite_number(label, x), 1 if self is Interval.SHARE else math.inf
+        if not (0 <= number < end) or (self is Interval.POSITIVE and not number):
+            raise ValueError(f"{label} = {number} {self.value}")
+        return number
 
 
 class Declaration(ABC):
@@ -151,11 +154,8 @@ class Declaration(ABC):
             )
 
     def __post_init__(self) -> None:
-        numbers = {name: finite_number(name, getattr(self, name)) for name in self.ranges}
-        for name, number in numbers.items():
-            if not self.ranges[name].admits(number):
-                raise ValueError(f"{name} = {number} {self.ranges[name].value}")
-            object.__setattr__(self, name, number)
+        for name, interval in self.ranges.items():
+            object.__setattr__(self, name, interval.number(name, getattr(self, name)))
 
     @abstractmethod
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
@@ -250,10 +250,3 @@ def check_hyperparameters(given: Any, label: str) -> None:
         raise TypeError(
             f"{label} is a {type(given).__name__}, which must be declared with @dataclass(frozen=True)"
         )
-
-
-def learning_rate(label: str, rate: Any) -> float:
-    """Return a learning rate as a float; raise an error unless it is finite and not negative."""
-    if (number := finite_number(label, rate)) < 0:
-        raise ValueError(f"{label} = {rate} must not be negative")
-    return number

@@ -17,6 +17,7 @@ from mcfsim.kernels import native
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.exact_dot import Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
+from mcfsim.optim.declaration import Interval
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.products import Accumulator, matmul
 from mcfsim.protocol import Arithmetic
@@ -130,13 +131,8 @@ class NewtonSchulz:
             raise UnsupportedFormatError(
                 f"sums of two components have at most {_LONGEST} bits, not those of {self.accumulator.format}"
             )
-        for name in ("margin", "epsilon"):
-            number = finite_number(name, getattr(self, name))
-            if number < 0 or (name == "margin" and not number):
-                raise ValueError(
-                    f"{name} = {number} must {'be positive' if name == 'margin' else 'not be negative'}"
-                )
-            object.__setattr__(self, name, number)
+        for name, interval in (("margin", Interval.POSITIVE), ("epsilon", Interval.NOT_NEGATIVE)):
+            object.__setattr__(self, name, interval.number(name, getattr(self, name)))
         object.__setattr__(self, "coefficients", _coefficients(self.coefficients))
 
     @property

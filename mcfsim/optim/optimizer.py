@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import Whole, check_processor, whole_number
 from mcfsim.compile.loops import BoundLoop
-from mcfsim.optim.declaration import Declaration, check_addition, check_hyperparameters, learning_rate
+from mcfsim.optim.declaration import Declaration, Interval, check_addition, check_hyperparameters
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors, in_stripes, parts_of
 from mcfsim.optim.on_grid import OnGrid
@@ -291,7 +291,7 @@ class Optimizer:
 
     def _checked(self, gradient: NDArray[Any], rate: float) -> float:
         """Return the rate as a float; raise the errors of `step`."""
-        rate = learning_rate("rate", rate)
+        rate = Interval.NOT_NEGATIVE.number("rate", rate)
         check_gradient(gradient, self.layout.size, self.strategy.gradient.format, packed=self.packed)
         check_processor()
         self.whole.check()

@@ -13,7 +13,7 @@ import torch
 from mcfsim.checks import hint
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.kernels.torch_tensors import check_dense
-from mcfsim.optim.declaration import Declaration, learning_rate
+from mcfsim.optim.declaration import Declaration, Interval
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
@@ -163,7 +163,7 @@ class Hyperparameters:
 
     def rate(self, group: Mapping[str, Any]) -> float:
         """Return the learning rate of a group; raise unless it is finite and not negative."""
-        return learning_rate("lr", number(group["lr"]))
+        return Interval.NOT_NEGATIVE.number("lr", number(group["lr"]))
 
     def received(self, whose: str, given: Mapping[str, Any], labels: Iterable[str] = ()) -> dict[str, Any]:
         """Return the arguments of an optimizer or a group, without options of `ABSENT` that are off.

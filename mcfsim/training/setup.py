@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import finite_number, lacks, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
-from mcfsim.optim.declaration import Declaration, check_hyperparameters, learning_rate, optimizers
+from mcfsim.optim.declaration import Declaration, Interval, check_hyperparameters, optimizers
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.strategies import Strategy
 from mcfsim.random import RandomWords
@@ -334,7 +334,7 @@ def _schedule(given: Any, steps: int) -> Schedule | RecordedRates:
             "schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), or a list of rates, one a step, "
             f"not {given!r}"
         )
-    rates = tuple(learning_rate("a rate", rate) for rate in given)
+    rates = tuple(Interval.NOT_NEGATIVE.number("a rate", rate) for rate in given)
     if len(rates) != steps:
         raise ValueError(f"schedule has {len(rates)} rates, and the run {steps} steps")
     return RecordedRates(rates)

@@ -66,7 +66,7 @@ GRADIENT, START = "gradient of 'x'", "initial_parameters of problem 'made'"
 PAIR = "loss_and_gradient of problem 'made' must return a loss and a mapping of names to arrays"
 NAMES = "a name in a file has no NUL, no surrogate, and at most 32,000 bytes"
 TYPES = [
-    *((found(loss), LOSS) for loss in (None, np.ones(1), [1.0], "1", 1j, {})),
+    *((found(loss), LOSS) for loss in (None, np.ones(1), [1.0], "1", 1j, {}, np.array("1"), True)),
     *(({"held_out": loss}, f"{HELD_OUT}: the loss must be one") for loss in (None, np.ones(1), "1")),
     *((found(gradient=x), f"{GRADIENT} must be an array, not") for x in ([1.0, 1.0], 1.0, None, "ab")),
     (found(gradient=MASKED), f"{GRADIENT} must be an array, not a masked array"),

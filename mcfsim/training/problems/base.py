@@ -191,7 +191,7 @@ def loss_and_gradient_of(problem: Problem, weights: Tensors, step: int, seed: in
 def check_loss(label: str, loss: Any) -> None:
     """Raise TypeError unless a loss is one real number, and ValueError if binary64 has no such number."""
     try:
-        single = np.shape(loss) == () and not isinstance(loss, str | bytes | complex | np.complexfloating)
+        single = np.shape(loss) == () and np.asarray(loss).dtype.kind not in "bcmMSU"
         if single:
             float(loss)
     except OverflowError:

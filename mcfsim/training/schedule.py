@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.checks import as_array, check_processor, finite_number, real_array, whole_number
 from mcfsim.codec import on_host
-from mcfsim.kernels.real_numbers import is_mpf
+from mcfsim.kernels.real_numbers import as_float, is_mpf, is_scalar
 
 Vector = NDArray[np.float64]
 
@@ -146,6 +147,15 @@ class RecordedRates:
 # -- norms and inner products -----------------------------------------------------------------------------
 
 
+def _real(x: Any) -> float:
+    if not is_scalar(x) and not isinstance(x, np.floating | np.integer):
+        raise TypeError(f"an array has {shortened(x)} in it, which is no real number")
+    return as_float(x)
+
+
+_REALS = np.frompyfunc(_real, 1, 1)
+
+
 def vectors(*arrays: ArrayLike) -> list[Vector]:
     """Return arrays or tensors, also of mpmath's numbers, as flat binary64 vectors.
 
@@ -157,7 +167,7 @@ def vectors(*arrays: ArrayLike) -> list[Vector]:
         If their sizes differ.
     """
     given = [as_array(on_host(array), "an array") for array in arrays]
-    given = [x if x.dtype == object else real_array(x, "an array") for x in given]
+    given = [np.asarray(_REALS(x)) if x.dtype == object else real_array(x, "an array") for x in given]
     found = [x.astype(np.float64, copy=False).ravel() for x in given]
     if len({vector.size for vector in found}) > 1:
         raise ValueError(f"the arrays differ in size: {[np.shape(array) for array in arrays]}")

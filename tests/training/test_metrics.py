@@ -70,7 +70,8 @@ def test_a_tally_adds_all_or_nothing():
 
 def test_what_is_no_real_number_is_refused():
     for measure in (*PAIRWISE, metrics.relative_error, metrics.median_ratio):
-        for wrong in ([True, 1.0], ["1", "2"], [1j, 1.0], np.ones(2, np.bool_)):
+        objects = (np.array(x, object) for x in (["1", "2"], [True, 1.0], [None, 1.0]))
+        for wrong in ([True, 1.0], ["1", "2"], [1j, 1.0], np.ones(2, np.bool_), *objects):
             with pytest.raises(TypeError, match="real number"):
                 measure(wrong, np.ones(2))
 

@@ -229,8 +229,7 @@ class ArrayNamespace:
 
     def broadcast_arrays(self, *arrays: Any) -> list[Any]:
         """Return arrays of one shape, each with its own dtype."""
-        shape = np.broadcast_shapes(*(x.shape for x in arrays))
-        return [np.broadcast_to(x, shape) for x in arrays]
+        return list(np.broadcast_arrays(*arrays))
 
     def __array_namespace_info__(self) -> NamespaceInfo:
         return NamespaceInfo(self)

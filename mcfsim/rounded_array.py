@@ -44,11 +44,13 @@ _EXACT = {np.floor, np.ceil, np.trunc, np.rint}
 _SHAPING: set[Any] = {
     *(np.reshape, np.ravel, np.transpose, np.swapaxes, np.moveaxis, np.squeeze, np.expand_dims),
     *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
-    *(np.broadcast_arrays, np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis),
-    np.sort,
+    *(np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis, np.sort),
 }
-#: Those that tell where elements are, or whether they are.
-_LOCATING: set[Any] = {np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any}
+#: Those that tell where elements are, whether they are, or how many.
+_LOCATING: set[Any] = {
+    *(np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any),
+    *(np.shape, np.ndim, np.size),
+}
 
 
 def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: Any) -> RoundedArray:
@@ -104,8 +106,8 @@ def _entered(x: Any, ar: NumpyArithmetic) -> RoundedArray:
         given = np.array(x, object)
         if any(not isinstance(number, float | int) and is_scalar(number) for number in given.flat):
             rounded = [ar.round(number) for number in given.flat]
-            return RoundedArray(_as_values(rounded, ar).reshape(given.shape), ar)
-    return RoundedArray(_as_values(ar.round(x), ar), ar)
+            return RoundedArray(np.asarray(rounded, ar.carrier).reshape(given.shape), ar)
+    return RoundedArray(np.asarray(ar.round(x), ar.carrier), ar)
 
 
 class RoundedArray(NDArrayOperatorsMixin):
@@ -233,7 +235,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         return RoundedArray, (np.array(self.values), self.arithmetic)
 
     def _like(self, values: ArrayLike) -> RoundedArray:
-        return RoundedArray(_as_values(values, self.arithmetic), self.arithmetic)
+        return RoundedArray(np.asarray(values, self.arithmetic.carrier), self.arithmetic)
 
     def enter(self, x: Any, fmt: Format | None = None) -> RoundedArray:
         """Return numbers, rounded once as those of this array are, into its format or another one."""
@@ -293,7 +295,7 @@ class RoundedArray(NDArrayOperatorsMixin):
             return REDUCTIONS[function](*args, **kwargs)
         if function in (np.sort, np.argsort) and len(args) < 3 and "kind" not in kwargs:
             kwargs = {"stable": True, **kwargs}  # else zeros of both signs are in an order of the processor's
-        found = function(*(_each(self._operand, part) for part in args), **kwargs)
+        found = function(*map(self._given, args), **{k: self._given(x) for k, x in kwargs.items()})
         if function in _LOCATING:
             return found
         return type(found)(map(self._like, found)) if isinstance(found, list | tuple) else self._like(found)
@@ -302,8 +304,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         """Return elements of one of two arrays, or numbers, which are rounded, by truth values."""
         if isinstance(condition, RoundedArray) or len(given) != 2:
             raise TypeError("where takes truth values, and two arrays or numbers")
-        values = [x if isinstance(x, np.ndarray) else self.enter(x).values for x in map(self._operand, given)]
-        return self._like(np.where(condition, *values))
+        return self._like(np.where(condition, *map(self._taken, given)))
 
     def _signed(self, size: Any, sign: Any) -> RoundedArray:
         """Return magnitudes with other signs; a number has its sign before it is rounded."""
@@ -352,11 +353,10 @@ class RoundedArray(NDArrayOperatorsMixin):
     def _ask(self, ufunc: np.ufunc, operands: list[Any]) -> Any:
         """Return truth values; a number is compared as it is, not rounded."""
         exact = [x if isinstance(x, np.ndarray) else exact_or_binary64(x) for x in operands]
-        if all(isinstance(x, np.ndarray) or nearest_binary64(x) == x or x != x for x in exact):
-            with np.errstate(invalid="ignore"):  # of signalling NaN
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            if all(isinstance(x, np.ndarray) or nearest_binary64(x) == x or x != x for x in exact):
                 return ufunc(*(x if isinstance(x, np.ndarray) else np.float64(float(x)) for x in exact))
-        compare = np.frompyfunc(_COMPARISONS[ufunc], 2, 1)
-        with np.errstate(invalid="ignore"):
+            compare = np.frompyfunc(_COMPARISONS[ufunc], 2, 1)
             found = compare(*(x.astype(object) if isinstance(x, np.ndarray) else x for x in exact))
         return np.asarray(found, bool)
 
@@ -378,6 +378,19 @@ class RoundedArray(NDArrayOperatorsMixin):
             "mcfsim.array(x, fmt)"
         )
 
+    def _taken(self, x: Any) -> NDArray[Any]:
+        """Return the values of an array of the same arithmetic, or of a number, which is rounded."""
+        x = self._operand(x)
+        return x if isinstance(x, np.ndarray) else self.enter(x).values
+
+    def _given(self, part: Any) -> Any:
+        """Return an argument of a function that moves elements, arrays in it by their values."""
+        if isinstance(part, RoundedArray):
+            return self._operand(part)
+        if isinstance(part, list | tuple) and any(isinstance(x, RoundedArray) for x in part):
+            return [self._taken(x) for x in part]
+        return part
+
 
 def _is_minus(x: Fraction | float) -> bool:
     return x < 0 if isinstance(x, Fraction) else math.copysign(1.0, x) < 0
@@ -385,16 +398,3 @@ def _is_minus(x: Fraction | float) -> bool:
 
 def _described(ar: NumpyArithmetic) -> str:
     return f"an array of {ar.format}, {ar.rounding.mode}"
-
-
-def _as_values(x: ArrayLike, ar: NumpyArithmetic) -> NDArray[Any]:
-    return np.asarray(x, ar.carrier)
-
-
-def _each(take: Callable[[Any], Any], part: Any) -> Any:
-    """Return an argument of a function that moves elements, arrays in it by their values."""
-    if isinstance(part, RoundedArray):
-        return take(part)
-    if isinstance(part, list | tuple) and any(isinstance(x, RoundedArray) for x in part):
-        return [take(x) for x in part]
-    return part

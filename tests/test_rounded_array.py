@@ -263,6 +263,8 @@ def test_elements_are_moved_without_a_rounding():
         (np.flip(a, axis=1), np.flip(x, axis=1)),
         (a[:, ::2], x[:, ::2]),
         (np.broadcast_to(a, (3, 2, 6)), np.broadcast_to(x, (3, 2, 6))),
+        (np.broadcast_arrays(a, a[0])[1], np.broadcast_arrays(x, x[0])[1]),
+        (np.stack(arrays=[a, a]), np.stack([x, x])),
     ]
     for moved, right in pairs:
         assert isinstance(moved, RoundedArray)
@@ -270,6 +272,17 @@ def test_elements_are_moved_without_a_rounding():
     assert (len(a), a.ndim, a.size, a.shape) == (2, 2, 12, (2, 6))
     with pytest.raises(TypeError, match="do not mix"):
         np.concatenate([a, mcf.array(x, "float16")])
+
+
+def test_numbers_beside_elements_are_rounded_and_numpys_arrays_stay_as_they_are():
+    a = mcf.array([1.0, 2.0], "bfloat16")
+    assert np.stack([a[0], 0.1]).values.tolist() == [1.0, mcf.round_to(0.1, "bfloat16")]
+    ours, theirs, number = np.broadcast_arrays(a, np.array([[0.1], [0.2]]), 0.1)
+    assert isinstance(ours, RoundedArray)
+    assert type(theirs) is type(number) is np.ndarray
+    assert ours.values.tolist() == [[1.0, 2.0]] * 2
+    assert (theirs.tolist(), number.tolist()) == ([[0.1] * 2, [0.2] * 2], [[0.1] * 2] * 2)
+    assert (np.shape(a), np.ndim(a), np.size(a)) == ((2,), 1, 2)
 
 
 def test_stochastic_rounding_draws_new_words_at_each_operation():

@@ -133,6 +133,13 @@ def _extreme(function: Callable[..., Any], other: float) -> Callable[..., Any]:
     return found
 
 
+def _broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
+    """Return arrays of one shape, each with its own dtype."""
+    given = [x if hasattr(x, "shape") else np.asarray(x) for x in arrays]
+    shape = np.broadcast_shapes(*(x.shape for x in given))
+    return tuple(np.broadcast_to(x, shape) for x in given)
+
+
 def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
     """Return numbers no smaller and no larger than others."""
     low = x if min is None else np.maximum(x, min)
@@ -150,5 +157,6 @@ def _round(x: Any, decimals: int = 0) -> Any:
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
     **{np.sum: _sum, np.prod: _prod, np.mean: _mean},
     **{np.cumulative_sum: _cumulative(add, 0.0), np.cumulative_prod: _cumulative(mul, 1.0)},
-    **{np.clip: _clip, np.round: _round, np.max: _extreme(np.max, -1.0), np.min: _extreme(np.min, 1.0)},
+    **{np.clip: _clip, np.round: _round, np.broadcast_arrays: _broadcast_arrays},
+    **{np.max: _extreme(np.max, -1.0), np.min: _extreme(np.min, 1.0)},
 }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mcfsim.codec import ulp
 from mcfsim.formats import FORMATS, Format
 
 #: The version of the standard that names and arguments follow.
@@ -208,8 +208,8 @@ class ArrayNamespace:
         fmt = _dtype_of(dtype)
         if not isinstance(fmt, Format):
             raise TypeError(f"finfo is of a format, not of {dtype!r}")
-        least, largest = float(fmt.smallest_normal), float(fmt.max)
-        return FormatInfo(fmt.bits, math.ldexp(1.0, 1 - fmt.precision), largest, -largest, least, fmt)
+        step, least = float(ulp(1.0, fmt)), float(fmt.smallest_normal)
+        return FormatInfo(fmt.bits, step, float(fmt.max), float(fmt.lowest), least, fmt)
 
     def iinfo(self, dtype: Any, /) -> np.iinfo[Any]:
         """Return what is to be known of a dtype of integers, or that of an array."""

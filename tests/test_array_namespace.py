@@ -190,6 +190,20 @@ def test_dtypes_are_formats_and_do_not_mix():
     assert about.capabilities()["boolean indexing"]
 
 
+@pytest.mark.parametrize(
+    ("fmt", "least", "step"),
+    [
+        *(("int8", -128.0, 1.0), ("float8_e8m0fnu", 2.0**-127, 1.0), ("posit16", -(2.0**56), 2.0**-11)),
+        (mcf.Grid(low=0, high=15, fraction_bits=2), 0.0, 0.25),
+    ],
+    ids=str,
+)
+def test_what_is_known_of_a_format_holds_for_every_kind(fmt, least, step):
+    fmt = mcf.get_format(fmt)
+    info = mcf.array([1.0], fmt).__array_namespace__().finfo(fmt)
+    assert (info.min, info.max, info.eps) == (least, float(fmt.max), step)
+
+
 def test_code_of_the_standard_runs_on_a_format():
     """A softmax that knows nothing of formats rounds each operation as the library's own text does."""
 

@@ -71,6 +71,8 @@ class ArrayNamespace:
         return f"<array namespace of {self.format}>"
 
     def __getattr__(self, name: str) -> Any:
+        if name == "formats":  # a copy in the making has no attributes yet
+            raise AttributeError(name)
         if name in self.formats:
             return self.formats[name]
         if name in _SHARED:

@@ -1,5 +1,7 @@
 """The array API's functions of rounded arrays: sums from left to right, and nothing converted in silence."""
 
+import copy
+import pickle
 from functools import reduce
 
 import numpy as np
@@ -107,7 +109,9 @@ def test_every_name_is_there_and_what_arithmetics_lack_is_not():
         assert not hasattr(xp, name), name
     with pytest.raises(ValueError, match=r"of version 2024\.12, not '2030\.12'"):
         a.__array_namespace__(api_version="2030.12")
-    assert repr(xp) == "<array namespace of bfloat16>"
+    for again in (copy.copy(xp), copy.deepcopy(xp), pickle.loads(pickle.dumps(xp))):
+        assert repr(again) == repr(xp) == "<array namespace of bfloat16>"
+        assert again.asarray([0.1]).values == xp.asarray([0.1]).values
 
 
 def test_what_chooses_or_moves_keeps_values(assert_same):

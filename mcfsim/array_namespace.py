@@ -10,6 +10,7 @@ import numpy as np
 
 from mcfsim.codec import ulp
 from mcfsim.formats import FORMATS, Format
+from mcfsim.rounding import Rounding
 
 #: The version of the standard that names and arguments follow.
 VERSION = "2024.12"
@@ -54,15 +55,25 @@ class ArrayNamespace:
     ----------
     fmt : Format
         The format of new arrays.
+    rounding : Rounding
+        The rounding of the arrays. Namespaces of one format and rounding are equal, as code of the standard
+        asks of several arrays.
     enter : callable
         ``enter(x, fmt)`` rounds numbers into an array of a format.
     """
 
-    def __init__(self, fmt: Format, enter: Callable[..., Any]) -> None:
+    def __init__(self, fmt: Format, rounding: Rounding, enter: Callable[..., Any]) -> None:
         self.format, self._enter = fmt, enter
+        self._about = fmt, rounding
         #: Formats by their names, which are the dtypes of real numbers.
         self.formats = {**FORMATS, fmt.name: fmt}
         self.__name__ = f"mcfsim.{fmt}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrayNamespace) and self._about == other._about
+
+    def __hash__(self) -> int:
+        return hash(self._about)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_SHARED, *_CREATING, *_CREATING_LIKE, *self.formats})

@@ -178,7 +178,7 @@ class RoundedArray(NDArrayOperatorsMixin):
     def __array_namespace__(self, *, api_version: str | None = None) -> ArrayNamespace:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", VERSION):
             raise ValueError(f"the namespace is of version {VERSION}, not {api_version!r}")
-        return ArrayNamespace(self.format, self.enter)
+        return ArrayNamespace(self.format, self.arithmetic.rounding, self.enter)
 
     def __len__(self) -> int:
         return len(self.values)

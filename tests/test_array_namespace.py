@@ -114,6 +114,14 @@ def test_every_name_is_there_and_what_arithmetics_lack_is_not():
         assert again.asarray([0.1]).values == xp.asarray([0.1]).values
 
 
+def test_arrays_that_mix_have_one_namespace():
+    arrays = [mcf.array(x, "bfloat16") for x in (1.0, [2.0])]
+    others = [mcf.array(1.0, "float16"), mcf.array(1.0, "bfloat16", "up")]
+    assert len({x.__array_namespace__() for x in arrays}) == 1
+    assert len({x.__array_namespace__() for x in (*arrays, *others)}) == 3
+    assert arrays[0].__array_namespace__() != "bfloat16"
+
+
 def test_what_chooses_or_moves_keeps_values(assert_same):
     a, xp, ar = some("bfloat16")
     values = a.values

@@ -163,7 +163,9 @@ class ArrayNamespace:
         return self.asarray(np.from_dlpack(x), copy=copy)
 
     def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
-        """Return arrays of coordinates."""
+        """Return arrays of coordinates; ValueError for any indexing but ``"xy"`` and ``"ij"``."""
+        if indexing not in ("xy", "ij"):
+            raise ValueError(f"unknown indexing {indexing!r}; allowed: xy, ij")
         axes = list(range(len(arrays)))
         if indexing == "xy" and len(arrays) > 1:
             axes[:2] = 1, 0

@@ -139,6 +139,8 @@ def test_what_chooses_or_moves_keeps_values(assert_same):
     crossed = [x.values for x in xp.meshgrid(a[0], a[1])]
     for found, expected in zip(crossed, np.meshgrid(values[0], values[1]), strict=True):
         assert_same(found, expected)
+    with pytest.raises(ValueError, match="unknown indexing 'yx'; allowed: xy, ij"):
+        xp.meshgrid(a[0], a[1], indexing="yx")
     for options in ({"initial": 0.1}, {"out": a}, {"where": values > 0, "initial": 0.1}):
         with pytest.raises(
             TypeError, match="numpy.max of rounded arrays takes no " + ", ".join(sorted(options))

@@ -96,6 +96,7 @@ def test_sums_may_be_of_another_format():
     assert wide.format == mcf.get_format("float32")
     assert wide.values == xp.sum(a.astype("float32")).values
     assert xp.sum(a[:0]).values == 0
+    assert xp.cumulative_sum(a[:0], dtype=xp.float32).format == xp.cumulative_sum(a, dtype=xp.float32).format
     assert xp.prod(a[:0]).values == 1
     with pytest.raises(TypeError, match="of a format, not of <class 'float'>"):
         xp.sum(a, dtype=float)

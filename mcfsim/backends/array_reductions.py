@@ -93,7 +93,7 @@ def _cumulative(operation: Callable[[Any, Any], Any], initial: float) -> Callabl
         rows, shape = _rows(x, axis, dtype, False)
         found = [rows.enter(np.full(shape, initial))] if include_initial else []
         found += accumulate(_terms(rows), operation)
-        return np.stack(found, axis=axis or 0) if found else x
+        return np.stack(found, axis=axis or 0) if found else x.enter(x, dtype)
 
     return function
 

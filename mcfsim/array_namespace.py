@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.checks import as_array, is_tensor
 from mcfsim.codec import ulp
 from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Rounding
@@ -121,6 +122,7 @@ class ArrayNamespace:
             If ``copy=False`` and a copy is needed.
         """
         _check_device(device)
+        x = as_array(x) if is_tensor(x) else x
         if dtype is None:
             known = getattr(x, "dtype", None)
             dtype = known if isinstance(known, Format) else _kind_of(x) or self.format

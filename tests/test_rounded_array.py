@@ -146,6 +146,9 @@ def test_tensors_enter():
     a = mcf.array(x, "float8_e4m3fn")
     assert a.values.tolist() == mcf.round_to(x.detach().float().numpy(), "float8_e4m3fn").tolist()
     assert torch.from_dlpack(a).tolist() == a.values.tolist()
+    xp = a.__array_namespace__()
+    assert xp.asarray(x.detach()).values.tolist() == a.values.tolist()
+    assert xp.asarray(torch.tensor([3])).dtype == np.int64
 
 
 def test_formats_arrays_and_modes_do_not_mix():

@@ -74,7 +74,8 @@ class Meter(Forwarding):
     ----------
     tallies : dict of str to OperationTally
         Counts by operation: ``add``, ``sub``, ``mul``, ``div``, ``sqrt``, ``fma``, ``neg``, ``abs``,
-        ``sign``, ``round``.
+        ``sign``, ``round``. Of elementary functions and selections, as ``exp`` and ``maximum``, only `calls`
+        and `elements` are counted.
     trace : list of str
         The operations in the order of their calls.
     """
@@ -125,7 +126,7 @@ class Meter(Forwarding):
         tally.calls += 1
         made = on_host(result)
         tally.elements += int(np.size(made))
-        if self.format is not None:
+        if self.format is not None and (name in _OF_SIGNS or name in _WIDE):
             with np.errstate(all="ignore"):
                 self._judge(
                     tally,

@@ -159,6 +159,15 @@ def test_the_meter_counts_by_hand(name, operands, expected):
     assert (meter.tallies[name].inexact, meter.tallies[name].lost) == expected
 
 
+def test_the_meter_counts_functions_and_selections_alone(assert_same):
+    meter, x = Meter(mcf.arithmetic("float8_e4m3fn")), np.float32([1.0, 2.0, np.nan])
+    assert_same(meter.exp(x), meter.arithmetic.exp(x))
+    assert_same(meter.maximum(x, 1.5), meter.arithmetic.maximum(x, 1.5))
+    assert meter.trace == ["exp", "maximum"]
+    for tally in meter.tallies.values():
+        assert (tally.calls, tally.elements, tally.inexact, tally.max_error) == (1, 3, 0, 0.0)
+
+
 def tally_by_definition(name, fmt, operands, results, before=None):
     """Count in fractions, one element after the other, what `Tally` says of its fields."""
     found = before or dict.fromkeys(("inexact", "overflow", "underflow", "lost", "max_error"), 0)

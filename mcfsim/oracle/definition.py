@@ -202,8 +202,9 @@ def _square_root(x: Number, fmt: Format) -> Number:
         return math.nan
     if _is_infinite(x) or x == 0:
         return x
-    # In these units every number of the format, and every midpoint of neighbours, is an integer.
-    return root_between(Fraction(x), max(fmt.precision - fmt.emin, 0))
+    # In these units every number of the format, and every midpoint of neighbours, is an integer; also below
+    # the smallest normal number, where the exponent is unbounded.
+    return root_between(Fraction(x), max(fmt.precision - fmt.emin + 1, 0))
 
 
 # -- quanta and signs -----------------------------------------------------------------------------------

@@ -241,6 +241,14 @@ def test_all_roots(fmt):
     check_integers("sqrt", [values(fmt)[:: 1 if fmt.bits <= 8 else 11]], fmt)
 
 
+def test_a_root_just_below_the_smallest_normal_number_is_rounded_before_it_is_flushed():
+    """In quarters: the root of 15 is 15.49, below the tie beside 16, and that of 15.1 is 15.54."""
+    fmt, policy = Format(precision=4, emin=2, emax=10), Rounding(underflow="flush_after")
+    assert operate("sqrt", (15.0,), fmt, policy) == 0
+    assert operate_integers("sqrt", [15.0], fmt=fmt, rounding=policy) == 0
+    assert operate("sqrt", (Fraction(151, 10),), fmt, policy) == 4
+
+
 @pytest.mark.parametrize("fmt", [E5M2, *WIDE_FORMATS], ids=label)
 @pytest.mark.parametrize("name", [*BINARY, "fma"])
 @pytest.mark.sampled(6)

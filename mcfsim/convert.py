@@ -18,9 +18,10 @@ from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, ca
 from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.native import native_dtype
+from mcfsim.kernels.operation_plan import integers_as_binary64
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
+from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK, scratch
 
 if TYPE_CHECKING:
@@ -327,7 +328,7 @@ def _round_integers(
         y, residual = native.add(high, low)
         if fmt.precision + rounding.guard_bits <= 53:
             y = native.make_odd(y, residual)
-        elif residual.any() and not (rounding.mode is Mode.NEAREST_EVEN and fmt.precision == 53):
+        elif residual.any() and not integers_as_binary64(fmt, rounding):
             raise UnsupportedFormatError(f"integers beyond 2**53 cannot be rounded {rounding.mode} to {fmt}")
         kernel(y, rounded, draw(start, y.size))
 

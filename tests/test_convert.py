@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mcfsim.convert import round_to
-from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.oracle import round_fraction
@@ -170,6 +170,8 @@ COARSE = Format(precision=53, emin=-100, emax=100)  # of which subnormal numbers
 THIRD, READ_ONLY = Fraction(1, 3), np.ones(3)
 READ_ONLY.flags.writeable = False
 LONG = [(ODD, full_range(p), x) for p, x in ((53, "up"), (52, "nearest_even"), (53, "nearest_away"))]
+#: Of 53 bits, but with fewer of long integers: these would be rounded twice.
+LONG += [(ODD << 8, fmt) for fmt in (Format(precision=53, emin=70, emax=100), Posit(59, 4))]
 TWICE = [*((THIRD, "float64", mode) for mode in ("up", "nearest_away")), (THIRD, full_range(52))]
 TWICE += [(THIRD, COARSE), (10**400, "float64", "nearest_even", "saturate")]
 BEYOND = [

@@ -22,11 +22,11 @@ from mcfsim.formats import Format
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import BINARY64, change_element, operate_element
-from mcfsim.kernels.operation_plan import Way
+from mcfsim.kernels.operation_plan import Way, integers_as_binary64
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.random import RandomWords, word_bits
-from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.rounding import Rounding, Underflow
 
 #: Elements processed at a time: enough to outweigh the cost of calls, and few enough to keep memory small.
 AT_ONCE = 1 << 22
@@ -215,7 +215,7 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
         way = Way.STICKY
         if fmt.precision + rounding.guard_bits > 53:
             way = Way.EXACT
-            if rounding.mode is not Mode.NEAREST_EVEN or fmt.precision != 53:
+            if not integers_as_binary64(fmt, rounding):
                 strange.append(~lost.equals(0.0))
         if rounding.underflow is Underflow.FLUSH_INPUTS:  # the operand is the sum, and not its terms
             rounding = replace(rounding, underflow=Underflow.FLUSH_BEFORE)

@@ -150,6 +150,12 @@ def refusal(operation: str, fmt: Format, rounding: Rounding, why: str) -> Unsupp
     )
 
 
+def integers_as_binary64(fmt: Format, rounding: Rounding) -> bool:
+    """Return whether a format rounds integers beyond ``2**53`` as binary64 does."""
+    alike = type(fmt) is Format and fmt.precision == _BITS and fmt.emin <= _BITS
+    return alike and rounding.mode is Mode.NEAREST_EVEN
+
+
 def innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
     """Return whether + - * / sqrt to nearest in the carrier, rounded again, equal one rounding."""
     info = np.finfo(carrier)

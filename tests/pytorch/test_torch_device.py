@@ -135,6 +135,11 @@ def test_integers_are_rounded_once_or_refused_and_flushed_whole(device, kernels,
     assert here(ours.round(torch.tensor([2**53, 2**60], device=device))).tolist() == [2.0**53, 2.0**60]
     with pytest.raises(UnsupportedFormatError, match=r"integers beyond 2\*\*53 cannot be rounded up"):
         ours.round(torch.tensor([0, 2**53 + 1], device=device))
+    for fmt in (mcf.Format(precision=53, emin=70, emax=100), mcf.Posit(59, 4)):
+        coarse, _ = both(fmt, device=device, kernels=kernels)
+        devices.or_eager(coarse)
+        with pytest.raises(UnsupportedFormatError, match="cannot be rounded nearest_even"):
+            coarse.round(torch.tensor([2**62 + 1], device=device))
     fmt = mcf.Format(precision=4, emin=3, emax=40)
     for underflow in ("flush_inputs", "flush_before", "gradual"):
         ours, theirs = both(fmt, "up", "ieee", underflow, device=device, kernels=kernels)

@@ -282,7 +282,7 @@ def _encode(x: NDArray[Any], fmt: Format, codes: NDArray[Any]) -> None:
     """Write the codes of values."""
     if not fmt.has_nan and np.isnan(x).any():
         raise ValueError(f"{fmt} has no code for NaN")
-    codes[...] = codes_by_kind(fmt).encode(x)
+    codes[...] = codes_by_kind(fmt).encode(x.reshape(-1)).reshape(x.shape)
 
 
 def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:

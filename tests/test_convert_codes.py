@@ -84,6 +84,9 @@ def test_integers_numbers_without_a_code_and_other_arrays():
     out = np.zeros(4, np.uint8)
     mcf.round_to(np.array([1, -3, 17, 10**6]), "float8_e5m2", out=out)
     assert np.array_equal(out, encode(mcf.round_to([1.0, -3.0, 17.0, 1e6], "float8_e5m2"), "float8_e5m2"))
+    alone = np.zeros((), np.uint8)
+    assert mcf.round_to(np.array(-3), "float8_e5m2fnuz", out=alone) is alone
+    assert alone == encode(-3.0, "float8_e5m2fnuz")
     for compiled in (None, False):
         with pytest.raises(ValueError, match="float4_e2m1fn has no code for NaN"):
             mcf.round_to(np.array([1.0, np.nan]), "float4_e2m1fn", out=out[:2], compiled=compiled)

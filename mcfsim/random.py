@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import check_int
+from mcfsim.checks import check_int, whole_number
 from mcfsim.storage.buffers import scratch
 
 #: Random words of 32 bits, or of 16 where these suffice.
@@ -147,13 +147,9 @@ class RandomWords:
             With 32 bits, index i has word i % 4 of counter i // 4. With 16 bits, it has half i % 2, the lower
             half first, of the word of index i // 2.
         """
-        for name, number in (("start", start), ("count", count), ("bits", bits)):
-            if not isinstance(number, int | np.integer) or isinstance(number, bool):
-                raise TypeError(f"{name} must be an int, not {number!r}")
-        if bits not in (16, 32):
+        start, count = whole_number("start", start, 0), whole_number("count", count, 0)
+        if (bits := whole_number("bits", bits, 0)) not in (16, 32):
             raise ValueError(f"words have 32 or 16 bits, not {bits}")
-        if start < 0 or count < 0:
-            raise ValueError(f"start = {start} and count = {count} must not be negative")
         return self._words(start, count, bits).copy()
 
     def draws(self, start: int, count: int, bits: int) -> Words:

@@ -106,6 +106,7 @@ def test_any_range_is_a_part_of_the_whole(start, count):
     words = stream.words(start, count)
     assert words.tolist() == [int(stream.words(i, 1)[0]) for i in range(start, start + count)]
     assert words.dtype == np.uint32
+    assert stream.words(np.int8(100), np.int8(100)).tolist() == stream.words(100, 100).tolist()
     halves = stream.words(2 * start + 1, 2 * count, 16)  # low half first
     assert halves.dtype == np.uint16
     assert halves[1::2].tolist() == [x & 0xFFFF for x in stream.words(start + 1, count).tolist()]

@@ -123,8 +123,9 @@ class Operation:
         search = size >= _WORTH_A_SEARCH
         # No key for zeros, which are equal with either sign, nor for other types, whose numbers may be equal.
         key = (search, *numbers) if all(isinstance(x, float) and x for x in numbers) else None
-        if key is not None and key in self._kept:
-            return self._kept[key]
+        kept = self._kept.get(key, self)  # at once, as another thread may empty what is kept
+        if not isinstance(kept, Operation):
+            return kept
         found = self._entered(numbers, search)
         if key is not None:
             if len(self._kept) >= _KEPT:

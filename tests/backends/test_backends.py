@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
+from mcfsim.backends.block_arithmetic import operation
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.meter import Meter
 from mcfsim.backends.numpy import NumpyArithmetic
@@ -237,6 +238,24 @@ def test_the_meter_watches_every_arithmetic_and_draws_for_a_block_as_it_does(ass
     for copied in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
         again = copied(meter)
         assert (again.tallies, again.trace, again.format) == (meter.tallies, meter.trace, meter.format)
+
+
+class Emptied(dict):
+    """A dictionary that another thread empties after each look into it."""
+
+    def __contains__(self, key):
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+
+def test_another_thread_may_empty_the_scalars_that_are_kept():
+    kept = operation("mul", FORMATS["bfloat16"], Rounding(), "exact", (False, True))
+    before, kept._kept = kept._kept, Emptied()
+    try:
+        assert kept.bound([0.3], 5) is not None is not kept.bound([0.3], 5)
+    finally:
+        kept._kept = before
 
 
 # -- factory ----------------------------------------------------------------------------------------------

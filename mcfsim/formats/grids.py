@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from mcfsim.checks import check_int
-from mcfsim.formats.floating import Format, Specials
+from mcfsim.formats.floating import Format, Parity, Specials
 
 _INTEGERS = re.compile(r"int(\d{1,9})(_symmetric)?", re.ASCII)
 _WIDEST = 32
@@ -60,6 +60,7 @@ class Grid(Format):
     specials: Specials = field(init=False, default=Specials.NONE)
     signed: bool = field(init=False)
     zero: bool = field(init=False, default=True)
+    parity: Parity = field(init=False, default=Parity.SIGNIFICAND)
 
     def __post_init__(self) -> None:
         for label in ("low", "high", "fraction_bits"):

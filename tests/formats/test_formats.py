@@ -6,6 +6,7 @@ import itertools
 import math
 import pickle
 from fractions import Fraction
+from functools import partial
 
 import ml_dtypes
 import mpmath
@@ -110,8 +111,8 @@ def changed(**fields):
     return Format(**{"precision": 4, "emin": -6, "emax": 8, **fields})
 
 
-def ranged(low, high):
-    return Grid(low=low, high=high)
+def ranged(low, high, **fields):
+    return Grid(low=low, high=high, **fields)
 
 
 ONE_NUMBER = {"precision": 1, "emin": 8, "specials": "none", "signed": False, "zero": False}
@@ -137,6 +138,7 @@ WRONG_FIELDS = [
 @refusals(
     *(refused(error, message, lambda x=x: changed(**x), ()) for x, error, message in WRONG_FIELDS),
     refused(ValueError, "low <= 0 < high", ranged, (0, 0), (1, 2), (-2, -1), (2, -2)),
+    refused(TypeError, "unexpected keyword argument 'parity'", partial(ranged, parity="code"), (-1, 1)),
     refused(TypeError, "must be an int", ranged, (-1.0, 1), (-1, True), (-1, "1")),
     refused(ValueError, "bits = .* of a posit must lie between", Posit, 2, 65),
     refused(ValueError, "es = .* of a posit must lie between", Posit, (8, -1), (8, 6)),

@@ -91,9 +91,9 @@ class Grid(Format):
         return self.signed + max(-self.low - 1, self.high).bit_length()
 
     @cached_property
-    def max(self) -> Fraction:
-        """Largest number, exactly."""
-        return self.high * self.quantum
+    def max_significand(self) -> int:
+        """The largest number in units of the quantum."""
+        return self.high
 
     @cached_property
     def lowest(self) -> Fraction:

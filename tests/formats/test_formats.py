@@ -159,6 +159,7 @@ def test_the_fixed_point_format_of_a_grid_holds_both_ends_and_has_the_quantum(fm
     assert held.smallest_subnormal == fmt.quantum == fmt.smallest_normal == fmt.smallest_subnormal
     assert 2 ** (fmt.precision - 1) <= max(-fmt.low, fmt.high) < 2**fmt.precision
     assert (fmt.lowest, fmt.max) == (fmt.low * fmt.quantum, fmt.high * fmt.quantum)
+    assert fmt.max_significand == fmt.high
     assert not any((fmt.has_nan, fmt.has_infinity, fmt.has_negative_zero, fmt.has_subnormals))
 
 

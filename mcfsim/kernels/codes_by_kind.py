@@ -65,7 +65,7 @@ class GridCodes(TwosComplement):
 
     def place_of(self, values: Block) -> NDArray[np.int64]:
         """Return the integers of values."""
-        return (values * 2.0**self.fmt.fraction_bits).astype(np.int64)
+        return np.ldexp(values, self.fmt.fraction_bits).astype(np.int64)  # the power may be beyond binary64
 
     def value_at(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the values of integers."""

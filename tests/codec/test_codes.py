@@ -30,6 +30,7 @@ MORE_GRIDS = [
     *GRIDS,
     Grid(low=-5, high=9, fraction_bits=2),
     Grid(low=0, high=5, fraction_bits=-3),
+    Grid(low=-8, high=7, fraction_bits=1025),
     Grid(low=-(2**16), high=2**16 - 1),  # decoded without a table
 ]
 DEFINED = [*SMALL_FORMATS, *UNUSUAL_FORMATS, *CUSTOM, WIDE, *VARIANTS, *P3109_FORMATS, *POSITS, *MORE_GRIDS]

@@ -87,6 +87,9 @@ class Rule(StrEnum):
     NEAREST_FIRST = "nearest_first"
 
 
+_STANDARD = Mode.NEAREST_EVEN, Overflow.IEEE, Underflow.GRADUAL
+
+
 @dataclass(frozen=True)
 class Rounding:
     """A rounding mode with its overflow and underflow policies.
@@ -135,6 +138,11 @@ class Rounding:
     def stochastic(self) -> bool:
         """Whether the mode is stochastic and needs random words."""
         return self.mode is Mode.STOCHASTIC
+
+    @property
+    def standard(self) -> bool:
+        """Whether it is to nearest even, with the policies of IEEE 754; random bits make no difference."""
+        return (self.mode, self.overflow, self.underflow) == _STANDARD
 
     @property
     def drawn_bits(self) -> int:

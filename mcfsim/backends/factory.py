@@ -87,7 +87,7 @@ def arithmetic(
 
         return TorchArithmetic(fmt, policy, **options)
     if backend == "native":
-        if policy != Rounding():
+        if not policy.standard:
             raise ValueError(
                 f"native arithmetic rounds to nearest even, over- and underflows as in IEEE 754, not {policy}"
             )

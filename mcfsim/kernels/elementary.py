@@ -45,7 +45,7 @@ _FLOAT64 = np.dtype(np.float64)
 def function_entry(fmt: Format, rounding: Rounding) -> Entry:
     """Return the way of elementary functions in a format, and why the result is that of one rounding."""
     needed = fmt.precision + rounding.guard_bits
-    if is_filled(_FLOAT64, fmt) and rounding == Rounding():
+    if is_filled(_FLOAT64, fmt) and rounding.standard:
         return Entry(Way.NATIVE, "mpmath's value, with growing precision, is rounded to nearest once")
     if needed > _BITS:
         return Entry(Way.REFUSED, f"a value rounded to odd in binary64 has not the {needed} bits that decide")

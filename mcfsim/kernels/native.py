@@ -71,7 +71,7 @@ class LibraryArithmetic(Forwarding):
         UnsupportedFormatError
             If no dtype holds the format, or the rounding is not that of dtypes.
         """
-        if rounding != Rounding():
+        if not rounding.standard:
             raise UnsupportedFormatError(
                 f"native arithmetic rounds to nearest even, with the policies of IEEE 754, not {rounding}"
             )

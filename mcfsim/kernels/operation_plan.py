@@ -93,7 +93,7 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPl
         why = f"binary64 holds every product of values: {2 * fmt.precision} bits at most"
         values["mul"] = Entry(Way.EXACT, why)
     for way, wider in ((Way.WIDE, FLOAT64), (Way.NATIVE, carrier)):
-        if way is Way.NATIVE and is_filled(carrier, fmt) and rounding == Rounding():
+        if way is Way.NATIVE and is_filled(carrier, fmt) and rounding.standard:
             why = f"every {carrier} is a value of the format"
         elif innocuous(wider, fmt, of_results):
             bits = np.finfo(wider).nmant + 1

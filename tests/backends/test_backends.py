@@ -259,6 +259,14 @@ def test_another_thread_may_empty_the_scalars_that_are_kept():
 
 
 # -- factory ----------------------------------------------------------------------------------------------
+def test_random_bits_make_no_difference_where_none_are_drawn():
+    rounding = Rounding(random_bits=8, rule="centred")
+    for backend in ("numpy", "native"):
+        ar = mcf.arithmetic("float64", rounding, backend=backend)
+        one = ar.like(FORMATS["float64"], rounding).exp(np.zeros(1))
+        assert ar.add(one, 2.0**-52) == one + 2.0**-52
+
+
 def test_the_factory_gives_what_is_asked_for():
     ar = mcf.arithmetic("e4m3fn", "toward_zero", "saturate", scalars="rounded", threads=2)
     assert isinstance(ar, NumpyArithmetic)

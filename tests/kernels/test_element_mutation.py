@@ -45,7 +45,7 @@ floats: _by_addition: fmt.emax + 1 -> fmt.emax; 1 -> 0 (2)
 # the same parity
 floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias; fmt.bias - carrier.bias -> carrier.bias - fmt.bias
 # a longer text: what has the carrier's range takes the general way
-floats: round_float: if fmt == _FLOAT32 and rounding == Rounding(): -> if False:
+floats: round_float: if fmt == _FLOAT32 and rounding.standard: -> if False:
 floats: _within_range: rounded if clean else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
 floats: _within_range: Mode.NEAREST_EVEN -> Mode.NEAREST_AWAY
 floats: _within_range: rounded if keeps_nan else x.equals(x).select(rounded, -> x.equals(x).select(rounded,

@@ -113,7 +113,7 @@ def round_float(
     usual = fmt.signed and fmt.zero and rounding.underflow is Underflow.GRADUAL
     if usual and full_range and fmt.precision == carrier.place + 1:
         return x if fmt.has_negative_zero else x + 0.0  # -0 + 0 is +0
-    if fmt == _FLOAT32 and rounding == Rounding():
+    if fmt == _FLOAT32 and rounding.standard:
         return x.narrow().widen()
     if _reaches(fmt, carrier) and not rounding.stochastic:
         rounded = _by_addition(x, fmt, rounding.mode)

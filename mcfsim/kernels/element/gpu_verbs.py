@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.rounding import Rounding
 
 _BFLOAT16, _FLOAT16 = get_format("bfloat16"), get_format("float16")
 _NAMES = {_BFLOAT16: "bfloat16", _FLOAT16: "float16"}
@@ -31,7 +31,7 @@ _NAMES = {_BFLOAT16: "bfloat16", _FLOAT16: "float16"}
 
 def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> Value:
     """Return a rounded number after noting the verb that rounds x to it, if there is one."""
-    if x.type is rounded.type is F32 and fmt in _NAMES and _is_standard(rounding):
+    if x.type is rounded.type is F32 and fmt in _NAMES and rounding.standard:
         rounded.line.note(rounded, f"round_{_NAMES[fmt]}", x)
     return rounded
 
@@ -41,7 +41,7 @@ def note_operation(
 ) -> Value:
     """Return the result of an operation after noting the verb that computes it, if there is one."""
     known = operation in ("add", "sub", "mul", "fma") and fmt == _BFLOAT16 and result.type is F32
-    if known and _is_standard(rounding) and all(map(_is_upper_half, operands)):
+    if known and rounding.standard and all(map(_is_upper_half, operands)):
         result.line.note(result, f"{operation}_bfloat16", *operands)
     return result
 
@@ -58,14 +58,6 @@ def note_decoded(code: Value, number: Value, fmt: Format) -> Value:
     if number.type is F32 and fmt == _FLOAT16:
         number.line.note(number, "decode_float16", code)
     return number
-
-
-def _is_standard(rounding: Rounding) -> bool:
-    return (
-        rounding.mode is Mode.NEAREST_EVEN
-        and rounding.overflow is Overflow.IEEE
-        and rounding.underflow is Underflow.GRADUAL
-    )
 
 
 def _is_upper_half(x: Value) -> bool:

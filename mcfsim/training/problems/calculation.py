@@ -17,7 +17,6 @@ from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds
 from mcfsim.products import Accumulator, Products, matmul
 from mcfsim.recipes import RECIPES, Recipe
 from mcfsim.recipes.recipe_data import recipe_data, recipe_from
-from mcfsim.rounding import Rounding
 from mcfsim.training.problems._transformer import BackPair
 
 Array = NDArray[Any]
@@ -109,7 +108,7 @@ class Calculation:
                     )
         if isinstance(self.products, Accumulator):
             known(self.products.format)
-            if self.products.rounding != Rounding():
+            if not self.products.rounding.standard:
                 raise ValueError(
                     f"products are summed to nearest even, with gradual underflow and the overflow of IEEE "
                     f"754, not {self.products.rounding}"

@@ -263,7 +263,9 @@ class FractionArithmetic(_OfNumbers[Fraction]):
     ------
     ValueError
         If the precision is below 1 or the mode stochastic; in an operation, for the square root of a negative
-        number, an infinity or NaN.
+        number, or NaN.
+    OverflowError
+        In an operation, for an infinity.
     ZeroDivisionError
         In a division by zero.
     """

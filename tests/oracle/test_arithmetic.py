@@ -107,6 +107,8 @@ AR, BITS = OracleArithmetic(BF16), FractionArithmetic(3)
     refused(ValueError, "one bit", FractionArithmetic, 0),
     refused(ValueError, "stochastic", FractionArithmetic, (3, Rounding(Mode.STOCHASTIC, random_bits=8))),
     refused(ValueError, "negative", BITS.sqrt, -1),
+    refused(ValueError, "NaN", BITS.add, (math.nan, 1)),
+    refused(OverflowError, "Infinity", BITS.add, (math.inf, 1)),
     refused(ZeroDivisionError, None, BITS.div, (1, 0)),
 )
 def test_what_it_cannot_do_is_refused(rows):

@@ -55,7 +55,7 @@ class ExactArithmetic(Forwarding):
 
     def _number(self, x: Any) -> Any:
         if isinstance(x, self._mpf):
-            return x
+            return +x
         if type(x) is float:  # which is exact in 64 bits
             return self._mpf(x)
         exact = to_fraction(x)
@@ -70,9 +70,10 @@ class ExactArithmetic(Forwarding):
 
     def round(self, x: Value) -> Value:
         """Return numbers as mpf, exactly, or rounded to ``precision`` bits if they have more."""
+        if isinstance(x, np.ndarray | list) and np.asarray(x).dtype.kind in "mM":  # NumPy makes them integers
+            raise TypeError("a time is no real number")
         with np.errstate(invalid="ignore"):  # NaN
-            converted = self._convert(x)
-        return +converted if not isinstance(converted, np.ndarray) else converted
+            return self._convert(x)
 
     def like(self, fmt: Any, rounding: Any) -> ExactArithmetic:
         """Return itself: nothing is rounded to a format."""

@@ -124,6 +124,12 @@ def test_exact_arithmetic_takes_numbers_and_arrays_of_every_kind():
     assert exact.sqrt(np.array([4.0, 9.0])).tolist() == [2, 3]
     with mpmath.workprec(500):
         assert exact.round(mpmath.mpf(2) ** -450 + 1) == 1
+    with exact.context.workprec(500):  # longer than it carries
+        long = exact.context.mpf(2) ** -450 + 1
+    assert exact.round(long) == exact.round(np.array([long]))[0] == 1
+    for times in (np.array([5], "m8[ns]"), [np.timedelta64(5, "ns")]):
+        with pytest.raises(TypeError, match="a time is no real number"):
+            exact.add(times, 1)
     s, e = mcf.two_sum(exact, 1.0, 2.0**-1000)
     assert fraction(s) == 1  # 1000 bits apart: more than the 400 it carries
     assert math.isclose(float(e), 2.0**-1000, rel_tol=0)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,12 +169,15 @@ def check_threads(threads: int) -> None:
     check_int("threads", threads, 1)
 
 
-def chosen(label: str, x: Any, kind: type[StrEnum]) -> StrEnum:
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def chosen(label: str, x: Any, kind: type[_Choice]) -> _Choice:
     """Return the member of an enumeration with a given name, or raise ValueError with all names."""
     try:
         return kind(x)
     except ValueError:
-        raise ValueError(f"unknown {label} {x!r}; allowed: {', '.join(kind)}") from None
+        raise ValueError(f"unknown {label} {x!r}{hint(str(x), kind)}; allowed: {', '.join(kind)}") from None
 
 
 def refuse(array: NDArray[Any], place: int, what: str) -> NoReturn:

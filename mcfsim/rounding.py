@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from typing import TypeVar
 
-from mcfsim.checks import check_int, hint
+from mcfsim.checks import check_int, chosen
 
 
 class Mode(StrEnum):
@@ -124,10 +123,10 @@ class Rounding:
     underflow: Underflow = Underflow.GRADUAL
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", _member(Mode, self.mode, "rounding"))
-        object.__setattr__(self, "overflow", _member(Overflow, self.overflow, "overflow"))
-        object.__setattr__(self, "rule", _member(Rule, self.rule, "rule"))
-        object.__setattr__(self, "underflow", _member(Underflow, self.underflow, "underflow"))
+        object.__setattr__(self, "mode", chosen("rounding", self.mode, Mode))
+        object.__setattr__(self, "overflow", chosen("overflow", self.overflow, Overflow))
+        object.__setattr__(self, "rule", chosen("rule", self.rule, Rule))
+        object.__setattr__(self, "underflow", chosen("underflow", self.underflow, Underflow))
         if self.overflow is Overflow.NEAREST_BOUNDARY and not self.stochastic:
             raise ValueError(f"overflow 'nearest_boundary' is for stochastic rounding, not {self.mode!s}")
         check_int("random_bits", self.random_bits)
@@ -171,9 +170,9 @@ def get_rounding(
         return _named(rounding, overflow, underflow)
     if not isinstance(rounding, Rounding):
         return _named.__wrapped__(rounding, overflow, underflow)  # raises; also takes unhashable arguments
-    if _member(Overflow, overflow, "overflow") not in (Overflow.IEEE, rounding.overflow):
+    if chosen("overflow", overflow, Overflow) not in (Overflow.IEEE, rounding.overflow):
         raise ValueError(f"{rounding} has its own overflow policy; overflow={overflow!s} contradicts it")
-    if _member(Underflow, underflow, "underflow") not in (Underflow.GRADUAL, rounding.underflow):
+    if chosen("underflow", underflow, Underflow) not in (Underflow.GRADUAL, rounding.underflow):
         raise ValueError(f"{rounding} has its own underflow policy; underflow={underflow!s} contradicts it")
     return rounding
 
@@ -181,21 +180,7 @@ def get_rounding(
 @lru_cache(maxsize=256)
 def _named(rounding: str, overflow: str, underflow: str) -> Rounding:
     return Rounding(
-        _member(Mode, rounding, "rounding"),
-        _member(Overflow, overflow, "overflow"),
-        underflow=_member(Underflow, underflow, "underflow"),
+        chosen("rounding", rounding, Mode),
+        chosen("overflow", overflow, Overflow),
+        underflow=chosen("underflow", underflow, Underflow),
     )
-
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
-
-
-def _member(kind: type[_Choice], name: str, label: str) -> _Choice:
-    if type(name) is kind:
-        return name
-    try:
-        return kind(name)
-    except ValueError:
-        raise ValueError(
-            f"unknown {label} {name!r}{hint(str(name), kind)}; allowed: {', '.join(kind)}"
-        ) from None

@@ -70,7 +70,7 @@ class MovingAverage:
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", get_format(self.format))
         object.__setattr__(self, "rounding", get_rounding(self.rounding))
-        object.__setattr__(self, "form", AverageForm(chosen("form", self.form, AverageForm)))
+        object.__setattr__(self, "form", chosen("form", self.form, AverageForm))
         object.__setattr__(self, "decay", finite_number("decay", self.decay))
         if not 0.5 < self.decay < 1:
             raise ValueError(f"decay = {self.decay} must lie between 1/2 and 1, both excluded")

@@ -163,7 +163,7 @@ class Delta:
         ValueError
             If the encoding is unknown, ``xor`` lacks old codes, or ``dense`` lacks weights or has others.
         """
-        kind = Encoding(chosen("encoding", encoding, Encoding))
+        kind = chosen("encoding", encoding, Encoding)
         payload = b"".join(part.tobytes() for part in self._parts(kind, weights))
         payload = zlib.compress(payload) if compress else payload
         flags, base = _DEFLATED * compress, 0

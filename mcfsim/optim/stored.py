@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mcfsim.checks import check_int, hint, whole_number
+from mcfsim.checks import check_int, chosen, whole_number
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -80,11 +80,7 @@ class WeightGrid:
         if self.integers.fraction_bits:
             raise ValueError(f"weights lie on integers, and {self.integers} has fractions of them")
         for label in ("reach", "start"):
-            given = getattr(self, label)
-            if given not in list(Reach):
-                meant = hint(str(given), Reach)
-                raise ValueError(f"unknown {label} {given!r}{meant}; allowed: {', '.join(Reach)}")
-            object.__setattr__(self, label, Reach(given))
+            object.__setattr__(self, label, chosen(label, getattr(self, label), Reach))
         if self.start is Reach.FIXED:
             raise ValueError("a grid's reach at the start follows from its weights, and is not 'fixed'")
         if not isinstance(self.rounding, Rounding):

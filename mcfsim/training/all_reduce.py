@@ -182,7 +182,7 @@ def reduce(
     >>> [float(reduce([1.0] * 600, "sequential", fmt)[()]) for fmt in ("bfloat16", "float32")]
     [256.0, 600.0]
     """
-    order, divide = Hops(chosen("order", order, Hops)), Division(chosen("divide", divide, Division))
+    order, divide = chosen("order", order, Hops), chosen("divide", divide, Division)
     fmt, policy = get_format(format), get_rounding(rounding)
     if policy.stochastic:
         raise ValueError("sums over ranks are not rounded at random: no rank says by which words")

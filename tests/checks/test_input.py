@@ -136,6 +136,7 @@ CALLS = [
     (lambda: mcf.Format(5, precision=3, emin=-2, emax=3), TypeError, "name must be a string"),
     (lambda: mcf.Format(precision=3, emin=-2, emax=3, specials=None), ValueError, "unknown specials None"),
     (lambda: mcf.Format(precision=3, emin=-2, emax=3, parity=[]), ValueError, r"unknown parity \[\]"),
+    (lambda: mcf.Format(precision=1, emin=-2, emax=3, specials="fuz"), ValueError, "did you mean 'fnuz'"),
     (lambda: mcf.p3109(8, 3.0), TypeError, "precision must be an int"),
     (lambda: mcf.p3109(8, 3, signed="s"), TypeError, "signed must be True or False"),
     (lambda: mcf.p3109(10**9, 3), ValueError, "wider than 30"),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks import hint
+from mcfsim.checks import chosen
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds
 from mcfsim.products import Accumulator, Products, matmul
@@ -40,9 +40,7 @@ class Sums(StrEnum):
     @classmethod
     def of(cls, given: Sums | str) -> Sums:
         """Return the member of this name, or raise ValueError."""
-        if given not in tuple(cls):
-            raise ValueError(f"unknown sums {given!r}{hint(str(given), cls)}; allowed: {', '.join(cls)}")
-        return cls(given)
+        return chosen("sums", given, cls)
 
     def accumulator(self, fmt: Format | str) -> Accumulator:
         """Return the accumulator of a format that rounds so."""

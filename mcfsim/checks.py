@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # -- arguments --------------------------------------------------------------------------------------------
-_BINARY64_INTEGERS = 2**53
+_EXACT = 2**53
 
 
 def lacks(x: Any, protocol: type) -> list[str]:
@@ -49,7 +49,7 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
         the mask hides. If it is a sequence with a truth value in it, which NumPy makes 1 or 0 among numbers.
     ValueError
         If it cannot be converted to an array; or if it is a sequence of floats and integers, which NumPy
-        converts to binary64, and binary64 does not hold one of the integers.
+        converts to binary64 or to a short float, and that does not hold one of the integers.
     """
     if is_masked(x):
         raise TypeError(f"{label} is a masked array; fill it or compress it first")
@@ -63,11 +63,13 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
         array = np.asarray(x)
     except Exception as error:  # of ragged sequences, or of the object's own __array__
         raise ValueError(f"{label} cannot be turned into an array: {error}") from error
-    if isinstance(x, list | tuple) and array.dtype.char in "fd" and (abs(array) >= _BINARY64_INTEGERS).any():
+    short = array.dtype.type.__module__ == "ml_dtypes"
+    if isinstance(x, list | tuple) and (short or (array.dtype.char in "fd" and (abs(array) >= _EXACT).any())):
+        holder = array.dtype if short else "binary64"
         for given, taken in zip(np.asarray(x, dtype=object).flat, array.flat, strict=True):
             given = given.item() if getattr(given, "ndim", None) == 0 else given  # of arrays without axes
             if isinstance(given, int | np.integer) and int(given) != float(taken):
-                raise ValueError(f"{label} has {given} among floats, an integer that binary64 does not hold")
+                raise ValueError(f"{label} has {given} among floats, an integer that {holder} does not hold")
     return array
 
 

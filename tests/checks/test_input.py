@@ -33,6 +33,7 @@ AR = mcf.arithmetic("bfloat16")
 ACC = mcf.Accumulator("bfloat16", block=None)
 WORDS = np.arange(3, dtype=np.uint32)
 BYTE = np.ones(1, np.uint8)
+E4M3 = ml_dtypes.float8_e4m3fn
 STOCHASTIC, LONG = mcf.Rounding("stochastic"), mcf.Rounding("stochastic", random_bits=32)
 SCALED = mcf.ScaledFormat("mine", element="float32", scale="float32", block=2, rule="absmax")
 OF_CODES = ("encode", "decode", "as_dtype", "next_up", "next_down", "ulp")
@@ -117,6 +118,7 @@ CALLS = [
     (lambda: mcf.round_to(X, "bf16", out=np.broadcast_to(X[:1], 3)), ValueError, "out is read-only"),
     (lambda: mcf.round_to(Decimal("1E+999999999"), "bf16"), ValueError, "too large an exponent"),
     (lambda: mcf.round_to(X, "bf16", mcf.Rounding(), "saturate"), ValueError, "contradicts"),
+    (lambda: mcf.round_to([E4M3(1), np.int8(100)], "bf16"), ValueError, "100 among floats, .* that float8"),
     # stochastic rounding
     (lambda: mcf.round_to(X, "bf16", "stochastic", random=5), TypeError, "uint32 or uint16, not int64"),
     (lambda: mcf.round_to(X, "bf16", "stochastic", random=WORDS.astype(">u4")), TypeError, "not >u4"),

@@ -14,6 +14,7 @@ import numpy as np
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identity
 from mcfsim.compile.scalars import ON_SIGNS, ScalarEncoding
 from mcfsim.formats import Format
+from mcfsim.kernels.blocks import rounds
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, within
 from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
@@ -260,8 +261,7 @@ def _keeps(step: ProgramStep) -> bool:
         or own.has_nan > wide.has_nan
         or own.has_negative_zero > wide.has_negative_zero
     )
-    gradual = step.rounding.underflow is Underflow.GRADUAL
-    return usual and gradual and not lacks and within(own, wide)
+    return usual and step.rounding.underflow is Underflow.GRADUAL and not lacks and within(own, wide)
 
 
 def _cleaned(x: Value) -> Value:
@@ -289,6 +289,8 @@ def _lowered(
         if _keeps(step):
             return _cleaned(x) if clean else x
         clean = clean and not _brings_over(step)
+        if operation == "sign" and not rounds(operation, fmt):  # 1 is a value, and no small result
+            rounding = replace(rounding, underflow=Underflow.GRADUAL)
         return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
     chosen, why = way_of(step, ways, made, narrows=operands[0].line.narrows)
     if chosen is Way.REFUSED:
@@ -308,10 +310,7 @@ def _lowered(
         operation = "mul" if operation == "div" else operation
         return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, clean=clean)
     if ScalarEncoding.PARTS in ways:
-        if isinstance(step.operands[0], Register):
-            x, high, low, c = operands
-        else:
-            high, low, x, c = operands
+        high, low, x, c = operands if number else (*operands[1:3], operands[0], operands[3])
         return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier, clean=clean)
     if ScalarEncoding.SHORT in ways:
         operation, operands = "add", [operands[0] * operands[1], operands[2]]

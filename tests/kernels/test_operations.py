@@ -163,6 +163,15 @@ def test_all_pairs_of_small_formats_are_rounded_once(fmt, rounding, assert_same)
         assert_same(getattr(ar, name)(x), [getattr(oracle, name)(v) for v in x.tolist()], x)
 
 
+@pytest.mark.parametrize("policy", ["flush_inputs", "flush_before", "flush_after"])
+def test_a_sign_is_not_flushed(policy, assert_same):
+    fmt = Format(precision=3, emin=2, emax=5)  # of which 1 is subnormal
+    ar, oracle = mcf.arithmetic(fmt, underflow=policy), OracleArithmetic(fmt, Rounding(underflow=policy))
+    x = all_values(fmt)
+    assert_same(ar.sign(x), [oracle.sign(v) for v in x.tolist()], x)
+    assert ar.sign(8.0) == 1
+
+
 @pytest.mark.parametrize(("fmt", "rounding"), DRAWN, ids=label)
 @pytest.mark.sampled(40, each=False)
 def test_hard_operands_of_formats_at_random_are_rounded_once(fmt, rounding, assert_same):

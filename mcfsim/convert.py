@@ -190,6 +190,8 @@ def _round_tensor(
     x = dense(x, x.device)
     if out is not None and not is_tensor(out):
         raise TypeError(f"out must be a tensor, as x is, not {type(out).__name__}")
+    if out is not None and out.is_neg():
+        raise ValueError("out is a view that PyTorch negates when it is read; numbers are not written to it")
     if x.device.type != "cpu":
         return _round_on_device(x, fmt, rounding, random, out)
     words, target = (as_array(y) if is_tensor(y) else y for y in (random, out))

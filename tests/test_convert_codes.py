@@ -102,6 +102,8 @@ def test_integers_numbers_without_a_code_and_other_arrays():
 
 def test_tensors_are_filled():
     torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="out is a view that PyTorch negates"):
+        mcf.round_to(torch.ones(2), "bfloat16", out=torch.tensor([1 + 2j, 3 + 4j]).conj().imag)
     x = torch.from_numpy(numbers("bfloat16"))
     for fmt, dtype in (
         ("bfloat16", torch.bfloat16),

@@ -133,7 +133,7 @@ def finite_number(label: str, x: Any) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{label} = {x} must be finite")
+        raise ValueError(f"{label} = {number} must be finite")  # as a float: Python writes no longer integers
     return number
 
 

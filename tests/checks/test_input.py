@@ -144,6 +144,7 @@ CALLS = [
     (lambda: mcf.p3109(10**9, 3), ValueError, "wider than 30"),
     (lambda: mcf.get_format("e5m" + "9" * 5000), ValueError, "unknown format"),
     (lambda: mcf.get_format("binary8p9"), ValueError, "no P3109 format"),
+    (lambda: mcf.Schedule(10**5000), ValueError, "= inf must be finite"),
     # codes
     (lambda: codec.decode([2], "ternary"), ValueError, "no value"),
     (lambda: packing.packed_size(1.5, 3), TypeError, "count must be an int"),

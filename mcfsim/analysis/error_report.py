@@ -17,6 +17,7 @@ from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.truth import TruthCheck
 from mcfsim.analysis.worst_inputs import WorstInput, search
+from mcfsim.codec import ulp
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 
@@ -116,12 +117,9 @@ class Report:
 
     @property
     def ulps(self) -> Array:
-        """Magnitudes of errors in ulps of the exact result, in the report's format."""
-        exact, fmt = np.abs(self.exact), self.format
+        """Magnitudes of errors in ulps of the exact result in the report's format, see `mcfsim.codec.ulp`."""
         with np.errstate(all="ignore"):
-            _, exponent = np.frexp(exact)
-            ulp = np.ldexp(1.0, np.maximum(exponent - 1, fmt.emin) - fmt.precision + 1)
-            return np.where(np.isfinite(exact), np.abs(self.error) / ulp, np.nan)
+            return np.abs(self.error) / ulp(self.exact, self.format)
 
     @property
     def condition(self) -> Array:

@@ -412,3 +412,20 @@ def test_quantiles_are_those_of_each_input():
     assert found["relative"] == [report.median(), report.worst()]
     assert found["ulps"][1] == report.ulps.max()
     assert found["condition"][0] == np.median(report.condition)
+
+
+def remainder(ar, x, y):
+    return ar.sub(ar.sub(ar.add(x, y), 1.0), y)
+
+
+@pytest.mark.parametrize(
+    ("function", "fmt", "x", "expected"),
+    [
+        (remainder, "bfloat16", 1.0, 2.0**-9 / 2.0**-133),  # of zero, which has the ulp of the least numbers
+        (scaled, "posit16", 999_424.0, 819.2 / 2048),
+    ],
+)
+def test_ulps_are_those_of_the_format(function, fmt, x, expected):
+    options = {"k": 0.3} if function is scaled else {}
+    report = mcf.analyse(function, {"x": [x], "y": [2.0**-9]}, fmt, options=options, truth=0)
+    assert report.ulps == pytest.approx([expected], rel=1e-3)

@@ -86,7 +86,7 @@ def normal(mean: float = 0.0, deviation: float = 1.0) -> Sampler:
 def logspace(low: float, high: float) -> Sampler:
     """Return the distribution between two numbers of one sign whose logarithm is uniform."""
     low, high = finite_number("low", low), finite_number("high", high)
-    if not (low * high > 0 and abs(low) <= abs(high)):
+    if not (low and (low > 0) == (high > 0) and abs(low) <= abs(high)):  # a product would underflow
         raise ValueError(f"logspace({low:g}, {high:g}) takes two numbers of one sign, the smaller one first")
     ends = np.log(abs(low)), np.log(abs(high))
     return Sampler(

@@ -273,6 +273,11 @@ def test_wrong_arguments_are_refused(change, message):
         analyse(**arguments)
 
 
+def test_ranges_whose_ends_have_no_product_in_binary64_are_drawn():
+    drawn = analyse(total, {"x": "logspace(-1e-200, -1e-150)*1"}, "float64", count=50, truth=0).computed
+    assert -1.001e-150 < drawn.min() < drawn.max() < -0.999e-200
+
+
 @pytest.mark.parametrize("change", [{"inputs": [1, 2]}, {"options": 3}])
 def test_what_has_no_names_is_refused(change):
     with pytest.raises(TypeError, match=f"{next(iter(change))} must be a mapping of names, not"):

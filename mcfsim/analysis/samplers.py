@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import finite_number, hint, real_array, whole_number
+from mcfsim.codec import real_numbers
 
 Numbers = NDArray[np.float64]
 #: The most numbers of a tuple: each costs an array for every block of inputs.
@@ -113,10 +114,19 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
             raise ValueError(f"{shown}: {path} is not {kinds}: {problem}") from problem
     else:
         found, shown = source, "values(...)"
-    numbers = real_array(found, shown).astype(np.float64).reshape(-1)
+    numbers = _numbers(found, shown).reshape(-1)
     if not numbers.size or not np.isfinite(numbers).all():
         raise ValueError(f"{shown}: at least one number is needed, and none may be NaN or infinite")
     return Sampler(shown, lambda rng, size: rng.choice(numbers, size), file=path)
+
+
+def _numbers(x: Any, label: str) -> Numbers:
+    """Return real numbers in binary64; raise ValueError if it does not hold one of them."""
+    array = real_array(x, label)
+    try:
+        return real_numbers(array).astype(np.float64, copy=False)
+    except ValueError as problem:
+        raise ValueError(f"{label}: {problem}") from None
 
 
 def _of_file(path: Path) -> NDArray[Any]:
@@ -333,16 +343,15 @@ def _source(name: str, given: Any) -> Sampler | list[Numbers]:
         return sampler(given)
     if isinstance(given, Sampler):
         return given
-    arrays = (
-        list(given) if isinstance(given, tuple) else [given] if np.ndim(given) < 2 else [*np.asarray(given).T]
-    )
+    single = _is_single(given)
+    arrays = list(given) if isinstance(given, tuple) else [given] if single else [*real_array(given, name).T]
     if not arrays:
         raise ValueError(f"{name}: a tuple has at least one number")
-    found = [np.atleast_1d(real_array(x, name)) for x in arrays]
+    found = [np.atleast_1d(_numbers(x, name)) for x in arrays]
     if any(x.ndim != 1 for x in found):
         raise ValueError(f"{name}: inputs are finite numbers, one for each input")
     _check_sizes(found)
-    whole = np.stack([x.astype(np.float64, copy=False) for x in found])
+    whole = np.stack(found)
     if not np.isfinite(whole).all():
         raise ValueError(f"{name}: inputs are finite numbers, one for each input")
     return [*whole]

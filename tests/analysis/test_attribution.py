@@ -261,6 +261,7 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
         ({"inputs": {"x": "values('nothing.npy')"}}, "no file nothing.npy"),
         ({"inputs": {"x": (np.ones(3), np.ones(4))}}, "3 and 4 numbers"),
         ({"inputs": {"x": (np.array([np.nan]),)}}, "finite numbers"),
+        ({"inputs": {"x": (np.array([2**60 - 1]),)}}, "^x: element .* that binary64 does not hold"),
         ({"output": 3}, "no result 3"),
         ({"data": "none"}, "must be 'format' or 'real'"),
         ({"scalars": "float32"}, "scalars must be 'exact' or 'rounded'"),
@@ -276,6 +277,19 @@ def test_wrong_arguments_are_refused(change, message):
 def test_ranges_whose_ends_have_no_product_in_binary64_are_drawn():
     drawn = analyse(total, {"x": "logspace(-1e-200, -1e-150)*1"}, "float64", count=50, truth=0).computed
     assert -1.001e-150 < drawn.min() < drawn.max() < -0.999e-200
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.ma.array([[1.0, 2.0]], mask=[[False, True]]), "x is a masked array"),
+        ([[1.0, True]], "x has a truth value in it"),
+    ],
+    ids=["masked", "truth"],
+)
+def test_tuples_of_columns_are_looked_at_as_single_arrays_are(given, message):
+    with pytest.raises(TypeError, match=message):
+        analyse(total, {"x": given})
 
 
 @pytest.mark.parametrize("change", [{"inputs": [1, 2]}, {"options": 3}])

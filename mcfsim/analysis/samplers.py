@@ -109,7 +109,7 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
         try:
             with warnings.catch_warnings(action="ignore"):  # of a file without numbers
                 found = _of_file(path)
-        except (OSError, ValueError) as problem:
+        except Exception as problem:  # whatever NumPy makes of bytes that anyone may write
             kinds = "a .npy file, or text with nothing but numbers"
             raise ValueError(f"{shown}: {path} is not {kinds}: {problem}") from problem
     else:
@@ -131,7 +131,8 @@ def _numbers(x: Any, label: str) -> Numbers:
 
 def _of_file(path: Path) -> NDArray[Any]:
     if path.suffix == ".npy":
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            array: NDArray[Any] = np.load(file, allow_pickle=False)
         return array
     return np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=1)
 

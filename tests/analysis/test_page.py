@@ -340,6 +340,8 @@ def test_what_is_no_straight_line_is_refused_where_it_stands(text, tmp_path):
         ("broken.npy", b"hello"),
         ("head.csv", b"x,y\n1,2\n"),
         ("empty.txt", b""),
+        ("empty.npy", b""),
+        ("picture.npy", b"PK\3\4\xff\xfe"),
     ],
 )
 def test_a_file_without_numbers_is_refused_by_its_name(name, content, tmp_path, monkeypatch):

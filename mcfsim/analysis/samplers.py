@@ -232,7 +232,7 @@ class Inputs:
 
 
 def _called(name: Any) -> str:
-    return str(name) if isinstance(name, str) else f"{name[0].rstrip('0123456789')}*{len(name)}"
+    return str(name) if isinstance(name, str) else f"{name[0].removesuffix('0')}*{len(name)}"
 
 
 def text_of(function: Callable[..., Any]) -> Callable[..., Any]:

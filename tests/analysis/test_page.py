@@ -280,6 +280,11 @@ class Scaled:
         return scaled(ar, x, y, k)
 
 
+def test_a_report_names_a_tuple_as_the_function_does():
+    report = mcf.analyse(lambda ar, x1: ar.add(*x1), {"x1": "normal()*2"}, count=5, truth=0)
+    assert str(report.rounded.inputs) == "x1*2: normal()"
+
+
 @pytest.mark.parametrize(
     ("function", "name"), [(partial(scaled), "scaled"), (Scaled(), "Scaled"), (Scaled().__call__, "__call__")]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from mcfsim.multiword.components import expand
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class _Recording(ProgramRecording):
             if frame.f_code.co_filename not in BETWEEN:
                 frames.append((frame.f_code, frame.f_lasti))
             frame = frame.f_back  # type: ignore[assignment]
-        found = [_expression(*place) for place in reversed(frames)]
+        found = [_expression(code, code.co_filename, place) for code, place in reversed(frames)]
         own = [place for place, x in enumerate(found) if self._is_own(x.file)]
         return Origin(found[own[-1] if own else 0 :])
 
@@ -184,16 +185,17 @@ class _Recording(ProgramRecording):
 
 
 @lru_cache(maxsize=1 << 14)
-def _expression(code: CodeType, instruction: int) -> Expression:
+def _expression(code: CodeType, file: str, instruction: int) -> Expression:
+    """Return the expression of an instruction; codes of the same text are equal, whatever their files."""
     position = next(itertools.islice(code.co_positions(), instruction // 2, None))
     line, last, start, stop = (number or 0 for number in position)
-    lines = [linecache.getline(code.co_filename, number) for number in range(line, last + 1)]
+    lines = [linecache.getline(file, number) for number in range(line, last + 1)]
     if len(lines) == 1:
         text = lines[0].encode()[start:stop].decode(errors="replace") or lines[0].strip()
     else:
         text = " ".join(x.strip() for x in lines)
     text = text or f"columns {start} to {stop} of {code.co_name}"  # of a source that is not kept
-    return Expression(code.co_filename, code.co_name, line, last, start, stop, text)
+    return Expression(file, code.co_name, line, last, start, stop, text)
 
 
 def recorded_function(

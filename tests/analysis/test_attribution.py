@@ -3,6 +3,7 @@
 import math
 import warnings
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,6 +153,15 @@ def test_rows_are_expressions_of_the_user_and_open_to_what_they_call():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["one.py", "other.py"])
+def test_equal_texts_in_several_files_are_told_apart(name):
+    """Also in one whose path begins as the package's does: its expressions have rows of their own."""
+    file, found = f"{Path(mcf.__file__).parent}_{name}", {}
+    exec(compile("def third(ar, x):\n    return ar.div(x, 3.0)\n", file, "exec"), found)
+    report = analyse(lambda ar, x: found["third"](ar, x), {"x": "normal()"}, count=5, truth=0)
+    assert [row.expression.file for row in report.blame()] == [file]
+
+
 def test_explanations_add_up_to_one_and_cancelling_shares_explain_little():
     report = analyse(softmax, {"x": "uniform(-4, 4)*16"}, count=3000)
     assert sum(row.explains for row in report.blame()) == pytest.approx(1, rel=1e-9)

@@ -85,8 +85,17 @@ class Curve:
         )
 
     def between(self, low: float, high: float) -> Curve:
-        """Return the part of the curve between two places, both included, with a slope of its own."""
-        return _fitted(self.name, self.along, [x for x in self.points if low <= x.at <= high])
+        """Return the part of the curve between two places, both included, with a slope of its own.
+
+        Raises
+        ------
+        ValueError
+            If no point at a number lies there.
+        """
+        some = [x for x in self.points if not isinstance(x.at, str) and low <= x.at <= high]
+        if not some:
+            raise ValueError(f"the curve of {self.name} along {self.along} has no point from {low} to {high}")
+        return _fitted(self.name, self.along, some)
 
     def table(self) -> list[dict[str, str]]:
         """Return a row for each point, as text."""

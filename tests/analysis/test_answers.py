@@ -282,6 +282,8 @@ def test_a_curve_is_what_fractions_say():
     assert (found.slope, *found.interval) == pytest.approx((slope, slope - half, slope + half), rel=1e-9)
     assert found.between(7, 16).points == found.points[1:]
     assert np.isnan(found.between(5, 12).slope)
+    with pytest.raises(ValueError, match="total along precision has no point from 12 to 15"):
+        found.between(12, 15)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import Formats
 from mcfsim.analysis.samplers import Inputs
-from mcfsim.checks import finite_number
+from mcfsim.checks import finite_number, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import within
@@ -187,12 +187,13 @@ def advise(
     Raises
     ------
     ValueError
-        If the target is below u, or the format is not wider: in precision, and at both ends of its range.
+        If the target is below u, the seed is negative, or the format is not wider: in precision, and at both
+        ends of its range.
     """
+    fresh_seed = rounded.inputs.seed + 1 if seed is None else whole_number("seed", seed, least=0)
     limit = target_of(target, rounded.format)
     chosen_format = wider_format(wide, rounded.format)
     trial = _Trial(rounded, chosen_format)
-    fresh_seed = rounded.inputs.seed + 1 if seed is None else seed
     before, _ = trial.worst_block((), rounded.inputs)
     every = trial.shares(())
     for attempt in range(_ROUNDS):

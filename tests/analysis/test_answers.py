@@ -124,6 +124,8 @@ def test_targets_are_numbers_or_units():
             target_of(wrong, fmt)
     with pytest.raises(ValueError, match="below u"):
         target_of(2.0**-9, fmt)
+    with pytest.raises(ValueError, match="seed = -1 must not be negative"):
+        analyse(mean, ONE_TO_TWO, truth=0, count=5).advise("2u", seed=-1)
 
 
 # -- searches ----------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from functools import lru_cache
@@ -80,7 +80,7 @@ def build(kind: Any, data: Any, place: str) -> Any:
         return {name: build(inner[1], x, f"{place}.{name}") for name, x in data.items()}
     if kind is float:
         number = isinstance(data, int | float) and not isinstance(data, bool)
-        _demand(number and math.isfinite(data), data, place, "a finite number")
+        _demand(number and abs(data) <= sys.float_info.max, data, place, "a finite number")
     else:
         _demand(type(data) is kind, data, place, f"of type {kind.__name__}")
     return data

@@ -59,6 +59,7 @@ def test_what_is_sound_is_built():
         (["inner", "share"], "1", "inner.share must be a finite number, not '1'"),
         (["inner", "share"], False, "inner.share must be a finite number, not False"),
         (["inner", "share"], float("nan"), "inner.share must be a finite number, not nan"),
+        (["inner", "share"], 10**400, "inner.share must be a finite number, not 1000"),
         (["inner", "more"], 1, "'more' is not known in inner"),
         (["more"], 1, "^'more' is not known$"),
         (["several"], {}, "several must be a list, not {}"),

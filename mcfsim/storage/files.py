@@ -395,6 +395,6 @@ def check_space(path: Pathlike, size: int) -> None:
 def _in_units(size: int) -> str:
     """Return a number of bytes as text, in GB, MB, kB or bytes."""
     for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
-        if size >= 10**power:
+        if size >= 0.9995 * 10**power:  # which three digits make 1
             return f"{size / 10**power:.3g} {unit}"
     return f"{size} bytes"

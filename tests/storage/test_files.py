@@ -143,6 +143,7 @@ def test_a_folder_that_takes_no_file_is_refused_before_work_is_done():
         (10**9, 10**9, "it takes 1 GB, and the disk has 1 GB left"),
         (2_500_000, 65_536, "it takes 2.5 MB, and the disk has 65.5 kB left"),
         (0, 999, "it takes 0 bytes, and the disk has 999 bytes left"),
+        (999_999, 999_499, "it takes 1 MB, and the disk has 999 kB left"),
         (10**9, 10**9 + 2**16, None),
     ],
 )

@@ -274,6 +274,8 @@ def _member(path: Path, archive: _Archive, info: ZipInfo, name: str) -> Member:
     with archive.opened.open(info) as member:
         try:
             shape, in_columns, dtype = _header(member)
+            if min(shape, default=0) < 0:
+                raise ValueError(f"its shape is {shape}")
         except Exception as problem:
             raise FileOfTensorsError(path, f"array {name!r} is no array, or damaged: {problem}") from problem
         start = member.tell()

@@ -1,5 +1,6 @@
 """Weights as they are read from files, compared with what was written there by other code."""
 
+import io
 import json
 import os
 import tracemalloc
@@ -186,6 +187,13 @@ def test_archives_with_what_is_no_numbers_are_refused(tmp_path):
         np.savez(path, x=x)
         with pytest.raises(FileOfTensorsError, match=text):
             open_weights(path)
+    header = io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": False, "shape": (-2, -3)}  # whose product is right
+    np.lib.format.write_array_header_1_0(header, about)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(24))
+    with pytest.raises(FileOfTensorsError, match=r"or damaged: its shape is \(-2, -3\)"):
+        open_weights(path)
     for name in ("x.npy", "x.txt"):
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(name, b"")

@@ -159,8 +159,9 @@ def scan(
     """
     found: dict[str, TensorSample] = {}
     bad: dict[str, tuple[int, int]] = {}
+    about = {} if kept is None else _about(weights, samples)  # of the files as they are before they are read
     if kept is not None and Path(kept).exists():
-        found, bad = _load(kept, weights, samples)
+        found, bad = _load(kept, weights, about)
     try:
         for name, weight in weights.items():
             if name in found:
@@ -171,7 +172,7 @@ def scan(
             found[name], bad[name] = sample, counts
     finally:
         if kept is not None:
-            _save(kept, weights, samples, found, bad)
+            _save(kept, about, found, bad)
     refuse_not_finite(weights.path, bad)
     return [found[name] for name in weights]
 
@@ -190,25 +191,23 @@ def _about(weights: Weights, samples: int) -> dict[str, Any]:
 
 def _save(
     path: Pathlike,
-    weights: Weights,
-    samples: int,
+    about: Mapping[str, Any],
     found: Mapping[str, TensorSample],
     bad: Mapping[str, tuple[int, int]],
 ) -> None:
     arrays = {
-        "values": np.array([found[name].values for name in found]).reshape(len(found), samples),
+        "values": np.array([found[name].values for name in found]).reshape(len(found), about["samples"]),
         "rms": np.array([found[name].rms for name in found], dtype=np.float64),
         "zeros": np.array([found[name].zeros for name in found], dtype=np.float64),
         "bad": np.array([bad[name] for name in found], dtype=np.int64).reshape(len(found), 2),
     }
-    write_archive(path, {**_about(weights, samples), "read": list(found)}, arrays)
+    write_archive(path, {**about, "read": list(found)}, arrays)
 
 
 def _load(
-    path: Pathlike, weights: Weights, samples: int
+    path: Pathlike, weights: Weights, wanted: Mapping[str, Any]
 ) -> tuple[dict[str, TensorSample], dict[str, tuple[int, int]]]:
     """Return the saved samples; raise ValueError if they are of other files."""
-    wanted = _about(weights, samples)
 
     def check(about: dict[str, Any], forms: Forms) -> None:
         if about.get("kind") != _KIND:
@@ -222,7 +221,7 @@ def _load(
         if not isinstance(read, list) or not set(map(str, read)) <= set(weights):
             raise ValueError("has read other tensors than there are")
         count = len(read)
-        shapes = {"values": (count, samples), "rms": (count,), "zeros": (count,), "bad": (count, 2)}
+        shapes = {"values": (count, wanted["samples"]), "rms": (count,), "zeros": (count,), "bad": (count, 2)}
         if {name: form.shape for name, form in forms.items()} != shapes:
             raise ValueError("holds other arrays than samples of weights")
 

@@ -1,6 +1,7 @@
 """What is known of updates: of states and gradients that were kept; samples of weights as they are read."""
 
 import math
+import os
 from operator import mul
 
 import numpy as np
@@ -182,6 +183,19 @@ def test_what_was_kept_of_other_weights_is_refused(tmp_path):
         with pytest.raises(ValueError, match=text):
             scan(open_weights(path), count, kept)
         assert kept.read_bytes() == content
+
+
+def test_what_was_kept_of_files_that_others_wrote_meanwhile_is_refused(tmp_path):
+    path, kept = tmp_path / "m.safetensors", tmp_path / "kept.npz"
+    checkpoint(path)
+
+    def told(name, elements, earlier):
+        checkpoint(path, seed=1)
+        os.utime(path, ns=(0, 0))
+
+    scan(open_weights(path), 64, kept, told)
+    with pytest.raises(ValueError, match="files differ"):
+        scan(open_weights(path), 64, kept)
 
 
 def test_numbers_that_are_not_finite_are_named_after_all_is_read(tmp_path):

@@ -19,13 +19,12 @@ from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.saving import decoded
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
-from mcfsim.models.weights import FORMAT_OF, Weight, open_tensors, refuse_not_finite
+from mcfsim.models.weights import FORMAT_OF, Weight, metadata_of, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import Pathlike
 from mcfsim.storage.sealed import STATE
-from mcfsim.storage.shards import read_metadata
 from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.training.schedule import Schedule
 
@@ -197,7 +196,7 @@ def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table
     """Return the moments at the places of samples, and the number of steps made."""
     tensors = open_tensors(path)
     kinds = next((pair for pair in _MOMENTS if f"{samples[0].name}.{pair[0]}" in tensors), _MOMENTS[0])
-    about = read_metadata(path) if path.suffix.lower() != ".npz" else {}
+    about = metadata_of(path)
     own = about.get("format") == STATE
     bad: dict[str, tuple[int, int]] = {}
 

@@ -17,7 +17,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.plan import Table
 from mcfsim.models.samples import TensorSample, places_of
-from mcfsim.models.weights import DTYPE_OF, Weight, not_finite, open_tensors
+from mcfsim.models.weights import DTYPE_OF, Weight, metadata_of, not_finite, open_tensors
 from mcfsim.optim.groups import GroupBoundaries, Groups
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.stored import Reach
@@ -25,7 +25,7 @@ from mcfsim.optim.strategies import STRATEGIES
 from mcfsim.optim.vectors import Split, is_packed, read, write
 from mcfsim.storage.files import OutputError, Pathlike, folder_of, write_text
 from mcfsim.storage.sealed import AT_ONCE, STATE, check_digest, digest, digest_of, sealed, unsealed
-from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, read_metadata, write_file
+from mcfsim.storage.shards import INDEX_SUFFIX, SUFFIX, write_file
 from mcfsim.storage.tensors import ELEMENTS, FileOfTensorsError, Tensor
 
 
@@ -199,7 +199,7 @@ def load_state(optimizer: Optimizer, path: Pathlike) -> None:
         As for `save_state`.
     """
     _check_state(optimizer)
-    tensors, about = open_tensors(path), read_metadata(path) if Path(path).suffix != ".npz" else {}
+    tensors, about = open_tensors(path), metadata_of(path)
     if about.get("format") != STATE:
         raise FileOfTensorsError(path, "is no state that mcfsim.models.saving.save_state wrote")
     digests, said = unsealed(path, tensors, about)

@@ -184,6 +184,11 @@ def open_tensors(path: Pathlike) -> dict[str, Tensor]:
     )
 
 
+def metadata_of(path: Pathlike) -> dict[str, str]:
+    """Return the metadata of a file or folder that `open_tensors` opens; an ``.npz`` file has none."""
+    return {} if Path(path).suffix.lower() == ".npz" else shards.read_metadata(path)
+
+
 def weights_of(path: Pathlike, tensors: Mapping[str, Tensor]) -> Weights:
     """Return the tensors of floating numbers that have elements, as weights."""
     kept, left_out = {}, {}

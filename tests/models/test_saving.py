@@ -1,6 +1,7 @@
 """Weights and states in files: what other code reads in them, and that steps go on to the same bits."""
 
 import json
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -248,7 +249,8 @@ def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
             open_weights(tmp_path / place)
         load_state(made(), tmp_path / place)
     np.savez(tmp_path / "w.npz", w=np.ones((30, 40)))
-    for place in ("w.safetensors", "w.npz"):
+    shutil.copy(tmp_path / "w.npz", tmp_path / "w.NPZ")
+    for place in ("w.safetensors", "w.npz", "w.NPZ"):
         not_loaded(made(), tmp_path / place, "is no state that mcfsim")
 
 

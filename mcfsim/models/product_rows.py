@@ -102,6 +102,8 @@ def read_rows(path: Pathlike) -> list[ProductRow]:
     found = []
     for number, line in enumerate(lines[1:], start=2):
         try:
+            if len(line) != len(ProductRow._fields):
+                raise ValueError(f"it has {len(line)} cells, and rows have {len(ProductRow._fields)}")
             cells = dict(zip(ProductRow._fields, line, strict=True))
             found.append(ProductRow(**{name: _cell(name, text) for name, text in cells.items()}))
         except ValueError as problem:

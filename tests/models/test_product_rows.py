@@ -51,7 +51,8 @@ def test_files_that_hold_something_else_are_refused(tmp_path):
         ("", "no file of products"),
         ("step,group,lost,edq\n", "no file of products"),
         (text.replace("0.25", "much"), "line 2: could not convert string to float: 'much'"),
-        (text + "3,a\n", "line 4"),
+        (text + "3,a\n", "line 4: it has 2 cells, and rows have 12"),
+        (text + "\n", "line 4: it has 0 cells"),
         (text.replace("\n2,", "\ntwo,"), "line 3"),
     ):
         path.write_text(other)

@@ -63,7 +63,7 @@ class AdapterConfig:
             finite_number(label, alpha)
         for pattern in (*self.ranks, *self.alphas):
             try:
-                re.compile(pattern)
+                re.compile(_at_end(pattern))
             except re.error as problem:
                 raise ValueError(f"{pattern!r} is no regular expression: {problem}") from None
 
@@ -80,8 +80,13 @@ class AdapterConfig:
 def _of(tensor: str, others: Mapping[str, Number], usual: Number) -> Number:
     """Return the value for a tensor's module: that of the first expression that its name ends with."""
     module = _FACTOR.sub("", tensor.removeprefix(_PREFIX))
-    found = (item for pattern, item in others.items() if re.match(rf"(.*\.)?({pattern})$", module))
+    found = (item for pattern, item in others.items() if re.match(_at_end(pattern), module))
     return next(found, usual)
+
+
+def _at_end(pattern: str) -> str:
+    """Return the expression of names that end with one of an expression."""
+    return rf"(.*\.)?({pattern})$"
 
 
 def config_beside(weights: Pathlike) -> Path:

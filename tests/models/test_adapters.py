@@ -112,6 +112,7 @@ def test_ranks_and_scales_are_those_of_the_configuration(tmp_path):
         ({"r": 8, "lora_alpha": "8"}, "lora_alpha"),
         ({"r": 8, "lora_alpha": 8, "rank_pattern": [1]}, "must be objects"),
         ({"r": 8, "lora_alpha": 8, "rank_pattern": {"(": 4}}, "'(' is no regular expression"),
+        ({"r": 8, "lora_alpha": 8, "alpha_pattern": {"(?i)q": 4}}, "'(?i)q' is no regular expression"),
         ({"r": 4, "lora_alpha": 8}, f"lora_A.weight' is of rank 8, and {CONFIG} says 4"),
     ],
 )

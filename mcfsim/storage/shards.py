@@ -196,12 +196,14 @@ def write_file(
     Raises
     ------
     OutputError
-        If the file cannot be written, or the disk has no room.
+        If the file cannot be written, the disk has no room, or a tensor is named as the header's metadata.
     FileExistsError
         If `exclusive` and the file exists.
     """
     from safetensors import SafetensorError, TensorSpec, serialize_file
 
+    if "__metadata__" in tensors:  # which a header has for its metadata
+        raise OutputError(f"cannot write {os.fspath(path)}: no tensor in a file is named '__metadata__'")
     kept = {name: (dtype, np.ascontiguousarray(x, ELEMENTS[dtype])) for name, (dtype, x) in tensors.items()}
     specs = {
         name: TensorSpec(

@@ -256,12 +256,14 @@ def test_a_state_is_not_taken_for_weights_nor_the_other_way_round(tmp_path):
 
 def test_places_that_will_not_do_are_refused(tmp_path):
     optimizer, exact = made(), made("exact")
+    named = mcf.Optimizer(HYPER, mcf.strategy("plain", "bfloat16"), {"__metadata__": np.ones(2, "f4")})
     save_weights(optimizer, tmp_path / "there", shard_bytes=1e6)
     there = r"has model-00001-of-00001\.safetensors already"
     for save, given, place, options, error, text in (
         (save_weights, optimizer, "w", {}, OutputError, "must end in"),
         (save_weights, optimizer, "w", {"shard_bytes": 0}, ValueError, "shard_bytes = 0 must be positive"),
         (save_weights, optimizer, "there", {"shard_bytes": 1e6}, OutputError, there),
+        (save_weights, named, "x.safetensors", {}, OutputError, "no tensor in a file is named '__meta"),
         (save_weights, exact, "x.safetensors", {}, ValueError, "exact numbers"),
         (save_state, exact, "x.safetensors", {}, ValueError, "exact numbers"),
     ):

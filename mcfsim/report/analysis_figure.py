@@ -141,7 +141,7 @@ def _draw_lines(axes: Any, lines: Sequence[tuple[str, Curve, str, Any]], exact: 
     """Draw columns of curves; zeros in a place of their own below all others."""
     columns = [np.array([getattr(x, key) for x in curve.points]) for _, curve, key, _ in lines]
     drawn = np.concatenate(columns)
-    positive = drawn[drawn > 0]
+    positive = drawn[(drawn > 0) & np.isfinite(drawn)]
     bottom, top = (positive.min(), positive.max()) if positive.size else (0.1, 1.0)
     floor = 10.0 ** (np.floor(np.log10(bottom)) - 1) if exact is None else exact
     first = lines[0][1]

@@ -234,12 +234,13 @@ def test_a_curve_is_of_the_result_that_is_asked_for_in_each_format():
     assert len({*tables[0], *tables[1]}) == 8
 
 
-def test_exact_results_have_a_place_on_the_axis():
+@pytest.mark.parametrize("fmt", ["bfloat16", "posit16"])  # bounds in posits are infinite
+def test_exact_results_have_a_place_on_the_axis(fmt):
     def doubled(ar, x, k):
         return (ar.add(x, x), *(ar.mul(x, 0.1),) * (k == 1))
 
     inputs = {"x": "uniform(1, 2)"}
-    curve = mcf.curve(doubled, inputs, "components", [1, 2], count=20)
+    curve = mcf.curve(doubled, inputs, "components", [1, 2], formats=fmt, count=20)
     assert curve.points[0].median > curve.points[1].median == 0
     with curve_figure(curve) as figure:
         (panel,) = figure.axes

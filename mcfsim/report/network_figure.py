@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mcfsim.kernels.elementary import FUNCTIONS
+from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.report.plotting import COLOURS, subplots
 from mcfsim.report.wiring import SIDES, Gate, Stave, Wiring, staves
 
@@ -22,10 +24,12 @@ _KINDS = {
     "product, fma": ("mul", "fma"),
     "quotient, root": ("div", "sqrt"),
     "sign, rounding": ("neg", "abs", "sign", "round"),
+    "choice": SELECTING,
+    "function": FUNCTIONS,
 }
 #: Meaning of the mark of an operation's other operand.
 _OTHER = {"sub": "subtrahend", "div": "divisor", "fma": "addend of fma"}
-_FILLS = dict(zip(_KINDS, ("#CFE6F5", "#FBE3B5", "#F6D3C2", "#E9E9E9"), strict=True))
+_FILLS = dict(zip(_KINDS, ("#CFE6F5", "#FBE3B5", "#F6D3C2", "#E9E9E9", "#D5EBD5", "#E6DCF0"), strict=True))
 #: Colours of the wires, by format; all are black if there is one format.
 _WIRES = ("black", "blue", "vermilion", "green", "purple")
 

@@ -22,6 +22,7 @@ from mcfsim.compile.loops import Loop
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.program import Register
 from mcfsim.compile.scalars import encoding
+from mcfsim.compile.tracing import trace
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import TRUTH
 from mcfsim.multiword import double_word
@@ -320,6 +321,18 @@ def test_pictures_are_written(suffix, start, tmp_path):
         found.add(path.read_bytes())
     assert [content[: len(start)] for content in found] == [start]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.slow
+def test_choices_and_functions_are_drawn_too():
+    def chosen(ar, x, y):
+        return ar.choose(x, ar.maximum(x, y), ar.exp(y))
+
+    program = trace(chosen, "bfloat16", operands=("x", "y"))
+    with network_figure(wired(program, ("z",)), "mine") as figure:
+        (page,) = figure.axes
+        said = [text.get_text() for text in page.get_legend().get_texts()]
+    assert said == ["choice", "function"]
 
 
 @pytest.mark.slow

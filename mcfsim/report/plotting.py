@@ -170,6 +170,7 @@ def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None
             points = np.asarray(line.get_xydata(), dtype=float)
             finite = points[np.isfinite(points).all(axis=1)]
             height = float(to_axes.transform(finite[-1])[1]) if finite.size else 0.0
+            height = min(1.0, max(0.0, height))  # of a zero on a logarithmic axis, too
             whole = points.size and np.isfinite(points[-1]).all()
             ends.append([height, label if whole else f"{label} (not finite)", line.get_color()])
     ends.sort(key=lambda end: end[0])

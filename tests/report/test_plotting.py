@@ -89,6 +89,10 @@ def test_a_label_with_room_stands_at_the_end_of_its_line(plotting):
         assert [*heights(plotting, ending(*ends), **limits).values()] == pytest.approx(expected)
 
 
+def test_a_zero_on_a_logarithmic_axis_is_labelled_at_the_bottom(plotting):
+    assert heights(plotting, {"exact": [1e-2, 1e-3, 0.0]}, yscale="log") == {"exact": 0.0}
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_a_line_that_ends_in_no_number_says_so_at_its_last_one(bad, scale, plotting):

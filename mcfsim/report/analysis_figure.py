@@ -32,7 +32,7 @@ def report_figure(report: Report) -> Iterator[Figure]:
     ------
     figure : matplotlib Figure
     """
-    rows = [row for row in report.blame() if row.rms > 0][:_ROWS]
+    rows = [row for row in report.blame() if 0 < row.rms < np.inf][:_ROWS]
     with subplots(1, 2, width=11.0, height=max(2.8, 0.9 + 0.34 * len(rows))) as (figure, axes):
         _draw_distribution(axes[0][0], report)
         _draw_blame(axes[0][1], rows)

@@ -161,11 +161,16 @@ def _heated(source: str, number: int, here: Sequence[tuple[Expression, BlameRow]
             if (found := owner[start]) is None:
                 pieces.append(text)
             else:
-                shade = round((len(_SHADES) - 1) * found.rms / largest) if largest else 0
-                note = f"rms {found.rms:.3g} u, explains {100 * found.explains:.0f} %"
+                heat = found.rms / largest if largest else 0.0  # NaN if both are infinite
+                shade = round((len(_SHADES) - 1) * (heat if np.isfinite(heat) else 1.0))
+                note = f"rms {found.rms:.3g} u, explains {_percent(found.explains)}"
                 pieces.append(f'<span class="h{shade}" title="{html.escape(note)}">{text}</span>')
             start = column
     return "".join(pieces)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if np.isfinite(share) else "-"
 
 
 # -- tables and pictures ----------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ def _blame_table(
         name = f"<code>{html.escape(where.text if isinstance(where, Expression) else str(where))}</code>"
         if within := opened.get(where):
             name = f"<details><summary>{name}</summary>{_blame_table(within, {}, 4)}</details>"
-        explains = f"{100 * row.explains:.0f} %" if np.isfinite(row.explains) else "-"
+        explains = _percent(row.explains)
         counts = [str(x) if x else "" for x in (row.operations, row.nonfinite, row.stagnant, row.turned)]
         place = html.escape(where.where) if known and isinstance(where, Expression) else ""
         return [

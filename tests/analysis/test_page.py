@@ -414,6 +414,16 @@ def test_what_is_not_known_is_said_in_words(function, fmt, lines, unsaved):
     assert not re.search(r"\bnan\b", page.text)
 
 
+def test_shares_whose_squares_are_infinite_have_the_darkest_shade():
+    def lost(ar, x, y):
+        return ar.add(ar.sub(ar.mul(ar.div(1.0, x), x), 1.0), y)
+
+    report = mcf.analyse(lost, {"x": [3.0], "y": [1e-300]}, "float64", truth=0)
+    assert np.isinf(report.blame()[0].rms)
+    page = analysis_page(report)
+    assert 'class="h8" title="rms inf u, explains -"' in page
+
+
 def test_quantiles_are_those_of_each_input():
     report = mcf.analyse(softmax, {"x": "normal()*3"}, count=40)
     found = report.quantiles((0.5, 1.0))

@@ -307,7 +307,7 @@ def _curves(
         try:
             if ":" in text:
                 start, stop, *step = map(int, text.split(":"))
-                at = list(range(start, stop + 1, *step))
+                at = list(range(start, stop + (-1 if step and step[0] < 0 else 1), *step))
             else:
                 at = [x if name == "rounding" else int(x) for x in text.split(",")]
         except (TypeError, ValueError):

@@ -222,6 +222,13 @@ def test_the_library_is_listed_and_benchmarks_bring_their_inputs():
     assert "u: uniform(-100, 100)" in text
 
 
+def test_values_that_fall_reach_their_end():
+    words = ["softmax", "--input", "x=normal()*3", "--count", "5", "--truth", "0"]
+    status, text = command("analyse", *words, "--along", "precision=9:5:-2")
+    assert status == 0
+    assert re.findall(r"^ +(\d) .*$", text, re.MULTILINE)[-3:] == ["9", "7", "5"]
+
+
 def test_a_curve_is_of_the_result_that_is_asked_for_in_each_format():
     words = ["givens", "--input", "a=uniform(1, 2)", "--input", "b=uniform(1, 2)", "--count", "50"]
     words += ["--truth", "0", "--along", "rounding=up,down", "--format", "bf16", "--format", "fp16"]

@@ -114,13 +114,13 @@ def analyse(
     if png is not None:
         checked_suffix(png)
     found, samplers = function_named(function)
-    told = dict(_pair(text, "--input", "x=normal()") for text in input or ())
+    told = _pairs(input, "--input", "x=normal()")
     inputs = {**samplers, **{name: sampler(text) for name, text in told.items()}}
     read = {f"--input {name}": item.file for name, item in inputs.items()}
     if isfunction(found):
         read["FUNCTION"] = Path(found.__code__.co_filename)
     check_apart({"--json": json_file, "--html": html, "--png": png}, read)
-    options = {name: _literal(text) for name, text in (_pair(x, "--option", "k=2") for x in option or ())}
+    options = {name: _literal(text) for name, text in _pairs(option, "--option", "k=2").items()}
     formats = format or ["bfloat16"]
     if len(formats) > 1 and any(x is not None for x in (json_file, html, png)):
         raise ValueError("files are written of one format: give --format once")
@@ -268,11 +268,17 @@ def _list() -> None:
 
 
 # -- options ----------------------------------------------------------------------------------------------
-def _pair(text: str, label: str, example: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not (sign and name.strip().isidentifier() and value.strip()):
-        raise ValueError(f"{label} {text!r} is no name with a value: write {label} '{example}'")
-    return name.strip(), value.strip()
+def _pairs(texts: list[str] | None, label: str, example: str) -> dict[str, str]:
+    """Return names with their values, each given once."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, sign, value = (part.strip() for part in text.partition("="))
+        if not (sign and name.isidentifier() and value):
+            raise ValueError(f"{label} {text!r} is no name with a value: write {label} '{example}'")
+        if name in found:
+            raise ValueError(f"{label} {text!r}: {name} has a value already, {found[name]}")
+        found[name] = value
+    return found
 
 
 def _literal(text: str) -> Any:

@@ -175,6 +175,10 @@ def test_figures_are_drawn_of_reports_and_of_every_curve():
         (["softmax"], "has no inputs for x"),
         (["softmax", "--input", "x=normal(*4"], "is no sampler"),
         (["softmax", "--input", "normal()"], "is no name with a value"),
+        (
+            ["softmax", "--input", "x=normal()*3", "--input", "x=normal()*4"],
+            r"'x=normal\(\)\*4': x has a value already, normal\(\)\*3$",
+        ),
         (["softmax", "--input", "y=normal()*3"], "no operand 'y'"),
         (["softmax", "--input", "x=normal()*3", "--format", "bf17"], "bf17"),
         (["softmax", "--input", "x=normal()*3", "--target", "0.1u"], "below u"),

@@ -229,13 +229,13 @@ def _loaded(path: str) -> Any:
     import os
     import sys
 
+    if path.endswith(".py") and not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
     try:
         if not path.endswith(".py"):
             if os.getcwd() not in sys.path:
                 sys.path.insert(0, os.getcwd())
             return importlib.import_module(path)
-        if not Path(path).is_file():
-            raise ValueError(f"there is no file {path}")
         # Next to its own imports, and under a name that no other module has.
         sys.path.insert(0, str(Path(path).resolve().parent))
         spec = importlib.util.spec_from_file_location(f"analysed {Path(path).stem}", path)
@@ -244,8 +244,6 @@ def _loaded(path: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
-    except ValueError:
-        raise
     except (Exception, SystemExit) as problem:
         raise ValueError(f"{path} cannot be imported: {type(problem).__name__}: {problem}") from problem
     return module

@@ -215,6 +215,14 @@ def test_a_line_that_asks_nothing_is_refused_in_one_line(words, message):
     assert text.count("\n") == 1
 
 
+def test_what_a_file_raises_is_told_with_its_name(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("int('x')\n")
+    status, text = command("analyse", f"{path}:f")
+    assert status == 2
+    assert f"{path} cannot be imported: ValueError: invalid literal" in text
+
+
 def test_the_library_is_listed_and_benchmarks_bring_their_inputs():
     status, text = command("analyse", "--list")
     assert status == 0

@@ -85,9 +85,9 @@ class RoundedFunction:
                 f"an output is a place from 0 to {count - 1}, or 'sum'"
             )
         outputs = tuple(x for x in chosen if isinstance(x, Register))
-        if not outputs:
+        if not outputs or any(x for x in chosen if not isinstance(x, Register)):  # zeros add nothing
             raise ValueError(
-                f"the result {output!r} of {program.name} is a number, and depends on no operation"
+                f"the result {output!r} of {program.name} has a number in it, which depends on no operation"
             )
         return cls(function, inputs, fmt, rounding, scalars, output, data, options, program, outputs)
 

@@ -319,6 +319,8 @@ def inputs_of(
         raise ValueError(f"{called} has no operand {stray[0]!r}{hint(stray[0], names)}; it takes {known}")
     if missing := [name for name in names if name not in given]:
         raise ValueError(f"{called} takes {', '.join(names)}, and has no inputs for {', '.join(missing)}")
+    if not names:
+        raise ValueError(f"{called} has no operands, and so no inputs")
     shape: list[Any] = []
     sources: list[Sampler | list[Numbers]] = []
     for name in names:

@@ -276,6 +276,8 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
         ({"data": "none"}, "must be 'format' or 'real'"),
         ({"scalars": "float32"}, "scalars must be 'exact' or 'rounded'"),
         ({"count": 0}, "count"),
+        ({"function": lambda ar: ar.add(1.0, 0.3), "inputs": {}}, "<lambda> has no operands"),
+        ({"function": lambda ar, x: (ar.neg(x[0]), 5.0), "output": "sum"}, "'sum' of <lambda> has a number"),
     ],
 )
 def test_wrong_arguments_are_refused(change, message):

@@ -79,7 +79,7 @@ def analyse(
     options : mapping, optional
         Options of the function.
     truth : int, optional
-        How many inputs are compared with mpmath.
+        How many inputs are compared with mpmath, 4096 at most.
     threads : int, optional
         Threads that share blocks of inputs; no result depends on it.
     compiled : bool, optional

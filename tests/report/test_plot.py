@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.report.run_figure import PANELS
+from mcfsim.report.plot import PANELS
 from tests.cli.runner import call, refused
 
 pytestmark = pytest.mark.slow

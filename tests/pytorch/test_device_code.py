@@ -128,7 +128,11 @@ def test_every_operation_is_exact_on_a_gpu(fmt, mode):
         assert faults(code, lowered) == []
 
 
-@pytest.mark.parametrize(("place", "optimizer", "strategy"), [(n, *x) for n, x in enumerate(rotating(PLAIN))])
+# A kernel of mcf-3 takes fifty times as long to compile as those of the others.
+@pytest.mark.parametrize(
+    ("place", "optimizer", "strategy"),
+    [(n, *x) for n, x in enumerate(rotating([name for name in PLAIN if name != "mcf-3"]))],
+)
 @pytest.mark.exhaustive  # some of them on many tensors, and by instructions
 def test_every_step_is_exact_on_a_gpu(optimizer, strategy, place):
     capability = (80, 90)[place % 2]

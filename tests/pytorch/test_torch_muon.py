@@ -150,9 +150,9 @@ def test_steps_are_those_of_pytorch(shape, dtype):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize(
-    ("shape", "steps"), [((4, 6), 3000), ((40, 20), 1000), ((24, 24), 1000), ((16, 700), 150)], ids=str
+    ("shape", "steps"), [((4, 6), 1000), ((40, 20), 1000), ((24, 24), 1000), ((16, 700), 150)], ids=str
 )
-def test_hundreds_and_thousands_of_steps_are_those_of_pytorch(shape, steps, dtype):
+def test_hundreds_of_steps_are_those_of_pytorch(shape, steps, dtype):
     assert first_unlike(shape, dtype, steps) is None
 
 

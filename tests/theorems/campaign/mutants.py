@@ -99,7 +99,7 @@ CASES = {
 }
 EXPRESSIONS = 250
 #: How many random statements judge what is said of cells.
-STATEMENTS = 250
+STATEMENTS = 120
 #: Modules, and of how many of their mutants one is tried.
 TRIED = {
     **{"domain": 9, "cores": 7, "cells": 18, "reach": 18, "homogeneity": 36, "parity": 1},

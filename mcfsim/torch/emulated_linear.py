@@ -289,18 +289,21 @@ def _check_transforms(numbers: tuple[int, ...]) -> None:
 
 
 # -- layers -------------------------------------------------------------------------------------------------
+def check_operands(x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raise TypeError unless operands of a product have floating dtypes, or ValueError if widths differ."""
+    if not (x.is_floating_point() and weight.is_floating_point()):
+        raise TypeError(f"emulated products take floating dtypes, not {x.dtype} by {weight.dtype}")
+    if x.shape[-1] != weight.shape[-1]:  # a transform would fill both up to one length
+        raise ValueError(f"rows of {x.shape[-1]} numbers do not go with rows of {weight.shape[-1]}")
+
+
 def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
     """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by a given emulation.
 
     The result has the dtype of autocast, if that is on, else of x. Under autocast operands come as they are.
-
-    Raises
-    ------
-    TypeError
-        If an operand has no floating dtype.
+    Operands that `check_operands` refuses raise.
     """
-    if not (x.is_floating_point() and weight.is_floating_point()):
-        raise TypeError(f"emulated products take floating dtypes, not {x.dtype} by {weight.dtype}")
+    check_operands(x, weight)
     kind = x.device.type
     on = kind != "meta" and torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if on else x.dtype
@@ -338,6 +341,7 @@ class _Emulated(Counting):
     def _product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if x.layout is not torch.strided:
             raise TypeError(f"emulated products take dense tensors, none of layout {x.layout}")
+        check_operands(x, weight)  # before the call is counted
         number = self.emulated.number
         rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
         y = product(x.reshape(1, rows, x.shape[-1]), weight[None], counted(self.calls, number), number)

@@ -114,6 +114,8 @@ def test_dropout_takes_weights_away_and_scales_the_others():
             [(5, 5, 8), (2, 7, 8), (2, 7, 4)],
             "2 heads of keys or values do not",
         ),
+        ({}, [(5, 8), (7, 6), (7, 4)], "rows of 8 numbers do not go with rows of 6"),
+        ({}, [(5, 8), (7, 8), (6, 4)], "rows of 7 numbers do not go with rows of 6"),
     ],
 )
 def test_arguments_that_pytorch_refuses_are_refused(options, sizes, message):

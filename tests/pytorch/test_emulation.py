@@ -415,6 +415,7 @@ def test_what_cannot_be_emulated_is_refused():
     for kind in (torch.int64, torch.complex64):
         with pytest.raises(TypeError, match=f"floating dtypes, not {kind}"):
             net(torch.ones(2, 48, dtype=kind))
+    assert done.state_dict() == {"0": 0, "2": 0}  # what is refused is no call
     with pytest.raises(TypeError, match=r"none of layout torch\.jagged"):
         net(torch.nested.nested_tensor([torch.ones(2, 48)], layout=torch.jagged))
     mt.emulate(torch.nn.Linear(2, 2), "mxfp8").restore()
@@ -532,6 +533,16 @@ def test_what_is_not_finite_stays_in_its_rows(bad):
     y = net[0](x)
     assert y[1].isnan().all()
     assert torch.equal(y[[0, 2, 3]], clean[[0, 2, 3]])
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "quartet"])
+def test_rows_of_another_length_are_refused(name):
+    """Transforms would fill 40 and 48 numbers up to the same 64."""
+    net = model()
+    done = mt.emulate(net, anywhere(name))
+    with pytest.raises(ValueError, match="rows of 40 numbers do not go with rows of 48"):
+        net(torch.ones(2, 40))
+    assert done.state_dict() == {"0": 0, "2": 0}
 
 
 def test_no_tokens_and_no_gradient_of_inputs():

@@ -252,13 +252,16 @@ class _ToOptimi(Giving):
     def begun(self) -> torch.optim.Optimizer:
         found: torch.optim.Optimizer = self.make(_by_betas(self.groups), lr=number(self.groups[0]["lr"]))
         for group, step in zip(found.param_groups, self._steps, strict=True):
-            group.update(setup=step > 0, step=torch.tensor(step, dtype=torch.int32), triton=False)
+            begun = torch.tensor(step, dtype=torch.int32)
+            # Where a state has begun, optimi no longer finds out whether a compensation is meant.
+            group.update(setup=step > 0, step=begun, triton=False, kahan_sum=True)
         return found
 
     def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"kahan_comp": state.get("compensation")}
         for (name, theirs), beta in zip(MOMENTS.items(), (group["beta1"], group["beta2"]), strict=True):
-            corrected = state[name] / (1.0 - float(beta) ** state["step"])
+            # Before the first step nothing is corrected.
+            corrected = state[name] / (1.0 - float(beta) ** state["step"] or 1.0)
             found[theirs] = corrected.to(parameter.dtype)
         return found
 

@@ -387,6 +387,23 @@ def test_a_run_is_given_to_the_library_and_comes_back(library):
     train(release(back, torch.bfloat16, library), [1, 3])
 
 
+@pytest.mark.costly("a library is imported")
+def test_a_run_that_begins_here_goes_on_in_optimi_as_if_it_began_there():
+    """With a state of no step, and with the compensation that optimi keeps of numbers in bfloat16."""
+    optimi = pytest.importorskip("optimi")
+    ours, given = begun("kahan", 0), parameters()
+    ours.start()
+    theirs = release(ours, torch.bfloat16, "optimi")
+    alone = optimi.AdamW(given, 1e-2, (0.8, 0.99), weight_decay=0.1, eps=1e-6, triton=False)
+    for optimizer in (theirs, alone):
+        train(optimizer, range(0, 10, 2))
+    for p, q in zip(listed(theirs), given, strict=True):
+        assert torch.equal(p, q)
+        for name in ("exp_avg", "exp_avg_sq", "kahan_comp"):
+            assert torch.equal(theirs.state[p][name], alone.state[q][name])
+        assert alone.state[q]["kahan_comp"].any()
+
+
 @pytest.mark.parametrize(
     ("library", "kind"), [(x, kind) for x, (_, kinds) in MAKES.items() for kind in kinds]
 )

@@ -285,18 +285,24 @@ class SavedRun:
 
     Raises
     ------
+    TypeError
+        If a parameter is no tensor.
     ValueError
-        If it is no state of so many parameters.
+        If it is no state of so many parameters, or one is given for two.
     """
 
     def __init__(self, saved: Mapping[str, Any], params: Iterable[torch.Tensor]) -> None:
         given = [x[1] if isinstance(x, tuple) else x for x in params]
+        if not all(isinstance(x, torch.Tensor) for x in given):
+            raise TypeError("params must be tensors, in the order in which the optimizer had them")
         check_form(saved)
         groups, state = saved["param_groups"], saved["state"]
         places = [place for group in groups for place in group["params"]]
         if len(places) != len(given):
             raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
         by_place = dict(zip(places, given, strict=True))
+        if len({*by_place.values()}) < len(by_place):
+            raise ValueError("params has one tensor in the places of two")
         self.param_groups = [
             {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
         ]

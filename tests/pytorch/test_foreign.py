@@ -279,6 +279,8 @@ def test_the_moments_of_flashoptim_are_read_by_its_formulas_and_its_rest_is_a_re
         ({"params": "some"}, "say whose state it is by from_: one of torch, torchao"),
         ({"params": "some", "from_": "torchaoo"}, r"unknown library 'torchaoo' \(did you mean 'torchao'\?\)"),
         ({"params": "few", "from_": "torch"}, "the state is of 3 parameters, and 2 are given"),
+        ({"params": "one", "from_": "torch"}, "one tensor in the places of two"),
+        ({"params": "groups", "from_": "torch"}, "params must be tensors, in the order"),
         (
             {"params": "some", "from_": "torch", "state": {9: {}}},
             "parameter 9, which is in none of its groups",
@@ -294,7 +296,13 @@ def test_what_is_no_state_with_its_parameters_is_refused(options, text):
     before, options = states(ours), dict(options)
     changed = {"state": options.pop("state")} if "state" in options else {}
     if "params" in options:
-        options = {**options, "params": given[:2] if options["params"] == "few" else given}
+        kinds = {
+            "some": given,
+            "few": given[:2],
+            "one": [*given[:2], given[0]],
+            "groups": [{"params": given}],
+        }
+        options = {**options, "params": kinds[options["params"]]}
     with pytest.raises((TypeError, ValueError), match=text):
         adopt(ours.state_dict() | {"optimizer": "x"} | changed, "plain", **options)
     assert_same_states(states(ours), before)

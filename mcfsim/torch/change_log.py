@@ -88,7 +88,7 @@ def noted(x: Any) -> Iterator[None]:
         return
     old = x.tensors["parameter"].detach().clone(memory_format=torch.contiguous_format).view(-1)
     yield
-    new = x.tensors["parameter"].contiguous().view(-1)
+    new = x.tensors["parameter"].resolve_neg().contiguous().view(-1)
     own = INTEGERS[new.itemsize]
     apart = x.log.apart(new)
     differing = old.view(own) != new.view(own) if apart.dtype == torch.bool else old.view(own) ^ new.view(own)

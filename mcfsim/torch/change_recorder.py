@@ -254,7 +254,7 @@ def apply_delta(data: bytes, tensor: torch.Tensor) -> int:
         raise TypeError(f"a change is applied to a tensor of one process, not to a {type(tensor).__name__}")
     whole = tensor.detach()
     check_dense(whole)
-    here = whole.cpu().contiguous()
+    here = whole.cpu().resolve_neg().contiguous()
     count = transfer.apply_delta(data, as_array(here))
     if here.data_ptr() != whole.data_ptr():
         whole.copy_(here)

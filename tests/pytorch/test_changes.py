@@ -194,6 +194,31 @@ def test_what_is_sent_after_several_steps_gives_all_weights(strategy, kept):
         assert recorder.share() == 0
 
 
+def test_a_change_is_applied_to_a_negated_view():
+    p = torch.nn.Parameter(torch.tensor([-1.0]))
+    optimizer = AdamW([p], 0.1, strategy="fp32")
+    recorder, negated = changes(optimizer), torch.complex(torch.zeros(1), torch.ones(1)).conj().imag
+    p.grad = torch.ones(1)
+    optimizer.step()
+    sent = recorder.delta(p).encode("gaps")
+    assert negated.is_neg()
+    assert negated.is_contiguous()
+    assert apply_delta(sent, negated) == 1
+    assert torch.equal(negated, p)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "Muon"])
+def test_changes_of_a_negated_view_are_recorded(kind):
+    p = torch.nn.Parameter(torch.complex(torch.zeros(1, 1), torch.ones(1, 1)).conj().imag)
+    optimizer = getattr(mcf.torch, kind)([p], 0.1, strategy="fp32")
+    with changes(optimizer) as recorder:
+        p.grad = torch.ones(1, 1)
+        optimizer.step()
+    assert p.is_neg()
+    assert recorder.mask(p).tolist() == [[True]]
+    assert torch.equal(recorder.values(p), p.detach().reshape(-1))
+
+
 def published_sizes():
     """Yield names and shapes of a published model's tensors, and the root mean squares of their weights."""
     for line in read_result("real_audit")["printed"]:

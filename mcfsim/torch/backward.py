@@ -35,6 +35,7 @@ class BackwardSteps:
         for hook in self._hooks:
             hook.remove()
         self._added.clear()
+        self._waiting.clear()
 
     def _receiver(self, place: ParameterPlace) -> Any:
         def received(parameter: torch.Tensor) -> None:

@@ -148,6 +148,15 @@ def test_groups_that_change_meanwhile():
     steps.remove()
 
 
+def test_hooks_that_are_removed_within_a_pass_leave_gradients():
+    p = torch.nn.Parameter(torch.ones(4))
+    steps = step_in_backward(AdamW([p], 1e-2, strategy="fp32"))
+    p.register_post_accumulate_grad_hook(lambda _: steps.remove())
+    p.sum().backward()
+    assert torch.equal(p.grad, torch.ones(4))
+    assert torch.equal(p, torch.ones(4))
+
+
 def test_what_is_refused():
     given = model()
     optimizer = AdamW(given.parameters())

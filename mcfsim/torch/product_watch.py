@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -207,7 +208,7 @@ class ProductWatch:
         weight = _rows(taken)
         call, self._calls[name] = self._calls[name], self._calls[name] + 1
         words = RandomWords(self._seed, call, number)
-        given = None if dy is None else in_numpy(_rows(dy.reshape(-1, len(weight))))
+        given = None if dy is None else in_numpy(_rows(dy.reshape(len(x), len(weight))))
         for recipe in self.recipes.values():
             found = audit_products(recipe, in_numpy(x), in_numpy(weight), given, words, wanted)
             for (product, operand), finding in found.items():
@@ -238,7 +239,8 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """Return a matrix of binary32 on the CPU whose rows are those of the last axis."""
-    return x.detach().reshape(-1, x.shape[-1]).to("cpu", torch.float32).contiguous()
+    rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
+    return x.detach().reshape(rows, x.shape[-1]).to("cpu", torch.float32).contiguous()
 
 
 def watch_products(

@@ -217,6 +217,17 @@ def test_no_activations_are_kept():
     assert place() is None
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+@pytest.mark.parametrize(("inputs", "outputs"), [(0, 3), (3, 0)])
+def test_layers_without_elements_are_watched(inputs, outputs):
+    net = torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
+    watch = mt.watch_products(net, ["mxfp8"], every=1)
+    net(torch.ones(2, 5, inputs, requires_grad=True)).sum().backward()
+    assert {(row.product, row.macs, row.error) for row in watch.rows} == {
+        (product, 0, 0.0) for product in ("forward", "dgrad", "wgrad")
+    }
+
+
 @pytest.mark.slow
 def test_measurements_are_written_and_layers_chosen(tmp_path):
     net = model()

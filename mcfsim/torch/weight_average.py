@@ -136,9 +136,11 @@ class WeightAverage:
 
         Raises
         ------
+        TypeError
+            If the count is no int.
         ValueError
-            If the state has another decay, format or number of components, or is of other parameters; then
-            nothing has changed.
+            If the state has another decay, format or number of components, or is of other parameters. Nothing
+            has changed then.
         """
         if not isinstance(state_dict, Mapping) or not {*self._settings(), "count", "stored"} <= {*state_dict}:
             raise ValueError("this is no state of an average of weights")
@@ -149,11 +151,11 @@ class WeightAverage:
         listed = isinstance(given, list | tuple) and all(isinstance(x, list | tuple) for x in given)
         if not listed or [*map(_kinds, given)] != [*map(_kinds, self._stored)]:
             raise ValueError("the state is of parameters of other shapes, or of another dtype")
-        self.count = count
         self._stored = [
             tuple(part.to(own.device, copy=True) for part, own in zip(x, owns, strict=True))
             for x, owns in zip(given, self._stored, strict=True)
         ]
+        self.count = count
 
     # -- what these share --------------------------------------------------------------------------------
     def _settings(self) -> dict[str, Any]:

@@ -231,6 +231,11 @@ def test_states_of_other_averages_are_refused():
     ):
         with pytest.raises(ValueError, match=problem):
             averaged.load_state_dict({**state, **change})
+    absent = [[x.to("meta") for x in parts] for parts in state["stored"]]
+    for change, error in (({"count": "9"}, TypeError), ({"count": 9, "stored": absent}, NotImplementedError)):
+        with pytest.raises(error):
+            averaged.load_state_dict({**state, **change})
+    assert averaged.count == state["count"]
     with pytest.raises(ValueError, match="no state of an average"):
         averaged.load_state_dict({"decay": 0.95})
     with pytest.raises(ValueError, match="parameters are none"):

@@ -177,7 +177,8 @@ def corrected_scales(
 
 def _correction(quotient: Singles, stored: Singles) -> Singles:
     above, below = halved_sums(quotient * quotient), halved_sums(quotient * stored)
-    return np.where(below == 0, np.float32(1), above / below)
+    # Quotients are infinite where the scale of the tensor has underflowed.
+    return np.where((below == 0) | np.isinf(above), np.float32(1), above / below)
 
 
 def _filled_up(x: Singles, blocks: int, elements: int) -> Singles:

@@ -205,7 +205,7 @@ def _corrections(quotient: torch.Tensor, stored: torch.Tensor, each: int, group:
     given = [torch.nn.functional.pad(x.nan_to_num(), (0, 0, 0, missing)) for x in (quotient, stored)]
     flat, other = (x.reshape(*x.shape[:-2], (count + missing) // each, group) for x in given)
     above, below = _sums(flat * flat), _sums(flat * other)
-    correction = torch.where(below == 0, 1.0, above / below)
+    correction = torch.where((below == 0) | above.isinf(), 1.0, above / below)
     return correction.repeat_interleave(each, -1)[..., :count]
 
 

@@ -111,6 +111,14 @@ def test_shapes(shape, assert_same):
         assert_same(mcfsim.torch.quantize(torch.from_numpy(x), name).numpy(), expected)
 
 
+def test_a_scale_of_a_tensor_that_underflows(assert_same):
+    x, words = np.full((2, 128), -1e-44, np.float32), mcf.RandomWords(0)
+    expected = mcf.quantize(x, "nvfp4_eden", random=words).dequantize()
+    assert not expected.any()
+    found = on_device(torch.from_numpy(x), SCALED["nvfp4_eden"], Rounding(overflow="saturate"), -1, words)
+    assert_same(found.numpy(), expected)
+
+
 def test_negated_views():
     x = torch.complex(torch.ones(4), torch.arange(4.0)).conj().imag
     assert x.is_neg()

@@ -113,6 +113,14 @@ def test_eden_keeps_what_a_group_represents_on_average():
     assert abs(total / 8 / exact - 1) < 6e-4 < abs(plain / exact - 1)
 
 
+def test_eden_makes_no_nan_of_a_tensor_whose_scale_underflows(assert_same):
+    x = np.full((1, 128), -1e-44, np.float32)
+    scaled = quantize(x, "nvfp4_eden", random=RandomWords(0))
+    assert scaled.tensor_scale == 0
+    assert (scaled.scale == 448).all()
+    assert_same(scaled.dequantize(), np.full(x.shape, -0.0))
+
+
 # -- tiles ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(32, 48), (33, 50), (3, 5), (2, 20, 40), (0, 20), (20, 0), (2, 0, 3)])
 @pytest.mark.parametrize("rule", ["floor", "ceil", "round_up", "even", "absmax", "absmean"])

@@ -139,6 +139,7 @@ class ScaledFormat:
         group = whole_number("group", self.group, least=1)
         if group % self.block:
             raise ValueError(f"group = {group} must be a multiple of block = {self.block}")
+        object.__setattr__(self, "group", group)
 
     def _check_binary32(self) -> None:
         """Raise UnsupportedFormatError unless a rule that computes in binary32 can."""

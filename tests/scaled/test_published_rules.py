@@ -258,6 +258,7 @@ def test_formats_count_the_bits_of_tiles():
     mine = ScaledFormat("mine", element="int8", block=[2, 4], scale="float32", rule="absmax")
     assert mine.block == (2, 4)
     assert SCALED["nvfp4_eden"].with_rule("absmax") == SCALED["nvfp4"]
+    assert type(changed("nvfp4_eden", group=np.int64(64)).group) is int
     assert {rule for rule in ScaleRule if rule.exact} >= {"floor", "ceil", "quest"}
 
 

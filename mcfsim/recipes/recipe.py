@@ -252,7 +252,7 @@ class Recipe:
             given = getattr(self, label)
             try:
                 share = Fraction(given)
-            except (TypeError, ValueError, OverflowError):  # no number, NaN, or an infinity
+            except (TypeError, ValueError, ArithmeticError):  # no number, NaN, an infinity, or 1/0
                 share = Fraction(-1)
             if not 0 <= share <= 1:
                 raise ValueError(f"{label} = {given!s} must be a share of the blocks, from 0 to 1")

@@ -92,6 +92,7 @@ def test_units_are_changed_together():
         (lambda: ProductRecipe(promote_every=0), ValueError, "promote_every"),
         (lambda: replace(RECIPES["bf16"], first=2), ValueError, "first = 2 must be a share"),
         (lambda: replace(RECIPES["bf16"], first="x"), ValueError, "first = x must be a share"),
+        (lambda: replace(RECIPES["bf16"], first="1/0"), ValueError, "first = 1/0 must be a share"),
         (lambda: replace(RECIPES["bf16"], last=float("nan")), ValueError, "last = nan must be a share"),
         (lambda: replace(RECIPES["bf16"], last=None), ValueError, "last = None must be a share"),
         (lambda: replace(RECIPES["bf16"], high="head"), TypeError, "tuple of patterns"),

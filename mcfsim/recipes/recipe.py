@@ -44,8 +44,9 @@ def format_of(spec: ScaledFormat | Format | str) -> ScaledFormat | Format:
     """Return the format that is meant: a scaled format, or a floating-point format of single numbers."""
     if isinstance(spec, ScaledFormat):
         return spec
-    if isinstance(spec, str) and spec in SCALED and not spec.startswith("int"):
-        return SCALED[spec]
+    name = spec.strip().lower() if isinstance(spec, str) and spec.isascii() else ""
+    if name in SCALED and not name.startswith("int"):
+        return SCALED[name]
     return _single(spec)
 
 

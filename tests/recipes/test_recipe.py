@@ -123,6 +123,6 @@ def test_the_forward_product_cannot_take_what_it_took():
 
 
 def test_operands_take_scaled_formats_and_formats_by_name():
-    assert OperandRecipe("mxfp4").format == SCALED["mxfp4"]
+    assert OperandRecipe("mxfp4").format == OperandRecipe(" MXFP4").format == SCALED["mxfp4"]
     assert str(OperandRecipe("float8_e4m3fn").format) == "float8_e4m3fn"
     assert str(OperandRecipe()) == "binary32"

@@ -63,7 +63,8 @@ class BlockText(ScaledText):
         scales = [fmt.scale] if fmt.tensor_scale is None else [fmt.scale, fmt.tensor_scale]
         bits = fmt.element.precision + rounding.guard_bits + sum(x.precision for x in scales)
         short = carrier_of(fmt.element) == FLOAT32 and (powers or bits <= 50)
-        held = holds(FLOAT32, fmt.scale) or powers
+        _, lowest, highest = exponents(fmt)
+        held = -149 <= lowest <= highest <= 127 if powers else holds(FLOAT32, fmt.scale)
         return cls(fmt, rounding) if scaled and short and held else None
 
     def shares(self, greatest: Value, *others: Value) -> tuple[Value, ...]:
@@ -96,7 +97,8 @@ class BlockText(ScaledText):
             # To nearest, quotients below binary32's range are negligible beside elements; none overflows.
             _, lowest, highest = exponents(self.format)
             held = lowest >= -127 and 0 <= highest <= 127 and element.smallest_subnormal >= 2.0**-124
-            near = self.rounding.mode in _NEAREST and held
+            # Without zero there are none of these: each number above zero has an element.
+            near = self.rounding.mode in _NEAREST and held and element.zero
             quotient = x * inverse.narrow() if near else x.widen() * inverse
         found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
         nothing: Any = 0.0

@@ -13,7 +13,7 @@ import mcfsim as mcf
 from mcfsim.compile import named_loops
 from mcfsim.compile.group_loops import BlockLoops
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import holds
+from mcfsim.kernels.carriers import UnsupportedFormatError, holds
 from mcfsim.rounding import DETERMINISTIC, Rule
 from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule, block_quantization, quantize
 
@@ -118,7 +118,7 @@ def test_loops_draw_the_words_of_numpy(name, rule, bits, both):
         for random in words:
             try:
                 compiled = both(x, fmt, rounding=rounding, random=random)
-            except mcf.UnsupportedFormatError:
+            except UnsupportedFormatError:
                 assert not powers
                 assert fmt.element.precision + rounding.guard_bits > 53
                 continue
@@ -214,6 +214,15 @@ def test_quotients_that_binary32_lacks(both):
     assert quantize(x, fmt).elements[0, 1] == np.float32(3 * 2.0**-133)
     small = Format(precision=2, emin=-20, emax=-10)
     assert both(x, ScaledFormat("small", element="float8_e4m3fn", block=32, scale=small, rule="floor"))
+    some = Format(precision=3, emin=-10, emax=10, zero=False)
+    x[:, 2] = 1e-45  # becomes the smallest element, and binary32 would make it zero
+    assert both(x, ScaledFormat("zeroless", element=some, block=32, scale="float8_e8m0fnu", rule="floor"))
+
+
+@pytest.mark.parametrize("rule", POWERS)
+def test_scales_that_binary32_lacks(rule, both):
+    wide, x = Format(precision=2, emin=-190, emax=190), hostile((3, 64), 1, 32)
+    assert not both(x, ScaledFormat("wide", element="bfloat16", block=32, scale=wide, rule=rule))
 
 
 @pytest.mark.parametrize("rule", [None, "torchao", "transformer_engine"])

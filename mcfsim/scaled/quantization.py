@@ -220,7 +220,8 @@ def quantize(
     -----
     A block that holds a NaN or an infinity has scale NaN, and all its numbers become NaN. Other blocks are
     not affected, and a tensor scale depends on them alone. If a scale is zero, because it or the tensor's
-    underflowed, all elements are zero. Zeros keep their sign in element formats that have both zeros.
+    underflowed, all numbers are zero, and by rules with exact quotients all elements. Zeros keep their sign
+    in element formats that have both zeros.
 
     Raises
     ------

@@ -18,9 +18,9 @@ from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Overflow, Rounding
+from mcfsim.rounding import Mode, Rounding
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text, Shared, line_of, overall
+from mcfsim.scaled.float32_rules import SATURATING, Float32Text, Shared, line_of, overall
 from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.power_scales import exponents, power_element
 from mcfsim.scaled.rules import divisors
@@ -30,7 +30,6 @@ from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
-_SATURATING = Rounding(overflow=Overflow.SATURATE)
 _NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
 
 
@@ -83,7 +82,7 @@ class BlockText(ScaledText):
         if not target.zero:
             smallest = float(target.smallest_normal)
             by = (by < smallest).select(smallest, by)
-        return change_element("round", by, target, _SATURATING, carrier=F32)
+        return change_element("round", by, target, SATURATING, carrier=F32)
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
         """Return the element: the rounded quotient; if the scale is NaN, NaN or, without a NaN, 0."""
@@ -139,7 +138,7 @@ def decoded(
 ) -> Array | None:
     """Return the numbers of elements by compiled loops; None as for `encoded`."""
     views = BlockViews(elements.shape, fmt.block, axis)
-    loops = _loops(elements, fmt, _SATURATING, views, "decode")
+    loops = _loops(elements, fmt, SATURATING, views, "decode")
     if loops is None or fmt.carrier != FLOAT64:
         return None
     (part,), (by,) = views.parts(elements), views.shared(scale)

@@ -25,7 +25,7 @@ from mcfsim.kernels.native import is_floating
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews, axis_of
-from mcfsim.scaled.float32_rules import Float32Text, quotients
+from mcfsim.scaled.float32_rules import SATURATING, Float32Text, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
 from mcfsim.scaled.rules import Floats, factors, quotient, scales
 from mcfsim.scaled.scale_rules import POWERS, ScaleRule
@@ -335,7 +335,6 @@ def quantized(
 
 # -- groups in compiled steps -----------------------------------------------------------------------------
 _FLOAT32 = FORMATS["float32"]
-_SATURATING = Rounding(overflow=Overflow.SATURATE)
 
 
 @dataclass(frozen=True)
@@ -376,13 +375,13 @@ class LargestMagnitude(GroupText):
         largest = greatest.as_number()
         largest = (largest < INFINITY).select(largest, NAN)
         by = largest.widen() / float(self.element.max)
-        return (change_element("round", by, _FLOAT32, _SATURATING, carrier=F32),)
+        return (change_element("round", by, _FLOAT32, SATURATING, carrier=F32),)
 
     def encoded(self, x: Value, *shared: Value) -> Value:
         """Return the code of the quotient, or of zero if the scale is zero."""
         (scale,) = shared
         quotient = quotient_element(x, scale.widen())
-        element = change_element("round", quotient, self.element, _SATURATING, carrier=F32)
+        element = change_element("round", quotient, self.element, SATURATING, carrier=F32)
         return encode_element(element, self.element)
 
     def decoded(self, code: Value, *shared: Value) -> Value:

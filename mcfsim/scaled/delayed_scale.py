@@ -140,6 +140,7 @@ class DelayedScale:
         """
         if not isinstance(amax, Real) or isinstance(amax, bool | np.bool_):
             raise TypeError(f"amax must be a real number, not {amax!r}")
+        amax = amax.item() if isinstance(amax, np.generic) else amax  # float16 would hold no bound
         if amax < 0:
             raise ValueError(f"amax = {amax} must not be negative")
         if _MOST < amax < np.inf:

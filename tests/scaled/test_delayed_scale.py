@@ -82,6 +82,13 @@ def test_the_largest_margins_leave_each_scale_an_inverse(element, margin):
     assert other.scale == delayed.scale
 
 
+@pytest.mark.parametrize("kind", [int, float, Fraction, np.float16, np.float64, np.int8])
+def test_magnitudes_are_numbers_of_any_kind(kind):
+    delayed = mcf.DelayedScale()
+    delayed.update(kind(2))
+    assert delayed.scale == 224
+
+
 def test_a_run_goes_on_from_a_saved_state():
     rng = np.random.default_rng(1)
     one, other = mcf.DelayedScale(length=4, margin=1), mcf.DelayedScale(length=4, margin=1)

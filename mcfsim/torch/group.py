@@ -283,6 +283,8 @@ class Settings(NamedTuple):
         chosen = get_strategy(group["strategy"], group.pop("low"))
         if chosen.parameter.format is None:
             raise ValueError(f"strategy {chosen.name!r} keeps exact numbers, which no tensor holds")
+        if not isinstance(group["random"], RandomWords | None):  # an array, say, which is no key of a dict
+            raise TypeError(f"random must be RandomWords(seed), not {group['random']!r}")
         random = DEFAULT_WORDS if group["random"] is None and chosen.draws else group["random"]
         group.update(strategy=chosen, random=random)
         return cls.of(group)

@@ -194,6 +194,7 @@ def leaf(**options):
         (leaf(), {"scalars": "float"}, "unknown scalar policy 'float'"),
         (leaf(), {"rounding": "stochastic"}, r"needs random=RandomWords\(seed\)"),
         (leaf(), {"rounding": "stochastic", "random": 5}, "random must be RandomWords"),
+        (leaf(), {"random": np.zeros(4, np.uint32)}, "random must be RandomWords"),
     ],
     ids=str,
 )  # fmt: skip

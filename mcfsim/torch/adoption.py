@@ -225,8 +225,9 @@ def _kind(own: type[StoredOptimizer], kind: type[StoredOptimizer] | None) -> typ
 
 
 def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any], kept: Iterable[str]) -> dict[str, Any]:
-    """Return the entries of a group that are kept, and those that schedulers added."""
-    return {name: x for name, x in group.items() if name in kept or name not in {*defaults, *NAMES}}
+    """Return the entries of a group that are kept, and those that schedulers added: no count of steps."""
+    others = {*defaults, *NAMES, "step"}
+    return {name: x for name, x in group.items() if name in kept or name not in others}
 
 
 def _parameters(groups: Iterable[Mapping[str, Any]]) -> Iterator[torch.Tensor]:

@@ -370,6 +370,7 @@ def test_a_run_of_the_library_goes_on(library, kind, strategy):
             assert torch.equal(ours.represented(p), meant)
         assert torch.equal(p, meant.bfloat16())
         assert ours.state[p]["step"] == 3
+    assert "step" not in ours.param_groups[0]
     train(ours, [6])
 
 

@@ -130,7 +130,7 @@ def linear(
     y : array of float32, shape (tokens, outputs)
         Values of the output's format. A NaN or an infinity in a block makes what depends on the block NaN.
     backward : callable
-        Takes the gradient of y, and returns those of x and of the weight.
+        Takes the gradient of y, and returns those of x and of the weight, which must not change before.
 
     Raises
     ------

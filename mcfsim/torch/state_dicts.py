@@ -75,7 +75,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         then nothing has changed. If loading is broken off half-way, the optimizer is spoilt until a state is
         loaded.
         """
-        own, groups = type(self).__name__, list(self.param_groups)
+        own, groups = type(self).__name__, self.param_groups
         taken: list[dict[str, Any]] = []
         pairs: dict[torch.Tensor, tuple[dict[str, Any], dict[str, Any]]] = {}
         settings: list[Settings] = []

@@ -239,9 +239,10 @@ def test_a_bad_state_is_refused_whole(place):
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, [1])
     change(saved)
-    before, kept = frozen(optimizer), tensors_of(optimizer)
+    before, kept, groups = frozen(optimizer), tensors_of(optimizer), optimizer.param_groups
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(saved)
+    assert optimizer.param_groups is groups
     assert_same_states(frozen(optimizer), before)
     assert tensors_of(optimizer) == kept
 

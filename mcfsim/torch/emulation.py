@@ -171,7 +171,7 @@ def emulate(
     Raises
     ------
     TypeError
-        If `model` is no module, `high` no sequence of strings, or `seed` no int.
+        If `model` is no module, `high` no sequence of strings, `seed` no int, or what is on or off no bool.
     ValueError
         If the model is emulated already, a name is unknown, a pattern matches no layer, the seed is out of
         range, no layer is emulated, or attention is computed otherwise than by this function, as far as the
@@ -219,6 +219,9 @@ def emulate(
     'Linear'
     """
     check_module(model)
+    for label, flag in {"head": head, "embeddings": embeddings, "attention": attention}.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{label} must be True or False, not {flag!r}")
     RandomWords(seed)  # raises unless words can follow from it
     found = get_recipe(recipe)
     if unit != AS_THE_RECIPE:

@@ -458,6 +458,8 @@ def test_derivatives_that_would_not_come_are_refused():
         ({"high": 3}, TypeError, "high must be a sequence of names"),
         ({"high": [0]}, TypeError, "high must be a sequence of names"),
         ({"high": ["0", "3*"]}, ValueError, "high has '3[*]', which matches no linear layer"),
+        ({"head": "no"}, TypeError, "head must be True or False, not 'no'"),
+        ({"attention": 1}, TypeError, "attention must be True or False"),
         ({"seed": "a"}, TypeError, "seed must be an int"),
         ({"seed": -1}, ValueError, "seed = -1 must lie in"),
         ({"seed": 2**70}, ValueError, "seed = 1180591620717411303424 must lie in"),

@@ -65,7 +65,7 @@ class ScaledFormat:
         If a field is of the wrong type.
     ValueError
         If the block is empty, a format's name or the rule is unknown, the rule does not go with a tensor
-        scale, or scales have no NaN.
+        scale, scales have no NaN, or elements neither NaN nor zero.
     UnsupportedFormatError
         If the products of elements and scales are not all numbers of float64, a format's range is too wide
         for quotients to be exact, or a rule that computes in binary32 would leave it.
@@ -93,6 +93,8 @@ class ScaledFormat:
                 object.__setattr__(self, label, get_format(getattr(self, label)))
         if type(self.element) not in (Format, Grid):
             raise TypeError(f"element must be a floating-point format or a grid, not {_kind(self.element)}")
+        if not (self.element.has_nan or self.element.zero):
+            raise ValueError(f"{self.element} has neither NaN nor zero, and so no element in place of a NaN")
         scales = [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
         for label, scale in zip(("scale", "tensor_scale"), scales, strict=False):
             if type(scale) is not Format:

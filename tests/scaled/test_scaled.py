@@ -267,6 +267,7 @@ def test_the_format_of_values_holds_every_product_and_little_more(fmt):
 
 MINE = {"element": grid("int8"), "block": 32, "scale": FORMATS["float32"], "rule": "absmax"}
 TALL, DEEP = Format(precision=8, emin=-10, emax=300), Format(precision=8, emin=-300, emax=10)
+ABOVE = Format(precision=3, emin=-4, emax=5, specials="none", zero=False)
 PAIRS = dataclasses.replace(SCALED["int8"], block=2)
 
 
@@ -293,6 +294,7 @@ def by_hand(**fields):
         (changed, {"scale": None}, TypeError, "scale must be a floating-point format, not None"),
         (changed, {"tensor_scale": "int8"}, TypeError, "tensor_scale must be .*, not the grid int8"),
         (changed, {"scale": FORMATS["float4_e2m1fn"]}, ValueError, "has no NaN"),
+        (changed, {"element": ABOVE}, ValueError, "has neither NaN nor zero"),
         (changed, {"block": 0}, ValueError, "at least 1 element"),
         *((changed, {"block": bad}, TypeError, "block must be") for bad in (1.5, "row", True)),
         (changed, {"rule": "largest"}, ValueError, "allowed: floor, ceil"),

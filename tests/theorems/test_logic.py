@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.formats import FORMATS
+from mcfsim.formats import FORMATS, Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import claim, exactly, hypothesis, relative_error, verify
 from mcfsim.theorems import logic as lg
@@ -24,12 +24,12 @@ A, B = lg.Word("a"), lg.Word("b")
 FMT = unbounded(4)
 
 
-def both(said, operands, results):
+def both(said, operands, results, fmt=FMT):
     """Return what arrays and fractions say of single cases, which must agree."""
     theorem = mine(add, claim(said))
     blocks = [np.array(column, np.float32) for column in zip(*operands, strict=True)]
     made = tuple(np.array(column, np.float32) for column in zip(*results, strict=True))
-    trial = Trial(on_blocks(FMT, Rounding()), ("a", "b"), tuple(blocks), made)
+    trial = Trial(on_blocks(fmt, Rounding()), ("a", "b"), tuple(blocks), made)
     found = by_arrays(said, trial).tolist()
     assert by_fractions(theorem, said, trial).tolist() == found
     return found
@@ -152,6 +152,24 @@ def test_bounds_at_random():
                 if strict and r * r in (low, high):
                     continue
             assert held == right, (bound, a, b, r)
+
+
+def test_the_ulp_of_a_sum_that_cancels_is_that_of_zero():
+    cases, made = [(1.0, -1.0), (1.5, -1.5), (1.0, 0.5)], [(2.0**-20,), (2.0**-129,), (1.5625,)]
+    said = abs(lg.Result(0) - (A + B)) <= lg.Ulp(A + B)
+    assert both(said, cases, made) == [False, True, True]
+    assert both(lg.Within(lg.Result(0) - (A + B), lg.Ulp(A + B), lg.Bound(1)), cases, made) == [
+        False,
+        True,
+        True,
+    ]
+    # What is lost beside every sum but zero.
+    theorem = mine(
+        lambda ar, a, b: ar.add(ar.add(a, b), ar.mul(a, 2.0**-30)),
+        bounded(lg.Result(0) - (A + B), lg.Ulp(A + B), Fraction(1, 2)),
+        where=[hypothesis((A > 1) & (A < 4) & (abs(B) < 4))],
+    )
+    assert not verify(theorem, Format("", precision=3, emin=-70, emax=70)).holds
 
 
 def test_a_root_with_the_wrong_sign_is_none():

@@ -155,7 +155,9 @@ def units(x: Exact, fmt: Format) -> Exact:
 
 def ulp_of(x: Exact, fmt: Format) -> Any:
     """Return the exponents of the units in the last place of exact numbers."""
-    return np.maximum(x.lengths() - 1 + x.q, fmt.emin) - fmt.precision + 1
+    # A zero has no bits, and its place says nothing.
+    found = np.where(x.is_zero(), fmt.emin, x.lengths() - 1 + x.q)
+    return np.maximum(found, fmt.emin) - fmt.precision + 1
 
 
 def is_multiple(x: Exact, exponents: Any) -> Truth:

@@ -62,8 +62,8 @@ class Check:
         return _arrived, (identity, light, self.theorem, self.format, self.rounding, self.selection)
 
     def _place(self, identity: Identity) -> tuple[Any, ...]:
-        """Return the key of the domain."""
-        return identity, self.format, self.rounding, self.selection
+        """Return the key of the domain, which names its format: formats of several names may be equal."""
+        return identity, self.format.name, self.format, self.rounding, self.selection
 
     @property
     def of_catalogue(self) -> bool:
@@ -301,7 +301,7 @@ _kept = _Domains()
 
 
 @by_identity(4)
-def _cover(theorem: Theorem, fmt: Format, rounding: Rounding, selection: Selection) -> Domain:
+def _cover(theorem: Theorem, _: str, fmt: Format, rounding: Rounding, selection: Selection) -> Domain:
     domain = cover(theorem, fmt, rounding, selection)
     if not rounding.stochastic:
         return domain

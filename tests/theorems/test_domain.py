@@ -202,6 +202,14 @@ def test_domains_are_kept_while_there_is_room(monkeypatch):
     assert len(check._kept.domains) == 1
 
 
+def test_a_domain_names_the_format_that_is_asked_for():
+    """Not another one, which is equal but for its name, and was tried before."""
+    for name in ("one", "other"):
+        certificate = verify("two_sum", Format(name, precision=3, emin=-3, emax=3))
+        assert certificate.arithmetic["run_in"] == certificate.arithmetic["format"]
+        assert [part.text for part in certificate.parts] == [f"every operand of {name}"]
+
+
 @pytest.mark.slow
 def test_units_cover_each_part_once():
     domain = covered([double_word("x"), value("a")], "bfloat16", Selection(limit=10**9), scaling="each")

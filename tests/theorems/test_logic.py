@@ -190,6 +190,23 @@ def test_constants_are_compared_with_one_another_and_with_any_fraction():
     assert both(lg.equal(A + A, lg.Result(0) * 2 + Fraction(-4)), cases, made) == [True, False]
 
 
+def test_products_that_binary64_rounds_are_compared_exactly():
+    """Of three numbers of 24 bits, of a constant and two, and of a constant and a sum."""
+    one, fmt = 1 + 2.0**-23, FORMATS["float32"]
+    exact, r = Fraction(one), lg.Result(0)
+    for said, near in (
+        (A * B * r, exact**3),
+        ((1023 * A) * B, 1023 * exact**2),
+        (5 * abs(A - B * Fraction(1, 2**30)), 5 * exact * (1 - Fraction(1, 2**30))),
+    ):
+        rounded = Fraction(float(near))
+        assert rounded != near
+        for claimed, right in ((said < rounded, near < rounded), (rounded < said, rounded < near)):
+            assert both(claimed, [(one, one)], [(one,)], fmt) == [right]
+    tiny = 2.0**-52
+    assert both(5 * abs(A + B) > 5 + Fraction(2) ** -50, [(1.0, tiny)], [(1.0,)], fmt) == [True]
+
+
 def test_expectations_are_those_of_all_paths_wherever_they_are_asked():
     """Among alternatives, too, a part of which is asked of few cases alone."""
     unbiased = lg.equal(lg.Expectation(lg.Results()), lg.Operand("a") + lg.Operand("b"))

@@ -197,8 +197,8 @@ def _near_product(first: Term, second: Term, t: Trial) -> _Near:
                 return (int(factor) * inner[0], inner[1]) if factor.denominator == 1 else None
             if not isinstance(x, Word | Result | Magnitude | UlpTowards | Ulp | LowBit | Product):
                 return None
-            return (wide(inner[0]) * float(factor), inner[1]) if _fits(factor, x, t) else None
-    if 2 * t.format.precision > _BITS or not _fits(Fraction(1), Product(first, second), t):
+            return (wide(inner[0]) * float(factor), inner[1]) if _fits(Product(x, y), t) else None
+    if not _fits(Product(first, second), t):
         return None
     a, b = near(first, t), near(second, t)
     if a is None or b is None or a[1] is not None or b[1] is not None:
@@ -208,18 +208,34 @@ def _near_product(first: Term, second: Term, t: Trial) -> _Near:
     return np.multiply(a[0], b[0], dtype=np.float64), None
 
 
-def _fits(factor: Fraction, x: Term, t: Trial) -> bool:
-    """Return whether binary64 holds a constant times numbers of the format, or times their products."""
+def _fits(x: Term, t: Trial) -> bool:
+    """Return whether binary64 holds a product of constants and of numbers of the format."""
+    factor, numbers = _factors(x, t)
     n, d = abs(factor.numerator), factor.denominator
     if d & (d - 1) or not n:
         return False
-    fmt, zeros = t.format, (n & -n).bit_length() - 1
-    times = 2 if any(isinstance(part, Product) for part in (x, getattr(x, "term", None))) else 1
-    bits = n.bit_length() - zeros
-    bits += 0 if bits == 1 else times * fmt.precision - 1
+    fmt, zeros, times = t.format, (n & -n).bit_length() - 1, len(numbers)
+    bits = n.bit_length() - zeros - 1 + sum(numbers)
     low = times * (fmt.emin - fmt.precision + 1) + zeros - d.bit_length() + 1
     high = times * (fmt.emax + 1) + n.bit_length() - d.bit_length() + 1
     return bits <= _BITS and low >= _LEAST and high <= _MOST + 1
+
+
+def _factors(x: Term, t: Trial) -> tuple[Fraction, list[int]]:
+    """Return the constant in a product, and how many bits each other factor adds."""
+    match x:
+        case FixedTerm():
+            return Fraction(x.at(t.format, t.rounding)), []
+        case Product(first, second):
+            (c, some), (d, others) = _factors(first, t), _factors(second, t)
+            return c * d, some + others
+        case Magnitude(term) | Negative(term):
+            return _factors(term, t)
+        case Ulp() | UlpTowards() | LowBit():  # powers of two
+            return Fraction(1), [0]
+        case Sum():
+            return Fraction(1), [_BITS]
+    return Fraction(1), [t.format.precision]
 
 
 def _is_binary64(number: int | Fraction) -> bool:

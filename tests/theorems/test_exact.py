@@ -18,6 +18,7 @@ from tests.theorems.trying import Rationals, bits_of, last_bit
 OPERATIONS = [operator.eq, operator.lt, operator.le, operator.gt, operator.ge]
 OPERATIONS += [operator.ne, operator.add, operator.sub, operator.mul]
 EIGHT = [get_format("float8_e4m3fn"), get_format("float8_e5m2")]
+OTHERS = [get_format("posit8"), get_format("posit5es0"), get_format("int8")]
 RNG = np.random.default_rng(5)
 
 
@@ -104,7 +105,7 @@ def test_identities_are_those_of_rationals():
     assert equal_sums(x, y, s, e).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("fmt", [Format("toy", precision=3, emin=-3, emax=3), *EIGHT], ids=str)
+@pytest.mark.parametrize("fmt", [Format("toy", precision=3, emin=-3, emax=3), *EIGHT, *OTHERS], ids=str)
 def test_values_are_told_from_other_numbers(fmt):
     r = Rationals(fmt)
     halves = [x / 2 for x in r.numbers] + [x + y / 4 for x, y in itertools.pairwise(r.numbers)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
@@ -92,6 +93,8 @@ def has_bits(x: Block, bits: int) -> Any:
 
 def is_value(x: Block, fmt: Format) -> Any:
     """Return where binary64 numbers are finite values of a format."""
+    if type(fmt) is not Format:  # of the numbers that have its bits, a posit or a grid lacks some
+        return round_to(x, fmt) == x
     quanta = np.ldexp(np.abs(x), fmt.precision - 1 - fmt.emin)  # infinite if there are very many
     return has_bits(x, fmt.precision) & (np.floor(quanta) == quanta) & (np.abs(x) <= float(fmt.max))
 
@@ -178,13 +181,10 @@ def is_representable(t: Trial, x: Any) -> Truth:
     # The odd part is below 2**p, the last bit no less than the quantum, and the whole no more than max.
     last = np.where(n == 0, 1, n & -n)
     short = n // last < 1 << fmt.precision
-    quantum = fmt.emin - fmt.precision + 1
-    q = np.broadcast_to(np.asarray(x.q), n.shape)
-    shift = np.clip(quantum - q, 0, 62)
-    coarse = (n & ((1 << shift) - 1)) == 0
-    largest = Exact.of(np.full(n.shape, float(fmt.max)), fmt.precision)
-    result: Any = (n == 0) | (short & coarse & (abs(x) <= largest))
-    return result.astype(np.bool_)
+    coarse = is_multiple(x, np.full(n.shape, fmt.emin - fmt.precision + 1))
+    largest = Exact.of(np.full(n.shape, float(max(fmt.max, -fmt.lowest))), fmt.precision)
+    result: Any = ((n == 0) | (short & coarse & (abs(x) <= largest))).astype(np.bool_)
+    return only(result, lambda some: is_value(some.numbers(), fmt), x) if type(fmt) is not Format else result
 
 
 # -- sums ---------------------------------------------------------------------------------------------------

@@ -246,6 +246,8 @@ class _Path(Ring):
 
     def _is_value(self, x: Fraction) -> bool:
         fmt = self.format
+        if type(fmt) is not Format:  # a posit or a grid lacks some of the numbers that have its bits
+            return bool(round_fraction(x, fmt) == x)
         in_range = abs(x) <= fmt.max and _low_bit(x) >= Fraction(2) ** (fmt.emin - fmt.precision + 1)
         return bool(x.denominator & (x.denominator - 1) == 0 and in_range and _bits(x) <= fmt.precision)
 

@@ -129,9 +129,10 @@ def near(x: Term, t: Trial) -> _Near:
             return t.results[first:stop][0], None
         case FixedTerm():
             number = x.at(t.format, t.rounding)
-            if isinstance(number, int):  # it may be compared with exponents, so it stays an int
-                return number, None
-            return (float(number), None) if _is_binary64(number) else None
+            if not _is_binary64(number):
+                return None
+            # It may be compared with exponents, so an int stays one.
+            return number if isinstance(number, int) else float(number), None
         case Magnitude(term) | Negative(term):
             inner = near(term, t)
             if inner is None:
@@ -248,13 +249,13 @@ def _is_binary64(number: int | Fraction) -> bool:
 def on_one_scale(a: Any, b: Any) -> tuple[Any, Any]:
     """Return both sides of a comparison in one type, so that no constant is rounded to a narrower one."""
     kinds = [x.dtype for x in (a, b) if hasattr(x, "dtype")]
-    others = [x for x in (a, b) if isinstance(x, float)]
+    others = [x for x in (a, b) if isinstance(x, int | float)]
     if np.dtype(np.float32) in kinds and (len({*kinds}) == 2 or not all(map(_is_binary32, others))):
         return wide(a), wide(b)
     return a, b
 
 
-def _is_binary32(number: float) -> bool:
+def _is_binary32(number: int | float) -> bool:
     return bool(abs(number) <= np.finfo(np.float32).max) and float(np.float32(number)) == number
 
 

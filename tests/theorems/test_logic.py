@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.formats import FORMATS, Format
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import claim, exactly, hypothesis, relative_error, verify
 from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import bounded, root_error, same_results, sum_of
-from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.operands import finite_values, unbounded
 from mcfsim.theorems.solver import Found, Question, prove, readable
 from mcfsim.theorems.statement import Claim, Hypothesis
 from mcfsim.theorems.symbolic import Quotient, u
@@ -75,6 +75,8 @@ ABSENT = [
     *(lg.equal(lg.Word("c"), A), lg.equal(lg.Word("a", 1), A), lg.equal(lg.Result(1), A)),
     *(lg.equal(lg.Operand("x"), A), lg.IsValue(lg.LowBit(A + B)), lg.UlpTowards(A, B + A) <= A),
     lg.Rounded(A + B, B) <= A,
+    lg.IsMultiple(A, lg.OfFormat("3", lambda fmt, _: 3)),
+    lg.IsMultiple(A, lg.Ulp(B) * lg.OfFormat("1/3", lambda fmt, _: Fraction(1, 3))),
 ]
 NEGATIVE = (-1, Fraction(-1, 2), 1 - 64 * u, lambda p: -1)
 BLOCK = "a test must return a block of 2 truth values"
@@ -172,6 +174,36 @@ def test_the_ulp_of_a_sum_that_cancels_is_that_of_zero():
     assert not verify(theorem, Format("", precision=3, emin=-70, emax=70)).holds
 
 
+@pytest.mark.parametrize("name", ["posit8", "int8", "float8_e5m2"])
+def test_values_are_those_of_the_format_and_no_others_of_its_bits(name):
+    r, fmt = lg.Result(0), get_format(name)
+    exact = lg.IsValue(r) & (lg.equal(r, A + B) | ~lg.IsValue(A + B))
+    finite = hypothesis(lg.NoOverflow() | lg.Finite())
+    certificate = verify(mine(add, claim(exact), where=[finite]), fmt)
+    assert certificate.verdict == "verified"
+    values = finite_values(fmt).tolist()
+    numbers = values[::5]
+    cases = [(a, b) for a in numbers for b in numbers]
+    made = [(b,) for _, b in cases]
+    found = both(lg.IsValue(A + B), cases, made, fmt)
+    assert found == both(lg.IsValue(A + B + r - r), cases, made, fmt)
+    known = set(values)
+    assert found == [a + b in known for a, b in cases]
+
+
+def test_what_lies_far_below_the_last_bit_of_a_format_is_no_value():
+    fmt, x = Format("", precision=4, emin=-40, emax=10), [2.0**-15, 2.0**-14, 2.0**-43]
+    said = lg.IsValue(A * B * lg.Result(0))
+    assert both(said, list(zip(x, x, strict=True)), list(zip(x, strict=True)), fmt) == [False, True, False]
+
+
+def test_multiples_of_several_ulps():
+    cases, made = [(1.5, 1.0), (1.25, 1.0), (0.0, 3.0)], [(1.0,)] * 3
+    four = lg.OfFormat("4", lambda fmt, _: 4)
+    assert both(lg.IsMultiple(A, lg.Ulp(B) * four), cases, made) == [True, False, True]
+    assert both(lg.IsMultiple(A, four), cases, made) == [False, False, True]
+
+
 def test_a_root_with_the_wrong_sign_is_none():
     root, error = (lambda ar, a: ar.neg(ar.sqrt(a))), root_error(4, lg.Operand("a"))
     wrong = mine(root, error, PAIR[:1], where=[hypothesis(A > 0)])
@@ -188,6 +220,10 @@ def test_constants_are_compared_with_one_another_and_with_any_fraction():
     assert both(lg.equal(A + B - lg.Result(0), Fraction(-1, 3)), cases, made) == [False, False]
     assert both(A + B - lg.Result(0) <= Fraction(10, 3), cases, made) == [True, False]
     assert both(lg.equal(A + A, lg.Result(0) * 2 + Fraction(-4)), cases, made) == [True, False]
+    for large in (2**24 + 1, 2**60 + 1):  # beside what binary32 and binary64 make of them
+        number = lg.OfFormat("c", lambda fmt, _, large=large: large)
+        case = [(float(large - 1), 1.0)]
+        assert both(number <= A, case, [(1.0,)]) == both(lg.equal(number, A), case, [(1.0,)]) == [False]
 
 
 def test_products_that_binary64_rounds_are_compared_exactly():

@@ -239,17 +239,24 @@ def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
             case Product(Number(2), Ulp(Word() | Result() as y)):
                 place = ulp_place(y, t) + 1
             case OfFormat():
-                unit = Fraction(of.at(t.format, t.rounding))
-                place = unit.numerator.bit_length() - unit.denominator.bit_length()
+                place = _exponent_of(of, t)
         if place is not None:
             units = np.ldexp(wide(number[0]), -place)
             return and_finite(np.floor(units) == units, t, x, of)
     match of:
         case Product(Ulp(whole), OfFormat() as share):
-            bits = Fraction(share.at(t.format, t.rounding)).denominator.bit_length() - 1
-            place = ulp_of(exact(whole, t), t.format) - bits
+            place = ulp_of(exact(whole, t), t.format) + _exponent_of(share, t)
             return and_finite(is_multiple(exact(x, t), place), t, x)
     raise UnreadableError("a multiple of that cannot be read on arrays")
+
+
+def _exponent_of(unit: OfFormat, t: Trial) -> int:
+    """Return the exponent of a power of two."""
+    number = Fraction(unit.at(t.format, t.rounding))
+    place = number.numerator.bit_length() - number.denominator.bit_length()
+    if number != Fraction(2) ** place:
+        raise UnreadableError(f"multiples are those of powers of two, not of {unit.text} = {number}")
+    return place
 
 
 def measure(said: Within, t: Trial) -> Measured:

@@ -65,10 +65,11 @@ def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:
     if not operand.paired:
         return True
     high, low = words
-    if operand.kind == "double word":
-        return bool(OracleArithmetic(fmt).add(high, low) == high)
     exponent = max(math.frexp(high)[1] - 1, fmt.emin)
-    return bool(abs(low) <= math.ldexp(1.0, exponent - fmt.precision) if high else low == 0)
+    small = abs(low) <= math.ldexp(1.0, exponent - fmt.precision) if high else low == 0
+    # Where sums saturate, the largest number is the sum of itself and any other.
+    normalised = operand.kind != "double word" or OracleArithmetic(fmt).add(high, low) == high
+    return bool(small and normalised)
 
 
 class _InBlocks:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mcfsim.formats import Format, Grid, Posit
+from mcfsim.formats import Format, Grid, Posit, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.storage.sealed import SealedRecord
 from mcfsim.theorems.counterexamples import Witness
@@ -247,7 +248,7 @@ def format_of(fields: dict[str, Any]) -> Format:
     Raises
     ------
     ValueError
-        If no format has these fields.
+        If no format has these fields, or they have the name of another format.
     """
     kinds: dict[Any, type[Format]] = {kind.__name__: kind for kind in (Format, Grid, Posit)}
     try:
@@ -257,9 +258,15 @@ def format_of(fields: dict[str, Any]) -> Format:
             most = _WHOLE if name in ("low", "high") else _EXPONENT
             if isinstance(number, int) and abs(number) > most:
                 raise ValueError(f"{name} is beyond {most}")
-        return kind(**given)
+        found = kind(**given)
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         raise ValueError(f"no format: {problem}") from problem
+    known = found
+    with suppress(ValueError):  # a label of one's own
+        known = get_format(found.name)
+    if known != found:
+        raise ValueError(f"no format: {found.name!r} is the name of another one, and all texts say it")
+    return found
 
 
 def rounding_of(fields: dict[str, Any]) -> Rounding:

@@ -11,12 +11,13 @@ import pytest
 from scipy.special import rel_entr
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.formats import Format, get_format
+from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems import THEOREMS, double_word, examine, hypothesis, recheck, retry, value, verify
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.counterexamples import ShownNumber
-from mcfsim.theorems.retry import _surprise
+from mcfsim.theorems.operands import belongs, finite_values, relaxed_pair
+from mcfsim.theorems.retry import _surprise, is_of_kind
 from tests.theorems.trying import add, mine
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,7 @@ UNUSUAL = [
     ("kahan_sum", "bfloat16", "nearest_even"),
     ("dw_times_dw2_commutes", "e5m4", "nearest_away"),
     *(("two_sum", fmt, "nearest_even") for fmt in ("posit8", "int8")),
+    *(("two_sum", "float8_e5m2", Rounding(underflow=how)) for how in Underflow),
 ]
 
 
@@ -111,6 +113,17 @@ def test_pairs_that_are_none(name, depth):
     assert ("is no double word" if depth == 1 else "is no relaxed pair") in found
 
 
+@pytest.mark.parametrize("fmt", ["float4_e2m1fn", "float6_e3m2fn", "float8_e4m3fn", "posit5es0"])
+def test_pairs_are_those_that_are_tried(fmt):
+    """Also where sums saturate, and the largest number is the sum of itself and any other."""
+    fmt = get_format(fmt)
+    values = finite_values(fmt)[:: 1 if fmt.bits < 8 else 5]
+    for operand in (double_word("x"), relaxed_pair("x")):
+        highs, lows = (x.ravel() for x in np.meshgrid(values, values))
+        found = [is_of_kind(operand, pair, fmt) for pair in zip(highs.tolist(), lows.tolist(), strict=True)]
+        assert found == belongs(operand, (highs, lows), fmt).tolist()
+
+
 #: Each is named as what is altered.
 FIELDS = {"source": "unknown", "statement": "s + e = a + b", "hypotheses": (), "operands": ("a: value",)}
 FIELDS |= {"format": "bfloat16", "rounding": "up", "covers": False, "expected": "holds"}
@@ -178,6 +191,14 @@ def test_altered_files(refuted, alter, problem, tmp_path):
     with pytest.raises(ValueError, match=r"c\.json") as error:
         recheck(path)
     assert problem in str(error.value)
+
+
+def test_no_format_goes_by_the_name_of_another(tmp_path):
+    certificate = verify("two_sum", Format("float64", precision=3, emin=-3, emax=3))
+    certificate.save(tmp_path / "c.json")
+    for forged in (certificate, tmp_path / "c.json"):
+        with pytest.raises(ValueError, match="'float64' is the name of another one"):
+            recheck(forged)
 
 
 @pytest.mark.parametrize("facts", [{}, {"range": "unbounded", "scaling": "common"}], ids=str)

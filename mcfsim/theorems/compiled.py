@@ -148,7 +148,7 @@ def recordable(epilogue: Predicates) -> Program | None:
         return None
     try:
         program = recorded_algorithm(epilogue.theorem, epilogue.format, epilogue.rounding)
-        if len(program.steps) > _LONGEST:
+        if len(program.steps) > _LONGEST or any(x.format != epilogue.format for x in program.outputs()):
             return None
         Loop(program, epilogue=epilogue).line(program.reals())
     except Exception:  # predicates are users' code and may raise anything: NumPy then says what is wrong

@@ -162,7 +162,7 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     TypeError
         If the algorithm returns anything but blocks, nested in tuples or not.
     ValueError
-        If the algorithm raises an exception, which is the cause.
+        If the algorithm raises an exception, which is the cause, or returns what is no value of the format.
     """
     sealed, size = Sealed(), blocks[0].size
     given = sealed.copies(blocks)
@@ -177,6 +177,7 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     for number, result in enumerate(results, 1):
         said = f"result {number} of the algorithm is"
         _check_block(theorem, result, "f", size, said, "it must be", ", made of operands by the arithmetic")
+        _check_values(theorem, result, ar.format, said)
     if not results:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
     names = tuple(operand.name for operand in theorem.operands)
@@ -276,6 +277,23 @@ def _check_block(
     if not is_block(x, kind, (size,)):
         wanted = f"a block of {size} {'numbers' if kind == 'f' else 'truth values'}, one a case{more}"
         raise TypeError(f"{theorem.name!r}: {said} {_described(x)}; {must} {wanted}")
+
+
+def _check_values(theorem: Theorem, x: Block, fmt: Format, said: str) -> None:
+    """Raise ValueError unless a block holds only values of a format, infinities and NaN.
+
+    Hypotheses and claim take results for numbers of its precision. Those of another format are others.
+    """
+    ar = on_blocks(fmt, Rounding())
+    if x.dtype == ar.carrier and ar.keeps(x):
+        return
+    with np.errstate(all="ignore"):
+        there = ~np.isfinite(x) | (ar.round(x) == x)
+    if not there.all():
+        raise ValueError(
+            f"{theorem.name!r}: {said} {float(x[np.argmin(there)])!r} for some operands, which is no value of"
+            f" {fmt}: round what is computed otherwise, or in another format"
+        )
 
 
 def _described(x: Any) -> str:

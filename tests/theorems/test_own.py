@@ -14,8 +14,8 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.multiword.double_word import dw_plus_fp
-from mcfsim.theorems import claim, double_word, hypothesis, relative_error, sequence, value, verify
-from mcfsim.theorems.claims import bounded, sum_of
+from mcfsim.theorems import claim, double_word, exactly, hypothesis, relative_error, sequence, value, verify
+from mcfsim.theorems.claims import bounded, product_of, sum_of
 from mcfsim.theorems.hypotheses import ordered
 from mcfsim.theorems.judge import applicable, try_block, violating
 from tests.shared.pages import page
@@ -68,6 +68,22 @@ def test_what_an_algorithm_does_wrong(algorithm, problem):
         verify(mine(algorithm), SMALL)
     assert not isinstance(raised.value, UnsupportedFormatError)
     assert (raised.value.__cause__ is not None) >= raises
+
+
+OTHERS = [
+    lambda ar, a, b: a * b,
+    lambda ar, a, b: (ar.add(a, b), ar.like(mcf.get_format("float16"), ar.rounding).mul(a, b)),
+    lambda ar, a, b: np.multiply(a, b, dtype=np.float64),
+]
+
+
+@pytest.mark.parametrize("algorithm", OTHERS, ids=["of NumPy", "of another format", "of a longer dtype"])
+@pytest.mark.parametrize("fmt", [SMALL, "bfloat16"])
+def test_results_are_values_of_the_format(algorithm, fmt):
+    """Claims would take them for such, and cut off what they have more; and what is not rounded is exact."""
+    # From a unit of work it comes as a RuntimeError.
+    with pytest.raises((ValueError, RuntimeError), match=f"'mine': result . of .* is no value of {fmt}"):
+        verify(mine(algorithm, exactly(product_of("a", "b"))), fmt, samples=1)
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])

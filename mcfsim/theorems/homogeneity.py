@@ -201,7 +201,8 @@ class Scales(Forwarding):
 
     def sign(self, a: Any) -> Quantity:
         """Return the sign of ``a``, which has degree 0."""
-        return self._rounded(_apart(self._taken(1), signs=self._taken(a).signs))
+        x = self._taken(a)
+        return self._rounded(_apart(self._taken(1), signs=x.signs, nonzero=x.nonzero))
 
     def round(self, x: Any) -> Quantity:
         """Return x rounded into the format."""

@@ -136,6 +136,17 @@ def test_what_scales(algorithm, common, each):
             assert scales_of(algorithm, PAIR, WIDE, Rounding(), common=shared) is not None
 
 
+@pytest.mark.parametrize("sign", [False, True])
+def test_the_sign_of_a_sum_may_be_zero_as_the_sum(sign):
+    def divided(ar, a, b):
+        divisor = ar.sub(a, b)
+        return ar.div(a, ar.sign(divisor) if sign else divisor), ar.div(a, ar.sign(b))
+
+    scales = scales_of(divided, PAIR, WIDE, Rounding(), common=True)
+    assert scales.divides_by_sums
+    assert [x.nonzero for x in scales.quantities] == ([False] * 2 + [False, True, True])[not sign :]
+
+
 def test_of_other_algorithms_nothing_is_known():
     for algorithm in (lambda ar, a, b: ar.add(a + b, b), lambda ar, a, b: ar.round(np.maximum(a, b))):
         assert scales_of(algorithm, PAIR, WIDE, Rounding()) is None

@@ -209,7 +209,8 @@ class Sample(Part):
                     exponent = _remainder(which, high - low + 1).astype(np.int32)
                     exponent += np.int32(low)
                 number = _number(bits, exponent, (low, high), p, ar.carrier)
-                if not fmt.emin <= low <= high < fmt.emax:  # it may be subnormal, and then has fewer bits
+                inside = fmt.emin <= low <= high < fmt.emax
+                if type(fmt) is not Format or not inside:  # a subnormal number or a posit has fewer bits
                     number = ar.round(number)
                     exponent = np.frexp(number)[1] - 1
                 words.append(number)

@@ -19,7 +19,7 @@ from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import Selection, belongs, every, finite_values, normal, significands, sparse
-from mcfsim.theorems.parts import Part, Sample
+from mcfsim.theorems.parts import Part, Sample, anywhere
 from mcfsim.theorems.verification import prepare, run, sort_out
 from tests.shared import formats as shared
 from tests.theorems.trying import PAIR, mine
@@ -158,6 +158,13 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
         assert all(round_fraction(Fraction(x), fmt) == x for x in column.tolist())
     assert np.count_nonzero(np.abs(columns[1]) < 2.0**fmt.emin) > 400
     assert all(is_sum(*pair, fmt) for pair in zip(*(x.tolist() for x in columns[:2]), strict=True))
+
+
+@pytest.mark.parametrize("name", ["posit16", "posit32", "int16"])
+def test_samples_of_posits_and_grids_are_values_of_theirs(name):
+    fmt = get_format(name)
+    for column in whole(Sample("sample", "", (), PAIR, fmt, (anywhere(fmt),) * 2, 500, 1)):
+        assert all(round_fraction(Fraction(x), fmt) == x for x in column.tolist())
 
 
 # -- domains ------------------------------------------------------------------------------------------------

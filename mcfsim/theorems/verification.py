@@ -185,13 +185,14 @@ def plan(
         Which operands.
     """
     chosen = [named(theorem) for theorem in theorems or THEOREMS]
+    said = list(roundings or ())
     checks = []
     for fmt in map(get_format, formats or FORMATS):
         for found in chosen:
             if not theorems and not found.possible(fmt, Rounding()):
                 continue
             own = [mode for mode in Mode if mode in found.modes]
-            wanted = list(roundings or own[:1])
+            wanted = said or own[:1]
             modes = [mode for name in wanted for mode in (own if name == "every" else [name])]
             checks += [prepare(found, fmt, mode, selection) for mode in dict.fromkeys(modes)]
     return checks

@@ -80,6 +80,7 @@ def test_by_default_all_statements_are_tried_on_four_formats_each_in_a_mode_of_i
     # Long work is shared by all cores unasked.
     assert verification.workers_for(checks) == len(os.sched_getaffinity(0))
     assert verification.workers_for(verification.plan(["two_sum"], ["e4m3fn", "e5m2"])) == 1
+    assert len(verification.plan(["two_sum", "sterbenz"], ["e4m3fn", "e5m2"], iter(["up"]))) == 4
     assert verification.workers_for([]) == 1
 
 

@@ -149,6 +149,14 @@ def test_predicates_on_all_triples_of_some_numbers():
         (of_trials.strongly_nonoverlapping, strongly),
     ):
         assert predicate(columns).tolist() == [oracle(triple) for triple in triples]
+    # The largest numbers of binary64, of which no multiple is one, and the smallest.
+    ends = list(itertools.product([0.0, 2.0**1023, -1.5 * 2.0**1023, 2.0**-1074, -3 * 2.0**-1074], repeat=3))
+    columns = [np.array(column) for column in zip(*ends, strict=True)]
+    for predicate, oracle in (
+        (lambda parts: of_trials.nonoverlapping(parts, 2), lambda parts: nonoverlapping(parts, 2)),
+        (of_trials.strongly_nonoverlapping, strongly),
+    ):
+        assert predicate(columns).tolist() == [oracle(triple) for triple in ends]
     rng = np.random.default_rng(1)
     x = np.ldexp(rng.integers(1, 2**53, 3000) >> rng.integers(0, 52, 3000), rng.integers(-1074, 900, 3000))
     x = np.array([*x[x != 0], *-x[x != 0], 2.0**-1074, 3 * 2.0**-1074, 2.0**1023])

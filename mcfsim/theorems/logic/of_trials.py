@@ -122,9 +122,9 @@ def rounded_to_bits(high: Block, x: Block, bits: int) -> Any:
 def nonoverlapping(parts: Iterable[Block], factor: int = 1) -> Truth:
     """Return where each nonzero component times the factor is below the lowest bit of all later ones."""
     *smaller, last = (part.astype(np.float64) for part in parts)
-    least, ok = low_bit(last), factor * np.abs(last) < np.inf
+    least, ok = low_bit(last), np.isfinite(last)
     for part in reversed(smaller):
-        ok = ok & ((factor * np.abs(part) < least) | (part == 0))
+        ok = ok & ((np.abs(part) < least / factor) | (part == 0))  # a multiple of it may overflow
         least = np.minimum(least, low_bit(part))
     return ok
 
@@ -140,7 +140,7 @@ def strongly_nonoverlapping(parts: Iterable[Block]) -> Truth:
     adjacent: list[Any] = [0] * len(items)
     for j, larger in enumerate(items):
         for i, smaller in enumerate(items[:j]):
-            next_to = (2 * np.abs(smaller) >= low_bit(larger)) & (smaller != 0)
+            next_to = (np.abs(smaller) >= low_bit(larger) / 2) & (smaller != 0)
             ok = ok & (~next_to | (powers[i] & powers[j]))
             adjacent[i] = adjacent[i] + 1 * next_to
             adjacent[j] = adjacent[j] + 1 * next_to

@@ -12,8 +12,9 @@ from itertools import combinations, product
 import pytest
 
 from experiments.common import read_result
-from mcfsim.theorems import THEOREMS, double_word, logic, solver, value
+from mcfsim.theorems import THEOREMS, claim, double_word, hypothesis, logic, solver, value, verify
 from mcfsim.theorems.claims import exactly, sum_of
+from mcfsim.theorems.hypotheses import nonzero
 from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all, readable
 from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Comparison, Disjunction
 from mcfsim.theorems.solver.proof import Solver, facts_of
@@ -21,7 +22,7 @@ from mcfsim.theorems.solver.question import of_even_ties_alone
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from tests.cli import runner
 from tests.theorems.reading import TIES, Assigned, unknowns_of
-from tests.theorems.trying import PAIR, add
+from tests.theorems.trying import PAIR, add, mine
 
 TEXTS = {
     "one sum": add,
@@ -265,6 +266,19 @@ def test_what_cannot_be_asked_is_refused(given, error, message):
     options = {name: given[name] for name in given.keys() & {"least", "seconds"}}
     with pytest.raises(error, match=message):
         prove(replace(QUESTION, **({} if options else given)), **options)
+
+
+def test_ulps_are_compared_where_no_number_is_subnormal():
+    """Where one is, |b| <= ulp(a) says less: of the smallest number, that b is no larger."""
+    a, b = logic.Word("a"), logic.Word("b")
+    where = [hypothesis(abs(b) <= logic.Ulp(a)), nonzero("a")]
+    theorem = mine(lambda ar, a, b: ar.add(a, b), claim(abs(b) <= logic.U * abs(a) * 2), where=where)
+    assert verify(theorem, "float8_e5m2").verdict == "refuted"
+    with pytest.raises(logic.UnreadableError, match="'mine' compares with an ulp"):
+        prove(theorem, seconds=60)
+    unbounded = replace(theorem, range="unbounded")
+    assert prove(unbounded, seconds=60).found is Found.PROVED
+    assert verify(unbounded, "float8_e5m2", samples=1000).verdict == "no counterexample"
 
 
 def test_recorded_answers_prove_nothing_that_is_known_to_be_false():

@@ -9,7 +9,7 @@ from typing import Any
 from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode, Underflow
 from mcfsim.theorems.catalogue import THEOREMS, named
-from mcfsim.theorems.logic import LARGEST, NoOverflow, Proposition, UnreadableError
+from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, Ulp, UnreadableError
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, text_of
@@ -86,8 +86,8 @@ def question_of(theorem: Theorem) -> Question:
     Raises
     ------
     UnreadableError
-        If it is not about rounding to nearest with gradual underflow, or if it refers to the largest number
-        and a step may overflow.
+        If it is not about rounding to nearest with gradual underflow, if it refers to the largest number
+        and a step may overflow, or if it compares with an ulp and is not about unbounded exponents.
     """
     speaks_of_range = {hypothesis for hypothesis in theorem.where if LARGEST in nodes(hypothesis.said)}
     if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
@@ -99,6 +99,12 @@ def question_of(theorem: Theorem) -> Question:
             )
     if theorem.underflow is not Underflow.GRADUAL:
         raise UnreadableError(f"{theorem.name!r} is about {theorem.underflow}; solved is gradual underflow")
+    said = (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where))
+    if theorem.range == "bounded" and any(map(_compares_ulps, said)):
+        raise UnreadableError(
+            f"{theorem.name!r} compares with an ulp; a subnormal number has a larger one than with unbounded "
+            "exponents, which the solver knows alone: say range='unbounded', if it is about these"
+        )
     if not theorem.modes <= NEAREST:
         raise UnreadableError(
             f"{theorem.name!r} is about {', '.join(sorted(theorem.modes))}; solved are statements of "
@@ -113,6 +119,16 @@ def question_of(theorem: Theorem) -> Question:
         theorem.precision,
         lemmas=text_of(theorem.algorithm) not in STATEMENTS,
     )
+
+
+def _compares_ulps(said: Proposition) -> bool:
+    """Return whether a proposition is about the size of an ulp, and not about multiples alone."""
+    multiples = (node for node in nodes(said) if isinstance(node, IsMultiple))
+    return _ulps(said) > sum(map(_ulps, multiples))
+
+
+def _ulps(said: Proposition) -> int:
+    return sum(isinstance(node, Ulp) for node in nodes(said))
 
 
 def of_even_ties_alone(theorem: Theorem) -> bool:

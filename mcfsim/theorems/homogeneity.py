@@ -338,7 +338,7 @@ def scales_of(
     for i, operand in enumerate(operands):
         high = scales.operand(i, degree)
         # A low word may lie arbitrarily deep.
-        low = replace(high, low=_ANYWHERE, unit=_ANYWHERE)
+        low = replace(high, low=_ANYWHERE, unit=_ANYWHERE, near=None)
         taken.append(high if operand.kind == "value" else (high, *[low] * (operand.components - 1)))
     try:
         scales.results = tuple(map(scales._taken, flat(algorithm(scales, *taken))))

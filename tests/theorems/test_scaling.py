@@ -147,6 +147,15 @@ def test_the_sign_of_a_sum_may_be_zero_as_the_sum(sign):
     assert [x.nonzero for x in scales.quantities] == ([False] * 2 + [False, True, True])[not sign :]
 
 
+def test_a_low_word_is_not_near_the_high_one():
+    """Their difference does not cancel, and times 2^126 it may overflow."""
+    pair = (double_word("x"),)
+    (found,) = scales_of(lambda ar, x: ar.sub(*x), pair, WIDE, Rounding()).quantities
+    assert found.before >= 2 - Fraction(2) ** (1 - P)
+    large = mine(lambda ar, x: ar.mul(ar.sub(*x), 2.0**126), so, pair, range="unbounded", scaling="each")
+    assert may_leave(large, unbounded(P))
+
+
 def test_of_other_algorithms_nothing_is_known():
     for algorithm in (lambda ar, a, b: ar.add(a + b, b), lambda ar, a, b: ar.round(np.maximum(a, b))):
         assert scales_of(algorithm, PAIR, WIDE, Rounding()) is None

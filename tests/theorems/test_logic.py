@@ -27,9 +27,10 @@ FMT = unbounded(4)
 def both(said, operands, results, fmt=FMT):
     """Return what arrays and fractions say of single cases, which must agree."""
     theorem = mine(add, claim(said))
-    blocks = [np.array(column, np.float32) for column in zip(*operands, strict=True)]
-    made = tuple(np.array(column, np.float32) for column in zip(*results, strict=True))
-    trial = Trial(on_blocks(fmt, Rounding()), ("a", "b"), tuple(blocks), made)
+    ar = on_blocks(fmt, Rounding())
+    blocks = [np.array(column, ar.carrier) for column in zip(*operands, strict=True)]
+    made = tuple(np.array(column, ar.carrier) for column in zip(*results, strict=True))
+    trial = Trial(ar, ("a", "b"), tuple(blocks), made)
     found = by_arrays(said, trial).tolist()
     assert by_fractions(theorem, said, trial).tolist() == found
     return found
@@ -202,6 +203,8 @@ def test_multiples_of_several_ulps():
     four = lg.OfFormat("4", lambda fmt, _: 4)
     assert both(lg.IsMultiple(A, lg.Ulp(B) * four), cases, made) == [True, False, True]
     assert both(lg.IsMultiple(A, four), cases, made) == [False, False, True]
+    far = [(2.0**-1074, 2.0**1023), (0.0, 2.0**1023), (2.0**971, 2.0**1023)]
+    assert both(lg.IsMultiple(A, lg.Ulp(B)), far, made, FORMATS["float64"]) == [False, True, True]
 
 
 def test_a_root_with_the_wrong_sign_is_none():

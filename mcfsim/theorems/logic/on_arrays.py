@@ -241,8 +241,9 @@ def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
             case OfFormat():
                 place = _exponent_of(of, t)
         if place is not None:
-            units = np.ldexp(wide(number[0]), -place)
-            return and_finite(np.floor(units) == units, t, x, of)
+            given = wide(number[0])
+            units = np.ldexp(given, -place)  # zero of what binary64 has not: a number far below the unit
+            return and_finite((np.floor(units) == units) & ((units != 0) | (given == 0)), t, x, of)
     match of:
         case Product(Ulp(whole), OfFormat() as share):
             place = ulp_of(exact(whole, t), t.format) + _exponent_of(share, t)

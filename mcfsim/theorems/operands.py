@@ -38,8 +38,9 @@ class OperandSpec:
     name : str
         Its name in hypotheses and claims.
     kind : {"value", "double word", "relaxed pair", "sequence"}
-        A double word is a pair ``(high, low)`` with ``high = RN(high + low)``, ties to even; a relaxed pair
-        has ``|low| <= ulp(high) / 2`` only; a sequence is any number of values.
+        A double word is a pair ``(high, low)`` with ``high = RN(high + low)``, ties to even, and ``|low| <=
+        ulp(high) / 2``, which says more only where sums saturate and in posits; a relaxed pair has the latter
+        alone; a sequence is any number of values.
     components : int
         Number of values that it consists of.
     """

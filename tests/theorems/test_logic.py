@@ -207,6 +207,13 @@ def test_multiples_of_several_ulps():
     assert both(lg.IsMultiple(A, lg.Ulp(B)), far, made, FORMATS["float64"]) == [False, True, True]
 
 
+def test_neighbours_in_a_grid_are_equally_far():
+    cases, fmt = [(100.0, 1.0), (-3.0, 1.0), (-128.0, 1.0), (1.0, -1.0)], get_format("int8")
+    for step in (1, Fraction(1, 2)):
+        said = lg.equal(lg.UlpTowards(A, B), lg.OfFormat("step", lambda fmt, _, step=step: step))
+        assert both(said, cases, [(1.0,)] * 4, fmt) == [step == 1] * 4
+
+
 def test_a_root_with_the_wrong_sign_is_none():
     root, error = (lambda ar, a: ar.neg(ar.sqrt(a))), root_error(4, lg.Operand("a"))
     wrong = mine(root, error, PAIR[:1], where=[hypothesis(A > 0)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.convert import round_to
-from mcfsim.formats import Format
+from mcfsim.formats import Format, Posit
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.logic.propositions import UnreadableError, spoken_of
@@ -101,9 +101,11 @@ def is_value(x: Block, fmt: Format) -> Any:
 
 def half_step(x: Block, toward: Block, fmt: Format) -> Any:
     """Return half the distance from binary64 numbers x to their neighbours on the side of another's sign."""
+    if isinstance(fmt, Posit):
+        raise UnreadableError(f"distances to neighbours are known in floats and grids, and {fmt} is neither")
     a = np.abs(x)
     inward = np.signbit(x) != np.signbit(toward)
-    least = float(fmt.smallest_normal)
+    least = 2.0**fmt.emin  # of a grid, this is the one binade
     leading = np.maximum((a.view(np.int64) & (-1 << 52)).view(np.float64), least)
     half = leading * 2.0**-fmt.precision
     # Below a power of two, numbers are twice as dense.

@@ -197,12 +197,18 @@ class Program:
 
     @cached_property
     def key(self) -> Any:
-        """A key that is equal for programs that differ only in the numbers of their real scalars."""
+        """A key that is equal for programs that differ only in the numbers of their real scalars.
+
+        An fma with the factors of an earlier product may lose nothing, and is another one than with others.
+        """
         places = {x: place for place, x in enumerate(self.inputs)}
-        rows = []
+        rows, products = [], set()
         for step in self.steps:
             operands = tuple(places[x] if isinstance(x, Register) else -1 for x in step.operands)
-            rows.append((step.operation, step.result.format, step.rounding, operands, step.draw))
+            factors = tuple(map(identity, step.operands[:2])) if step.operation in ("mul", "fma") else ()
+            again = step.operation == "fma" and factors in products
+            products |= {factors} if step.operation == "mul" else set()
+            rows.append((step.operation, step.result.format, step.rounding, operands, step.draw, again))
             places[step.result] = len(places)
         results = tuple(places[x] if isinstance(x, Register) else -1 for x in self.outputs())
         return tuple(x.format for x in self.inputs), tuple(rows), results

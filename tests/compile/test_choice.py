@@ -104,6 +104,15 @@ def test_long_arrays_are_carried_out_as_a_whole(rounding, numpy_alone, assert_sa
     assert numpy_alone() == 2
 
 
+def test_an_fma_of_other_factors_is_not_that_of_an_error(numpy_alone):
+    """The loop for the error of a product loses nothing of it; with other factors it would lose a tie."""
+    ar, x = mcf.arithmetic("bfloat16"), np.full(2 * BLOCK, 1 + 2.0**-7, np.float32)
+    for other, right in ((0.75, -0.5), (2.0**-60, 193), (2.0**-50, 193)):
+        found = ar.evaluate(lambda ar, x, y=other: ar.fma(x, 0.75, ar.neg(ar.mul(x, y))), x)
+        assert (found == right * 2.0**-8).all()
+    assert numpy_alone() == 3
+
+
 def test_no_value_is_refused_and_what_is_no_line_left_to_an_operation_at_a_time(numpy_alone):
     ar, a = mcf.arithmetic("bfloat16"), np.ones(2 * BLOCK, np.float32)
     assert np.array_equal(ar.evaluate(lambda ar, x: ar.neg(x) if np.all(np.isfinite(x)) else x, a), -a)

@@ -295,8 +295,9 @@ def identity(operand: Operand) -> Any:
         return operand.name, operand.negative
     if isinstance(operand, Register):
         return operand
-    # An mpmath number may have more digits than its repr shows.
-    return type(operand), repr(operand if isinstance(operand, float | int) else exact_or_binary64(operand))
+    # An mpmath number may have more digits than its repr shows, and a long integer more than Python writes.
+    exact = exact_or_binary64(operand)
+    return type(operand), repr(exact) if isinstance(exact, float) else exact
 
 
 def flat(nested: Any) -> list[Any]:

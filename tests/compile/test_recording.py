@@ -80,6 +80,12 @@ def test_zeros_of_either_sign_and_numbers_that_differ_behind_the_digits_that_the
     assert repr(tie) == repr(above)
     program = trace(lambda ar, a: (ar.mul(a, tie), ar.mul(a, above)), "bfloat16", operands=("a",))
     assert program.run(mcf.arithmetic, 1.0) == (1.0, 1.0078125)
+    long = 10**5000  # Python writes none of so many digits
+    program = trace(
+        lambda ar, a: (ar.div(a, long), ar.div(a, Fraction(long + 1)), ar.div(a, long)), "bfloat16"
+    )
+    assert len(program.steps) == 2
+    assert program.run(mcf.arithmetic, 1.0) == (0.0, 0.0, 0.0)
 
 
 def test_formats_of_several_roles_stand_in_one_program():

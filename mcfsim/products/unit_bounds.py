@@ -90,6 +90,8 @@ def error_bound(
         return (1 + within) * (1 + _BINARY32) ** (max(parts - 1, 0) + addend) - 1
     cut = unit.rounding is Mode.TOWARD_ZERO
     kept, last, groups = _product_bits(unit), Fraction(1, 1 << bits), -(-length // unit.k)
+    if addend and not groups:  # C alone is cut, too, if it has more bits
+        groups = int(unit.added.precision > min(unit.output.precision, bits + 1))
     grows = 1 if cut else 1 + Fraction(1, 1 << unit.output.precision)
 
     def of_group(products: int, carried: int | None) -> Fraction:

@@ -88,7 +88,9 @@ def test_the_bound_is_sharp(name):
 
 
 def test_bounds_grow_with_groups_and_not_with_promoted_ones():
-    assert error_bound("hopper_fp8", 0, addend=True) == 0
+    assert error_bound("hopper_fp8", 0) == error_bound("hopper_fp16", 0, addend=True) == 0
+    assert shares("hopper_fp8", *np.zeros((2, 1, 0)), np.float32([2 - 2.0**-23]))[0] < Fraction(1, 2**13)
+    assert error_bound("hopper_fp8", 0, addend=True) == Fraction(1, 2**13)
     assert error_bound("hopper_fp8", 32) == Fraction(31, 2**13)
     assert error_bound("hopper_fp8", 33) == Fraction(31 + 1, 2**13)
     assert error_bound("hopper_fp8", 64) == Fraction(31 + 32, 2**13)

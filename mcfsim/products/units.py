@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.checks import check_int, chosen, hint
-from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.formats import FORMATS, Format, Specials, get_format
 from mcfsim.rounding import Mode
 
 #: The most bits of an input's significand: products of two, cut by a sum of binary64, then stay exact.
@@ -76,7 +76,7 @@ class Unit:
     fraction_bits : int or None
         Bits kept below the largest exponent; None for sums that align nothing.
     output : Format or str
-        Format of the result, and of what is carried.
+        Format of the result, and of what is carried; with the zeros, infinities and NaN of IEEE 754.
     sums : str, optional
         See `UnitSums`.
     rounding : {"toward_zero", "nearest_even"}, optional
@@ -169,8 +169,7 @@ class Unit:
             raise ValueError(f"k = {self.k}: {self.sums!s} sums have products at even and at odd places")
         if self.sums is UnitSums.PAIRWISE and self.k & (self.k - 1):
             raise ValueError(f"k = {self.k}: {self.sums!s} sums are trees of a power of two of products")
-        scaled = self.sums is UnitSums.ALIGNED_SUMS
-        if bool(self.scales) != bool(self.blocks) or (scaled and not self.scales):
+        if bool(self.scales) != bool(self.blocks) or (self.sums is UnitSums.ALIGNED_SUMS and not self.scales):
             raise ValueError(f"scales and blocks go together, and {UnitSums.ALIGNED_SUMS!s} sums need them")
         if self.flush and self.sums is not UnitSums.PAIRWISE:
             raise ValueError(
@@ -223,6 +222,8 @@ class Unit:
         check_int("fraction_bits", self.fraction_bits, 2)
         self._check_formats(self.inputs, _MOST_BITS, "inputs")
         self._check_formats([self.output, self.added], 24, "outputs and addends")
+        if not (self.output.signed and self.output.zero and self.output.specials is Specials.IEEE):
+            raise ValueError(f"output: {self.output} lacks a sign, a zero, infinity or NaN, which sums have")
         if self.rounding not in (Mode.TOWARD_ZERO, Mode.NEAREST_EVEN):
             raise ValueError(f"rounding {self.rounding!s}: a unit rounds toward_zero or to nearest_even")
         if self.sums is UnitSums.ALIGNED_SUMS and (_quanta(self.inputs) > 64 or self.k % 16):

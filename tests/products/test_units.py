@@ -481,6 +481,7 @@ OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "
             (ValueError, "beyond binary64", {"fraction_bits": 48}),
             (ValueError, "float32 is no binary format of 12 bits", {"inputs": "fp32"}),
             (ValueError, "float64 is no binary", {"output": "fp64"}),
+            (ValueError, "output: float8_e4m3fn lacks .* infinity", {"output": "e4m3fn"}),
             (ValueError, "at least one", {"inputs": ()}),
             (ValueError, "unknown sums 'tree'", {"sums": "tree"}),
             (ValueError, "rounds toward_zero or", {"rounding": "up"}),

@@ -208,7 +208,7 @@ def _sum(terms: list[Value]) -> Value:
 
 def _carried(carried: Value, unit: Unit) -> tuple[Value, Value]:
     c = carried.widen()
-    return c, _power(c, unit.added.emin, unit)
+    return c, _power(c, min(unit.added.emin, unit.output.emin), unit)
 
 
 def _to_quanta(power: Value, bits: int) -> Value:

@@ -107,9 +107,9 @@ class Unit:
     Notes
     -----
     A zero has the exponent -126, or none (`least_exponent`). Subnormal numbers have the least exponent of
-    their format, and are not normalised. A result is NaN or infinite if the exact sum is. NaN has the code
-    0x7FFFFFFF, in float16 0x7FFF; that of units which do not align, or floor, is the usual quiet NaN. An
-    exact zero is +0, and so is an aligned sum that underflows; other sums that underflow keep their sign.
+    their format (C and what is carried, the lesser of addend and output), and are not normalised. A result is
+    NaN or infinite if the exact sum is. NaN is 0x7FFFFFFF, in float16 0x7FFF, and the usual quiet NaN where
+    units do not align, or floor. Exact zeros are +0, and so are aligned sums that underflow, but no others.
 
     References
     ----------

@@ -341,6 +341,14 @@ def test_formats_of_arrays_decide_where_a_subnormal_number_is_cut():
     assert [to_format(1, 3, -14, 15, False), to_format(-7, 2, 0, 2, True)] == [1.0, -float("inf")]
 
 
+def test_what_is_carried_is_cut_at_its_own_exponent():
+    # A carried 2^-28 is no number of float16, the format of C, whose least exponent is -14.
+    unit = Unit("own", "float16", k=1, fraction_bits=24, output="float32", addend="float16")
+    a, b = [2.0**-14 * (1 + 2.0**-10), 2.0**-24], [2.0**-14 * (1 + 2.0**-9), 2.0**-12]
+    assert float(dot(a, b, unit=unit)) == a[0] * b[0] + a[1] * b[1]
+    assert not Case(unit, 40, 3, 5).wrong()
+
+
 def test_large_integers_are_taken_if_their_numbers_are():
     given = np.array([2**63, 2**60], np.uint64)
     assert float(dot(given, [1, -8], unit="hopper_bf16")) == 0.0

@@ -57,6 +57,7 @@ class Definition:
     def __init__(self, unit):
         self.unit, self.sums, self.bits = unit, str(unit.sums), unit.fraction_bits
         self.output, self.added, self.least = unit.output, unit.added, unit.least_exponent
+        self.of_c = min(self.added.emin, self.output.emin)
         self.nearest = str(unit.rounding) == "nearest_even"
 
     def rounded(self, x, negative=False):
@@ -115,7 +116,7 @@ class Definition:
         if special is not None:
             return special
         terms, exponents = self._terms(a, b, formats, shared)
-        of_c = exponent(c, self.added.emin) if c or self.least is None else self.least
+        of_c = exponent(c, self.of_c) if c or self.least is None else self.least
         return self._cut_and_rounded([Fraction(c), *terms], [of_c, *exponents])
 
     def _cut_and_rounded(self, terms, exponents):
@@ -126,7 +127,7 @@ class Definition:
     def _aligned_sums(self, a, b, c, formats, shared):
         if not math.isfinite(c) or any(math.isnan(x) for y in shared for x in y):
             return c if all(not math.isnan(x) for y in shared for x in y) else math.nan
-        terms, exponents = [Fraction(c)], [exponent(c, self.added.emin)]
+        terms, exponents = [Fraction(c)], [exponent(c, self.of_c)]
         for start in range(0, len(a), 16):
             part = slice(start, start + 16)
             s, t = (abs(x[start]) for x in shared)
@@ -153,7 +154,7 @@ class Definition:
         else:
             quantum = Fraction(2) ** (most - self.bits)
             total = sum(quanta(x, quantum) for x in terms) * quantum
-        of_c = exponent(c, self.added.emin)
+        of_c = exponent(c, self.of_c)
         top = max(most, of_c)
         total = floor(total, Fraction(2) ** (top - self.bits - 7))
         if not (halves and of_c < top - self.bits - 1):

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.checks import is_tensor
+from mcfsim.checks import as_array, check_processor, is_tensor
 from mcfsim.codec import on_host
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
@@ -208,8 +208,10 @@ def merge(e: Components, f: Components) -> Components:
     Raises
     ------
     TypeError, ValueError
-        If e or f is not a tuple of values, or is empty; or if there are tensors of several devices.
+        If e or f is not a tuple of values, or is empty; or if there are tensors of several devices, or masked
+        arrays.
     """
+    check_processor()
     check_parts(e, "e")
     check_parts(f, "f")
     devices = {x.device for x in (*e, *f) if is_tensor(x)}
@@ -228,5 +230,5 @@ def merge(e: Components, f: Components) -> Components:
 
 def _array(x: Value) -> Any:
     """Return a component as a NumPy array; tensors of short floats become float32."""
-    array = on_host(x)
+    array = as_array(on_host(x), "a component")
     return array.astype(np.promote_types(array.dtype, np.float32)) if is_tensor(x) else array

@@ -238,6 +238,7 @@ UNEQUAL = "expansions of 2 and 3 components cannot be"
     refused(ValueError, "g has length 1; at least 2", fast_expansion_sum, (AR, (1.0,))),
     refused(TypeError, "e must be a tuple", merge, ([1.0], (2.0,))),
     refused(ValueError, "f has length 0", merge, ((1.0,), ())),
+    refused(TypeError, "is a masked array", merge, ((np.ma.masked_array([1.0, 2.0], [1, 0]),), (2.0,))),
     refused(ValueError, f"{UNEQUAL} added", mcf.expansion_add, (AR, TWO, THREE)),
     refused(ValueError, f"{UNEQUAL} multiplied", mcf.expansion_mul, (AR, TWO, THREE)),
     refused(ValueError, f"{UNEQUAL} divided", mcf.expansion_div, (AR, TWO, THREE)),

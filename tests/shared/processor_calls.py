@@ -70,7 +70,7 @@ def add_functions() -> None:
         (mcf.matmul, matrix, matrix, mcf.Accumulator("bfloat16", block=2)),
         *((metrics.edq, X, Y), (metrics.relative_error, X, Y), (metrics.ulp_error, X, Y, "bfloat16")),
         *((metrics.lost_fraction, X, Y), (metrics.released_imprecision, X, Y), (mcf.expansion.value, (0.1,))),
-        (mcf.arithmetic, "bfloat16"),
+        *((mcf.arithmetic, "bfloat16"), (shewchuk.merge, (X, Y), (X,))),
     ]
     for function, *given in alone:
         CALLS[function.__name__] = partial(function, *given)

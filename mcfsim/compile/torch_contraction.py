@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.checks import check_processor
 from mcfsim.compile.contraction import ContractionLine
 from mcfsim.compile.launch import EXACT, INTERPRETED, WARPS, function, interprets
 from mcfsim.compile.lowering import Lowered
@@ -47,6 +48,7 @@ class TensorContraction:
         self, left: Array, right: Array, out: Array, first: int, last: int, *, paired: bool = False
     ) -> None:
         """Add groups of both operands to a matrix in place, as `Contraction.add`."""
+        check_processor()
         if not out.size or last <= first:
             return
         places = slice(first * self.parts, last * self.parts)

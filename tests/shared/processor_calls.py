@@ -11,6 +11,9 @@ import numpy as np
 import mcfsim as mcf
 from mcfsim.multiword import shewchuk, summation
 from mcfsim.optim.optimizer import Optimizer
+from mcfsim.products.matrix_products import products_of
+from mcfsim.products.unit_lines import group_line
+from mcfsim.products.unit_products import UnitProducts
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, examine
 from mcfsim.theorems.check import Check
@@ -22,7 +25,7 @@ MODES = {
     "aarch64": {"upward": 0x400000, "downward": 0x800000, "toward zero": 0xC00000},
 }
 X, Y = np.float32([1.0, 1.5, -0.375, 3.0]), np.float32([0.0078125, 2.0, 1.0, -1.0])
-PAIR = (X, np.zeros_like(X))
+PAIR, HALF = (X, np.zeros_like(X)), np.float16([[0.5]])
 LARGE = np.ones(1 << 18, np.float32)
 AR = mcf.arithmetic("bfloat16")
 CALLS: dict[str, Callable[[], Any]] = {}
@@ -110,12 +113,16 @@ def add_torch() -> None:
     except ImportError:
         return
     import mcfsim.torch as optimizers
+    from mcfsim.compile.torch_contraction import TensorContraction
 
     ones = torch.ones(4)
     ar = mcf.arithmetic("bfloat16", backend="torch")
     native = mcf.arithmetic("bfloat16", backend="native", device="cpu")
     parameter = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     parameter.grad = torch.ones(4, dtype=torch.bfloat16)
+    line = group_line(mcf.get_unit("hopper_fp16"))
+    unit = UnitProducts("hopper_fp16", None, 1, TensorContraction(line, ones.device, False))
+    CALLS["a unit on a device"] = lambda: products_of(unit, HALF, HALF, None, 1)
     CALLS["torch add"] = lambda: ar.add(ones, ones)
     CALLS["torch scalar"] = lambda: ar.mul(ones, 0.1)
     CALLS["torch two_sum"] = lambda: mcf.two_sum(ar, ones, ones)

@@ -134,6 +134,8 @@ class UnitProducts:
                 raise ValueError(f"{label} has the tensor scale {x.tensor_scale}, no number of float32")
         numbers = self._values(x.elements, fmt.element, label, known=False)
         scale = self._values(x.scale, fmt.scale, f"the scale of {label}", known=False)
+        if (scale < 0).any():
+            raise ValueError(f"the scale of {label} is negative somewhere, and {unit} takes no sign there")
         return UnitOperand(numbers, fmt.element, scale, fmt.scale, fmt.block, x.tensor_scale)
 
     def added(self, c: ArrayLike, shape: tuple[int, ...]) -> Array:

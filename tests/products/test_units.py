@@ -468,6 +468,12 @@ NVFP4 = quantize(np.ones(64, "f4"), "nvfp4")
         partial(dot, unit="blackwell_nvfp4"),
         (replace(NVFP4, scale=np.full(4, 0.3)), NVFP4),
     ),
+    refused(
+        ValueError,
+        "the scale of b is negative somewhere, and blackwell_nvfp4 takes no sign there",
+        partial(dot, unit="blackwell_nvfp4"),
+        (NVFP4, replace(NVFP4, scale=-NVFP4.scale)),
+    ),
 )
 def test_calls_that_make_no_sense_are_refused(rows):
     check(rows)

@@ -12,7 +12,7 @@ from mcfsim.products.accumulator import Accumulation, Accumulator
 from mcfsim.products.unit_products import UnitProducts
 from mcfsim.products.units import Unit
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.scaled import Scaled
 
 
@@ -215,7 +215,7 @@ def _way(
             )
         assert accumulator is not None
         return Accumulation(accumulator, out_format, out_rounding, random)
-    if out_format is not None or random is not None or out_rounding != "nearest_even":
+    if out_format is not None or random is not None or get_rounding(out_rounding) != Rounding():
         raise ValueError(
             "out_format, out_rounding and random are for an accumulator; round_to rounds a unit's results"
         )

@@ -19,9 +19,18 @@ Matrix = tuple[Terms, ...]
 def _check_system(a: Matrix, b: Terms) -> int:
     """Return the order of a square system of equations."""
     n = check_tuples(b=b)
-    if not isinstance(a, tuple) or len(a) != n or any(check_tuples(row=row) != n for row in a):
+    if _columns(a, "a") != n or len(a) != n:
         raise ValueError(f"the matrix must be a tuple of {n} rows of {n} values, as b has {n}")
     return n
+
+
+def _columns(x: Matrix, name: str) -> int:
+    """Return the length of a matrix's rows."""
+    if not isinstance(x, tuple):
+        raise TypeError(f"{name} must be a tuple of rows")
+    if not x:
+        raise ValueError(f"{name} has no rows")
+    return check_tuples(**{f"row {i}": row for i, row in enumerate(x)})
 
 
 def _times(ar: Arithmetic, a: Matrix, x: Terms) -> Terms:
@@ -57,9 +66,7 @@ def newton_schulz_step(
     Higham, Functions of Matrices, 2008, chapter 8. Jordan et al., Muon: an optimizer for hidden layers in
     neural networks, 2024.
     """
-    if not isinstance(x, tuple) or not x:
-        raise TypeError("x must be a tuple of rows")
-    check_tuples(**{f"row {i}": row for i, row in enumerate(x)})
+    _columns(x, "x")
     columns = tuple(zip(*x, strict=True))
     gram = tuple(_times(ar, columns, column) for column in columns)  # symmetric, as its square is
     square = tuple(_times(ar, gram, row) for row in gram)

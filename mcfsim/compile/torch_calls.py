@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mcfsim.compile.sources import CASTS
 from mcfsim.kernels.element.machine import F32, F64, I64, Type, Value, recorded
 from mcfsim.kernels.element.philox import philox_element
 from mcfsim.kernels.element.verbs import DTYPES as NUMPY
@@ -44,7 +45,7 @@ _FUNCTIONS: Mapping[str, Callable[..., torch.Tensor]] = {
     **{"not": torch.bitwise_not, "select": torch.where},
     **{"shl": torch.bitwise_left_shift, "sar": torch.bitwise_right_shift},
 }
-_VIEWS, _CASTS = ("bits", "number"), ("widen", "narrow", "extend", "cut", "count")
+_VIEWS = ("bits", "number")
 
 
 class TorchCalls:
@@ -127,7 +128,7 @@ def _function(value: Value) -> Callable[..., torch.Tensor]:
         return lambda x, key=str(value.constant): table_on(key, x.device)[x.long()]
     if value.verb in _VIEWS:
         return lambda x, dtype=DTYPES[value.type]: x.view(dtype)
-    if value.verb in _CASTS:
+    if value.verb in CASTS:
         return lambda x, dtype=DTYPES[value.type]: x.to(dtype)
     if value.verb == "shr":
         return _shifted(value.operands[1], value.type)

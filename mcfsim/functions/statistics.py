@@ -133,7 +133,7 @@ def variance_welford(ar: Arithmetic, x: Terms, *, correction: int = 1) -> Value:
     1962. Knuth, The Art of Computer Programming 2, 4.2.2, (15) and (16). Chan, Golub, LeVeque, 1983.
     """
     degrees = _degrees(x, correction)
-    center, squares = x[0], ar.mul(x[0], 0.0)
+    center, squares = x[0], ar.mul(ar.abs(x[0]), 0.0)
     for count, value in enumerate(x[1:], 2):
         before = ar.sub(value, center)
         center = ar.add(center, ar.div(before, float(count)))

@@ -1,5 +1,6 @@
 """The bounds that docstrings state, on random operands; and inputs on which a careful function is needed."""
 
+import itertools
 import math
 
 import numpy as np
@@ -223,6 +224,11 @@ def test_an_average_stands_still_as_its_docstring_says():
     assert [f.ema(BF16, (1000.0, x)) for x in (1.8984375, -1.8984375)] == [1.0, 1.0]
     share = BF16.mul(1.0, 1 - 0.999)
     assert f.ema_in_components(BF16, (1.0,) * 9, k=1) == (f.recursive_sum(BF16, (share,) * 9),)
+
+
+def test_no_variance_is_a_negative_zero():
+    for kind, x in itertools.product(("one_pass", "two_pass", "welford"), ((-3.0,), (-3.0, -3.0), (0.0,))):
+        assert str(float(getattr(f, f"variance_{kind}")(BF16, x, correction=0))) == "0.0"
 
 
 def test_steps_towards_an_orthogonal_matrix_arrive():

@@ -71,7 +71,8 @@ def matmul(
     -------
     array or number
         Values of the accumulator's or the unit's format, or of the output format, in that format's carrier:
-        float32 if it holds the format, else float64.
+        float32 if it holds the format, else float64. A unit's sums that are added, or multiplied by scales of
+        tensors, are float32 numbers.
 
     Notes
     -----

@@ -6,7 +6,7 @@ operations appear once, and operations that no result needs are left out.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -199,17 +199,18 @@ class Program:
     def key(self) -> Any:
         """A key that is equal for programs that differ only in the numbers of their real scalars.
 
-        An fma with the factors of an earlier product may lose nothing, and is another one than with others.
+        Where an fma has the factors of earlier products is part of it: of their errors it may lose nothing.
         """
         places = {x: place for place, x in enumerate(self.inputs)}
-        rows, products = [], set()
+        rows, products = [], defaultdict[Any, tuple[int, ...]](tuple)
         for step in self.steps:
             operands = tuple(places[x] if isinstance(x, Register) else -1 for x in step.operands)
             factors = tuple(map(identity, step.operands[:2])) if step.operation in ("mul", "fma") else ()
-            again = step.operation == "fma" and factors in products
-            products |= {factors} if step.operation == "mul" else set()
+            again = products[factors] if step.operation == "fma" else ()
             rows.append((step.operation, step.result.format, step.rounding, operands, step.draw, again))
             places[step.result] = len(places)
+            if step.operation == "mul":
+                products[factors] += (places[step.result],)
         results = tuple(places[x] if isinstance(x, Register) else -1 for x in self.outputs())
         return tuple(x.format for x in self.inputs), tuple(rows), results
 

@@ -113,6 +113,17 @@ def test_an_fma_of_other_factors_is_not_that_of_an_error(numpy_alone):
     assert numpy_alone() == 3
 
 
+def test_an_fma_of_another_product_s_factors_is_not_that_of_an_error():
+    ar, x = mcf.arithmetic("bfloat16", compiled=True), np.full(2 * BLOCK, 1 + 2.0**-7, np.float32)
+
+    def of(ar, x, factor):
+        first, second = ar.mul(x, 2.0**-60), ar.mul(x, 0.75)
+        return ar.fma(x, factor, ar.neg(first)), second
+
+    for factor, right in ((2.0**-60, 0), (0.75, 193)):
+        assert (ar.evaluate(of, x, factor=factor)[0] == right * 2.0**-8).all()
+
+
 def test_no_value_is_refused_and_what_is_no_line_left_to_an_operation_at_a_time(numpy_alone):
     ar, a = mcf.arithmetic("bfloat16"), np.ones(2 * BLOCK, np.float32)
     assert np.array_equal(ar.evaluate(lambda ar, x: ar.neg(x) if np.all(np.isfinite(x)) else x, a), -a)

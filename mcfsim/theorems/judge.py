@@ -15,7 +15,8 @@ from mcfsim.compile.choice import loops
 from mcfsim.compile.program import Program, flat
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.blocks import get_kernel
+from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.protocol import Forwarding, RoundedNumber, Value
 from mcfsim.rounding import Rounding
@@ -150,6 +151,7 @@ def _number(x: Value) -> Any:
 LEAST_COMPILED = 1 << 12
 #: The places of all operands, which come from tables of values: a loop need not look at their NaNs.
 ALL = range(1 << 10)
+_USUAL = Rounding()
 
 
 def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
@@ -177,9 +179,9 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     for number, result in enumerate(results, 1):
         said = f"result {number} of the algorithm is"
         _check_block(theorem, result, "f", size, said, "it must be", ", made of operands by the arithmetic")
-        _check_values(theorem, result, ar.format, said)
     if not results:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
+    _check_values(theorem, results, ar.format)
     names = tuple(operand.name for operand in theorem.operands)
     made = tuple(sealed.copies([result.copy() for result in results]))
     if not paths:
@@ -279,21 +281,24 @@ def _check_block(
         raise TypeError(f"{theorem.name!r}: {said} {_described(x)}; {must} {wanted}")
 
 
-def _check_values(theorem: Theorem, x: Block, fmt: Format, said: str) -> None:
-    """Raise ValueError unless a block holds only values of a format, infinities and NaN.
+def _check_values(theorem: Theorem, results: tuple[Block, ...], fmt: Format) -> None:
+    """Raise ValueError unless results are only values of a format, infinities and NaN.
 
     Hypotheses and claim take results for numbers of its precision. Those of another format are others.
     """
-    ar = on_blocks(fmt, Rounding())
-    if x.dtype == ar.carrier and ar.keeps(x):
+    carrier = carrier_of(fmt)
+    together = np.concatenate(results)  # blocks are often short
+    if together.dtype == carrier and get_kernel(fmt, _USUAL, carrier).keeps(together):
         return
-    with np.errstate(all="ignore"):
-        there = ~np.isfinite(x) | (ar.round(x) == x)
-    if not there.all():
-        raise ValueError(
-            f"{theorem.name!r}: {said} {float(x[np.argmin(there)])!r} for some operands, which is no value of"
-            f" {fmt}: round what is computed otherwise, or in another format"
-        )
+    for number, x in enumerate(results, 1):
+        with np.errstate(all="ignore"):
+            there = ~np.isfinite(x) | (on_blocks(fmt, _USUAL).round(x) == x)
+        if not there.all():
+            witness = float(x[np.argmin(there)])
+            raise ValueError(
+                f"{theorem.name!r}: result {number} of the algorithm is {witness!r} for some operands, which"
+                f" is no value of {fmt}: round what is computed otherwise, or in another format"
+            )
 
 
 def _described(x: Any) -> str:

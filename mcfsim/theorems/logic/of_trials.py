@@ -126,7 +126,7 @@ def nonoverlapping(parts: Iterable[Block], factor: int = 1) -> Truth:
     *smaller, last = (part.astype(np.float64) for part in parts)
     least, ok = low_bit(last), np.isfinite(last)
     for part in reversed(smaller):
-        ok = ok & ((np.abs(part) < least / factor) | (part == 0))  # a multiple of it may overflow
+        ok = ok & ((np.abs(part) < least * (1 / factor)) | (part == 0))  # a multiple of it may overflow
         least = np.minimum(least, low_bit(part))
     return ok
 
@@ -142,7 +142,7 @@ def strongly_nonoverlapping(parts: Iterable[Block]) -> Truth:
     adjacent: list[Any] = [0] * len(items)
     for j, larger in enumerate(items):
         for i, smaller in enumerate(items[:j]):
-            next_to = (np.abs(smaller) >= low_bit(larger) / 2) & (smaller != 0)
+            next_to = (np.abs(smaller) >= low_bit(larger) * 0.5) & (smaller != 0)
             ok = ok & (~next_to | (powers[i] & powers[j]))
             adjacent[i] = adjacent[i] + 1 * next_to
             adjacent[j] = adjacent[j] + 1 * next_to

@@ -44,6 +44,7 @@ class BackwardSteps:
                 count = 0
             self._added[parameter] = count + 1, parameter.grad
             if count + 1 < self._every:
+                self._waiting.pop(parameter, None)  # it waited in a pass that was broken off
                 return
             self._waiting[parameter] = place
             if sum(p.numel() for p in self._waiting) > SMALL:

@@ -128,6 +128,27 @@ def test_a_pass_that_was_given_up_is_not_counted_and_schedulers_see_the_steps():
     assert_same_states(ours, theirs)
 
 
+def test_what_waited_in_a_pass_that_failed_waits_for_all_gradients_of_the_next_batch():
+    """It went with the first large parameter, by the gradients of fewer passes."""
+    given = [torch.nn.Parameter(torch.ones(size)) for size in (2, 3, module.SMALL + 1)]
+    optimizer = AdamW(given, 1e-2, strategy="fp32")
+    step_in_backward(optimizer, every=2)
+
+    def accumulate():  # the last one's gradient comes first
+        sum(p.sum() for p in given).backward()
+
+    accumulate()
+    failing = given[0].register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        accumulate()
+    failing.remove()
+    optimizer.zero_grad()
+    accumulate()
+    accumulate()
+    assert all(p.grad is None for p in given)
+    assert torch.equal(optimizer.state[given[1]]["m"], optimizer.state[given[0]]["m"].new_full((3,), 0.2))
+
+
 def test_groups_that_change_meanwhile():
     given = model(3)
     first, second, third = (list(given[place].parameters()) for place in (0, 2, 4))

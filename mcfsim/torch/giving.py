@@ -114,7 +114,9 @@ class Giving:
 
     def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
         """Return a parameter's state by the library's names."""
-        step = torch.tensor(float(state["step"]))
+        # As PyTorch's own: a shorter default dtype would round the count, and let it stand still.
+        dtype = torch.promote_types(torch.float32, torch.get_default_dtype())
+        step = torch.tensor(float(state["step"]), dtype=dtype)
         return {"step": step, **{theirs: state[name] for name, theirs in MOMENTS.items()}}
 
 

@@ -187,6 +187,21 @@ def test_a_run_that_maximises_is_taken_over_and_given_back():
         assert (group["maximize"], group["layer"]) == (True, 3)
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_counts_are_given_back_whole_whatever_the_default_dtype(default):
+    given = torch.nn.Parameter(torch.ones(5))
+    ours = adopt(torch.optim.AdamW([given]), "fp32")
+    ours.state[given]["step"] = 301
+    torch.set_default_dtype(default)
+    try:
+        theirs = release(ours)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    given.grad = torch.ones_like(given)
+    theirs.step()
+    assert theirs.state[given]["step"] == 302
+
+
 ADAMW = torch.optim.AdamW
 
 

@@ -64,8 +64,8 @@ def adopt(
     Returns
     -------
     StoredOptimizer
-        The new optimizer, with the current learning rates of the groups. A scheduler continues with it once
-        the scheduler's ``optimizer`` is set to it.
+        The new optimizer, with the current learning rates of the groups, and with the old one's defaults for
+        groups that are added. A scheduler continues with it once the scheduler's ``optimizer`` is set to it.
 
     Raises
     ------
@@ -136,6 +136,8 @@ def adopt(
             ours = chosen(taken, strategy=strategy, **options)
         for group, whole in zip(ours.param_groups, said, strict=True):
             group.update({name: x for name, x in whole.items() if name not in group})
+        usual = {name: x for name, x in given.defaults.items() if name in kept and x is not None}
+        ours.defaults.update(usual)
         ours.state.update(states)
     left.give_away("the optimizer that adopt returned")
     return ours

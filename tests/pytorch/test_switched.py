@@ -154,6 +154,23 @@ def test_settings_go_on_unless_others_are_named():
     assert settings == ("nearest_even", "exact")
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (AdamW, {"strategy": "plain", "rounding": "stochastic", "random": mcf.RandomWords(4)}),
+        (torch.optim.AdamW, {}),
+    ],
+)
+def test_groups_that_are_added_later_have_the_defaults_of_the_old_optimizer(kind, options):
+    """And not those of the class, as a rate of 1e-3."""
+    first, second = (torch.nn.Parameter(torch.ones(3).bfloat16()) for _ in range(2))
+    ours = kind([first], 0.25, (0.5, 0.75), 1e-3, weight_decay=0.5, **options)
+    ours = adopt(ours, "kahan", scalars="rounded")
+    ours.add_param_group({"params": [second]})
+    one, other = ({**group, "params": 0} for group in ours.param_groups)
+    assert one == other
+
+
 @pytest.mark.parametrize("give", [lambda x: adopt(x, "fp32"), release], ids=["adopt", "release"])
 def test_what_was_given_away_refuses_until_a_state_is_loaded(give):
     """It would begin anew, with moments of zeros, and an average would lose what lay beside weights."""

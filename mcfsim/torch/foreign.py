@@ -31,7 +31,7 @@ from mcfsim.torch.foreign_torch import (
     plain,
     zeros_as,
 )
-from mcfsim.torch.group import number
+from mcfsim.torch.group import LABELS, number
 from mcfsim.torch.local import SCALES, is_spread, local
 from mcfsim.torch.saved_entries import check_form, step_count
 from mcfsim.torch.state_layout import Slots, StateLayout
@@ -307,7 +307,8 @@ class SavedRun:
             {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
         ]
         self.state = {by_place[place]: {**x, **x.get(_WRAPPED, {})} for place, x in state.items()}
-        self.defaults = {name: None for group in groups for name in group if name != "params"}
+        # Of schedulers' entries and of names there are no defaults.
+        self.defaults = {name: None for group in groups for name in group if name not in LABELS}
 
 
 def held(

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 import mcfsim as mcf
 from mcfsim.optim.state import remaining
@@ -200,6 +200,16 @@ def test_counts_are_given_back_whole_whatever_the_default_dtype(default):
     given.grad = torch.ones_like(given)
     theirs.step()
     assert theirs.state[given]["step"] == 302
+
+
+def test_entries_of_schedulers_go_over_from_a_state_dict():
+    """By them a new scheduler goes on, and does not begin at the rate that an old one has lowered."""
+    given, theirs = begun(0)
+    train(given, theirs, [0], StepLR(theirs, 1, 0.5))
+    params = [p for group in theirs.param_groups for p in group["params"]]
+    ours = adopt(theirs.state_dict(), "fp32", from_="torch", params=params)
+    assert [group["lr"] for group in ours.param_groups] == [5e-3, 1.5e-3]
+    assert StepLR(ours, 1, 0.5, last_epoch=1).base_lrs == [1e-2, 3e-3]
 
 
 ADAMW = torch.optim.AdamW

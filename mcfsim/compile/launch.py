@@ -372,10 +372,10 @@ def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWo
         shared.append(torch.zeros(1, dtype=torch.int32, device=device))
     for kind, dtype in ((F32, torch.float32), (F64, torch.float64)):
         if numbers := ready.numbers(kind):
-            shared.append(sent(torch.tensor(numbers, dtype=dtype), device))
+            shared.append(sent(torch.tensor(numbers, dtype=dtype, device="cpu"), device))
     if streams:
         key = [*streams[0].key, streams[0].step, *(x.place for x in streams)]
-        shared.append(sent(torch.tensor(key, dtype=torch.int64), device))
+        shared.append(sent(torch.tensor(key, dtype=torch.int64, device="cpu"), device))
     return [*shared, *(table_on(table, device) for table in ready.lowered.tables)]
 
 

@@ -192,7 +192,7 @@ def check_machine(device: torch.device) -> None:
     """
     for kind in (F32, F64):
         dtype = DTYPES[kind]
-        numbers = torch.tensor(_HARD, dtype=dtype)
+        numbers = torch.tensor(_HARD, dtype=dtype, device="cpu")
         column, row = numbers[:, None], numbers.numpy()
         there = {"column": column.to(device), "row": numbers.to(device)}
         functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}

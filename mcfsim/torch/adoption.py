@@ -244,7 +244,8 @@ def _trial(
 ) -> StoredOptimizer:
     """Return the new optimizer of empty parameters; raise what it would raise, before any change."""
     fmt = get_strategy(strategy, options.get("low", "bfloat16")).parameter.format
-    empty = torch.zeros(0, dtype=torch.float32 if fmt is None else torch_dtype(fmt))
+    dtype = torch.float32 if fmt is None else torch_dtype(fmt)
+    empty = torch.zeros(0, dtype=dtype, device="cpu")
     empty_groups = [
         {**group, "params": [empty.clone()], **({"param_names": [""]} if "param_names" in group else {})}
         for group in groups
@@ -353,7 +354,7 @@ def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[s
         made |= {name: tensor(x, name) for name, x in zip(stores.names.parameter, leading, strict=True)}
         for name, numbers in zip(stores.names.extra, extra, strict=True):
             if name == "remainder":
-                rest = torch.empty(here["parameter"].shape, dtype=stores.dtypes[name])
+                rest = torch.empty(here["parameter"].shape, dtype=stores.dtypes[name], device="cpu")
                 stores.beside(packed(made["parameter"].cpu()), packed(rest)).keep(numbers)
                 made[name] = rest.to(here["parameter"].device)
             else:

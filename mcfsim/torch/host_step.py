@@ -61,7 +61,7 @@ class HostStep:
         made = partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
         self._compiled = lru_cache(maxsize=64)(made)
         self._quantised = bool(stores.scaled)
-        self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient)))
+        self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient), device="cpu"))
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
         """Make a step of these parameters."""
@@ -99,7 +99,7 @@ class HostStep:
             vectors = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
             joint = self._joined(batch, vectors)
             dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
-            update = torch.empty(joint.gradient.numel(), dtype=dtype)
+            update = torch.empty(joint.gradient.numel(), dtype=dtype, device="cpu")
             self._make(joint, bound_loop, inputs, packed(update))
             found += update.to(torch.float64).split([x.gradient.numel() for x in batch])
         return found

@@ -157,7 +157,7 @@ def _keep_rates(before: list[dict[str, Any]], groups: list[dict[str, Any]]) -> N
 
 def _held(tensor: torch.Tensor, x: float) -> bool:
     """Return whether a tensor can hold a number exactly."""
-    return bool(torch.full((), x, dtype=tensor.dtype).item() == x)
+    return bool(torch.full((), x, dtype=tensor.dtype, device="cpu").item() == x)
 
 
 def _readable(saved: Any, target: Mapping[str, Any]) -> dict[str, Any]:

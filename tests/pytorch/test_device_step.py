@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcfsim as mcf
-from mcfsim.compile import kernel
+from mcfsim.compile import kernel, torch_calls
 from mcfsim.torch import AdamW, TorchAdamW, device_step, step, watch
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, codes, give_hard, listed, made
@@ -42,6 +42,21 @@ def test_steps_have_the_bits_of_the_cpu(place, on_device):
     ours.load_state_dict(theirs.state_dict())
     runs.step_both(ours, theirs, [3], on_device)
     assert_same_states(ours, theirs)
+
+
+def test_pytorch_s_default_device_makes_no_difference(on_device):
+    """It may be a GPU: what is sent to one begins in the host's memory."""
+    on_device(True)
+    found = []
+    for device in ("meta", "cpu"):
+        optimizer = made("adamw", "stochastic-parameter", shapes=((3,), (5,)))
+        give_hard(listed(optimizer), 0)
+        torch_calls.check_machine.cache_clear()
+        with torch.device(device):
+            torch_calls.check_machine(torch.device("cpu"))
+            optimizer.step()
+        found.append(optimizer)
+    assert_same_states(*found)
 
 
 @pytest.mark.parametrize("on_device", ["kernel"], indirect=True)

@@ -271,6 +271,29 @@ def test_a_torch_that_flushes_is_refused():
     optimizer.step()
 
 
+def test_pytorch_s_default_device_makes_no_difference():
+    """It may be a GPU, by `torch.set_default_device`, and NumPy reads tensors of the processor alone."""
+
+    def trained(device):
+        (p,) = given = parameters([(3, 100)])
+        rate = torch.tensor(0.01)
+        gradient = torch.ones_like(p)
+        with torch.device(device):
+            optimizer = AdamW(given, rate, strategy="plain")
+            watch = mcfsim.torch.watch(optimizer, every=1)
+            p.grad = gradient.clone()
+            optimizer.step()
+            optimizer = mcfsim.torch.adopt(optimizer, "remainder-8")
+            p.grad = gradient.clone()
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+        return optimizer, watch.seen
+
+    (ours, seen), (theirs, expected) = map(trained, ("meta", "cpu"))
+    assert seen == expected
+    assert_same_states(ours, theirs)
+
+
 def test_an_optimizer_of_arrays_refuses_tensors():
     with pytest.raises(TypeError, match=r"keeps NumPy arrays, and TorchArithmetic\(bfloat16.* mcfsim\.torch"):
         mcf.Optimizer(mcf.AdamW(), mcf.strategy("plain", "bfloat16"), {"w": np.ones(3)}, backend="torch")

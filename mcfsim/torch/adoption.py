@@ -44,8 +44,8 @@ def adopt(
         The AdamW is that of PyTorch, torchao, bitsandbytes, optimi or FlashOptim, see
         `mcfsim.torch.foreign.LIBRARIES`. PyTorch's may have ``amsgrad``; Adam may have no decay but a
         decoupled one. Do not use it afterwards; one of mcfsim.torch refuses. Its parameters change their
-        dtype in place if the strategy stores them in another one. Its state is moved piece by piece, so that
-        little memory is needed for both.
+        dtype in place if the strategy stores them in another one, and lose their gradients. Its state is
+        moved piece by piece, so that little memory is needed for both.
     strategy : Strategy or str, optional
         The strategy of the new optimizer, in all groups.
     kind : type, optional

@@ -84,7 +84,8 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
     Parameters
     ----------
     optimizer : optimizer of `mcfsim.torch`
-        Its present parameters get hooks; groups added later move by `step`.
+        Its present parameters that require a gradient get hooks; others, and groups added later, move by
+        `step`.
     every : int, optional
         How many backward passes add up gradients before a parameter moves: the micro-batches of a batch. Only
         passes that give the parameter a gradient count.

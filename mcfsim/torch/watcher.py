@@ -211,7 +211,7 @@ def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch
     on a CPU it takes about seven times as long. It needs memory for copies of four million elements, or of
     the largest parameter. Measuring changes nothing. NaN or infinity in a group makes its measures NaN. If
     processes share parameters, they measure together, and all must watch the same steps; the first process
-    reports.
+    reports. Steps in the backward pass are measured as they are made, some parameters of a group at a time.
     """
     if not isinstance(optimizer, StoredOptimizer):
         raise TypeError(f"only optimizers of mcfsim.torch are watched, not {type(optimizer).__name__}")

@@ -172,6 +172,22 @@ def test_a_rate_that_asks_for_a_gradient_is_loaded_in_place():
     run(ours, [0])
 
 
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize(("strategy", "low"), [("dqt-int8", "bfloat16"), ("plain", "float16")])
+@pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")
+def test_pytorch_s_own_first_step_is_not_made_where_the_state_was_started(strategy, low, started):
+    """It changes weights on grids, and makes NaN of those whose eps is zero."""
+    module = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    model = torch.nn.Linear(5, 3).to(runs.dtype_of(strategy, low))
+    optimizer = mt.AdamW(model.parameters(), 1e-2, strategy=strategy, low=low)
+    if started:
+        optimizer.start()
+    before = model.weight.detach().clone()
+    module.get_optimizer_state_dict(model, optimizer)
+    assert torch.equal(model.weight, before) == started
+    assert optimizer.state[model.weight]["step"] == (not started)
+
+
 # -- what is refused --------------------------------------------------------------------------------------
 def named(names, weights):
     given = [[(name, p)] for name, p in zip(names, weights, strict=True)]

@@ -161,10 +161,9 @@ class _Space:
 
 def _try_all(space: _Space, objective: str) -> WorstInput:
     ranges = [np.arange(low, high + 1) for low, high in space.ends]
-    head = max(1, len(ranges) - 2)  # the last two operands side by side, the others one by one
     best, where = -1.0, [x[0] for x in ranges]
-    for first in product(*ranges[:-head] if len(ranges) > head else [()]):
-        rest = np.meshgrid(*ranges[len(ranges) - head :] if len(ranges) > head else ranges, indexing="ij")
+    for first in product(*ranges[:-2]):  # the last two operands side by side, the others one by one
+        rest = np.meshgrid(*ranges[-2:], indexing="ij")
         places = [np.full(rest[0].size, x) for x in first] + [x.reshape(-1) for x in rest]
         values = space.value(places, objective)
         top = int(values.argmax())

@@ -187,6 +187,19 @@ def test_a_search_comes_near_the_worst_of_all_pairs_of_a_large_format(function):
     assert report.search(every=False).value >= 0.99 * report.search(every=True).value
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_search_tries_all_inputs_of_any_number_of_operands(count):
+    def product(ar, x):
+        return mcf.functions.polynomial_from_roots(ar, 1.1, x)
+
+    values = np.arange(8) / 8 + 2
+    inputs = {"x": tuple(x.reshape(-1) for x in np.meshgrid(*[values] * count))}
+    report = analyse(product, inputs, "float8_e4m3fn", truth=0)
+    found = report.search("error/u")
+    assert found.all_tried
+    assert found.value == report.worst() / report.u > 0
+
+
 @pytest.mark.slow
 def test_searches_stay_inside_and_refuse_nonsense():
     report = analyse(hypot, {"a": "uniform(1, 2)", "b": "uniform(1, 2)"}, truth=0, count=50)

@@ -117,10 +117,12 @@ class _Space:
 
     def __init__(self, rounded: RoundedFunction, inside: tuple[float, float] | None) -> None:
         self.rounded, self.codes = rounded, codes_by_kind(rounded.format)
-        given, _ = rounded.rounded_inputs(rounded.inputs.block(0))
-        self.given = [self._places(x) for x in given]
+        self.given = self._entered(0)
         if inside is None:
             ends = [(int(x.min()), int(x.max())) for x in self.given]
+            for number in range(1, rounded.inputs.blocks):
+                pairs = zip(ends, self._entered(number), strict=True)
+                ends = [(min(low, int(x.min())), max(high, int(x.max()))) for (low, high), x in pairs]
         else:
             if not isinstance(inside, tuple | list) or len(inside) != 2:
                 raise ValueError(f"inside must be a pair of numbers, not {inside!r}")
@@ -128,9 +130,14 @@ class _Space:
             if not least <= most:
                 raise ValueError(f"inside = ({least:g}, {most:g}): the first number exceeds the second")
             low, high = (rounded.rounded_inputs([np.array([x])])[0][0] for x in (least, most))
-            ends = [(int(self._places(low)[0]), int(self._places(high)[0]))] * len(given)
+            ends = [(int(self._places(low)[0]), int(self._places(high)[0]))] * len(self.given)
         self.ends = ends
         self.size = prod(high - low + 1 for low, high in ends)
+
+    def _entered(self, number: int) -> list[NDArray[np.int64]]:
+        """Return the places of a block of the report's inputs."""
+        given, _ = self.rounded.rounded_inputs(self.rounded.inputs.block(number))
+        return [self._places(x) for x in given]
 
     def _places(self, x: NDArray[Any]) -> NDArray[np.int64]:
         return self.codes.places(self.codes.encode(np.ascontiguousarray(x)))

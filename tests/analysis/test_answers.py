@@ -200,6 +200,13 @@ def test_a_search_tries_all_inputs_of_any_number_of_operands(count):
     assert found.value == report.worst() / report.u > 0
 
 
+def test_a_search_has_the_range_of_all_inputs():
+    """The worst of them comes after the first block of 4096."""
+    report = analyse(lambda ar, x: ar.mul(x, 1.1), {"x": np.linspace(1, 2, 5000)}, truth=0)
+    assert np.argmax(report.relative) > 4096
+    assert report.search("error").value == report.worst()
+
+
 @pytest.mark.slow
 def test_searches_stay_inside_and_refuse_nonsense():
     report = analyse(hypot, {"a": "uniform(1, 2)", "b": "uniform(1, 2)"}, truth=0, count=50)

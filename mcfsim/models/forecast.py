@@ -192,15 +192,17 @@ class Course:
     def stops(self, least: float) -> list[int | None]:
         """Return for each tensor the step after which its EDQ stays below a limit; None if there is none.
 
-        The step is interpolated between two steps that were tried.
+        The step is interpolated between two steps that were tried. Steps at the rate 0, as a cosine may end
+        in, ask for nothing, and do not count.
         """
-        return [stop_of(self.steps, row, least) for row in self.edq]
+        asking = self.rates > 0
+        return [stop_of(self.steps[asking], row[asking], least) for row in self.edq]
 
 
 def stop_of(steps: Sequence[int] | NDArray[Any], edq: Sequence[float] | Table, least: float) -> int | None:
     """Return the step at which a series of EDQ falls below a limit for good; None if its end is not below."""
     below = np.asarray(edq) < least
-    if not below[-1]:
+    if not below[-1:].any():
         return None
     above = np.flatnonzero(~below)
     if not above.size:

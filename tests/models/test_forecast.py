@@ -105,6 +105,9 @@ def test_what_asks_for_nothing_is_no_number():
     assert np.isnan(course.edq[1, -1])  # the last rate is zero
     assert course.over_run(course.edq) == pytest.approx([math.nan, 1.0], abs=0.02, nan_ok=True)
     assert course.stops(0.5) == [None, None]
+    assert course_of(np.ones((1, 16)), np.ones((1, 16)), rate=0.0).stops(0.5) == [None]
+    course = forecast(trial, mcf.AdamW(), PLAIN, np.arange(1, 9), rates * 2.0**-6)
+    assert 1 < course.stops(0.5)[1] < 8
 
 
 def test_a_mean_over_the_run_is_weighted_by_the_way():

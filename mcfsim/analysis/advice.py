@@ -199,8 +199,10 @@ def advise(
     for attempt in range(_ROUNDS):
         enough = _greedy(trial, limit)
         if enough is None:
-            after = max(trial.worst(every, x) for x in trial.samples)
-            return Advice(limit, before, after, after, tuple(every), chosen_format, False, False)
+            after, _ = trial.worst_block(every, rounded.inputs)
+            worst, _ = trial.worst_block(every, rounded.inputs.fresh(_MANY, fresh_seed + attempt))
+            worst = max([worst, *(trial.worst(every, x) for x in trial.samples[1:])])
+            return Advice(limit, before, after, worst, tuple(every), chosen_format, False, False)
         chosen, smallest = _smaller(trial, limit, enough, every)
         after, hard = trial.worst_block(chosen, rounded.inputs)
         worst, fresh = trial.worst_block(chosen, rounded.inputs.fresh(_MANY, fresh_seed + attempt))

@@ -99,6 +99,14 @@ def test_advice_is_tried_on_all_inputs():
     assert advice.before == report.worst() > 2 * report.u
     assert [row.text for row in advice.expressions] == ["ar.mul(x, 1.1)"]
     assert advice.reached
+    y[0], y[4500] = -0.99609375, -1.0
+    report = analyse(difference, {"x": x, "y": y}, truth=0)
+    missed = report.advise("2u", wide=mcf.Format("p9", precision=9, emin=-126, emax=127))
+    assert not missed.reached
+    rows = {step.text.row for step in report.rounded.program.steps}
+    numbers = [report.rounded.inputs.block(k) for k in (0, 1)]
+    first, second = (worst(report.rounded, rows, missed.wide, x) for x in numbers)
+    assert missed.after == second > first > missed.target
 
 
 def test_fresh_inputs_of_arrays_and_samplers_go_together():

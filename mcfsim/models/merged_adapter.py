@@ -123,9 +123,10 @@ def merge_adapter(
         else:
             after = matmul(parts, twice, Accumulator(fmt, block=None), c=before)
     moved = metrics.effective_update([before.ravel()], [after.ravel()])
+    other = (after != before) | (np.signbit(after) != np.signbit(before))
     return MergedAdapter(
         after,
-        changed=int(np.count_nonzero((after != before) & ~(np.isnan(after) & np.isnan(before)))),
+        changed=int(np.count_nonzero(other & ~(np.isnan(after) & np.isnan(before)))),
         lost=metrics.lost_fraction(asked.ravel(), moved),
         edq=metrics.normalized_edq(asked.ravel(), moved),
         error=metrics.relative_error(moved, asked.ravel()),

@@ -318,6 +318,15 @@ def test_a_merge_is_that_of_fractions(fmt, size, scale, stepwise, assert_same):
     assert found.error == pytest.approx(math.sqrt(off / squares), rel=1e-9)
 
 
+def test_a_zero_that_loses_its_sign_has_another_code():
+    """An adapter that has not moved yet changes negative zeros alone; as `Delta` counts codes."""
+    weight, a, b = factors(1, "bfloat16", 0.0)
+    weight[1:3] = -0.0
+    found = mcf.merge_adapter(weight, abs(a), abs(b), 2.0)  # products are positive zeros
+    assert found.changed == mcf.Delta.between(weight.astype(np.float32), found.weights).places.size == 10
+    assert math.isnan(found.lost)
+
+
 def test_what_is_not_finite_passes_into_the_merged_weights():
     weight, a, b = factors(2, "bfloat16", 1e-2)
     a[0, 0] = np.nan

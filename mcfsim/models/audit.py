@@ -284,7 +284,8 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     trial = TensorRows(weights, directions, decayed)
     still = TensorRows(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
     points, rates = points_of(plan.schedule, plan.steps), plan.schedule.rates(plan.steps)
-    once = np.array([1]), np.array([plan.schedule.peak])
+    highest = int(rates.argmax())  # where the warm-up ends, or the run within it
+    once = np.array([1]), rates[highest : highest + 1]
     found: list[dict[str, TensorFinding]] = [{} for _ in kept]
     for item in plan.strategies:
         course = forecast(trial, plan.hyper, item, points, rates)
@@ -306,8 +307,8 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
                 edq_by_step=tuple(course.edq[row].tolist()),
             )
     stored = round_to(weights, low)
-    largest = directions.at(min(max(1, plan.schedule.warmup), plan.steps))
-    asked = plan.schedule.peak * (largest + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored)
+    largest = directions.at(highest + 1)
+    asked = rates[highest] * (largest + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored)
     size = rms_of(largest)
     tensors = tuple(
         AuditedTensor(

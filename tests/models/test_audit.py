@@ -67,6 +67,16 @@ def test_why_a_strategy_is_recommended_and_what_does_not_do(samples, beta2, froz
     assert all(f"{name} does not do" in why for name in ("plain", "fp32-optim")), why
 
 
+def test_the_largest_rate_of_a_run_that_ends_within_its_warm_up_is_its_last(samples):
+    """An eighth of a peak that it does not reach."""
+    within, constant = (pages.plan(["plain"], "bfloat16", x, 8) for x in ((2**-6, 64, 1.0), (2**-9, 0, 1.0)))
+    found, other = (audit(samples, plan, BFLOAT16).tensors for plan in (within, constant))
+    for one, two in zip(found, other, strict=True):
+        assert one.histogram == two.histogram
+        assert one.found["plain"].at_first == two.found["plain"].at_first
+        assert one.found["plain"].idle == two.found["plain"].idle
+
+
 @pytest.mark.slow
 def test_where_nothing_is_asked_nothing_is_said(tmp_path):
     zeros, path = np.zeros((3, 4), np.float32), tmp_path / "m.safetensors"

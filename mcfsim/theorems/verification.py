@@ -97,10 +97,10 @@ def verify(
         If the statement is unknown or raises exceptions, its algorithm returns what is no value of the
         format, an argument is out of range, the rounding is stochastic and the statement is not, there are
         too many operands to try all, or none to try, the journal file is no journal, damaged or in use,
-        there is no such device, or several workers are to use
-        it. Also, as `mcfsim.theorems.identity.NoIdentityError`, if the statement gives two answers to one
-        question or is changed while it is tried; or if there is a journal, and the statement depends on
-        something without a name: an open file, a random generator.
+        there is no such device, or several workers are to use it. Also, as
+        `mcfsim.theorems.identity.NoIdentityError`, if the statement gives two answers to one question or is
+        changed while it is tried; or if there is a journal, and the statement depends on something without a
+        name: an open file, a random generator.
     ImportError
         If a device is asked for, and PyTorch or Triton is not installed, or too old.
     UnsupportedFormatError

@@ -77,7 +77,7 @@ class Problem(Protocol):
         """Return JSON-able data from which `get_problem` makes an equal problem."""
 
     def initial_parameters(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Return the starting point of a seed, in float64, or in float32 for the language model."""
+        """Return the starting point of a seed, in float64 or float32."""
 
     def loss_and_gradient(self, parameters: Tensors, step: int, seed: int) -> LossAndGradient:
         """Return the loss on the batch of (seed, step) and its gradient, in the parameters' dtype.

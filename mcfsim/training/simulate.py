@@ -185,10 +185,10 @@ def simulate(
         Hyperparameters, or an optimizer's name for its default ones: ``"adamw"``, ``"sgd"``, or one of
         `mcfsim.optim.declaration.optimizers`.
     strategies : sequence of str, Strategy or PrecisionSchedule, or one of these, optional
-        Names of `STRATEGIES` or `GRID_STRATEGIES`, or declarations; ``"exact"`` trains in mpmath, if the
-        problem can, and then every other strategy's distance to it is recorded. A `PrecisionSchedule`, or its
-        text, as ``"plain,fp32@201"``, changes the strategy on the way; at the steps of a phase that does not
-        have a measure, it is NaN.
+        Names of `STRATEGIES` or `GRID_STRATEGIES`, or composed ones, as ``"kahan+int8"``, or declarations;
+        ``"exact"`` trains in mpmath, if the problem can, and then every other strategy's distance to it is
+        recorded. A `PrecisionSchedule`, or its text, as ``"plain,fp32@201"``, changes the strategy on the
+        way; at the steps of a phase that does not have a measure, it is NaN.
     steps : int, optional
         Length of the run.
     schedule : Schedule or sequence of float, optional

@@ -84,7 +84,7 @@ def replay(
     directory: str | os.PathLike[str],
     optimizer: Declaration | str = "adamw",
     strategies: Sequence[Trained] | Trained = DEFAULT_STRATEGIES,
-    schedule: Schedule | None = None,
+    schedule: Schedule | Sequence[float] | None = None,
     *,
     weights: str | os.PathLike[str] | None = None,
     steps: int | None = None,
@@ -114,8 +114,8 @@ def replay(
         A recording, see `mcfsim.record` and `mcfsim.torch.record`.
     optimizer, strategies
         As for `mcfsim.simulate`.
-    schedule : Schedule, optional
-        Learning rates; by default those recorded.
+    schedule : Schedule or sequence of float, optional
+        Learning rates, or one a step; by default those recorded.
     weights : path, optional
         Another start: a model's safetensors file or folder, or ``.npz`` file.
     steps : int, optional

@@ -278,7 +278,8 @@ class NumpyArithmetic(Forwarding):
         fold = loops(self.scalars, checked=True).fold(recorded, math.prod(shape), self.compiled)
         if fold is None:
             return None
-        words = self._take(fold.recording.drawn[0]) if any(fold.recording.drawn) else None
+        recording = recorded()  # that of the fold has the same operations, and may nest results otherwise
+        words = self._take(recording.drawn[0]) if any(recording.drawn) else None
 
         def carry_out(step: ProgramStep, start: int) -> Any:
             ar = self.blocks
@@ -295,7 +296,7 @@ class NumpyArithmetic(Forwarding):
         if not run.fill(self.threads):
             for array in arrays.values():
                 self._taken_in(array)  # names the element that is no value
-        return _unflatten(_flatten(fold.recording.results, []), results)
+        return _unflatten(_flatten(recording.results, []), results)
 
     def _recorded(
         self, function: Callable[..., Any], layout: Any, leaves: list[Value], options: dict[str, Any]

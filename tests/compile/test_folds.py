@@ -143,6 +143,18 @@ def test_numbers_that_change_between_calls_are_those_of_the_call(assert_same):
         assert_same(compiled.evaluate(halved, x, factor=factor), plain.evaluate(halved, x, factor))
 
 
+@pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
+def test_texts_that_nest_their_results_otherwise_or_draw_more_are_told_apart(mode, assert_same):
+    x, (compiled, plain) = terms("bfloat16", 80, (200,)), arithmetics("bfloat16", mode)
+    for text in (
+        recursive_sum,
+        lambda ar, x: (recursive_sum(ar, x),),
+        lambda ar, x: ar.round(recursive_sum(ar, x)),  # which at random takes words without effect
+    ):
+        alike(assert_same, compiled.evaluate(text, x), plain.evaluate(text, x))
+        assert compiled.random == plain.random
+
+
 # -- what repeats -------------------------------------------------------------------------------------------
 FORMATS = {"bfloat16": "float8_e4m3fn", "float16": "bfloat16"}
 UNARY, BINARY = ("neg", "abs", "sqrt", "round"), ("add", "sub", "mul")

@@ -257,9 +257,9 @@ class TraceArithmetic(Forwarding):
             if self.rounding.stochastic:
                 self._draw()  # without effect
             return x
-        if self.rounding.stochastic and is_scalar(x) and is_value_of(x, self.format):  # which never moves
+        if self.rounding.stochastic and is_scalar(x) and is_value_of(x, self.format):  # at most flushed
             self._draw()  # without effect
-            return TraceArithmetic(self.format, Rounding(), self._recording)._operate("round", x)
+            return self.like(self.format, Rounding(underflow=self.rounding.underflow))._operate("round", x)
         return self._operate("round", x)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:

@@ -132,6 +132,13 @@ def test_what_numbers_alone_give_at_random_is_not_recorded(operation):
         assert trace(made, "bfloat16", "up").steps
 
 
+@pytest.mark.parametrize("underflow", ["flush_inputs", "flush_before", "flush_after"])
+def test_a_small_value_that_is_brought_in_at_random_is_flushed(underflow, assert_same):
+    rounding = Rounding("stochastic", underflow=underflow)
+    program = trace(lambda ar, x: ar.maximum(x, ar.round(2.0**-130)), "bfloat16", rounding)
+    assert_same(program.run(on_blocks, np.float32([-1, 2])), np.float32([0, 2]))
+
+
 def test_fractions_among_the_numbers_are_shown():
     program = trace(lambda ar, x: ar.mul(x, Fraction(1, 3)), "bfloat16")
     assert str(program.steps[0]) == "t1 = mul(x, 0.333333)"

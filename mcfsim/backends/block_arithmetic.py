@@ -298,7 +298,7 @@ class BlockArithmetic(Forwarding):
     # -- how they run -------------------------------------------------------------------------------------
     def _operate(self, name: str, *operands: Value) -> Value:
         scalars: tuple[Kind, ...] = tuple([type(x) is not np.ndarray and _is_number(x) for x in operands])
-        if self.scalars == "float32":  # by which a result of numbers alone is no real scalar
+        if any(scalars):  # a result of numbers alone is none: as it enters, nothing is flushed or widened
             pairs = zip(operands, scalars, strict=True)
             scalars = tuple([RoundedNumber if is_result(x, self.format) else s for x, s in pairs])
         line = self._operations.get((name, scalars))
@@ -345,7 +345,8 @@ class BlockArithmetic(Forwarding):
         def one_word() -> Words | None:
             return self._words(1, 0)
 
-        found = changed_real(name, x, self.format, self.rounding, self.scalars, one_word)
+        policy: Scalars = "exact" if is_result(x, self.format) else self.scalars
+        found = changed_real(name, x, self.format, self.rounding, policy, one_word)
         return RoundedNumber(found, self.carrier)
 
     def _in_fractions(

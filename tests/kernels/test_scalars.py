@@ -278,6 +278,20 @@ def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
 
 
 # -- in texts ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scalars", ["exact", "rounded", "float32"])
+@pytest.mark.parametrize("underflow", ["flush_inputs", "flush_before", "flush_after"])
+def test_results_of_numbers_alone_are_values_and_no_numbers_that_enter(underflow, scalars, assert_same):
+    ar = mcf.arithmetic("bfloat16", underflow=underflow, scalars=scalars)
+    x, small = np.float32([0, -1, 2.0**100]), np.full(3, 2.0**-133, np.float32)
+
+    def text(ar, x, value=None):
+        value = ar.like(ar.format, Rounding()).mul(2.0**-100, 2.0**-33) if value is None else value
+        return ar.maximum(x, value), ar.mul(x, value), ar.add(x, ar.neg(value)), ar.add(x, ar.sign(value))
+
+    for found, expected in zip(ar.evaluate(text, x), ar.evaluate(text, x, small), strict=True):
+        assert_same(found, expected)
+
+
 @pytest.mark.parametrize("compiled", [False, None])
 def test_values_of_another_carrier_are_refused(compiled):
     def text(ar, x, brought):

@@ -8,7 +8,7 @@ so, too. It is *strongly nonoverlapping* if it is nonoverlapping, any two adjace
 of two, and neither is adjacent to a third one.
 
 All sums below are exact if the arithmetic rounds to nearest (with any tie rule), underflow is gradual and
-nothing overflows. An infinite or NaN operand, or an overflow, makes components NaN.
+nothing overflows. An infinite or NaN operand, or an overflow, makes components NaN or infinite.
 
 References
 ----------

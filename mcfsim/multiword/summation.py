@@ -62,7 +62,7 @@ def kahan_sum(ar: Arithmetic, x: Terms) -> tuple[Value, Value]:
     ar : Arithmetic
         Rounds to nearest.
     x : tuple of n values
-        An infinity, NaN or overflow makes c NaN, and the next term then makes s NaN.
+        An infinity or NaN makes c NaN, an overflow makes it infinite; the next term then makes s NaN.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def dw_sum(ar: Arithmetic, x: Terms, *, ordered: bool = False) -> tuple[Value, V
     ar : Arithmetic
         Rounds to nearest; precision at least 3.
     x : tuple of n values
-        An infinity, NaN or overflow makes both words NaN.
+        An infinity or NaN makes both words NaN; after an overflow the low word is not finite.
     ordered : bool, optional
         Whether each addition begins with Fast2Sum, as Collage's Grow does. The bits are the same as long as
         no term exceeds the sum so far in magnitude; elsewhere the bound does not hold, see `dw_plus_fp`.
@@ -137,7 +137,7 @@ def neumaier_sum(ar: Arithmetic, x: Terms) -> Value:
     ar : Arithmetic
         Rounds to nearest.
     x : tuple of n values
-        An infinity, NaN or overflow gives NaN, unless n = 1.
+        An infinity, NaN or overflow gives NaN, unless n = 1 or only the last addition overflows.
 
     Returns
     -------
@@ -166,7 +166,7 @@ def sum_k(ar: Arithmetic, x: Terms, k: int) -> Value:
     ar : Arithmetic
         Rounds to nearest.
     x : tuple of n values
-        An infinity, NaN or overflow gives NaN, unless n = 1 or k = 1.
+        An infinity, NaN or overflow gives NaN, unless n = 1 or k = 1, or only the last addition overflows.
     k : int
         At least 1. With k = 1 this is `recursive_sum`, with k = 2 `neumaier_sum`.
 
@@ -203,7 +203,7 @@ def dot2(ar: Arithmetic, x: Terms, y: Terms) -> Value:
     ar : Arithmetic
         Rounds to nearest and has a fused multiply-add.
     x, y : tuples of n values
-        An infinity, NaN or overflow gives NaN.
+        An infinity, NaN or overflow gives NaN, unless only the last addition overflows.
 
     Returns
     -------

@@ -146,6 +146,16 @@ def test_an_ordered_double_word_sum_loses_what_a_larger_term_finds():
 AR = mcf.arithmetic(BF16)
 
 
+def test_what_an_overflow_leaves():
+    assert kahan_sum(AR, (2.0**127,) * 2) == (np.inf, np.inf)
+    assert np.isnan(kahan_sum(AR, (2.0**127,) * 3)).all()
+    assert np.isnan(dw_sum(AR, (2.0**127,) * 2)).all()
+    assert np.isnan(neumaier_sum(AR, (2.0**127,) * 2))
+    terms = 2.0**127, 2.0**119, 127 * 2.0**120  # the largest number, and half an ulp
+    assert dw_sum(AR, terms) == (np.inf, -np.inf)
+    assert neumaier_sum(AR, terms) == dot2(AR, terms, (1.0,) * 3) == np.inf
+
+
 @refusals(
     refused(TypeError, "must be a tuple of values, not of type ndarray", recursive_sum, (AR, np.ones(3))),
     refused(TypeError, "x must be a tuple", kahan_sum, (AR, [1.0, 2.0])),

@@ -64,6 +64,16 @@ def test_sums_need_no_one_and_flush_operands(fmt, options, assert_same):
         assert_same((a[:, :3] @ a).values, reduce(a.arithmetic.add, terms))
 
 
+@pytest.mark.parametrize("underflow", ["flush_before", "flush_after"])
+def test_sums_flush_what_additions_give_and_no_terms(underflow, assert_same):
+    ar = mcf.arithmetic("bfloat16", underflow=underflow)
+    x = np.float32([[2.0**-130, 0.75 * 2.0**-126, 0.5 * 2.0**-126], [2.0**-130, 2.0**-126, -(2.0**-126)]])
+    a = mcf.RoundedArray(x, ar)
+    assert_same(np.sum(a[:, :1], axis=1).values, x[:, 0])
+    assert_same(np.sum(a, axis=1).values, reduce(ar.add, x.T.copy()))
+    assert_same(np.sum(a[:, 1:], axis=1).values, np.float32([1.25 * 2.0**-126, 0]))
+
+
 def test_sums_and_products_of_matrices_draw_words():
     a = mcf.array(np.full((40, 3), 1 / 3), "bf16", "stochastic", random=mcf.RandomWords(1))
     for made in (lambda: np.sum(a, axis=1), lambda: a @ a.T, lambda: a @ a[0], lambda: a[0] @ a.T):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import refuse
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.rounding import Underflow
 
 #: Arguments by which numbers enter, or results are written elsewhere; sums and products may have a dtype.
 _REFUSED = frozenset(("initial", "out", "where", "dtype", "casting"))
@@ -55,8 +56,8 @@ def check_integers(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
 def _sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
     """Return sums from left to right, each addition rounded."""
     rows, shape = _rows(x, axis, dtype, keepdims)
-    # Products with 1 are exact in formats that have it, and sums of products are compiled.
-    if rows.accumulates:
+    # Products with 1 are exact where there is a 1 and none is flushed, and sums of products are compiled.
+    if rows.accumulates and rows.arithmetic.rounding.underflow is Underflow.GRADUAL:
         ones = rows.enter(np.ones(rows.shape[-1]))
         with suppress(UnsupportedFormatError):
             if (ones == 1).all():

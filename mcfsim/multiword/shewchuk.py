@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mcfsim.checks import as_array, check_processor, is_tensor
-from mcfsim.codec import on_host
+from mcfsim.codec import on_host, real_numbers
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.protocol import Arithmetic, Value, straight_line
 
@@ -208,8 +208,8 @@ def merge(e: Components, f: Components) -> Components:
     Raises
     ------
     TypeError, ValueError
-        If e or f is not a tuple of values, or is empty; or if there are tensors of several devices, or masked
-        arrays.
+        If e or f is not a tuple of values, or is empty; or if there are tensors of several devices, masked
+        arrays, or integers of 64 bits that binary64 does not hold.
     """
     check_processor()
     check_parts(e, "e")
@@ -229,6 +229,8 @@ def merge(e: Components, f: Components) -> Components:
 
 
 def _array(x: Value) -> Any:
-    """Return a component as a NumPy array; tensors of short floats become float32."""
+    """Return a component as a NumPy array; tensors of short floats, and integers, become floats."""
     array = as_array(on_host(x), "a component")
-    return array.astype(np.promote_types(array.dtype, np.float32)) if is_tensor(x) else array
+    if whole := array.dtype.kind in "iu":  # the least ones have no magnitude of their type
+        array = real_numbers(array)
+    return array.astype(np.promote_types(array.dtype, np.float32)) if whole or is_tensor(x) else array

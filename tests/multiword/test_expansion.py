@@ -210,6 +210,9 @@ def test_merging_sorts_by_magnitude_and_changes_nothing():
         assert sorted(map(repr, map(float, merged))) == sorted(map(repr, chosen))
     assert np.isnan(merge((np.nan,), (1.0,))[1])
     assert [part.tolist() for part in merge((np.float32([3, 1]),), (2.0,))] == [[2, 1], [3, 2]]
+    assert merge((np.int8(-128), 3), (np.int8(1), np.array(-(2**63)))) == (1, 3, -128, -(2**63))
+    with pytest.raises(ValueError, match="binary64 does not hold"):
+        merge((2**53 + 1,), (1.5,))
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 448.0])

@@ -276,6 +276,10 @@ BY_HAND = {
     "a bound that grows": (Quotient.of(2, u), "ab", "a", "a", TWICE, "1 / u", 2, None, GAP, LEAST),
 }
 
+EXCEEDED, REACHED = Sharpness.EXCEEDED, (4 - 64 * u, 5 - 96 * u, 4)
+STRICT = [*zip(REACHED, 3 * [True], (EXCEEDED, EXCEEDED, SHARP), strict=True)]
+STRICT += zip(REACHED, 3 * [False], (SHARP, GAP, SHARP), strict=True)
+
 
 @pytest.mark.parametrize("what", BY_HAND)
 def test_where_a_statement_begins_and_how_sharp_it_is(what):
@@ -285,3 +289,12 @@ def test_where_a_statement_begins_and_how_sharp_it_is(what):
     proof = prove(theorem, family(**given))
     assert [str(proof.in_unit), proof.first, proof.limit, proof.sharpness, proof.below] == found
     assert recheck(EveryCertificate.of(proof), theorem) == []
+
+
+@pytest.mark.parametrize(("bound", "strict", "found"), STRICT)
+def test_a_strict_bound_is_exceeded_where_it_is_reached(bound, strict, found):
+    """The error is the first bound at every p, the second at p = 5 alone, and tends to the third."""
+    said = error_relative_to(bound, sum_of("a"), sum_of("a")).said
+    about = claim(replace(said, bound=replace(said.bound, strict=strict)))
+    theorem = replace(adding((), [1, 2], about), precision=5)
+    assert prove(theorem, family(**SMALL)).sharpness is found

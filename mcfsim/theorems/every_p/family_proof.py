@@ -96,7 +96,7 @@ class Proof(FamilyRun):
         beyond = None if self.error is None else excess(self.error, self.bound)
         if beyond is None:
             return Sharpness.OPEN
-        holds, since = holds_from(beyond)
+        holds, since = holds_from(beyond, strict=self.bound.strict)
         formula = self.bound.formula
         assert formula is not None
         if not holds or any(map(self._exceeds, range(self.first, since, self.family.over.step))):

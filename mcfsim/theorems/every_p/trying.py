@@ -82,13 +82,17 @@ def exceeds(error: Quotient, bound: Bound, p: int) -> bool:
             return True
     wrong = error.at(p)
     above, below = bound.limits(p)
-    return bool(abs(wrong) > (above if wrong >= 0 else below))
+    size, most = abs(wrong), above if wrong >= 0 else below
+    return bool(size >= most if bound.strict else size > most)
 
 
-def holds_from(polynomial: Polynomial) -> tuple[bool, int]:
-    """Return whether a bound holds for large p, by its `excess`, and the least p from which this is so."""
-    beyond = polynomial.sign > 0
-    relation = Relation.POSITIVE if beyond else Relation.NOT_NEGATIVE
+def holds_from(polynomial: Polynomial, *, strict: bool = False) -> tuple[bool, int]:
+    """Return whether a bound holds for large p, by its `excess`, and the least p from which this is so.
+
+    A strict bound is not reached, either.
+    """
+    beyond = polynomial.sign > 0 or (strict and not polynomial)
+    relation = Relation.POSITIVE if beyond is not strict else Relation.NOT_NEGATIVE
     n = first(relation, polynomial if beyond else -polynomial)
     return not beyond, polynomial.over.precision(n)
 

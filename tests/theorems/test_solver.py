@@ -12,9 +12,10 @@ from itertools import combinations, product
 import pytest
 
 from experiments.common import read_result
+from mcfsim.eft import fast_two_sum
 from mcfsim.theorems import THEOREMS, claim, double_word, hypothesis, logic, solver, value, verify
-from mcfsim.theorems.claims import exactly, sum_of
-from mcfsim.theorems.hypotheses import nonzero
+from mcfsim.theorems.claims import exactly, relative_error, sum_of
+from mcfsim.theorems.hypotheses import nonzero, not_largest, sum_in_range
 from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all, readable
 from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Comparison, Disjunction
 from mcfsim.theorems.solver.proof import Solver, facts_of
@@ -210,8 +211,8 @@ def test_what_rests_on_nothing_proved_is_not_proved(found, monkeypatch):
     assert str(first) == f"two_sum: {found} for every p >= 2{why}, 0.0 s"
     assert str(found) in call("two_sum", status=1)
     # That a false statement is vacuous is no success.
-    _answers(monkeypatch, fast_two_sum_unordered=found)
-    assert str(found) in call("fast_two_sum_unordered", status=int(found is Found.VACUOUS))
+    _answers(monkeypatch, lost_up_to_u=found)
+    assert str(found) in call("lost_up_to_u", status=int(found is Found.VACUOUS))
 
 
 @NEEDS_SOLVER
@@ -279,6 +280,21 @@ def test_ulps_are_compared_where_no_number_is_subnormal():
     unbounded = replace(theorem, range="unbounded")
     assert prove(unbounded, seconds=60).found is Found.PROVED
     assert verify(unbounded, "float8_e5m2", samples=1000).verdict == "no counterexample"
+
+
+OVER, SHARE = sum_in_range("a", "b"), relative_error(1, sum_of("a", "b"), unit=1)
+
+
+@pytest.mark.parametrize(
+    "theorem",
+    [mine(fast_two_sum, SHARE, where=[OVER]), mine(operands=PAIR[::-1], where=[OVER, not_largest("a")])],
+    ids=["operands in any order", "the second operand is not the largest number"],
+)
+def test_sums_that_may_overflow_on_the_way_are_not_asked(theorem):
+    """In range the sum is half an ulp off, so that the next one, beside the largest number, overflows."""
+    assert verify(theorem, "float8_e5m2").verdict == "refuted"
+    with pytest.raises(logic.UnreadableError, match="may overflow on the way"):
+        prove(theorem, seconds=60)
 
 
 def test_recorded_answers_prove_nothing_that_is_known_to_be_false():

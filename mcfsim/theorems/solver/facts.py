@@ -9,7 +9,13 @@ from types import MappingProxyType
 from typing import Any
 
 from mcfsim.eft import fast_two_sum, two_sum
-from mcfsim.theorems.hypotheses import not_largest, sum_in_range
+from mcfsim.theorems.hypotheses import (
+    exponents_ordered,
+    multiple_of_ulp,
+    not_largest,
+    ordered,
+    sum_in_range,
+)
 from mcfsim.theorems.solver.linear_forms import (
     TRUE,
     ZERO,
@@ -233,10 +239,15 @@ LEMMAS: Mapping[Callable[..., Any], Lemma] = MappingProxyType(
         text_of(fast_two_sum): partial(_compensated, is_multiple_of_ulp),
     }
 )
-#: When no step overflows, by algorithm: a theorem of Boldo, Graillat and Muller, TOMS 44(1), 2017.
-IN_RANGE: Mapping[Callable[..., Any], frozenset[Hypothesis]] = MappingProxyType(
+#: What is supposed of a and b, by algorithm, so that no step overflows if the sum does not: by a theorem of
+#: Boldo, Graillat and Muller, TOMS 44(1), 2017. A multiple of ulp(b) with a lesser exponent is added exactly
+#: where b has the largest exponent.
+IN_RANGE: Mapping[Callable[..., Any], tuple[Hypothesis, ...]] = MappingProxyType(
     {
-        text_of(two_sum): frozenset({sum_in_range("a", "b"), not_largest("a")}),
-        text_of(fast_two_sum): frozenset({sum_in_range("a", "b")}),
+        text_of(two_sum): (not_largest("a"),),
+        text_of(fast_two_sum): tuple(
+            supposed("a", "b") for supposed in (ordered, exponents_ordered, multiple_of_ulp)
+        ),
     }
 )
+SUM_IN_RANGE = sum_in_range("a", "b")

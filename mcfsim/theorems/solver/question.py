@@ -12,7 +12,7 @@ from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, Ulp, UnreadableError
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, text_of
+from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, text_of
 from mcfsim.theorems.solver.linear_forms import Formula, UnknownNumber, all_of
 from mcfsim.theorems.solver.reading import Unknowns
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
@@ -89,10 +89,11 @@ def question_of(theorem: Theorem) -> Question:
         If it is not about rounding to nearest with gradual underflow, if it refers to the largest number
         and a step may overflow, or if it compares with an ulp and is not about unbounded exponents.
     """
-    speaks_of_range = {hypothesis for hypothesis in theorem.where if LARGEST in nodes(hypothesis.said)}
+    speaks_of_range = any(LARGEST in nodes(one.said) for one in theorem.where)
     if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
-        known = IN_RANGE.get(text_of(theorem.algorithm))
-        if known is None or not known <= speaks_of_range:
+        known = IN_RANGE.get(text_of(theorem.algorithm), ())
+        called = [operand.name for operand in theorem.operands] == ["a", "b"]
+        if not (called and SUM_IN_RANGE in theorem.where and any(one in theorem.where for one in known)):
             raise UnreadableError(
                 f"{theorem.name!r} speaks of the largest number, and may overflow on the way; the solver "
                 "knows unbounded exponents alone: suppose RESULTS_FINITE instead"

@@ -19,7 +19,7 @@ from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.formats.floating import floor_log2
 from mcfsim.protocol import Forwarding
-from mcfsim.rounding import Rounding, Underflow
+from mcfsim.rounding import Mode, Rounding, Underflow
 from mcfsim.theorems.operands import OperandSpec
 
 #: The exponent of a last bit that may lie anywhere.
@@ -136,8 +136,18 @@ class Scales(Forwarding):
     _root: Scales | None = None
 
     def like(self, fmt: Format, rounding: Rounding) -> Scales:
-        """Return the same for another format; it records what it computes here, too."""
+        """Return the same for another format; it records what it computes here, too.
+
+        Raises
+        ------
+        ValueError
+            If numbers of the format do not scale, or need not with their signs.
+        """
+        if not (type(fmt) is Format and fmt.signed and fmt.zero):
+            raise ValueError(f"how numbers of {fmt} scale is not known")
         root = self._root or self
+        if rounding.mode in (Mode.UP, Mode.DOWN):
+            root.odd = root.odd_in_each = False
         return Scales(fmt, rounding, self.operands, self.common, self.quantities, _root=root)
 
     def operand(self, index: int, degree: int = 1) -> Quantity:

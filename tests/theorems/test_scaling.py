@@ -16,12 +16,14 @@ from mcfsim.compile.program import flat
 from mcfsim.formats import Format, get_format
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.rounding import Mode, Rounding
-from mcfsim.theorems import THEOREMS, double_word, relative_error, verify
+from mcfsim.theorems import THEOREMS, claim, double_word, relative_error, verify
 from mcfsim.theorems.cells import representatives
 from mcfsim.theorems.claims import product_of, quotient_of
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
+from mcfsim.theorems.hypotheses import RESULTS_FINITE, ordered
 from mcfsim.theorems.judge import RangeWatch, inside, may_leave, try_block
+from mcfsim.theorems.logic import Result, Word
 from mcfsim.theorems.operands import Selection, unbounded
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import try_scaling
@@ -145,6 +147,29 @@ def test_the_sign_of_a_sum_may_be_zero_as_the_sum(sign):
     scales = scales_of(divided, PAIR, WIDE, Rounding(), common=True)
     assert scales.divides_by_sums
     assert [x.nonzero for x in scales.quantities] == ([False] * 2 + [False, True, True])[not sign :]
+
+
+def test_a_step_that_rounds_up_and_not_with_its_signs_is_tried_on_both_signs():
+    """Whatever the mode of the statement: of positive sums, one that is rounded up is no less than exact."""
+
+    def upward(ar, a, b):
+        return ar.like(ar.format, Rounding(Mode.UP)).add(a, b)
+
+    a, b = Word("a"), Word("b")
+    said = claim(abs(a + b) <= abs(Result(0)))
+    theorem = mine(upward, said, scaling="common", where=[ordered("a", "b"), RESULTS_FINITE])
+    scales = scales_of(upward, PAIR, WIDE, Rounding(), common=True)
+    assert (scales.odd, scales.odd_in_each) == (False, False)
+    toy = Format("", precision=3, emin=-14, emax=15)
+    assert on_parts(theorem, toy, Rounding(), core_of(theorem, toy, Rounding())).violations
+
+
+@pytest.mark.parametrize("name", ["posit8", "int8"])
+def test_of_steps_in_formats_that_do_not_scale_nothing_is_known(name):
+    def through(ar, a, b):
+        return ar.mul(ar.like(get_format(name), Rounding()).round(a), b)
+
+    assert scales_of(through, PAIR, WIDE, Rounding()) is None
 
 
 def test_a_low_word_is_not_near_the_high_one():

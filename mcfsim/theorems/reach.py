@@ -126,6 +126,7 @@ class _Reader:
         self._results = scales.results
         # Exact numbers are not those of the algorithm.
         self._exact = Scales(scales.format, scales.rounding, scales.operands, scales.common)
+        self._sum = partial(self._exact.sum, "the statement")
 
     def read(self, said: Proposition) -> None:
         """Note the places at which a proposition may change, and whether all of it can be read."""
@@ -214,9 +215,6 @@ class _Reader:
                 return replace(number, low=unit, unit=unit, most=most, near=None)
         raise UnreadableError(f"{type(x).__name__} is not read")
 
-    def _sum(self, x: Quantity, y: Quantity) -> Quantity:
-        return self._exact.sum("the statement", x, y)
-
     def _constant(self, x: FixedTerm) -> Quantity:
         return self._exact.number(x.at(self._exact.format, self._exact.rounding))
 
@@ -237,7 +235,7 @@ class _Reader:
         if x.zero or y.zero:
             return
         if x.degrees == y.degrees:
-            self.ratio = max(self.ratio, x.top, y.top, -x.low, -y.low)
+            self._apart(x, y)
             return
         # At the bound itself, only these two are decided.
         if x.constant is None:
@@ -247,11 +245,18 @@ class _Reader:
             x, y = y, x
         # A number that scales as operands do is near the largest numbers only if the larger operand is.
         largest = y.constant is not None and sum(x.degrees) == 1 and y.low >= self._exact.format.emax
+        if largest:
+            self._apart(x, self._exact.operand(0))
         self._note(partial(_against, x, y, decided), inside=not largest)
+
+    def _apart(self, x: Quantity, y: Quantity) -> None:
+        """Note how far apart operands may be while neither of two numbers is certainly the larger."""
+        self.ratio = max(self.ratio, x.top - y.low, y.top - x.low)
 
     def _multiple(self, x: Quantity, of: Quantity) -> None:
         if of.constant is None:
             self._alike(x, of)
+            self._apart(replace(x, low=x.unit), of)  # its last bit is what is compared
         elif of.constant > 0 and Fraction(2) ** floor_log2(of.constant) == of.constant:
             self._note(partial(_multiples, x, floor_log2(of.constant)))
         else:

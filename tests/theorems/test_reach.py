@@ -17,12 +17,15 @@ from mcfsim.theorems.claims import Claim
 from mcfsim.theorems.domain import _reduces, _scales, cover
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.logic import (
+    LARGEST,
     Bound,
     Exponent,
     Finite,
+    IsMultiple,
     LowBit,
     OfFormat,
     Result,
+    Ulp,
     Within,
     Word,
     equal,
@@ -220,6 +223,8 @@ def test_an_exponent_of_what_may_underflow_is_asked_where_it_is():
 
 #: Numbers of a format of three bits that are far apart, and far from the ends of its range.
 APART = Fraction(5, 4) * 2**16, Fraction(5, 4) / 2**16
+#: A power of two, and a number of the last binade.
+FAR, NEAR_LARGEST = (OfFormat("far", lambda *_, x=x: x) for x in (2**12, Fraction(5, 4) * 2**24))
 #: What cannot be read, and holds.
 UNREADABLE = (LowBit(R) <= abs(R)) | equal(R, 0) | ~Finite()
 
@@ -232,6 +237,9 @@ UNREADABLE = (LowBit(R) <= abs(R)) | equal(R, 0) | ~Finite()
         ((abs(A) <= 2**14 * abs(B)) | equal(B, 0), "common"),
         ((abs(A) >= Fraction(1, 2**14) * abs(B)) | equal(A, 0), "common"),
         ((Exponent(A) - Exponent(B) <= 20) | equal(A, 0) | equal(B, 0), "common"),
+        ((abs(A) * Fraction(1, 2**6) <= 2**6 * abs(B)) | equal(B, 0), "common"),
+        (~IsMultiple(A, Ulp(B) * FAR) | equal(A, 0) | equal(B, 0), "common"),
+        ((abs(B) * 2**8 > LARGEST) | ~equal(abs(A), NEAR_LARGEST) | equal(B, 0), "common"),
         (~(equal(A, APART[0]) & equal(B, APART[1])) & UNREADABLE, "common"),
         (~(equal(A, APART[0]) & equal(B, APART[0] / 4)) & UNREADABLE, "each"),
         (~((Exponent(A) >= 16) & equal(Exponent(B), -6)) & UNREADABLE, "each"),

@@ -162,7 +162,10 @@ class AllDraws(Forwarding):
 
     def _drawn(self, operation: str, blocks: list[Any], draw: int | Block) -> Block:
         """Return the result of an operation with given random bits."""
-        size = max((x.size for x in blocks if not is_scalar(x)), default=self.whose.size)
+        sizes = [x.size for x in blocks if not is_scalar(x)]
+        if not sizes:  # one result, of one word, for all paths
+            draw = int(np.min(draw))
+        size = max(sizes, default=self.whose.size)
         result = np.asarray(
             getattr(self._ar.at(_Draws(0, draw=draw), 0), operation)(*blocks), self._ar.carrier
         )

@@ -11,10 +11,12 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
-from mcfsim.theorems import THEOREMS, Verdict, verify
+from mcfsim.theorems import THEOREMS, Verdict, value, verify
 from mcfsim.theorems.catalogue import stochastic
+from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import finite_values
+from tests.theorems.trying import mine
 
 pytestmark = pytest.mark.slow
 
@@ -160,3 +162,13 @@ def test_rules_and_modes_that_do_not_fit():
     for theorem in stochastic.THEOREMS:
         assert theorem.modes == {Mode.STOCHASTIC}
         assert verify(theorem, P3, "nearest_even").expected == "open"
+
+
+def test_an_operation_on_numbers_alone_draws_for_all_cases():
+    """A third is 2.67 units of 1/8, and 2.5 of them with two random bits: half of the draws give 3."""
+    text = mine(lambda ar, a: ar.div(1.0, 3.0), lambda t: t.results[0] > 0, (value("a"),))
+    fmt = Format("", precision=2, emin=-4, emax=4)
+    found = try_block(text, BlockArithmetic(fmt, stochastically(2), "exact"), [np.ones(3)])
+    assert found.results[0].tolist() == 3 * [0.25, 0.375]
+    assert (found.probability == Exact(np.ones(6), -1, 1)).all()
+    assert found.whose.tolist() == [0, 0, 1, 1, 2, 2]

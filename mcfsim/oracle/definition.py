@@ -136,7 +136,7 @@ def operate(
         case "add", [x, y]:
             exact = _multiply_add(x, 1.0, y, down)
         case "sub", [x, y]:
-            exact = _multiply_add(x, 1.0, -y, down)
+            exact = _multiply_add(y, -1.0, x, down)  # -y of a fraction zero would be positive
         case "mul", [x, y]:  # a zero of the product's own sign changes neither its value nor its sign
             exact = _multiply_add(x, y, _signed(0.0, _negative(x) != _negative(y)), down)
         case "fma", [x, y, z]:

@@ -302,7 +302,7 @@ def test_a_curve_is_what_fractions_say():
     found = mcf.curve(total, inputs, "precision", [p for p, *_ in expected])
     for point, (p, median, largest) in zip(found.points, expected, strict=True):
         assert (point.at, point.inputs) == (p, 5)
-        assert (point.median, point.largest) == pytest.approx((median, largest), rel=1e-12)
+        assert (point.median, point.largest) == pytest.approx((median, largest), rel=1e-12, abs=0)
     # Least squares, and Student's t of two degrees of freedom in closed form.
     x, y = np.array([(p, np.log2(median)) for p, median, _ in expected]).T
     across = np.sum((x - x.mean()) ** 2)
@@ -329,7 +329,7 @@ def test_a_curve_along_components_counts_the_constants():
         parts = ema_in_components(ar, tuple(columns), beta=beta, k=point.at)
         results = [sum(Fraction(float(part[place])) for part in parts) for place in range(3)]
         errors = sorted(float(abs(a / b - 1)) for a, b in zip(results, exact, strict=True))
-        assert (point.median, point.largest) == pytest.approx(tuple(errors[1:]), rel=1e-9)
+        assert (point.median, point.largest) == pytest.approx(tuple(errors[1:]), rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,8 @@ def test_settings_make_the_same_recipe(given, data):
     settings = json.loads(json.dumps(problem.settings()))
     again = get_problem(settings, corpus=TEXT)
     assert again.calculation == problem.calculation == Calculation.of(settings["calculation"])
-    assert settings["calculation"]["recipe"] == data or isinstance(settings["calculation"]["recipe"], dict)
+    named = settings["calculation"]["recipe"]
+    assert named == data if data else isinstance(named, dict)
     assert again.settings() == problem.settings()
     start = problem.initial_parameters(0)
     assert problem.loss_and_gradient(start, 1, 0)[0] == again.loss_and_gradient(start, 1, 0)[0]

@@ -115,12 +115,12 @@ def test_other_arrays_are_refused():
         loop(three, np.ones(4, np.float32))
 
 
-@needs_llvm
 def own(source):
     """Return the text of the loop alone, without what Python calls."""
     return source.partition("@loop.call")[0]
 
 
+@needs_llvm
 @pytest.mark.parametrize(
     ("apart", "names"),
     [

@@ -60,11 +60,3 @@ def test_the_comparison_tells_rules_apart(torchao, monkeypatch):
     libraries.torchao_mx(blocks(32, 0, spread=True), "mxfp4", "floor", tally)
     assert tally.scales > 100
     assert tally.unexplained > 1000
-
-
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4"])
-def test_mx_blocks_are_microxcalings(name):
-    pytest.importorskip("mx.mx_ops", reason="microxcaling is not installed")
-    tally = Tally(name)
-    libraries.microxcaling(blocks(32, 2, spread=True), name, tally)
-    assert tally.unexplained == 0, tally

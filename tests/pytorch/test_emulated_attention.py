@@ -2,8 +2,6 @@
 
 import copy
 import math
-from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 import torch
@@ -12,18 +10,14 @@ from torch.utils.checkpoint import checkpoint
 
 import mcfsim as mcf
 from mcfsim import torch as mt
-from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
+from mcfsim.recipes import Recipe, linear
 from mcfsim.torch.emulated_attention import AttentionMode
 from mcfsim.torch.emulated_linear import Placed, number_of
 from tests.pytorch.beside import assert_one_graph
+from tests.pytorch.test_emulation import CHAIN, anywhere
+from tests.pytorch.test_emulation import PLAIN as UNROUNDED
 
-_PLAIN = ProductRecipe(OperandRecipe(), OperandRecipe(), output=None)
-PLAIN = Recipe("plain", forward=_PLAIN, dgrad=_PLAIN, wgrad=_PLAIN)
-CHAIN = "cdna3_fp32"
-
-
-def anywhere(name):
-    return replace(RECIPES[name], first=Fraction(0), last=Fraction(0))
+PLAIN = Recipe("plain", forward=UNROUNDED, dgrad=UNROUNDED, wgrad=UNROUNDED)
 
 
 class Attention(torch.nn.Module):

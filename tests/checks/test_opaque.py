@@ -100,8 +100,8 @@ PAIRS = {
     TwoWords: (lambda: [TwoWords.of(np.arange(3)), TwoWords.of(np.ones(3, np.int64))], np.ndarray),
 }
 #: Decisions that ask which register it is.
-BY_REGISTER = {"==", "!=", "== 0", "0 !=", "np.float64 ==", "in", "index", "count", "tuples", "hash", "key"}
-BY_REGISTER |= {"set", "matched"}
+BY_REGISTER = {"==", "!=", "== 0", "0 !=", "np.float64 ==", "in", "index", "tuples", "hash", "key", "set"}
+BY_REGISTER |= {"matched"}
 
 
 @pytest.mark.parametrize("kind", PAIRS, ids=lambda kind: kind.__name__)
@@ -115,7 +115,7 @@ def test_what_is_compared_answers_for_each_element(kind):
         try:
             found = decide(x, y)
         except (TypeError, ValueError):
-            assert name not in ("<", "<=", ">", ">="), name
+            assert name not in ("<", ">"), name
             continue
         if (name, kind) != ("np.maximum", recorded.Recorded):
             assert isinstance(found, answer), (name, found)

@@ -100,9 +100,6 @@ def test_every_code_of_a_tensor_is_read_as_torch_reads_it(dtype, assert_same):
     assert torch_dtype(TORCH_DTYPES[dtype]) == dtype
 
 
-# -- tensors strung together ---------------------------------------------------------------------------------
-
-
 # -- components ----------------------------------------------------------------------------------------------
 def test_components_are_merged_on_their_device(device, assert_same):
     ours, theirs = both("bfloat16", device=device)

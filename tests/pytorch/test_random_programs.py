@@ -167,6 +167,8 @@ MANY = {"calls": 120, "loops": 1, "tensors": 30, "kernels": 5}
 @pytest.mark.parametrize("way", MANY)
 def test_many_programs(way, part, request):
     start, ways = 10_000 + 1000 * part, ready(way, request)
-    compare(range(start, start + MANY[way]), ways, stochastic=way in ("loops", "tensors") and bool(part % 2))
+    drawn = way in ("loops", "tensors") and bool(part % 2)
+    took = compare(range(start, start + MANY[way]), ways, stochastic=drawn)
+    assert took[way] >= MANY[way] // 10  # of few none may be one line
     if way == "calls":
-        compare(range(start, start + 25), ways, stochastic=True)
+        assert compare(range(start, start + 25), ways, stochastic=True)[way]

@@ -204,10 +204,6 @@ def not_rotated_back(self, x, product, words, *, back=False):
     return x if back else ROTATE(self, x, product, words)
 
 
-def rotated_forward_again(self, x, product, words, *, back=False):
-    return ROTATE(self, x, product, words)
-
-
 def rotated_without_signs(self, x, product, words, *, back=False):
     return ROTATE(self, x, replace(product, signs=Signs.NONE), words, back=back)
 

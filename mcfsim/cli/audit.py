@@ -45,7 +45,7 @@ def assign(
         Option(help="The strategies' low format; repeat it for several.", show_default="bfloat16"),
     ] = None,
     frozen_cost: Annotated[
-        float, Option(help="The share of updates that a second moment costs which cannot decay.")
+        float, Option(help="Share of updates that counts as lost where the second moment cannot decay.")
     ] = 0.05,
     samples: Samples = 1024,
     most: Most = 50,

@@ -39,12 +39,15 @@ class KindOptions:
         Names of options that differ from their argument, by argument.
     meaning : mapping of str to str, optional
         Help for arguments whose names do not explain them.
+    unless : str, optional
+        What holds unless one of the options is given, for the help; then the others have their defaults.
     """
 
     label: str
     kinds: Mapping[str, Callable[..., Any]]
     names: Mapping[str, str] = field(default_factory=dict)
     meaning: Mapping[str, str] = field(default_factory=dict)
+    unless: str = ""
 
     def of(self, kind: str) -> dict[str, inspect.Parameter]:
         """Return the settings of a kind, by argument."""
@@ -65,10 +68,13 @@ class KindOptions:
         takers = {kind: self.of(kind)[argument] for kind in self.kinds if argument in self.of(kind)}
         types = set(map(_type, takers.values()))
         read: Any = next(kind for kind in (str, float, int) if kind in types)
-        defaults = {kind: _default(item) for kind, item in takers.items()}
-        alike = len(set(defaults.values())) == 1
-        each = ", ".join(f"{default} for {kind}" for kind, default in defaults.items())
-        shown = next(iter(defaults.values())) if alike else each
+        defaults: dict[str, list[str]] = {}
+        for kind, item in takers.items():
+            defaults.setdefault(_default(item), []).append(kind)
+        each = "; ".join(f"{default} for {', '.join(kinds)}" for default, kinds in defaults.items())
+        shown = next(iter(defaults)) if len(defaults) == 1 else each
+        if self.unless:
+            shown = f"{self.unless}; {shown} with another of these"
         owners = "" if len(takers) == len(self.kinds) else f"Of {', '.join(takers)}."
         about = f"{self.meaning.get(argument, '')} {owners}".strip()
         option = Option(help=about, show_default=shown, rich_help_panel=f"Settings of the {self.label}")

@@ -169,10 +169,10 @@ VIEWS: dict[str, Callable[[RecordedText], None]] = {
 
 @command(epilog=terminal.help_text(terminal.COST, terminal.NETWORK))
 def show(
-    text: Annotated[
+    name: Annotated[
         str | None,
         Argument(
-            help="A text by its name, as two_sum, expansion.grow, adamw or adafactor.rows; left out, all are "
+            help="An algorithm, as two_sum, expansion.grow, adamw or adafactor.rows; without it all are "
             "listed."
         ),
     ] = None,
@@ -201,7 +201,7 @@ def show(
         Path | None, Place.WRITTEN, Option(help="Draw --as network into this file, .svg or .png.")
     ] = None,
 ) -> None:
-    """Show a text as a program: its operations, its drawing, its compiled loop, and what it costs."""
+    """Show an algorithm as a program: its operations, its drawing, its compiled loop, and what it costs."""
     from mcfsim.report.plotting import checked_suffix
     from mcfsim.report.texts import is_staged, record, stage_table, text_table
     from mcfsim.rounding import get_rounding
@@ -211,16 +211,16 @@ def show(
     if output is not None and view != "network":
         raise ValueError("--output takes a drawing: give --as network with it")
     fmt, policies = get_format(format), get_rounding(rounding, overflow, underflow)
-    if text is None:
+    if name is None:
         if output is not None or strategy is not None or components is not None:
-            raise ValueError("name a text; without one, mcfsim show lists them")
+            raise ValueError("name an algorithm; without one, mcfsim show lists all")
     elif output is not None:
         checked_suffix(output)
-    if text is None or (is_staged(text) and view == "pseudocode"):
-        rows = text_table() if text is None else stage_table(text)
+    if name is None or (is_staged(name) and view == "pseudocode"):
+        rows = text_table() if name is None else stage_table(name)
         print_rows(rows, terminal.TEXTS, ["what"], numbers=False)
         return
-    recorded = record(text, fmt, policies, strategy=strategy, components=components)
+    recorded = record(name, fmt, policies, strategy=strategy, components=components)
     if output is None:
         VIEWS[view](recorded)
     else:

@@ -37,7 +37,24 @@ SCHEDULE = KindOptions(
         "final": "Last rate as a share of the peak.",
     },
 )
-OPTIMIZER = KindOptions("optimizer", optimizers(), names={"epsilon": "eps"})
+OPTIMIZER = KindOptions(
+    "optimizer",
+    optimizers(),
+    names={"epsilon": "eps"},
+    meaning={
+        "beta2_power": "In step t the second moment decays by 1 - t^-power.",
+        "epsilon": "Added to the root of the second moment; in Adafactor to squares of gradients.",
+        "threshold": "Largest root mean square of a direction.",
+        "least_scale": "Least root mean square of a tensor that its step is scaled by.",
+        "weight_decay": "Decoupled decay.",
+        "beta1": "Decay of the first moment; in Lion its weight in the direction.",
+        "beta2": "Decay of the second moment; in Lion of the momentum.",
+        "momentum": "Decay of the momentum.",
+        "scale": "Factor of a matrix's rate: none, original, match_rms_adamw or spectral.",
+        "share": "Rate of what AdamW moves, as a share of the schedule's.",
+        "dampening": "Share of a gradient that does not enter the momentum.",
+    },
+)
 OptimizerName = Annotated[str, Option(help=f"One of {', '.join(optimizers())}.")]
 PROBLEM = KindOptions(
     "problem",
@@ -50,7 +67,8 @@ PROBLEM = KindOptions(
         "format": "What the model computes in.",
         "loss_format": "The same of its loss; that of the model, if none.",
         "sums": "Rounded once, or each time.",
-        "calculation": "A recipe of linear layers, nvfp4, or formats: bfloat16,float32,blas.",
+        "calculation": "A recipe of linear layers, as nvfp4, or formats, as bfloat16,float32,blas.",
+        "activation_bits": "Round what layers' matrices multiply to integers of so many bits; 0: no.",
     },
 )
 
@@ -137,7 +155,11 @@ def show_run(run: Run, legend: terminal.Legend, infinite: str) -> bool:
 
 # -- replay -----------------------------------------------------------------------------------------------
 @command(epilog=terminal.help_text(terminal.REPLAY))
-@with_settings(replace(RUN, defaults={"clip": math.inf, "truth_sample": 16}), SCHEDULE, OPTIMIZER)
+@with_settings(
+    replace(RUN, defaults={"clip": math.inf, "truth_sample": 16}),
+    replace(SCHEDULE, unless="as recorded"),
+    OPTIMIZER,
+)
 def replay(
     directory: Annotated[Path, Place.READ, Argument(help="The recording: safetensors files, one a step.")],
     weights: Annotated[

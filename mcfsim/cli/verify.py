@@ -30,7 +30,7 @@ def verify(
         list[str] | None,
         Argument(
             metavar="[ID]...",
-            help="Statements; all by default. With --list, patterns. Of one's own: module:NAME.",
+            help="Statements by id, or module:NAME of one's own; all by default. With --list, patterns.",
         ),
     ] = None,
     format: Annotated[
@@ -67,7 +67,7 @@ def verify(
     ] = None,
     device: Annotated[
         str,
-        Option(help="cpu, or cuda: kernels on this GPU judge the cases of what can be recorded, if many."),
+        Option(help="cpu, or cuda: this GPU tries statements of many cases whose algorithm can be recorded."),
     ] = "cpu",
     dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
     journal: Annotated[
@@ -90,17 +90,17 @@ def verify(
         bool,
         Option(
             "--every-p",
-            help="Of statements with a family of operands that are polynomials in u = 2^-p: the results and "
-            "the error at every precision p at once, exactly, and the limit of the error.",
+            help="Compute results and error at every precision p at once, exactly, and the limit of the "
+            "error: of statements with operands that are polynomials in u = 2^-p.",
         ),
     ] = False,
     check: Annotated[
         list[Path] | None,
         Place.READ,
         Option(
-            help="Examine a certificate: try again its witnesses, and of each part random cases by the "
+            help="Examine a certificate: try its witnesses again, and of each part random cases by the "
             "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
-            "several. Of one for every p decide all anew, and try every p up to 60.",
+            "several. One of --every-p is decided anew, and tried at every p up to 60.",
         ),
     ] = None,
     theorem: Annotated[
@@ -120,10 +120,10 @@ def verify(
     ] = False,
     seconds: Annotated[
         int | None,
-        Option(min=1, help="The longest for each statement of --upper, by the clock.", show_default="600"),
+        Option(min=1, help="Time limit for each statement of --upper.", show_default="600"),
     ] = None,
 ) -> None:
-    """Try operands; exit status 1 if a claim fails that should hold, or holds that should fail."""
+    """Try statements on operands; exit status 1 if one fails that should hold, or holds that should fail."""
     options = given({"limit": limit, "samples": samples, "seed": seed})
     if theorem is not None and not check:
         raise ValueError("--theorem says what a certificate is about: give --check, too, or the name alone")

@@ -104,10 +104,12 @@ def get_text(name: str) -> tuple[str, Any]:
     known = texts()
     if is_staged(name):
         own = ", ".join(item for item in known if item.startswith(f"{name}."))
-        raise ValueError(f"a step of {name} is made in stages, each a text of its own: {own}")
+        raise ValueError(f"a step of {name} is made in stages, each an algorithm of its own: {own}")
     whole = [item for item in known if name == item or name == item.rpartition(".")[2]]
     if not whole:
-        raise ValueError(f"unknown text {name!r}{hint(name, known)}; known texts: {', '.join(known)}")
+        raise ValueError(
+            f"unknown algorithm {name!r}{hint(name, known)}; known algorithms: {', '.join(known)}"
+        )
     return whole[0], known[whole[0]]
 
 

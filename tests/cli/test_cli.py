@@ -30,6 +30,7 @@ CODES |= {"-0x1.8p3": "0xc140", "-.5": "0xbf00"}
 
 ANSWERS = [
     ("--help", COMMANDS),
+    ("replay --help", [r"as recorded; 0\.0003 with another"]),
     ("formats bf16 e6m9", [r"\nbfloat16 +16 +8 .*\n *e6m9 +16 +10 "]),
     ("formats bf16 --markdown", [r"^\| format.*\n.*\n\| bfloat16 \|   16 \|.*\n$"]),
     ("inspect 0.999", [r"0x1p\+0", r"0 \| 01111111 \| 0000000", "0x3f80", "1, -0.00099945068359375"]),
@@ -73,7 +74,7 @@ REFUSALS = [
     ("inspect --fromat bf16", "'--fromat' is no number and no option (did you mean '--format'?)"),
     ("inspect 1 2", "'2' is no option"),
     ("memory 1e9 --low nvfp4", "'nvfp4' is a scaled format"),
-    ("show adafactor --as cost", "is made in stages, each a text of its own: adafactor.squares, "),
+    ("show adafactor --as cost", "is made in stages, each an algorithm of its own: adafactor.squares, "),
     ("simulate --problem x", "unknown problem 'x'; known problems: digits"),
     ("simulate --optimizer x", f"unknown optimizer 'x'; known optimizers: {OPTIMIZERS}"),
     ("{q} --strategy x", "unknown strategy 'x'; known strategies: plain"),
@@ -202,8 +203,8 @@ def test_what_has_no_use_or_is_no_option_or_no_number_is_refused(line: str, mess
 
 def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
     text = " ".join(made_by("--help")[0].output.split())
-    assert "How much. Of near, far. [default: (0.5 for near, 0.25 for far)]" in text
-    assert "Of near, bare. [default: (3 for near, required for bare)]" in text
+    assert "How much. Of near, far. [default: (0.5 for near; 0.25 for far)]" in text
+    assert "Of near, bare. [default: (3 for near; required for bare)]" in text
     for of, default in (("bare", "required"), ("said", "none"), ("said", "plain")):
         assert f"Of {of}. [default: ({default})]" in text
 

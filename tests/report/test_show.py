@@ -357,7 +357,7 @@ def test_nothing_in_a_picture_overlaps(strategy):
 # -- refusals -----------------------------------------------------------------------------------------------
 #: What a command is asked, and what is said.
 REFUSED = {
-    "two_summ": "unknown text 'two_summ' (did you mean 'two_sum'?); known texts: two_sum, fast_two_sum",
+    "two_summ": "unknown algorithm 'two_summ' (did you mean 'two_sum'?); known algorithms: two_sum, ",
     "two_sum --as pictures": "unknown --as 'pictures'; allowed: pseudocode, text, network",
     "two_sum --as lvm": "unknown --as 'lvm' (did you mean 'llvm'?)",
     "two_sum --strategy plain": "two_sum is no optimizer and takes no strategy",
@@ -371,7 +371,7 @@ REFUSED = {
     "two_sum --output x.svg": "--output takes a drawing: give --as network with it",
     "two_sum --as network --output x.pdf": "cannot draw x.pdf: a figure's name ends in .svg or .png",
     "two_sum --as network --output no/such/x.svg": "cannot write no/such/x.svg: there is no folder",
-    "--strategy plain": "name a text",
+    "--strategy plain": "name an algorithm",
 }
 
 

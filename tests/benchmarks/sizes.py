@@ -78,7 +78,7 @@ def in_files(
 def peers(x: Array, parameters: int, threads: int) -> Iterator[tuple[str, Call]]:
     """Our step, compiled and on NumPy, PyTorch's, and a copy of the bytes that ours reads and writes."""
     options: dict[str, Any] = {"packed": True, "threads": threads}
-    ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "without LLVM": {"steps": 10**6}}
+    ways: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "on NumPy alone": {"steps": 10**6}}
     for name, carried in ways.items():
         made, received = optimizer(STRATEGY, x, parameters, **carried, **options)
         step = partial(made.advance, received, 1e-3)

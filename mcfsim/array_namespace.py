@@ -221,7 +221,7 @@ class ArrayNamespace:
         return np.isdtype(dtype, kind)
 
     def finfo(self, dtype: Any, /) -> FormatInfo:
-        """Return what is to be known of the format."""
+        """Return the precision and the range of the format."""
         fmt = _dtype_of(dtype)
         if not isinstance(fmt, Format):
             raise TypeError(f"finfo is of a format, not of {dtype!r}")
@@ -229,7 +229,7 @@ class ArrayNamespace:
         return FormatInfo(fmt.bits, step, float(fmt.max), float(fmt.lowest), least, fmt)
 
     def iinfo(self, dtype: Any, /) -> np.iinfo[Any]:
-        """Return what is to be known of a dtype of integers, or that of an array."""
+        """Return the range of a dtype of integers, or of that of an array."""
         return np.iinfo(_dtype_of(dtype))
 
     # -- order -----------------------------------------------------------------------------------------------

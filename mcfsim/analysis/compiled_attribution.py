@@ -34,7 +34,7 @@ COLUMNS = ("computed", "error", "condition", "turned", "first order", "3 sigma",
 
 
 class LoopPlan(NamedTuple):
-    """What a loop needs of a program.
+    """The data by which one loop carries out a program.
 
     Attributes
     ----------

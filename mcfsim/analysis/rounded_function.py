@@ -65,7 +65,7 @@ class RoundedFunction:
         data: str,
         options: Mapping[str, Any],
     ) -> RoundedFunction:
-        """Return it, with the function recorded.
+        """Record a function in a format, with its inputs.
 
         Raises
         ------

@@ -53,7 +53,7 @@ def erf(x: Any) -> Any:
 
 
 def erfc(x: Any) -> Any:
-    """Return its complement."""
+    """Return the complementary error function, by SciPy."""
     from scipy.special import erfc
 
     return erfc(x)

@@ -74,8 +74,8 @@ class Meter(Forwarding):
     ----------
     tallies : dict of str to OperationTally
         Counts by operation: ``add``, ``sub``, ``mul``, ``div``, ``sqrt``, ``fma``, ``neg``, ``abs``,
-        ``sign``, ``round``. Of elementary functions and selections, as ``exp`` and ``maximum``, only `calls`
-        and `elements` are counted.
+        ``sign``, ``round``. Elementary functions and selections, as ``exp`` and ``maximum``, have only
+        `calls` and `elements`.
     trace : list of str
         The operations in the order of their calls.
     """

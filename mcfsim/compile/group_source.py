@@ -68,7 +68,7 @@ def greatest_measure(
     size: str,
     known: Mapping[Value, str],
 ) -> str:
-    """Append a loop over the numbers of a group; return the greatest of their measures. Else as `loops`."""
+    """Append a loop over the numbers of a group; return the greatest of their measures."""
     greatest = function.variable("i32")
     function.store("i32", "0", greatest)
 

@@ -92,5 +92,5 @@ def _listed(kind: str, items: Iterable[Any]) -> str:
 
 @lru_cache(maxsize=16)
 def hadamard_loops(size: int, factor: float) -> HadamardLoops | None:
-    """Return the loops for groups of a size, made once; None if it is too long."""
+    """Return the loops for groups of a size, made once; None if groups are too long."""
     return HadamardLoops(size, factor) if size <= LONGEST else None

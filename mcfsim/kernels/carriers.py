@@ -31,9 +31,9 @@ def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
 
 
 def within(fmt: Format, other: Format) -> bool:
-    """Return whether another format has the precision and the range of one, and so all its finite numbers.
+    """Return whether `other` has the precision and the range of `fmt`, and so all its finite numbers.
 
-    Of a posit that is the precision near 1.
+    The precision of a posit is that near 1.
     """
     fine = fmt.precision <= other.precision and fmt.smallest_subnormal >= other.smallest_subnormal
     fine = fine and _unit(fmt) >= _unit(other) and fmt.zero <= other.zero

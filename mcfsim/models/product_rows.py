@@ -218,8 +218,8 @@ def layers_to_keep(
         At most this share of all multiplications stays in high precision, and the least is lost: the sum of
         squares of the relative errors of the other layers' products.
     error : float, optional
-        The fewest multiplications stay in high precision with which the root mean square of the relative
-        errors of all products, those in high precision counted as exact, is at most this.
+        Bound on the root mean square of the relative errors of all products, where those in high precision
+        count as exact: the fewest multiplications that keep it stay in high precision.
 
     Returns
     -------

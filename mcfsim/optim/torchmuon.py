@@ -121,7 +121,7 @@ class Vectorised(Gathered):
         return np.asarray(ar.round(found)).reshape(x.shape)
 
     def check(self, ar: Arithmetic) -> None:
-        """Any arithmetic has 1."""
+        """Do nothing: every arithmetic has the number 1."""
 
 
 @dataclass(frozen=True)

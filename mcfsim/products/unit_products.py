@@ -35,7 +35,7 @@ _CUT_BITS = 0x1FFF
 
 @dataclass(frozen=True, eq=False)
 class UnitOperand:
-    """An operand of a unit: its numbers in binary64, their format, and for blocks their scales and theirs."""
+    """An operand of a unit: numbers in binary64 and their format, and for blocks scales and their format."""
 
     numbers: Array
     format: Format
@@ -306,7 +306,7 @@ def _contraction(unit: Unit) -> Contraction:
 
 
 def taken_blocks(unit: Unit) -> str:
-    """Say which blocks a unit with scales takes."""
+    """Return, in words, which blocks a unit with scales takes."""
     lengths, scales = (" or ".join(map(str, x)) for x in (unit.blocks, unit.scales))
     return f"blocks of {lengths} of {', '.join(map(str, unit.inputs))} with scales of {scales}"
 

@@ -49,9 +49,9 @@ def adopt(
     strategy : Strategy or str, optional
         The strategy of the new optimizer, in all groups.
     kind : type, optional
-        The class of the new optimizer: by default that of the old one. Of other libraries' AdamW it is
-        `AdamW`, of PyTorch's with ``amsgrad`` `AMSGrad`, and of its Muon `TorchMuon`, which has its bits.
-        Those with other rounding points may take each other's place, as `TorchAdamW` that of `AdamW`.
+        The class of the new optimizer: by default that of the old one. Other libraries' AdamW goes on by
+        `AdamW`, PyTorch's with ``amsgrad`` by `AMSGrad`, and its Muon by `TorchMuon`, which has its bits.
+        Classes with other rounding points may take each other's place, as `TorchAdamW` that of `AdamW`.
     from_ : str, optional
         The library of a state dict: ``"torch"``, ``"torchao"``, ``"bitsandbytes"``, ``"optimi"`` or
         ``"flashoptim"``.

@@ -199,9 +199,9 @@ def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecord
     kept and ``returned=False`` is given. The present values of all that count bring a copy of the weights up
     to date.
 
-    A bit is stored for each code; of an old code that is kept, itself and an index of 4 bytes. For as long as
-    its step takes, a parameter has a vector beside it that says where codes differ: a byte for each, or, if
-    old codes are kept, as many bytes as a code has.
+    A bit is stored for each code; for each old code that is kept, the code and an index of 4 bytes. During
+    its step a parameter has a vector beside it that says where codes differ: a byte for each, or, if old
+    codes are kept, as many bytes as a code has.
 
     Steps made by `step` count, also compiled ones, and so do those in the backward pass. Steps of captured
     graphs cannot be recorded, and raise RuntimeError. What others write is not seen: call ``clear()`` after

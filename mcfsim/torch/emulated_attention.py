@@ -50,7 +50,7 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
                 # One kind would complain of other tensors, the other take gradients of another attention.
                 raise RuntimeError(
                     "emulated attention is within gradient checkpointing, which would compute it anew in "
-                    "the backward pass, outside of the model's call, and not emulated; leave checkpointing"
+                    "the backward pass, outside of the model's call, and not emulated; leave it out"
                 )
         return attend(self.numbers, counted(self.calls, *self.numbers), *args, **(kwargs or {}))
 

@@ -81,7 +81,7 @@ def check_drawn_once(number: int) -> None:
         raise RuntimeError(
             f"the forward product of recipe {recipe.name!r} draws random words, and is computed anew in the "
             "backward pass, as by gradient checkpointing: with other words, gradients would be those of "
-            "another result; leave checkpointing, or let the forward product round to nearest"
+            "another result; leave out checkpointing, or let the forward product round to nearest"
         )
 
 
@@ -200,8 +200,8 @@ def _(
 
 def _twice(ctx: Any, *_: Any) -> Any:
     raise RuntimeError(
-        "gradients of emulated products have no derivatives: recipes round them. Leave create_graph=True, or "
-        "emulate no layer that they pass"
+        "gradients of emulated products have no derivatives: recipes round them. Leave out "
+        "create_graph=True, or emulate no layer that they pass"
     )
 
 

@@ -280,7 +280,7 @@ def restore(model: torch.nn.Module) -> torch.nn.Module:
     for name, module in model.named_modules():
         if isinstance(module, _EMULATED) and type(module) is not _emulated_class(module.replaced):
             raise ValueError(
-                f"{name!r} has become a {type(module).__name__} since it is emulated: undo what made it one "
+                f"{name!r} has become a {type(module).__name__} since it was emulated: undo what made it one "
                 "(as parametrize.remove_parametrizations does), then restore"
             )
     open_fast_paths(model)

@@ -198,7 +198,7 @@ class ParameterSlice(NamedTuple):
 
 
 def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
-    """Return the log of one of some slices, all of which have one that are not empty; None if none has."""
+    """Return the log of the first slice that has one, or None; if one has, all that are not empty have."""
     return next((x.log for x in moved if x.log is not None), None)
 
 

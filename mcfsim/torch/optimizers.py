@@ -158,8 +158,8 @@ def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimi
         Its arguments are those of `AdamW`, with the declaration's hyperparameters: ``beta1`` and ``beta2`` as
         ``betas``, ``epsilon`` as ``eps``. A step in stages, with numbers made of whole rows, columns or
         matrices, is made on the CPU; its moments are vectors of their parts unless each element has one.
-        Of parameters that processes share, each process makes the whole step, one after another: memory for
-        the gradient, the numbers and the state of the largest is needed in each.
+        If processes share parameters, each process makes the whole step of each, one after another: it needs
+        memory for the gradient, the numbers and the state of the largest one.
 
     Raises
     ------

@@ -29,9 +29,9 @@ of it; `python -m tests.pytorch.test_torch_own_tests` writes it.
 
 ## What passes
 
-Of so many inputs, those of both dtypes, these pass; the others are refused.
+How many of the inputs pass, those of both dtypes counted; the others are refused.
 """
-BAD = """What PyTorch refuses or warns of when an optimizer is made, and what comes of it here. Of betas each
+BAD = """What PyTorch refuses or warns of when an optimizer is made, and what comes of it here. Each of betas
 may be a number or a tensor, so both are taken."""
 
 

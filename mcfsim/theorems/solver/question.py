@@ -99,7 +99,9 @@ def question_of(theorem: Theorem) -> Question:
                 "knows unbounded exponents alone: suppose RESULTS_FINITE instead"
             )
     if theorem.underflow is not Underflow.GRADUAL:
-        raise UnreadableError(f"{theorem.name!r} is about {theorem.underflow}; solved is gradual underflow")
+        raise UnreadableError(
+            f"{theorem.name!r} is about {theorem.underflow}; the solver knows gradual underflow alone"
+        )
     said = (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where))
     if theorem.range == "bounded" and any(map(_compares_ulps, said)):
         raise UnreadableError(
@@ -108,8 +110,8 @@ def question_of(theorem: Theorem) -> Question:
         )
     if not theorem.modes <= NEAREST:
         raise UnreadableError(
-            f"{theorem.name!r} is about {', '.join(sorted(theorem.modes))}; solved are statements of "
-            "rounding to nearest"
+            f"{theorem.name!r} is about {', '.join(sorted(theorem.modes))}; the solver knows "
+            "rounding to nearest alone"
         )
     return Question(
         theorem.name,

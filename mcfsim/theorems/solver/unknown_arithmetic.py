@@ -85,7 +85,7 @@ class UnknownArithmetic:
         if operand.components == 1:
             return self.number(operand.name)
         if not operand.paired:
-            raise ValueError(f"{operand.name} is a {operand.kind}; solved are values, double words and pairs")
+            raise ValueError(f"{operand.name} is a {operand.kind}; the solver takes values and pairs")
         high, low = self.number(f"{operand.name}h"), self.number(f"{operand.name}l")
         if operand.kind == "double word":
             self.sums.append(RoundedSum(high, (high, low), own_ties=False))
@@ -123,7 +123,7 @@ class UnknownArithmetic:
     def _refused(self, *operands: Any) -> NoReturn:
         raise ValueError(
             "products, quotients, roots, signs and other formats have no linear facts; "
-            "solved are algorithms that add, subtract and change signs"
+            "the solver takes algorithms that add, subtract and change signs"
         )
 
     exp = log = expm1 = log1p = tanh = erf = sin = cos = maximum = minimum = choose = _refused

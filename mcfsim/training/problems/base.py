@@ -133,7 +133,7 @@ def labelled(problem: str, loader: str) -> tuple[NDArray[Any], NDArray[Any], NDA
         datasets = import_module("sklearn.datasets")
     except ImportError as error:
         raise ImportError(
-            f"the {problem} problem takes its data from scikit-learn: pip install 'mcfsim[test]'"
+            f"the {problem} problem takes its data from scikit-learn: pip install scikit-learn"
         ) from error
     features, labels = getattr(datasets, loader)(return_X_y=True)
     return features, labels, np.arange(len(labels)) % 5 == 4

@@ -387,7 +387,7 @@ _STATED: tuple[Statement, ...] = (
         FINDINGS, "it is .03 % too short", "first_moment", 0.9996, 0.9997, lengths("double(.9) -1 ulp"),
     ),
     Claim(
-        FINDINGS, "the loss is not told apart ([results", "first_moment", 0,
+        FINDINGS, "and the loss is not told apart", "first_moment", 0,
         one_ulp("double(.9) -1 ulp", "double(.9)"),
     ),
     Claim(

@@ -45,6 +45,13 @@ pytestmark = pytest.mark.slow
 FEW = 70_000
 CERTIFICATES = [item for item in read_result("theorems")["certificates"] if item["cases"] <= FEW]
 CONSTANTS = read_result("worst_constants")["statements"]
+
+
+def of_three_bits(name):
+    (row,) = (row for row in CONSTANTS[name]["worst"] if row["p"] == 3)
+    return row
+
+
 LOST = read_result("lost_update_phase")["retained"]
 DQT = read_result("dqt_bits")
 
@@ -57,13 +64,13 @@ def test_certificates(item):
     assert shorten(theorems.summary(again)) == item
 
 
-@pytest.mark.parametrize("name", [*every_p.ALGORITHMS, *every_p.OTHERS])
+@pytest.mark.parametrize(
+    "name", [x for x in (*every_p.ALGORITHMS, *every_p.OTHERS) if of_three_bits(x)["tried"]["core"] <= FEW]
+)
 @pytest.mark.sampled(2, each=False)
 def test_worst_constants_of_three_bits(name):
-    (row,) = (row for row in CONSTANTS[name]["worst"] if row["p"] == 3)
+    row = of_three_bits(name)
     assert row["exhaustive"]
-    if row["tried"]["core"] > FEW:
-        pytest.skip("takes longer")
     fmt = Format(precision=3, emin=-100, emax=100)
     again = every_p._row(3, mcf.verify(name, fmt, "nearest_even", limit=every_p.LIMIT, samples=1))
     for key in ("constant", "decimal", "bound", "exhaustive", "core", "verdict"):

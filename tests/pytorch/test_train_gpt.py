@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments import common, gpt_training, paired, train_gpt
-from experiments.common import RESULTS, read_result
+from experiments.common import read_result
 from experiments.gpt import GPT, SIZES, text
 from experiments.gpt_training import Settings, model_of, set_gradients, train
 
@@ -133,7 +133,6 @@ def test_without_pytorch_or_a_result_it_says_so(monkeypatch, capsys, results):
     assert train_gpt.stops_table("nosuch") == train_gpt.NOT_MEASURED
 
 
-@pytest.mark.skipif(not (RESULTS / "train_gpt.json").exists(), reason="the long training has no result yet")
 @pytest.mark.parametrize("beta2", [0.999, 0.95])
 def test_the_claims_hold(beta2):
     result = read_result("train_gpt")

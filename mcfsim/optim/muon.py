@@ -113,8 +113,8 @@ class Orthogonal(Gathered):
 class Muon(Staged):
     """Hyperparameters of Muon: matrices move by the near-orthogonal factor of their momentum.
 
-    Tensors with fewer than two dimensions, and those named in `others`, move by AdamW. If a tensor
-    has more, its last two dimensions are those of matrices.
+    Tensors with fewer than two dimensions, and those named in `others`, move by AdamW. If a tensor has
+    more, its last two dimensions are those of matrices.
 
     Parameters
     ----------

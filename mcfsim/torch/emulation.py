@@ -208,7 +208,7 @@ def emulate(
     and of forward mode raise RuntimeError, and so does `torch.func.vmap` where it would draw the same words
     for each of its calls.
 
-    Encoders of PyTorch's call their layers in evaluation, too, and take no function for all of them at once.
+    In evaluation PyTorch's encoders call their layers, too, in place of one function for all of them.
 
     Examples
     --------

@@ -190,7 +190,9 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
     binade = 1 << (space.rounded.format.precision - 1)
     for _ in range(steps):
         kind = rng.integers(0, 6, places.shape)
-        reach = np.exp2(rng.uniform(0, np.log2(binade) + 1, places.shape)).astype(np.int64)
+        # Powers of two, not exponentials, and a stable order: other processors find the same inputs.
+        powers = rng.integers(0, binade.bit_length(), places.shape)
+        reach = np.ldexp(rng.uniform(1, 2, places.shape), powers).astype(np.int64)
         sign = rng.choice([-1, 1], places.shape)
         other = places[:, rng.integers(0, size, size)]
         moved = np.select(
@@ -208,14 +210,14 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
         better = tried > values
         places, values = np.where(better, moved, places), np.where(better, tried, values)
         # The worst tenth restarts next to the best ones.
-        order = np.argsort(values)
+        order = np.argsort(values, kind="stable")
         tenth = size // 10
         if tenth:
             places[:, order[:tenth]] = places[:, order[-tenth:]]
             values[order[:tenth]] = values[order[-tenth:]]
     # Those at the start have binades that the search may have left.
     places, values = (np.concatenate(x, axis=-1) for x in zip((places, values), begun, strict=True))
-    order = np.argsort(-values)
+    order = np.argsort(-values, kind="stable")
     best, where = float(values[order[0]]), places[:, order[0]]
     # The best inputs of several binades, each with two of its operands moved through their binades.
     met: set[tuple[int, ...]] = set()

@@ -13,6 +13,7 @@ from mcfsim.analysis.blame import Blame
 from mcfsim.functions import ema_in_components
 from mcfsim.rounding import DETERMINISTIC
 from tests.analysis.texts import TEXTS, average, random_function, root, softmax, total
+from tests.shared.rationals import floor_log2
 
 
 def worst(rounded, rows, wide, numbers):
@@ -281,9 +282,7 @@ def test_curves_have_the_slopes_of_theory():
 
 def nearest(x, p):
     """Return a fraction rounded to p bits, ties to even."""
-    exponent = x.numerator.bit_length() - x.denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > abs(x)
-    quantum = Fraction(2) ** (exponent - p + 1)
+    quantum = Fraction(2) ** (floor_log2(x) - p + 1)
     return round(x / quantum) * quantum
 
 

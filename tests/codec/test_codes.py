@@ -16,6 +16,7 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle.posits import posit_value
 from tests.oracle.operands import SMALL_FORMATS, UNUSUAL_FORMATS, WIDE_FORMATS, label
 from tests.shared.formats import GRIDS, LARGE_POSITS, VARIANTS, p3109_formats, p3109_of_gfloat, some_codes
+from tests.shared.rationals import floor_log2
 from tests.shared.refusals import check, refusals, refused
 
 # -- the definition ---------------------------------------------------------------------------------------
@@ -315,9 +316,7 @@ def test_the_ulp_is_that_of_the_definition(fmt):
     x = np.ldexp(1 + rng.random(200), exponents) * rng.choice([-1, 1], 200)
     x = np.concatenate([x, 2.0 ** np.array([fmt.emin, fmt.emax, max(fmt.emin - 1, -1074)])])
     for number, step in zip(x.tolist(), ulp(x, fmt).tolist(), strict=True):
-        numerator, denominator = abs(number).as_integer_ratio()  # the latter is a power of two
-        exponent = numerator.bit_length() - denominator.bit_length()
-        assert Fraction(step) == Fraction(2) ** (max(exponent, fmt.emin) - fmt.precision + 1)
+        assert Fraction(step) == Fraction(2) ** (max(floor_log2(number), fmt.emin) - fmt.precision + 1)
 
 
 @pytest.mark.parametrize("fmt", MORE_GRIDS, ids=label)

@@ -17,6 +17,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import Overflow, Rounding, Rule
 from tests.oracle.operands import label
 from tests.shared.formats import drawn, hard_numbers
+from tests.shared.rationals import floor_log2
 from tests.shared.refusals import check, refusals, refused
 
 #: Whether a fraction rounds up, by a draw of r bits.
@@ -39,10 +40,8 @@ FORMATS = [
 def by_definition(x, fmt, rounding, draw):
     """Round a rational number stochastically, the exponent unbounded above, and judge overflow then."""
     magnitude, up, r = abs(x), GOES_UP[rounding.rule], rounding.random_bits
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    exponent -= magnitude < Fraction(2) ** exponent
-    quantum = Fraction(2) ** (max(exponent, fmt.emin) - fmt.precision + 1)
-    quantum = fmt.quantum if isinstance(fmt, Grid) else quantum
+    step = None if isinstance(fmt, Grid) else max(floor_log2(x), fmt.emin) - fmt.precision + 1
+    quantum = fmt.quantum if step is None else Fraction(2) ** step
     whole, f = divmod(magnitude / quantum, 1)
     sign, most = (-1.0, -fmt.lowest) if x < 0 else (1.0, fmt.max)
     rounded = (whole + up(f, r, draw)) * quantum

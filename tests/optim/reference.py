@@ -18,6 +18,7 @@ from mcfsim.rounding import Mode, Rounding, get_rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import DynamicMap
 from tests.shared.in_single import InSingle, Real, widened
+from tests.shared.rationals import single
 
 from . import on_grid_reference as grids
 
@@ -147,11 +148,6 @@ def kept(numbers, element, block):
             rounded = Fraction(round_fraction(Fraction(x) / scale, element, SATURATED)) if scale else 0
             found.append(math.copysign(round_fraction(abs(rounded) * scale, FLOAT32), x))
     return found
-
-
-def single(x):
-    """Return a number rounded into binary32; infinities and NaN are kept."""
-    return float(round_fraction(Fraction(x), FLOAT32)) if isinstance(x, Fraction) or math.isfinite(x) else x
 
 
 def left_of(master, theta, fmt, most):

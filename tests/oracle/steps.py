@@ -6,10 +6,7 @@ An independent text: where an algorithm computes the error of a sum or a product
 import math
 from fractions import Fraction
 
-
-def _exponent(x):
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e if x >= Fraction(2) ** e else e - 1
+from tests.shared.rationals import floor_log2
 
 
 class Steps:
@@ -21,12 +18,12 @@ class Steps:
     def __call__(o, x):
         if x == 0:
             return Fraction(0)
-        quantum = Fraction(2) ** (_exponent(abs(x)) - o.precision + 1)
+        quantum = Fraction(2) ** (floor_log2(x) - o.precision + 1)
         return round(x / quantum) * quantum
 
     def sqrt(o, x):
         """Round a root: no root of a p-bit number is a tie, so a few more bits and a sticky one decide."""
-        scale = 2 * o.precision + 4 - _exponent(x) // 2
+        scale = 2 * o.precision + 4 - floor_log2(x) // 2
         square = x * Fraction(4) ** scale
         floor = math.isqrt(int(square))
         return o((floor + Fraction(floor**2 != square, 2)) / Fraction(2) ** scale)

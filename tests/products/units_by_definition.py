@@ -5,20 +5,15 @@ from fractions import Fraction
 
 import numpy as np
 
+from tests.shared.rationals import floor_log2, rounded
+
 #: The exponent of a zero.
 _OF_ZERO = -126
 
 
 def exponent(x, emin):
     """Return floor(log2 |x|), at least emin; a zero has its own."""
-    if x == 0:
-        return _OF_ZERO
-    if isinstance(x, float):
-        return max(math.frexp(x)[1] - 1, emin)
-    above, below = abs(x.numerator), x.denominator
-    found = above.bit_length() - below.bit_length()
-    found -= above << max(-found, 0) < below << max(found, 0)
-    return max(found, emin)
+    return max(floor_log2(x), emin) if x else _OF_ZERO
 
 
 def quanta(x, quantum):
@@ -38,17 +33,7 @@ def floor(x, quantum):
 
 def to_format(x, precision, emin, emax, nearest):
     """Return a fraction as a float: to nearest even or cut, infinite from 2^(emax + 1) on; a zero is +0."""
-    if x == 0:
-        return 0.0
-    place = exponent(x, emin) - precision + 1
-    below = x.denominator << max(place, 0)
-    whole, rest = divmod(abs(x.numerator) << max(-place, 0), below)
-    if nearest and (rest * 2 > below or (rest * 2 == below and whole % 2)):
-        whole += 1
-    if not whole:
-        return 0.0
-    size = math.inf if whole.bit_length() + place > emax + 1 else math.ldexp(whole, place)
-    return size if x > 0 else -size
+    return (x and rounded(x, precision, emin, emax, nearest=nearest)) or 0.0
 
 
 class Definition:

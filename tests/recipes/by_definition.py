@@ -20,7 +20,8 @@ from mcfsim.products import UNITS
 from mcfsim.scaled import ScaledFormat
 from tests.products.units_by_definition import Definition
 from tests.scaled.definition import power_scale, real_scale
-from tests.scaled.published import RULES, Blocks, by_published, element_of, single
+from tests.scaled.published import RULES, Blocks, by_published, element_of
+from tests.shared.rationals import single
 
 BF16, F32 = FORMATS["bfloat16"], FORMATS["float32"]
 E4M3, E5M2, E2M1 = FORMATS["float8_e4m3fn"], FORMATS["float8_e5m2"], FORMATS["float4_e2m1fn"]

@@ -21,6 +21,7 @@ from mcfsim.report.inspect import inspect_value, read_number
 from mcfsim.report.tables import inspection_table, power_text
 from tests.oracle.operands import UNUSUAL_FORMATS, label
 from tests.shared.formats import GRIDS, LARGE_POSITS, VARIANTS
+from tests.shared.rationals import floor_log2
 from tests.shared.refusals import check as check_refusals
 from tests.shared.refusals import refusals, refused
 
@@ -147,10 +148,7 @@ def unit_of(exact, fmt):
         nearest = float(clipped)
         below = nearest if Fraction(nearest) <= clipped else math.nextafter(nearest, 0.0)
         return Fraction(float(ulp([below], fmt)[0]))
-    size = abs(exact)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length() if size else fmt.emin
-    exponent -= size < Fraction(2) ** exponent
-    exponent = min(max(exponent, fmt.emin), fmt.emax)
+    exponent = min(max(floor_log2(exact), fmt.emin), fmt.emax) if exact else fmt.emin
     return Fraction(2) ** (exponent - fmt.precision + 1)
 
 

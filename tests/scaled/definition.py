@@ -12,6 +12,7 @@ from mcfsim.codec import all_values
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import ScaleRule
+from tests.shared.rationals import floor_log2
 
 SATURATING = Rounding(overflow="saturate")
 
@@ -27,13 +28,6 @@ def round_element(quotient, negative, element, mode):
     """Round a rational number to an element by the mode, with saturation."""
     value = round_fraction(quotient, element, Rounding(mode, "saturate"))
     return -0.0 if value == 0 and negative and element.has_negative_zero else value + 0.0
-
-
-def floor_log2(value):
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()  # or one more than that
-    while Fraction(2) ** exponent > value:
-        exponent -= 1
-    return exponent
 
 
 def power_scale(amax, element, rule, scale):

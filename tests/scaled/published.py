@@ -7,18 +7,12 @@ from functools import cache
 
 import numpy as np
 
-from mcfsim.formats import FORMATS
 from mcfsim.oracle import round_fraction
-from tests.scaled.definition import floor_log2, numbers_of, round_element
+from tests.scaled.definition import numbers_of, round_element
+from tests.shared.rationals import floor_log2, single
 
-FLOAT32 = FORMATS["float32"]
 MOST = float(np.finfo(np.float32).max)
 INF, NAN = math.inf, math.nan
-
-
-def single(value):
-    """Return a rational number rounded to binary32, to nearest even."""
-    return float(round_fraction(Fraction(value), FLOAT32))
 
 
 def mul(a, b):

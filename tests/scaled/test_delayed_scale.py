@@ -8,13 +8,9 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.formats import FORMATS
-from mcfsim.oracle import round_fraction
+from tests.shared.rationals import single
 
 MOST = float(np.finfo(np.float32).max)
-
-
-def single(value):
-    return float(round_fraction(Fraction(value), FORMATS["float32"]))
 
 
 def rolled(amaxes, length, top, most_recent):
@@ -106,10 +102,7 @@ def test_a_run_goes_on_from_a_saved_state():
         ({"scale": np.float64(1)}, "is of no state"),
         ({"scale": np.float32(2.0**-128)}, "no scale or history"),
         ({"history": np.ones(5, np.float32)}, "no scale or history"),
-        (
-            mcf.DelayedScale("float8_e5m2", length=4, margin=1).state(),
-            "largest element .* 57344.0. and .* 448",
-        ),
+        (mcf.DelayedScale("float8_e5m2", length=4, margin=1).state(), "element .* 57344.0. and .* 448"),
         ({"more": np.array(1)}, "a state has"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -122,11 +115,7 @@ def test_a_run_goes_on_from_a_saved_state():
     [
         ({"length": 0}, ValueError, "length"),
         ({"margin": 0.5}, TypeError, "margin"),
-        (
-            {"margin": 300},
-            ValueError,
-            "448, the largest .*, over 2..margin must be a binary32 number above 1",
-        ),
+        ({"margin": 300}, ValueError, "448, the largest .*, over 2..margin must be a binary32 number above"),
         ({"margin": 9}, ValueError, "above 1"),
         ({"margin": 3, "element": "float4_e2m1fn"}, ValueError, "above 1"),
         ({"margin": 10**400}, ValueError, "above 1"),

@@ -23,6 +23,7 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
 from mcfsim.kernels.elementary import table_key, table_of
 from mcfsim.random import RandomWords
+from tests.shared import rationals
 
 #: Precision and least exponent of a number, by its size.
 _NUMBERS = {F32: (24, -126, 127), F64: (53, -1022, 1023)}
@@ -32,16 +33,7 @@ _CODES = {F32: ("<f", "<i"), F64: ("<d", "<q")}
 # -- the machine ---------------------------------------------------------------------------------------------
 def rounded(x: Fraction, kind: Type) -> float:
     """Return a fraction that is not zero as a number, rounded to nearest even; beyond the range, infinity."""
-    precision, least, most = _NUMBERS[kind]
-    above, below = abs(x.numerator), x.denominator
-    exponent = above.bit_length() - below.bit_length()
-    exponent -= above << max(-exponent, 0) < below << max(exponent, 0)
-    place = max(exponent, least) - precision + 1
-    below <<= max(place, 0)
-    whole, rest = divmod(above << max(-place, 0), below)
-    whole += 2 * rest > below or (2 * rest == below and whole % 2)
-    size = math.inf if whole.bit_length() + place > most + 1 else math.ldexp(whole, place)
-    return size if x > 0 else -size
+    return rationals.rounded(x, *_NUMBERS[kind])
 
 
 def _added(a: float, b: float, kind: Type) -> float:

@@ -17,6 +17,7 @@ from mcfsim.theorems.judge import applicable, structured, try_block, violating
 from mcfsim.theorems.operands import Selection, finite_values
 from mcfsim.theorems.parts import Part
 from mcfsim.theorems.retry import is_of_kind, results_of, trial_of
+from tests.shared.rationals import floor_log2
 
 PAIR = (value("a"), value("b"))
 
@@ -114,14 +115,8 @@ class Rationals:
         self.numbers = [float(x) for x in finite_values(fmt) if not (x == 0 and np.signbit(x))]
         self.values = set(map(Fraction, self.numbers))
 
-    def exponent(self, x):
-        """Return ``floor(log2 |x|)`` of a number that is not zero."""
-        x = abs(Fraction(x))
-        e = x.numerator.bit_length() - x.denominator.bit_length()
-        return e if x >= Fraction(2) ** e else e - 1
-
     def ulp(self, x):
-        e = self.fmt.emin if x == 0 else max(self.exponent(x), self.fmt.emin)
+        e = self.fmt.emin if x == 0 else max(floor_log2(x), self.fmt.emin)
         return Fraction(2) ** (e - self.fmt.precision + 1)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mcfsim import FORMATS, Format, get_format, round_to
 from mcfsim.training import metrics
+from tests.shared.rationals import floor_log2
 
 NAN, INF = math.nan, math.inf
 BF16 = FORMATS["bfloat16"]
@@ -228,8 +229,7 @@ EDGES += [(0.0, 5e-324)]
 
 def by_definition(x, exact, fmt):
     size = max(abs(Fraction(exact)), Fraction(2) ** fmt.emin)
-    e = size.numerator.bit_length() - size.denominator.bit_length()
-    unit = Fraction(2) ** (min(e - (Fraction(2) ** e > size), fmt.emax) - fmt.precision + 1)
+    unit = Fraction(2) ** (min(floor_log2(size), fmt.emax) - fmt.precision + 1)
     return abs(Fraction(x) - Fraction(exact)) / unit
 
 

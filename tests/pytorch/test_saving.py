@@ -16,18 +16,19 @@ from mcfsim import torch as mt
 from mcfsim.checks import SpoiltStateError
 from mcfsim.optim.declaration import optimizers
 from mcfsim.random import RandomWords
+from tests.optim.on_grid_reference import placed
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, frozen, listed, run, states
 from tests.shared.interrupts import broken_off, bytecodes
-from tests.shared.kinds import STORED
+from tests.shared.kinds import STAGED, STORED
 
 SHAPES = ((4, 3), (5,), ())
 
 
-def made(optimizer="adamw", strategy="collage-plus", seed=0, **options):
-    given = runs.parameters(SHAPES, runs.dtype_of(strategy), seed)
+def made(optimizer="adamw", strategy="collage-plus", seed=0, shapes=SHAPES, **options):
+    given = runs.parameters(shapes, runs.dtype_of(strategy), seed)
     groups = [{"params": given[:1]}, {"params": given[1:], "weight_decay": 0.0, "lr": 3e-3}]
-    return runs.KINDS[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
+    return runs.EVERY[optimizer](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
 
 
 def through_a_file(x):
@@ -45,25 +46,34 @@ def tensors_of(optimizer):
     return [id(x) for state in states for x in state.values() if isinstance(x, torch.Tensor)]
 
 
+#: Optimizers and strategies: those whose steps are straight lines, of stages, and on grids or composed.
+PAIRS = [
+    *runs.in_turn(STORED),
+    *((kind, strategy) for kind in STAGED for strategy in ("plain", "int8-moments", "mcf-2", "split-master")),
+    *(("adamw", strategy) for strategy in (*mcf.GRID_STRATEGIES, "kahan+int8", "plain+coat")),
+    *(("adamw", "stochastic-parameter+fp8"), ("muon", "bitnet"), ("sgd", placed("dqt-int4", reach="fixed"))),
+]
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "strategy", "seed"),
-    [*((*pair, None) for pair in runs.in_turn(STORED)), ("sgd", "plain", 3)],
+    ("optimizer", "strategy", "seed"), [*((*pair, None) for pair in PAIRS), ("sgd", "plain", 3)]
 )
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.sampled(10, each=False)
+@pytest.mark.slow
 def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
     """With its random words, whatever words the one had that the state is loaded into."""
 
     def words(seed):
         return {} if seed is None else {"rounding": "stochastic", "random": RandomWords(seed, stream=9)}
 
-    ours = made(optimizer, strategy, **words(seed))
+    shapes = (*SHAPES, (2, 3, 4))
+    ours = made(optimizer, strategy, shapes=shapes, **words(seed))
     run(ours, range(2))
     saved = through_a_file({"weights": [p.detach() for p in listed(ours)], "optimizer": ours.state_dict()})
-    loaded = made(optimizer, strategy, seed=1, **words(seed and 77))
+    loaded = made(optimizer, strategy, 1, shapes, **words(seed and 77))
     runs.put(loaded, saved["weights"])
     loaded.load_state_dict(saved["optimizer"])
-    pickled = STORED.index(strategy) % 2
-    others = [loaded, pickle.loads(pickle.dumps(ours)) if pickled else copy.deepcopy(ours)]
+    others = [loaded, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))]
     run(ours, [2, 3])
     for other in others:
         for mine, theirs in zip(ours.param_groups, other.param_groups, strict=True):
@@ -74,10 +84,14 @@ def test_a_run_goes_on_from_what_was_saved_or_copied(optimizer, strategy, seed):
             assert torch.equal(ours.represented(p).nan_to_num(7.0), other.represented(q).nan_to_num(7.0))
 
 
-def test_loading_writes_into_the_tensors_that_there_are():
-    """Whoever keeps their addresses, as a captured graph does, goes on with what was loaded."""
+@pytest.mark.parametrize("asks", [False, True])
+def test_loading_writes_into_the_tensors_that_there_are(asks):
+    """Whoever keeps their addresses, as a captured graph does, goes on with what was loaded.
+
+    Also in a rate that asks for a gradient.
+    """
     optimizer = made()
-    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.1, requires_grad=asks)
     run(optimizer, range(3))
     saved = copy.deepcopy(optimizer.state_dict())
     run(optimizer, range(3, 5))
@@ -85,7 +99,7 @@ def test_loading_writes_into_the_tensors_that_there_are():
     saved["param_groups"][0]["lr"] = 0.25
     optimizer.load_state_dict(saved)
     assert optimizer.param_groups[0]["lr"] is rate
-    assert float(rate) == 0.25
+    assert rate == 0.25
     assert tensors_of(optimizer) == tensors
     first = optimizer.state[listed(optimizer)[0]]
     assert first["step"] == 3
@@ -159,17 +173,6 @@ def test_an_optimizer_of_a_class_that_was_made_is_pickled(of):
     assert_same_states(optimizer, copied)
     assert type(copied)(runs.parameters()).param_groups[0]["betas"] == of(runs.parameters()).defaults["betas"]
     assert type(copy.deepcopy(optimizer)) is of
-
-
-def test_a_rate_that_asks_for_a_gradient_is_loaded_in_place():
-    rate = torch.tensor(0.25, requires_grad=True)
-    ours = mt.AdamW(runs.parameters(), rate)
-    saved = ours.state_dict()
-    saved["param_groups"][0]["lr"] = 0.5
-    ours.load_state_dict(saved)
-    assert ours.param_groups[0]["lr"] is rate
-    assert rate == 0.5
-    run(ours, [0])
 
 
 @pytest.mark.parametrize("started", [False, True])

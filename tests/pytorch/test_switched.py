@@ -15,8 +15,9 @@ from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.stored import Stored
 from mcfsim.torch import SGD, AdamW, TorchAdamW, adopt, release
 from tests.optim.on_grid_reference import placed
+from tests.pytorch.beside import compared
 from tests.pytorch.runs import EVERY, array, assert_all_same, assert_same_states, dtype_of, states
-from tests.shared.kinds import STORED, feeds, rotating
+from tests.shared.kinds import STAGED, STORED, feeds, rotating
 
 LAID = placed("dqt-int4", reach="fixed", start="absmax")
 SHAPES = {"w": (7, 20), "b": (11,), "empty": (0, 3), "scalar": (), "long": (300,)}
@@ -45,22 +46,10 @@ def train(ours, params, theirs, steps):
         theirs.step(theirs.receive({name: array(p.grad) for name, p in params.items()}), 1e-2)
 
 
-def compared(ours, params, theirs):
-    """Yield what is stored and meant of parameters, and what it should be."""
-    split = theirs.layout.split
-    meant = split(sum(x.astype(float) for x in reversed(theirs.represented())))
-    weights = theirs.weights()
-    for name, p in params.items():
-        yield name, array(p), weights[name]
-        yield f"{name} represented", array(ours.represented(p)) + 0.0, meant[name] + 0.0
-        state, stores = ours.state[p], ours.steps_of(ours.param_groups[0]).stores
-        assert state["step"] == theirs.count
-        for slot in ("m", "v"):
-            names = getattr(stores.names, slot)
-            slots = ours._slots(p, ours.group_of(p))
-            for key, vector in zip(names, getattr(theirs.state, slot), strict=True):
-                expected = vector[theirs.parts[slot].tensor(name)]
-                yield f"{name} {key}", array(stores.numbers(state, key, slots)), expected
+def assert_alike(ours, params, theirs):
+    """Compare what is stored and meant of parameters, and the count of steps."""
+    assert {ours.state[p]["step"] for p in params.values()} == {theirs.count}
+    assert_all_same(compared(ours, params, theirs))
 
 
 @pytest.mark.parametrize("third", range(3))
@@ -78,25 +67,36 @@ def test_a_switch_is_that_of_arrays(optimizer, old, third):
         assert not before.state
         assert {p.dtype for p in params.values()} == {dtype_of(new)}
         theirs = theirs.switched(mcf.strategy(new))
-        assert_all_same(compared(ours, params, theirs))
+        assert_alike(ours, params, theirs)
         train(ours, params, theirs, 1)
-        assert_all_same(compared(ours, params, theirs))
+        assert_alike(ours, params, theirs)
 
 
-STAGED = [name for name, kind in optimizers().items() if kind.staged]
+#: Back from blocks that share scales; to grids, to others, to the same, and back.
+MOMENTS = ("int8-moments", "mcf-2", "fp8-moments", "split-master", "plain+coat")
+GRIDS = ("dqt-int4", LAID, "bitnet", "bitnet", "mcf-2", "dqt-ternary", "dqt-ternary", "fp32")
+CHAINS = [
+    *((optimizer, "kahan", MOMENTS) for optimizer in STAGED),
+    *(("adamw", "plain", GRIDS), ("sgd", "dqt-int4", GRIDS), ("muon", "bitnet", GRIDS)),
+]
 
 
-@pytest.mark.parametrize("optimizer", STAGED)
-@pytest.mark.sampled(6, each=False)
+@pytest.mark.parametrize(("optimizer", "old", "chain"), CHAINS)
+@pytest.mark.sampled(5, each=False)
 @pytest.mark.costly("stages are compiled")
-def test_a_switch_of_steps_in_stages_is_that_of_arrays(optimizer):
-    """Of moments that keep rows and columns, or nothing, too; back from blocks that share scales."""
-    ours, params, theirs = begun(optimizer, "kahan")
-    for new in ("int8-moments", "mcf-2", "fp8-moments", "split-master", "plain+coat"):
-        ours, theirs = adopt(ours, new), theirs.switched(mcf.strategy(new))
-        assert_all_same(compared(ours, params, theirs))
-        train(ours, params, theirs, 1)
-        assert_all_same(compared(ours, params, theirs))
+def test_switches_one_after_another_are_those_of_arrays(optimizer, old, chain):
+    """Of moments that keep rows and columns, or nothing, and of weights that have not moved yet, too."""
+    for steps in (0, 2):
+        ours, params, theirs = begun(optimizer, old, steps=steps)
+        for new in chain:
+            ours, theirs = adopt(ours, new), theirs.switched(mcf.strategy(new))
+            assert_alike(ours, params, theirs)
+            if theirs.grid is not None:
+                scales = [ours.state[params[name]]["scale"].item() for name in theirs.layout.slices]
+                assert_all_same([("scales", scales, theirs.grid.scales)])
+            if steps:
+                train(ours, params, theirs, 1)
+                assert_alike(ours, params, theirs)
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), rotating(STORED))
@@ -108,32 +108,14 @@ def test_a_switch_to_the_same_strategy_changes_nothing(optimizer, strategy):
     assert_same_states(ours, whole)
     assert all(map(torch.equal, params.values(), kept.values()))
     train(ours, params, theirs, 2)
-    assert_all_same(compared(ours, params, theirs))
-
-
-@pytest.mark.parametrize(("old", "optimizer"), [("plain", "adamw"), ("dqt-int4", "sgd"), ("bitnet", "muon")])
-@pytest.mark.costly("stages are compiled")
-@pytest.mark.sampled(3, each=False)
-def test_a_switch_to_grids_and_from_there_is_that_of_arrays(old, optimizer):
-    """To others, to the same, and back; of weights that have not moved yet, too."""
-    for steps in (0, 2):
-        ours, params, theirs = begun(optimizer, old, steps=steps)
-        for new in ("dqt-int4", LAID, "bitnet", "bitnet", "mcf-2", "dqt-ternary", "dqt-ternary", "fp32"):
-            ours, theirs = adopt(ours, new), theirs.switched(mcf.strategy(new))
-            assert_all_same(compared(ours, params, theirs))
-            if theirs.grid is not None:
-                scales = [ours.state[params[name]]["scale"].item() for name in theirs.layout.slices]
-                assert_all_same([("scales", scales, theirs.grid.scales)])
-            if steps:
-                train(ours, params, theirs, 1)
-                assert_all_same(compared(ours, params, theirs))
+    assert_alike(ours, params, theirs)
 
 
 def test_grids_in_other_formats_are_those_of_arrays():
     strategy = placed("dqt-int4", reach="absmax")
     low = Stored("bfloat16", grid=strategy.parameter.grid)
     ours, params, theirs = begun("adamw", replace(strategy, name="bf16", parameter=low))
-    assert_all_same(compared(ours, params, theirs))
+    assert_alike(ours, params, theirs)
 
 
 @pytest.mark.slow
@@ -147,7 +129,7 @@ def test_settings_go_on_unless_others_are_named():
     ours.param_groups[1]["lr"] = 1e-2
     theirs = theirs.switched(mcf.strategy("fp32-optim"))
     train(ours, params, theirs, 2)
-    assert_all_same(compared(ours, params, theirs))
+    assert_alike(ours, params, theirs)
     ours = adopt(ours, "plain", rounding="nearest_even", scalars="exact", kind=TorchAdamW)
     assert type(ours) is TorchAdamW
     (settings,) = {(group["rounding"], group["scalars"]) for group in ours.param_groups}
@@ -209,7 +191,7 @@ def test_a_run_that_has_not_begun_begins_under_the_new_strategy():
     ours, params, theirs = begun("adamw", "fp32", steps=0)
     ours, theirs = adopt(ours, "collage-plus"), theirs.switched(mcf.strategy("collage-plus"))
     train(ours, params, theirs, 2)
-    assert_all_same(compared(ours, params, theirs))
+    assert_alike(ours, params, theirs)
 
 
 def test_what_is_refused_changes_nothing():

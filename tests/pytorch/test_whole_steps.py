@@ -1,6 +1,5 @@
 """Steps in stages, weights on grids and composed strategies: those of `mcfsim.Optimizer`, in bits."""
 
-import copy
 from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
 
@@ -10,7 +9,7 @@ import torch
 
 import mcfsim as mcf
 import mcfsim.torch
-from mcfsim.optim.declaration import Declaration, optimizers
+from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.sgd import SGD
 from mcfsim.optim.stored import Reach
@@ -20,10 +19,8 @@ from mcfsim.torch import step as steps
 from tests.pytorch import runs
 from tests.pytorch.beside import both, compare
 from tests.pytorch.runs import assert_same_states, listed, run
-from tests.pytorch.test_saving import through_a_file
-from tests.shared.kinds import STORED, feeds
+from tests.shared.kinds import STAGED, STORED, feeds
 
-STAGED = [name for name, kind in optimizers().items() if kind.staged]
 #: Strategies with the moments of another, by each base that has no way of its own to keep them.
 OWN = ("collage-plus", "mcf-2", "mcf-3", "stochastic", "fp8-moments", "int8-moments", "coat-moments")
 COMPOSED = [f"{base}+{kept}" for base in STORED if base not in OWN for kept in MOMENTS]
@@ -58,35 +55,10 @@ def test_a_grid_reaches_as_far_as_its_strategy_says(reach):
     compare(*both("adamw", replace(base, name="mine", parameter=replace(base.parameter, grid=grid))))
 
 
-def made(kind, strategy, seed=0, shapes=((4, 6), (5,), (2, 3, 4), ()), **options):
-    given = runs.parameters(shapes, runs.dtype_of(strategy), seed)
+def made(kind, strategy, shapes=((4, 6), (5,), (2, 3, 4), ()), **options):
+    given = runs.parameters(shapes, runs.dtype_of(strategy))
     groups = [{"params": given[:1]}, {"params": given[1:], "weight_decay": 0.0, "lr": 3e-3}]
     return runs.EVERY[kind](groups, 1e-2, weight_decay=0.1, strategy=strategy, **options)
-
-
-SAVED = [
-    *((kind, strategy) for kind in STAGED for strategy in ("plain", "int8-moments", "mcf-2", "split-master")),
-    *(("adamw", strategy) for strategy in (*GRIDS, "kahan+int8", "plain+coat", "stochastic-parameter+fp8")),
-    ("muon", "bitnet"),
-]
-
-
-@pytest.mark.parametrize("place", range(len(SAVED)), ids=lambda place: "-".join(SAVED[place]))
-@pytest.mark.sampled(20, each=False)
-@pytest.mark.slow
-def test_a_run_goes_on_from_what_was_saved_or_copied(place):
-    kind, strategy = SAVED[place]
-    ours = made(kind, strategy)
-    run(ours, range(2))
-    saved = through_a_file({"weights": [p.detach() for p in listed(ours)], "optimizer": ours.state_dict()})
-    loaded = made(kind, strategy, seed=1)
-    runs.put(loaded, saved["weights"])
-    loaded.load_state_dict(saved["optimizer"])
-    others = [loaded, copy.deepcopy(ours)]
-    run(ours, [2, 3])
-    for other in others:
-        run(other, [2, 3])
-        assert_same_states(ours, other)
 
 
 def test_a_state_of_another_iteration_is_refused():

@@ -13,6 +13,9 @@ UNPACKED = ["int8-moments", "coat-moments"]
 #: Those that every low format with float32's exponents may have, but no other.
 LEADING = [name for name in STORED if mcf.STRATEGIES[name].extra and mcf.STRATEGIES[name].extra.shared]
 
+#: Optimizers whose steps are made of stages.
+STAGED = [name for name, kind in optimizers().items() if kind.staged]
+
 
 def feeds(optimizer, strategy):
     """Return whether an optimizer, by its name, can do what a strategy asks of it."""

@@ -27,14 +27,6 @@ from mcfsim.analysis.intrinsics import prefer_whole_vectors, select
 DAMAGES = {"empty": lambda x: b"", "cut": lambda x: x[: len(x) // 2], "other": lambda x: b"\x80\xff"}
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return where sources lie."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    return tmp_path
-
-
 def use():
     x, out = np.array([-1.0, 2.0]), np.empty(2)
     called(TEXT, "doubled", x, out)(x, out)
@@ -45,11 +37,11 @@ def use():
 @pytest.mark.costly("Numba compiles anew after each damage")
 @pytest.mark.slow
 @pytest.mark.sampled(3, each=False)
-def test_damaged_files_are_made_anew(damage, folder):
+def test_damaged_files_are_made_anew(damage, cache_folder):
     assert not numba_source.is_cached(TEXT)
     use()
     assert numba_source.is_cached(TEXT)
-    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = {path: path.read_bytes() for path in cache_folder.rglob("*") if path.is_file()}
     assert {path.suffix for path in files} == {".py", ".pyc", ".nbi", ".nbc"}
     for suffix in (".nbi", ".nbc", ".pyc", ".py"):
         for path in files:
@@ -57,7 +49,7 @@ def test_damaged_files_are_made_anew(damage, folder):
                 path.write_bytes(DAMAGES[damage](files[path]))
         use()
         use()  # and what was made anew is whole
-        there = [path for path in folder.rglob("loop_*") if path in files]
+        there = [path for path in cache_folder.rglob("loop_*") if path in files]
         assert all(path.stat().st_size > len(files[path]) // 2 for path in there)
 
 

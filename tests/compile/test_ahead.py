@@ -22,9 +22,8 @@ from tests.shared.texts import values
 
 
 @pytest.fixture
-def compiler(tmp_path, monkeypatch):
+def compiler(cache_folder, monkeypatch):
     """Return a thread of its own for a test, with nothing compiled and nothing that pays at once."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(choice, "_COMPILE", 1e9)
     made = ahead.Compiler()
     monkeypatch.setattr(choice, "COMPILER", made)

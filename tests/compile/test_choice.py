@@ -36,13 +36,11 @@ PAYING = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param("compiled", marks=needs_llvm), "written", pytest.param("folded", marks=needs_llvm)],
+    "name", [pytest.param("compiled", marks=needs_llvm), "written", pytest.param("folded", marks=needs_llvm)]
 )
 @pytest.mark.slow
-def test_work_is_prepared_once_that_pays(name, tmp_path, monkeypatch):
-    # Whether a loop is there already decides when it pays.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_work_is_prepared_once_that_pays(name, cache_folder, monkeypatch):
+    """Whether a loop is there already decides when it pays."""
     monkeypatch.setattr(choice, "_COMPILE", 3e8)
     if name == "written":
         monkeypatch.setattr(choice, "is_available", lambda: False)

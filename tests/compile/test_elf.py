@@ -53,11 +53,10 @@ def test_its_memory_is_executable_and_not_writable():
     raise AssertionError("it is nowhere")
 
 
-def test_what_calls_others_is_left_to_llvm(tmp_path, monkeypatch):
+def test_what_calls_others_is_left_to_llvm(cache_folder):
     code = object_of(CALLS)
     with pytest.raises(elf.UnknownObjectError, match="calls what is not in it"):
         elf.Loaded(code)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     objects._keep(objects.path_of(CALLS), code)
     engine = objects._engine(CALLS)
     assert not isinstance(engine, elf.Loaded)
@@ -87,8 +86,7 @@ def test_no_object_and_unknown_relocations_are_refused():
 @pytest.mark.parametrize("fmt", ["bfloat16", "float16", "tf32", "posit16", "int8"])
 @pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
-def test_loops_have_the_bits_of_llvms_own_memory(fmt, mode, tmp_path, monkeypatch, assert_same):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_loops_have_the_bits_of_llvms_own_memory(fmt, mode, cache_folder, monkeypatch, assert_same):
     program, found = trace(two_sum, fmt, mode, lines=False), []
     x = [np.random.default_rng(seed).integers(-60, 60, 1000).astype(np.float32) for seed in (1, 2)]
     for known in (False, True):

@@ -36,9 +36,8 @@ NEGATIVE = trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False)
 
 
 @pytest.fixture
-def fresh(tmp_path, monkeypatch):
+def fresh(cache_folder, monkeypatch):
     """Return where objects lie, with none there, and what forgets all that this process has loaded."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     loaded = (objects._engine, words._loop, words._rows)
 
     def forget():
@@ -46,7 +45,7 @@ def fresh(tmp_path, monkeypatch):
             function.cache_clear()
 
     forget()
-    yield tmp_path / "mcfsim" / "loops", forget
+    yield cache_folder / "mcfsim" / "loops", forget
     forget()
 
 

@@ -1,7 +1,6 @@
 """Generated sources as files: where they lie, and made anew if they are damaged."""
 
 import os
-import sys
 
 import pytest
 
@@ -10,16 +9,8 @@ from mcfsim.compile import sources
 TEXT = "number = 3\n"
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return where sources lie."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    return tmp_path
-
-
 @pytest.mark.parametrize("damage", [b"", b"numb", b"\x80\xff", b"number = 4\n"])
-def test_damaged_files_are_made_anew(damage, folder):
+def test_damaged_files_are_made_anew(damage, cache_folder):
     assert sources.imported(TEXT).number == 3
     path = sources.path_of(TEXT)
     for damaged in (path, *sources.kept(path)):
@@ -29,12 +20,12 @@ def test_damaged_files_are_made_anew(damage, folder):
     assert sources.path_of(TEXT + "#") != path != sources.path_of(TEXT, b"another")
 
 
-def test_a_cache_folder_that_is_a_file_is_made_elsewhere(folder):
-    (folder / "mcfsim").write_text("in the way")
+def test_a_cache_folder_that_is_a_file_is_made_elsewhere(cache_folder):
+    (cache_folder / "mcfsim").write_text("in the way")
     assert sources.imported(TEXT).number == 3
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="whoever may write anywhere")
-def test_a_cache_that_cannot_be_written_is_made_elsewhere(folder):
-    folder.chmod(0o500)
-    assert not str(sources.folder()).startswith(str(folder))
+def test_a_cache_that_cannot_be_written_is_made_elsewhere(cache_folder):
+    cache_folder.chmod(0o500)
+    assert not str(sources.folder()).startswith(str(cache_folder))

@@ -8,7 +8,6 @@ from mcfsim.models.recording import TensorFile
 from mcfsim.training.problems import LogisticRegression
 from tests.models.files import SHAPES, gradients, rate, recorded, weights
 from tests.shared.kinds import STORED
-from tests.shared.pages import examples
 from tests.training.problems import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -121,13 +120,3 @@ def test_a_bar_says_how_fast_and_changes_nothing(tmp_path, capsys):
     assert plainly(tmp_path, progress=True) == expected
     shown = capsys.readouterr().err
     assert all(text in shown for text in ("replaying", "5/5", "steps/s")), shown
-
-
-def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    for code in examples("replay"):
-        if "torch" not in code:
-            exec(compile(code, "replay.md", "exec"), names)
-    assert names["recorder"].count == names["run"].settings["steps"] == 20
-    assert names["run"].series["plain"]["lost/gain"].size == 5

@@ -5,10 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from mcfsim.backends import torch_device
-from mcfsim.cli import app
 from mcfsim.compile.kernel import Kernel
 from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify
@@ -17,6 +15,7 @@ from mcfsim.theorems.device import Device, DeviceJudge
 from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.parts import Pieces, Sample
 from mcfsim.theorems.verification import prepare, run
+from tests.cli.runner import call
 from tests.theorems.campaign.declared import theorem
 from tests.theorems.campaign.draw import GROUPS, draw
 
@@ -252,9 +251,7 @@ def test_the_command_writes_the_certificates_of_the_cpu(there, monkeypatch, tmp_
     texts, found = ("two_sum", "grow_zero_high"), []
     for name in ("cuda", "cpu"):
         (folder := tmp_path / name).mkdir()
-        asked = ["verify", *texts, "--format", "e5m2", "--device", name, "--output", folder]
-        done = CliRunner().invoke(app, asked)
-        assert done.exit_code == 0, done.output
+        done = call("verify", *texts, "--format", "e5m2", "--device", name, "--output", folder)
         loaded = [verification.Certificate.load(path) for path in sorted(folder.iterdir())]
         shown = [line.split()[:5] for line in done.output.splitlines()[2:4]]
         found.append([shown, *(replace(x, seconds=0) for x in loaded)])

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 import mcfsim as mcf
-from mcfsim.cli import app
 from mcfsim.models.known import SavedState
 from mcfsim.models.samples import TensorSample, places_of, scan
 from mcfsim.models.torch_state import Numbered, by_order
@@ -23,6 +21,7 @@ from mcfsim.models.weights import open_weights
 from mcfsim.storage.tensors import FileOfTensorsError
 from mcfsim.torch import AdamW
 from mcfsim.torch.state_layout import summed
+from tests.cli.runner import refused
 from tests.models.files import raw_safetensors
 from tests.pytorch.runs import dtype_of, net, of, parameters, run
 from tests.shared.kinds import STORED
@@ -199,8 +198,7 @@ def test_what_is_wrong_is_said(alter, said, tmp_path):
     assert found is not None
     assert said in found
     if "has no" in said:
-        result = CliRunner().invoke(app, ["audit", str(weights), "--state", str(path)])
-        assert (result.exit_code, result.stderr) == (2, f"Error: {found}\n")
+        assert refused("audit", weights, "--state", path) == f"Error: {found}\n"
 
 
 @pytest.mark.slow

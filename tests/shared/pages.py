@@ -44,7 +44,7 @@ ELSEWHERE = {
         ("README", "optimizers", "own_optimizer", "emulator", "dqt"), "experiments/test_readme.py"
     ),
     **dict.fromkeys(("own_theorems", "every_p", "every_bound"), "theorems/test_own.py"),
-    **{"analyse": "analysis/test_page.py", "replay": "models/test_replay.py"},
+    **{"analyse": "analysis/test_page.py", "replay": "pytorch/test_seen.py"},
     **{"train": "pytorch/test_trainers.py", "contributing": "house/test_contributing.py"},
     "kernels": "generated sources",
     "gpu": "a GPU is needed",

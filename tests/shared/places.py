@@ -1,8 +1,10 @@
-"""Places in which no file may be written, and what is in a folder."""
+"""Places in which no file may be written, disks that are full, and what is in a folder."""
 
 import os
+import resource
 import socket
 import stat
+from contextlib import contextmanager
 
 import pytest
 
@@ -42,6 +44,17 @@ KINDS = (
     *("folder", "pipe", "socket", "device", "link to a device", "link to itself"),
     *("read-only", "link to read-only", "link into no folder"),
 )
+
+
+@contextmanager
+def no_room(size):
+    """Let files have no more than so many bytes, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:  # before pytest writes, which may be to a file
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def look(folder):

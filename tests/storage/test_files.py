@@ -5,12 +5,10 @@ import itertools
 import multiprocessing
 import os
 import re
-import resource
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from types import SimpleNamespace
@@ -33,7 +31,7 @@ from mcfsim.storage.files import (
 )
 from mcfsim.storage.shards import write_file
 from mcfsim.training.problems import Quadratic
-from tests.shared.places import KINDS, look, no_file
+from tests.shared.places import KINDS, look, no_file, no_room
 from tests.shared.refusals import check, refused
 
 pytestmark = pytest.mark.slow
@@ -155,17 +153,6 @@ def test_a_disk_without_room_is_refused(size, free, text, tmp_path, monkeypatch)
     told = pytest.raises(OSError, match=re.escape(f"cannot write {link}: {text}"))
     with told if text else contextlib.nullcontext():
         check_space(link, size)
-
-
-@contextlib.contextmanager
-def no_room(size: int) -> Iterator[None]:
-    """Let files have no more than so many bytes, as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:  # before pytest writes, which may be to a file
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("there", [False, True])

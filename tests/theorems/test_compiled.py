@@ -376,8 +376,8 @@ CARRIED_OUT["mixed"] = replace(THEOREMS["dw_sum"], name="mixed", claim=MIXED)
 )
 @pytest.mark.slow
 @pytest.mark.costly("all operands of a format")
-def test_every_way_finds_the_same(name, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what is compiled already is run without being asked
+def test_every_way_finds_the_same(name, monkeypatch, cache_folder):
+    """What is compiled already would be run without being asked."""
     check = prepare(CARRIED_OUT[name], "bfloat16", "nearest_even", Selection(limit=1 << 20, samples=1 << 14))
     domain = check.domain()
     monkeypatch.setattr(compiled, "LEAST_COMPILED", 0)

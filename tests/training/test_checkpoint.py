@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, Strategy, simulate
-from mcfsim.cli import app
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.optim.state import State, Step, move
 from mcfsim.optim.strategies import GRID_STRATEGIES, LOW, Stored
 from mcfsim.training.problems import LogisticRegression, Quadratic, Rosenbrock
 from mcfsim.training.trainer import Trainer
+from tests.cli.runner import call, invoke
 from tests.optim.on_grid_reference import placed
 from tests.training.problems import Folded, Made, Watched, assert_same_run, tiny_model
 
@@ -303,7 +302,7 @@ def test_ctrl_c_saves_and_names_the_command_that_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Trainer, "step", interrupted)
     monkeypatch.setattr(sys, "argv", ["mcfsim", "simulate", *arguments])
-    result = CliRunner().invoke(app, ["simulate", *arguments])
+    result = invoke("simulate", *arguments)
     assert saved_after(result.exit_code, result.stderr) == step + 2
 
 
@@ -312,6 +311,5 @@ def test_ctrl_c_without_a_checkpoint(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["mcfsim.training.simulate"], "simulate", interrupt)
-    result = CliRunner().invoke(app, ["simulate", "--problem", "rosenbrock"])
-    assert result.exit_code == 130
+    result = call("simulate", "--problem", "rosenbrock", status=130)
     assert result.stderr == "\nEnded; nothing is kept, for want of --checkpoint FILE.\n"

@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from mcfsim import SGD, STRATEGIES, AdamW, Run, Schedule, simulate
-from mcfsim.cli import app
 from mcfsim.report.tables import run_table
 from mcfsim.training import metrics
+from tests.cli.runner import call
 from tests.training.problems import Scripted
 
 NUMBERED = [name for name in STRATEGIES if name != "exact"]
@@ -93,9 +92,7 @@ def test_the_command_prints_the_step_saves_the_run_and_ends_with_one(tmp_path):
     path = tmp_path / "run.npz"
     command = "simulate --problem quadratic --dimension 6 --steps 20 --low e4m3 --strategy plain"
     command = [*command.split(), "--strategy", "fp32-master", "--output", str(path)]
-    result = CliRunner().invoke(app, command)
-    assert isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == 1
+    result = call(*command, status=1)
     assert "plain diverged at step 1" in result.stdout
     assert "fp32-master diverged" not in result.stdout
     assert "0.00%" not in next(line for line in result.stdout.splitlines() if line.startswith("plain "))

@@ -4,19 +4,19 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import mcfsim as mcf
 from mcfsim import AdamW, Phase, PrecisionSchedule, Run, Schedule, simulate
-from mcfsim.cli import app
 from mcfsim.training.problems import Quadratic
 from mcfsim.training.schedule import clipped
 from mcfsim.training.trainer import BASE
+from tests.cli.runner import call
 from tests.optim.on_grid_reference import placed
 from tests.shared.kinds import STORED
 from tests.training.problems import Watched, assert_same_run, tiny_model
 
 QUADRATIC = Quadratic(6, 100.0)
+SATURATING = mcf.Rounding("up", "saturate")
 STEPS, RATES = 8, Schedule(0.02, 3)
 #: Everything that may change: storage, format, rounding, and words that are drawn.
 CHANGING = PrecisionSchedule(
@@ -99,10 +99,7 @@ def test_a_schedule_is_its_phases_one_after_another(schedule, most):
     ("schedule", "message"),
     [
         ("plain,eco@3", "has no formula for that"),
-        (
-            PrecisionSchedule([Phase("plain"), Phase("split-master", 3, mcf.Rounding("up", "saturate"))]),
-            "ieee",
-        ),
+        (PrecisionSchedule([Phase("plain"), Phase("split-master", 3, SATURATING)]), "ieee"),
     ],
 )
 def test_what_a_later_phase_refuses_is_refused_before_the_first_step(schedule, message):
@@ -186,10 +183,8 @@ def test_a_text_is_a_schedule():
     assert found.phases == (Phase("plain"), Phase("collage-plus", 101), Phase("fp32", 201))
     assert found.name == "plain,collage-plus@101,fp32@201"
     assert (found.at(0), found.at(1), found.at(100), found.at(101), found.at(999)) == (0, 0, 0, 1, 2)
-    given = ["simulate", "--problem", "quadratic", "--steps", "8", "--strategy", "plain,fp32@5"]
-    result = CliRunner().invoke(app, given)
-    assert result.exit_code == 0
-    assert "plain,fp32@5" in result.output
+    command = "simulate --problem quadratic --steps 8 --strategy plain,fp32@5"
+    assert "plain,fp32@5" in call(*command.split()).output
 
 
 @pytest.mark.parametrize(
@@ -203,19 +198,11 @@ def test_a_text_is_a_schedule():
         (lambda: PrecisionSchedule("plain"), TypeError, "not 'p'"),
         (lambda: PrecisionSchedule(Phase("plain"), "a|b"), ValueError, "must not have a '|'"),
         *(
-            (
-                lambda name=name: PrecisionSchedule(Phase("plain"), name),
-                ValueError,
-                "a name in a file has no NUL",
-            )
+            (lambda name=name: PrecisionSchedule(Phase("plain"), name), ValueError, "a name in a file has no")
             for name in ("a\0", "\ud800", "x" * 32_001)
         ),
         (lambda: train(mcf.Strategy("a\0")), ValueError, "a name in a file has no NUL"),
-        (
-            lambda: PrecisionSchedule(Phase("plain"), 3),
-            TypeError,
-            "a schedule's name must be a string, not 3",
-        ),
+        (lambda: PrecisionSchedule(Phase("plain"), 3), TypeError, "name must be a string, not 3"),
         (lambda: train("plain,fp32"), ValueError, "unknown strategy 'plain,fp32'"),
         (lambda: train("plain,fp32@late"), ValueError, "must be a strategy and its first step, as fp32@201"),
         (lambda: train("plain,fp33@5"), ValueError, "unknown strategy 'fp33'"),

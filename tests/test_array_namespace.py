@@ -49,9 +49,7 @@ NO_ONE = (
 
 
 @pytest.mark.parametrize(
-    ("fmt", "options"),
-    [*((fmt, {}) for fmt in NO_ONE), ("bfloat16", {"underflow": "flush_inputs"})],
-    ids=str,
+    ("fmt", "options"), [*((fmt, {}) for fmt in NO_ONE), ("bfloat16", {"underflow": "flush_inputs"})], ids=str
 )
 def test_sums_need_no_one_and_flush_operands(fmt, options, assert_same):
     fmt, rng = mcf.get_format(fmt), np.random.default_rng(1)
@@ -172,13 +170,8 @@ def test_arrays_are_made_of_the_format_or_of_integers(assert_same):
         assert isinstance(made, np.ndarray)
         assert made.dtype.kind == "i"
     assert xp.asarray([True]).dtype == bool
-    for made in (
-        xp.asarray([0.5]),
-        xp.ones(2),
-        xp.eye(2),
-        xp.zeros_like(xp.ones(2)),
-        xp.from_dlpack(np.ones(2)),
-    ):
+    ones = xp.ones(2)
+    for made in (xp.asarray([0.5]), ones, xp.eye(2), xp.zeros_like(ones), xp.from_dlpack(np.ones(2))):
         assert made.dtype == xp.bfloat16
     assert xp.asarray([0.1], dtype=xp.float8_e5m2).values == mcf.round_to(0.1, "float8_e5m2")
     assert xp.astype(xp.asarray([2.7]), xp.int64).tolist() == [2]

@@ -98,11 +98,8 @@ def test_tensors_are_filled():
     with pytest.raises(ValueError, match="out is a view that PyTorch negates"):
         mcf.round_to(torch.ones(2), "bfloat16", out=torch.tensor([1 + 2j, 3 + 4j]).conj().imag)
     x = torch.from_numpy(numbers("bfloat16"))
-    for fmt, dtype in (
-        ("bfloat16", torch.bfloat16),
-        ("float16", torch.float16),
-        ("e4m3fn", torch.float8_e4m3fn),
-    ):
+    for fmt in ("bfloat16", "float16", "float8_e4m3fn"):
+        dtype = getattr(torch, fmt)
         rounded = mcf.round_to(x, fmt, "toward_zero")
         for out in (torch.empty(x.shape, dtype=dtype), torch.empty(x.shape, dtype=torch.uint8)):
             if out.dtype.itemsize == dtype.itemsize:

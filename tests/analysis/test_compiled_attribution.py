@@ -436,11 +436,7 @@ def turning():
 @pytest.mark.parametrize("chunk", range(8))
 @pytest.mark.exhaustive
 def test_an_altered_loop_is_noticed(chunk, monkeypatch):
-    cases = (
-        ("bfloat16", "nearest_even", "real"),
-        ("float8_e5m2", "down", "format"),
-        (FINE, "up", "real"),
-    )
+    cases = (("bfloat16", "nearest_even", "real"), ("float8_e5m2", "down", "format"), (FINE, "up", "real"))
     asked = [question(some, turning(), fmt, mode, data=data) for fmt, mode, data in cases]
     plans = [LoopPlan.of(x, performs=False) for x in asked]
     names, text = [x.operation for x in plans[0].branches], source(plans[0].branches)

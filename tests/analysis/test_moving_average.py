@@ -1,7 +1,7 @@
 """Averages in low formats: the rule, in fractions, beside the oracle on numbers around every threshold."""
 
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -180,18 +180,22 @@ def test_every_pair_of_numbers_of_few_bits(turn, name, place, mode):
         check(MovingAverage(name, decay, form, mode), values(name))
 
 
+def check_ways(average, ways):
+    """Look at all numbers on the way from a start to a target, and where the first one stays."""
+    numbers = values(average.format)
+    still = {s: average.still(s) for s in numbers}
+    for start, target in ways:
+        way = [s for s in numbers if min(start, target) <= s <= max(start, target) and s != target]
+        way = way if start < target else way[::-1]
+        expected = next((s for s in way if still[s].holds(Fraction(target))), None)
+        assert average.stalls_at(start, target) == expected, (start, target)
+
+
 @pytest.mark.parametrize("fmt", [x for x in TINIES if x.zero], ids=str)
 @pytest.mark.sampled(3, each=False)
 @pytest.mark.slow
 def test_no_number_of_any_kind_of_format_is_left_out_on_the_way(fmt):
-    average, numbers = MovingAverage(fmt, 0.875), values(fmt)
-    still = {s: average.still(s) for s in numbers}
-    for start in numbers[::2]:
-        for target in numbers:
-            way = [s for s in numbers if min(start, target) <= s <= max(start, target) and s != target]
-            way = way if start < target else way[::-1]
-            expected = next((s for s in way if still[s].holds(Fraction(target))), None)
-            assert average.stalls_at(start, target) == expected, (start, target)
+    check_ways(MovingAverage(fmt, 0.875), product(values(fmt)[::2], values(fmt)))
 
 
 @pytest.mark.parametrize("ends", range(4))
@@ -265,15 +269,9 @@ def trial(average, start, target):
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.slow
 def test_no_number_on_the_way_is_left_out(form):
-    numbers = values("float8_e4m3fn")
+    ways = ((0.0, 1.0), (-448.0, 0.5), (1.75, -3.0), (0.25, 448.0), (1.0, 1.0), (3.0, 0.0))
     for decay in (0.75, 0.95):
-        average = MovingAverage("float8_e4m3fn", decay, form)
-        still = {s: average.still(s) for s in numbers}
-        for start, target in ((0.0, 1.0), (-448.0, 0.5), (1.75, -3.0), (0.25, 448.0), (1.0, 1.0), (3.0, 0.0)):
-            way = [s for s in numbers if min(start, target) <= s <= max(start, target) and s != target]
-            way = way if start < target else way[::-1]
-            expected = next((s for s in way if still[s].holds(Fraction(target))), None)
-            assert average.stalls_at(start, target) == expected, (start, target)
+        check_ways(MovingAverage("float8_e4m3fn", decay, form), ways)
 
 
 @pytest.mark.parametrize("name", [pytest.param("bfloat16", marks=pytest.mark.exhaustive), "float8_e4m3fn"])

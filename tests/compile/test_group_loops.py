@@ -20,10 +20,7 @@ from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
 from mcfsim.scaled.quantization import LargestMagnitude
 
-needs_llvm = pytest.mark.skipif(
-    importlib.util.find_spec("llvmlite") is None,
-    reason="LLVM is not installed",
-)
+needs_llvm = pytest.mark.skipif(importlib.util.find_spec("llvmlite") is None, reason="LLVM is not installed")
 FLOAT32 = mcf.get_format("float32")
 
 

@@ -31,7 +31,7 @@ FUSED = {"x86_64": r"\s(?:vfn?m(?:add|sub)\w*)\s", "aarch64": r"\s(?:fml[as]\w*|
 ROOT = r"(?<![.\w])_?sqrtf?(?!\w)"
 
 pytestmark = [
-    pytest.mark.skipif(PROCESSOR not in PACKED, reason=f"the instructions of {PROCESSOR} are not known here"),
+    pytest.mark.skipif(PROCESSOR not in PACKED, reason=f"the instructions of {PROCESSOR} are not known here")
 ]
 
 

@@ -64,13 +64,8 @@ def test_a_comparison_that_nobody_lists_is_found(tmp_path, monkeypatch):
     """By the hundred: every sentence of these kinds, wherever it stands, and no other."""
     monkeypatch.setattr(claims, "ROOT", tmp_path)
     names = ["`plain`", "`collage-plus`", "fp32 master weights", "BitNet", "`dqt-int8`", "plain bf16"]
-    words = [
-        "ends below",
-        "is better than",
-        "ends .01 above",
-        "is worse than",
-        "loses less and ends ahead of",
-    ]
+    words = ["ends below", "is better than", "ends .01 above", "is worse than"]
+    words += ["loses less and ends ahead of"]
     draw, page = random.Random(0), tmp_path / "page.md"
     harmless = ["A table stands above.", "Weights round to nearest.", "`plain` takes 8 bytes."]
     for one, other in itertools.permutations(names, 2):

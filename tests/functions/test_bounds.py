@@ -138,6 +138,7 @@ def test_a_pairwise_sum_is_as_deep_as_its_bound_says(n):
 BF16 = mcf.arithmetic("bfloat16")
 CUBE = (1.0, -3.0, 3.0, -1.0)
 FAR = (96.0, 97.0, 98.0, 97.0)
+HUGE, CLOSE = ((1.0, 2.0**90), (2.0**90, 2.0**89)), ((1.0078125, 1.015625), (1.0078125, 1.0))
 HILBERT = ((420.0, 210.0, 140.0), (210.0, 140.0, 105.0), (140.0, 105.0, 84.0))
 #: A plain function, a careful one, and an input on which the one is wrong and the other right.
 BETTER = [
@@ -164,20 +165,8 @@ BETTER = [
     ("overflow of softmax", f.naive_softmax, f.softmax, ((96.0, 95.0),), {}),
     ("overflow of log-sum-exp", f.naive_log_sum_exp, f.log_sum_exp, ((96.0, 95.0),), {}),
     ("overflow of a length", f.hypot, f.scaled_hypot, (2.0**100, 2.0**99), {}),
-    (
-        "overflow of a quotient",
-        f.complex_quotient,
-        f.smith_quotient,
-        ((1.0, 2.0**90), (2.0**90, 2.0**89)),
-        {},
-    ),
-    (
-        "part of a product",
-        f.complex_product,
-        f.complex_product_fma,
-        ((1.0078125, 1.015625), (1.0078125, 1.0)),
-        {},
-    ),
+    ("overflow of a quotient", f.complex_quotient, f.smith_quotient, HUGE, {}),
+    ("part of a product", f.complex_product, f.complex_product_fma, CLOSE, {}),
 ]
 
 

@@ -23,9 +23,7 @@ LEAST, MOST = 35, 400
 #: Others: how a package is started; what imports the compiler, for two seconds; a class or function of many
 #: branches, which would be torn apart.
 SHORT = {"__init__.py", "__main__.py", "disabled.py"}
-LONG = {
-    *("numpy.py", "floats.py", "forms.py"),
-}
+LONG = {"numpy.py", "floats.py", "forms.py"}
 
 
 @lru_cache(maxsize=1024)

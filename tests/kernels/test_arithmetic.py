@@ -42,7 +42,9 @@ def test_results_are_the_callers_to_write_to():
 
 LONG = Format("long", precision=30, emin=-1022, emax=1023)
 flushing = partial(mcf.arithmetic, underflow="flush_after")
-NO_VALUES = [np.array(x) for x in ([1.0, 1.001], [1, 257], [0, 1e39])]
+NO_VALUES = product(["bf16"], ("add", "sqrt", "fma"), map(np.array, ([1.0, 1.001], [1, 257], [0, 1e39])))
+NO_REALS = [("bf16", "add", np.array([x]), np.float32([1])) for x in (1j, True, "1", Fraction(1))]
+IN_LONG = product([LONG], ("mul", "div", "fma"), [np.ones(2)])
 
 
 def called(fmt, name, *given, **options):
@@ -52,29 +54,14 @@ def called(fmt, name, *given, **options):
 
 
 @refusals(
-    refused(
-        ValueError,
-        r"operand element \(1,\) = .* is no value of bfloat16.*\.round",
-        called,
-        *(("bf16", *x) for x in product(("add", "sqrt", "fma"), NO_VALUES)),
-    ),
+    refused(ValueError, r"operand element \(1,\) = .* is no value of bfloat16.*\.round", called, *NO_VALUES),
     refused(ValueError, "broadcast", called, ("bf16", "add", np.ones(3), np.ones(2))),
     refused(ValueError, "no value of bfloat16", called, ("bf16", "add", np.array([2**60 + 1]), 1.0)),
     refused(ValueError, "no value of float64", called, ("float64", "add", np.array([2**60 + 1]), 1.0)),
     refused(ValueError, "no value of float8_e4m3fn", called, ("e4m3fn", "add", np.array([np.inf]), 1.0)),
-    refused(
-        TypeError,
-        "no array of real numbers",
-        called,
-        *(("bf16", "add", np.array([x]), np.float32([1])) for x in (1j, True, "1", Fraction(1))),
-    ),
+    refused(TypeError, "no array of real numbers", called, *NO_REALS),
     refused(UnsupportedFormatError, "fma in float64", called, ("float64", "fma", np.ones(2))),
-    refused(
-        UnsupportedFormatError,
-        "in long.*leave the range of binary64",
-        called,
-        *((LONG, name, np.ones(2)) for name in ("mul", "div", "fma")),
-    ),
+    refused(UnsupportedFormatError, "in long.*leave the range of binary64", called, *IN_LONG),
     refused(ValueError, "unknown scalar policy", partial(mcf.arithmetic, scalars="float"), "bf16"),
     refused(ValueError, "threads = 0", partial(mcf.arithmetic, threads=0), "bf16"),
     refused(UnsupportedFormatError, "underflow must be 'gradual'", flushing, Posit(16), "int8"),

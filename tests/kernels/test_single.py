@@ -151,12 +151,8 @@ def test_results_are_rounded_at_random_by_the_words_of_the_operation(fmt, assert
         assert_same(found[some], right, exact)
 
 
-ALONE = {
-    **dict.fromkeys(("neg", "abs", "sign", "sqrt", "round", *FUNCTIONS), 1),
-    "mul": 2,
-    "div": 2,
-    "fma": 3,
-}
+ALONE = dict.fromkeys(("neg", "abs", "sign", "sqrt", "round", *FUNCTIONS), 1)
+ALONE |= {"mul": 2, "div": 2, "fma": 3}
 
 
 ROUNDED = [*map(Rounding, DETERMINISTIC), *roundings(WHOLE[0])[-3::-5]]
@@ -194,13 +190,8 @@ def test_results_of_numbers_alone_are_values(mode, underflow, assert_same):
     def mixed(ar, x, real=lambda s: s):
         tiny, third = ar.mul(real(2.0**-12), real(2.0**-8)), ar.div(real(1), real(3))
         return (
-            *(
-                ar.add(x, third),
-                ar.fma(x, third, tiny),
-                ar.mul(tiny, real(2.0**10)),
-                ar.fma(tiny, x, real(0.9)),
-            ),
-            *(ar.fma(real(0.9), third, tiny), ar.sqrt(tiny), ar.neg(third)),
+            *(ar.add(x, third), ar.fma(x, third, tiny), ar.mul(tiny, real(2.0**10))),
+            *(ar.fma(tiny, x, real(0.9)), ar.fma(real(0.9), third, tiny), ar.sqrt(tiny), ar.neg(third)),
         )
 
     def functions(ar, x, real=lambda s: s):
@@ -266,8 +257,5 @@ def test_a_program_keeps_its_scalars_and_draws_in_order():
 def test_a_result_of_numbers_alone_is_recorded_as_a_value():
     half, third = (RoundedNumber(x, np.float32) for x in (0.5, 1 / 3))
     program = trace(lambda ar, x: (ar.add(x, half), ar.add(x, third)), "bfloat16", operands=("x",))
-    assert [str(step) for step in program.steps] == [
-        "t1 = round(0.5)",
-        "t2 = add(x, t1)",
-        "t3 = add(x, 0.333333)",
-    ]
+    steps = [str(step) for step in program.steps]
+    assert steps == ["t1 = round(0.5)", "t2 = add(x, t1)", "t3 = add(x, 0.333333)"]

@@ -19,12 +19,8 @@ from mcfsim.optim.newton_schulz import orthogonalize
 from tests.cli.runner import call, refused
 
 BFLOAT16 = mcf.get_format("bfloat16")
-SHAPES = {
-    "tall.weight": (96, 24),
-    "wide.weight": (24, 96),
-    "norm.weight": (50,),
-    "embedding.weight": (40, 20),
-}
+SHAPES = {"tall.weight": (96, 24), "wide.weight": (24, 96)}
+SHAPES |= {"norm.weight": (50,), "embedding.weight": (40, 20)}
 SCHEDULE = mcf.Schedule(peak=2e-3, warmup=0, final=1.0)
 
 

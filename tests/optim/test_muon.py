@@ -181,11 +181,8 @@ def assert_formulas(kind):
     """Compare iterations in binary64 and in mpmath, which have neither formats nor sums, with formulas."""
     exact = mcf.arithmetic(None, backend="exact", precision=200)
     for ar, most in ((NativeArithmetic(np.float64, fused=False), 1e-12), (exact, 1e-50)):
-        for options in (
-            {},
-            {"fused": False, "added": True, "epsilon": 0.25},
-            {"components": 2, "margin": 2.0},
-        ):
+        others = {"fused": False, "added": True, "epsilon": 0.25}
+        for options in ({}, others, {"components": 2, "margin": 2.0}):
             how, x = kind("polar-express", **options), np.random.default_rng(4).standard_normal((2, 4, 3))
             found = how(ar, np.asarray(ar.round(x.ravel())).reshape(x.shape))
             for mine, source in zip(found, x, strict=True):

@@ -136,12 +136,9 @@ def test_stochastic_results_depend_on_no_tile_or_thread(order, products, monkeyp
 @pytest.mark.parametrize(
     ("length", "expected", "options"),
     [
-        *(
-            (10, 4, {"block": 3}),
-            (10, 5, {"block": 3, "lanes": 2}),
-            (10, 7, {"block": 3, "order": "pairwise"}),
-        ),
-        *((10, 1, {"block": None}), (0, 1, {"block": 4}), (10, 14, {"block": 3, "products": "rounded"})),
+        *((10, 4, {"block": 3}), (10, 5, {"block": 3, "lanes": 2}), (10, 1, {"block": None})),
+        *((10, 7, {"block": 3, "order": "pairwise"}), (10, 14, {"block": 3, "products": "rounded"})),
+        (0, 1, {"block": 4}),
         (2, 3, {"block": 2, "products": "rounded", "lanes": 9}),
     ],
 )

@@ -380,106 +380,61 @@ def test_each_operand_has_its_own_format_of_scales():
 
 
 # -- what is refused --------------------------------------------------------------------------------------
-ONE = np.ones(4)
-UNIT = partial(dot, unit="hopper_fp16")
+ONE, FIVES, ALONE = np.ones(4), np.full(64, 5.0), mcf.Accumulator("float32", block=1)
 SCALED = quantize(np.ones((2, 64), "f4"), "mxfp8_e4m3")
 NVFP4 = quantize(np.ones(64, "f4"), "nvfp4")
 
 
+def by(unit="hopper_fp16", **options):
+    return partial(dot, unit=unit, **options)
+
+
+def least(exponent):
+    return lambda name: replace(get_unit(name), least_exponent=exponent)
+
+
 @refusals(
     refused(TypeError, "neither is given", dot, (ONE, ONE)),
-    refused(TypeError, "both is given", partial(UNIT), (ONE, ONE, mcf.Accumulator("float32", block=1))),
-    refused(ValueError, r"a\[1\] = 0.1 is no number of float16.*round it first", UNIT, ([1.0, 0.1], ONE[:2])),
-    refused(ValueError, r"b\[0\] = 70000.0 is no", UNIT, ([1.0], [70000.0])),
-    refused(ValueError, "round it first$", partial(dot, unit="hopper_tf32"), ([0.1], [1.0])),
-    refused(
-        ValueError,
-        "18446744073709551615 is no",
-        partial(dot, unit="hopper_fp64"),
-        (np.uint64([2**64 - 1]), [1]),
-    ),
+    refused(TypeError, "both is given", by(), (ONE, ONE, ALONE)),
+    refused(ValueError, r"a\[1\] = 0.1 is no number of float16.*round it first", by(), ([1.0, 0.1], ONE[:2])),
+    refused(ValueError, r"b\[0\] = 70000.0 is no", by(), ([1.0], [70000.0])),
+    refused(ValueError, "round it first$", by("hopper_tf32"), ([0.1], [1.0])),
+    refused(ValueError, "18446744073709551615 is no", by("hopper_fp64"), (np.uint64([2**64 - 1]), [1])),
     refused(TypeError, "a is scaled.*dequantize", dot, (SCALED, ONE, mcf.Accumulator("bf16", block=1))),
-    refused(ValueError, r"a\[0\] = inf.*float8_e5m2 are", partial(dot, unit="hopper_fp8"), ([np.inf], [1.0])),
-    refused(
-        ValueError,
-        r"c\[\] = 0.1 is no number of float16",
-        partial(UNIT, c=0.1, unit="volta_fp16_to_fp16"),
-        (ONE, ONE),
-    ),
-    refused(
-        ValueError,
-        "unknown unit 'hoper_fp16' .did you mean 'hopper_fp16'",
-        partial(dot, unit="hoper_fp16"),
-        (ONE, ONE),
-    ),
-    refused(
-        ValueError,
-        "least_exponent is of aligned sums without scales, not of floored ones",
-        partial(replace, least_exponent=-126),
-        get_unit("cdna3_fp16"),
-    ),
-    refused(
-        ValueError,
-        "not of scaled ones",
-        partial(replace, least_exponent=-126),
-        get_unit("blackwell_mxfp8"),
-    ),
-    refused(TypeError, "must be an int", partial(replace, least_exponent=1.5), get_unit("hopper_fp16")),
-    refused(ValueError, "at least -252", partial(replace, least_exponent=-253), get_unit("hopper_fp16")),
-    refused(ValueError, "at most 127", partial(replace, least_exponent=128), get_unit("hopper_fp16")),
-    refused(TypeError, "must be a Unit or a name", partial(dot, unit=3), (ONE, ONE)),
-    refused(
-        ValueError,
-        "promote_every = 100 is no multiple of hopper_fp16's 16",
-        partial(UNIT, promote_every=100),
-        (ONE, ONE),
-    ),
-    refused(TypeError, "split_k must be an int", partial(UNIT, split_k=2.0), (ONE, ONE)),
-    refused(ValueError, "added in binary32", partial(dot, unit="hopper_fp64", split_k=2), (ONE, ONE)),
-    refused(ValueError, "out_format", partial(UNIT, out_format="bf16"), (ONE, ONE)),
-    refused(
-        ValueError, "are for a unit", partial(dot, split_k=2), (ONE, ONE, mcf.Accumulator("float32", block=1))
-    ),
-    refused(TypeError, "takes no scales", UNIT, (SCALED, SCALED)),
-    refused(
-        TypeError,
-        "a has no scales; blackwell_mxfp8 takes blocks of 32 of",
-        partial(dot, unit="blackwell_mxfp8"),
-        (ONE, ONE),
-    ),
-    refused(ValueError, "blocks of 32 float8_e4m3fn", partial(dot, unit="blackwell_mxfp4"), (SCALED, SCALED)),
+    refused(ValueError, r"a\[0\] = inf.*float8_e5m2 are", by("hopper_fp8"), ([np.inf], [1.0])),
+    refused(ValueError, r"c\[\] = 0.1 is no number of float16", by("volta_fp16_to_fp16", c=0.1), (ONE, ONE)),
+    refused(ValueError, "'hoper_fp16' .did you mean 'hopper_fp16'", by("hoper_fp16"), (ONE, ONE)),
+    refused(ValueError, "is of aligned sums without scales, not of floored ones", least(-126), "cdna3_fp16"),
+    refused(ValueError, "not of scaled ones", least(-126), "blackwell_mxfp8"),
+    refused(TypeError, "must be an int", least(1.5), "hopper_fp16"),
+    refused(ValueError, "at least -252", least(-253), "hopper_fp16"),
+    refused(ValueError, "at most 127", least(128), "hopper_fp16"),
+    refused(TypeError, "must be a Unit or a name", by(3), (ONE, ONE)),
+    refused(ValueError, "= 100 is no multiple of hopper_fp16's 16", by(promote_every=100), (ONE, ONE)),
+    refused(TypeError, "split_k must be an int", by(split_k=2.0), (ONE, ONE)),
+    refused(ValueError, "added in binary32", by("hopper_fp64", split_k=2), (ONE, ONE)),
+    refused(ValueError, "out_format", by(out_format="bf16"), (ONE, ONE)),
+    refused(ValueError, "are for a unit", by(None, split_k=2), (ONE, ONE, ALONE)),
+    refused(TypeError, "takes no scales", by(), (SCALED, SCALED)),
+    refused(TypeError, "a has no scales; .* takes blocks of 32 of", by("blackwell_mxfp8"), (ONE, ONE)),
+    refused(ValueError, "blocks of 32 float8_e4m3fn", by("blackwell_mxfp4"), (SCALED, SCALED)),
     refused(ValueError, "along axis 1, not .* 0", partial(matmul, unit="blackwell_mxfp8"), (SCALED, SCALED)),
-    refused(ValueError, "does not broadcast", partial(UNIT, c=np.ones(3)), (ONE, ONE)),
-    refused(
-        ValueError,
-        "a has the tensor scale 0.1, no number of float32",
-        partial(dot, unit="blackwell_nvfp4"),
-        (replace(NVFP4, tensor_scale=0.1), NVFP4),
-    ),
-    refused(
-        ValueError,
-        r"b\[0\] = 5.0 is no number of float4_e2m1fn, which blackwell_nvfp4 takes: round it first$",
-        partial(dot, unit="blackwell_nvfp4"),
-        (NVFP4, replace(NVFP4, elements=np.full(64, 5.0))),
-    ),
-    refused(
-        ValueError,
-        r"the scale of a\[0\] = 0.3 is no number of float8_e4m3fn",
-        partial(dot, unit="blackwell_nvfp4"),
-        (replace(NVFP4, scale=np.full(4, 0.3)), NVFP4),
-    ),
-    refused(
-        ValueError,
-        "the scale of b is negative somewhere, and blackwell_nvfp4 takes no sign there",
-        partial(dot, unit="blackwell_nvfp4"),
-        (NVFP4, replace(NVFP4, scale=-NVFP4.scale)),
+    refused(ValueError, "does not broadcast", by(c=np.ones(3)), (ONE, ONE)),
+    *(
+        refused(ValueError, message, by("blackwell_nvfp4"), (replace(NVFP4, **a), replace(NVFP4, **b)))
+        for message, a, b in (
+            ("a has the tensor scale 0.1, no number of float32", {"tensor_scale": 0.1}, {}),
+            (r"b\[0\] = 5.0 is no number of float4_e2m1fn, which .* first$", {}, {"elements": FIVES}),
+            (r"scale of a\[0\] = 0.3 is no number of float8_e4m3fn", {"scale": np.full(4, 0.3)}, {}),
+            ("the scale of b is negative somewhere, and .* no sign there", {}, {"scale": -NVFP4.scale}),
+        )
     ),
 )
 def test_calls_that_make_no_sense_are_refused(rows):
     check(rows)
 
 
-FOUR = {"inputs": "e2m1fn", "sums": "aligned_sums"}
+FOUR = {"inputs": "e2m1fn", "sums": "aligned_sums", "k": 16, "blocks": 16}
 TWO = {"scales": "e4m3fn", "blocks": 2}
 PAIRS = {"sums": "pairwise", "fraction_bits": None, "rounding": "nearest_even"}
 OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "fp32"}
@@ -507,11 +462,7 @@ OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "
             (ValueError, "float32 is no binary format of 1 bits", {"scales": "fp32", "blocks": 8}),
             (ValueError, "scales: posit8 is no", {"inputs": "e4m3fn", "scales": "posit8", "blocks": 8}),
             (ValueError, "8 bits.*has 8 bits.*most 24", {"inputs": "e4m3fn", "scales": "tf32", "blocks": 8}),
-            (
-                ValueError,
-                "scales: bfloat16 is no.*of 6 bits",
-                {**FOUR, "k": 16, "scales": ("e4m3fn", "bf16"), "blocks": 16},
-            ),
+            (ValueError, "scales: bfloat16 is no.*of 6 bits", {**FOUR, "scales": ("e4m3fn", "bf16")}),
             (ValueError, "beyond binary64", {"inputs": "e4m3fn", **TWO, "k": 2, "fraction_bits": 46}),
             (ValueError, "k = 1: floored_halves", {"sums": "floored_halves", "k": 1}),
             (ValueError, "k = 3: pairwise .* power of two", {**PAIRS, "k": 3}),

@@ -14,10 +14,7 @@ from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, backward, give_hard, listed, made, net
 from tests.shared.kinds import STORED
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::mcfsim.VanishingScalarWarning")]
 CASES = range(len(runs.strategies()))
 
 

@@ -103,11 +103,7 @@ def test_dropout_takes_weights_away_and_scales_the_others():
     ("options", "sizes", "message"),
     [
         ({"is_causal": True, "attn_mask": MASK}, [(5, 8), (7, 8), (7, 4)], "not both"),
-        (
-            {"enable_gqa": True},
-            [(5, 5, 8), (2, 7, 8), (2, 7, 4)],
-            "2 heads of keys or values do not",
-        ),
+        ({"enable_gqa": True}, [(5, 5, 8), (2, 7, 8), (2, 7, 4)], "2 heads of keys or values do not"),
         ({}, [(5, 8), (7, 6), (7, 4)], "rows of 8 numbers do not go with rows of 6"),
         ({}, [(5, 8), (7, 8), (6, 4)], "rows of 7 numbers do not go with rows of 6"),
     ],

@@ -28,12 +28,8 @@ def parameters(dtype=torch.bfloat16):
 
 def begun(strategy="plain+int8", steps=3):
     optimizer = AdamW(parameters(dtype_of(strategy)), 1e-2, (0.8, 0.99), 1e-6, 0.1, strategy=strategy)
-    train(optimizer, range(0, 2 * steps, 2))
+    run(optimizer, range(0, 2 * steps, 2))
     return optimizer
-
-
-def train(optimizer, steps):
-    run(optimizer, steps)
 
 
 def saved(optimizer, state_of, **entries):
@@ -73,11 +69,7 @@ def in_a_dict_of_bitsandbytes(state):
 # -- as states lie there -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("library", "state_of"),
-    [
-        ("torchao", in_torchao),
-        ("bitsandbytes", in_bitsandbytes),
-        ("bitsandbytes", in_a_dict_of_bitsandbytes),
-    ],
+    [("torchao", in_torchao), ("bitsandbytes", in_bitsandbytes), ("bitsandbytes", in_a_dict_of_bitsandbytes)],
 )
 def test_codes_and_scales_are_taken_over_as_they_are(library, state_of):
     ours = begun()
@@ -86,8 +78,8 @@ def test_codes_and_scales_are_taken_over_as_they_are(library, state_of):
     assert_same_states(taken, ours)
     group = taken.param_groups[0]
     assert [group[name] for name in ("lr", "betas", "eps", "weight_decay")] == [1e-2, (0.8, 0.99), 1e-6, 0.1]
-    train(taken, [1])
-    train(ours, [1])
+    run(taken, [1])
+    run(ours, [1])
     assert_same_states(taken, ours)
 
 
@@ -136,10 +128,8 @@ def test_the_compensation_of_optimi_is_kahan_s_and_its_moments_lose_their_correc
         assert own["step"] == count
         for name, theirs, beta in (("m", "exp_avg", 0.8), ("v", "exp_avg_sq", 0.99)):
             assert torch.equal(own[name], (kept[theirs].double() * (1 - beta**count)).bfloat16())
-    for refused, text in (
-        ({"decouple_lr": True}, "set decouple_lr=False"),
-        ({"decouple_wd": False}, "decoupled"),
-    ):
+    unlike = ({"decouple_lr": True}, "set decouple_lr=False"), ({"decouple_wd": False}, "decoupled")
+    for refused, text in unlike:
         other = saved(ours, state_of, beta1=0.8, beta2=0.99, step=count, **refused)
         with pytest.raises(ValueError, match=text):
             adopt(other, from_="optimi", params=given)
@@ -193,17 +183,11 @@ def of_library(library, state_of=in_bitsandbytes):
 
 bitsandbytes, torchao = of_library("bitsandbytes"), of_library("torchao", in_torchao)
 ALTERED = [
-    (
-        bitsandbytes(lambda x, _: x.pop("state1")),
-        "a state with step, qmap1, .* one of bitsandbytes has state1",
-    ),
+    (bitsandbytes(lambda x, _: x.pop("state1")), "with step, qmap1, .* one of bitsandbytes has state1"),
     (bitsandbytes(lambda x, _: x.pop("step")), r"shape \(64, 128\) has a state without a step"),
     (bitsandbytes(lambda x, _: x.update(step=-1)), "step = -1"),
     (bitsandbytes(lambda x, _: x.update(step=2.5)), "step must be an int, not 2.5"),
-    (
-        bitsandbytes(lambda x, _: x.update(state1=x["state1"].t())),
-        r"shape \(64, 128\) is of another: \(128, 64\)",
-    ),
+    (bitsandbytes(lambda x, _: x.update(state1=x["state1"].t())), r"128\) is of another: \(128, 64\)"),
     (bitsandbytes(lambda x, _: x.update(state1=x["state1"][:32])), r"is of another: \(32, 128\)"),
     (bitsandbytes(lambda x, _: x.update(absmax1=x["absmax1"][:7])), "8192 codes of m have 7 scales"),
     (bitsandbytes(lambda x, _: x.update(absmax1=x["absmax1"][:0])), "8192 codes of m have 0 scales"),
@@ -211,10 +195,7 @@ ALTERED = [
     (torchao(lambda x, _: x.update(exp_avg=None)), "one of torchao has exp_avg, exp_avg_sq"),
     (of_library("torch", in_torchao)(lambda *_: None), r"\['amsgrad'\] are missing"),
     (of_library("optimi")(lambda *_: None), r"\['beta1', 'beta2'\] are missing"),
-    (
-        lambda ours: (ours.state_dict(), "torchao"),
-        "has a state with step, m, v, .* one of torchao has exp_avg",
-    ),
+    (lambda ours: (ours.state_dict(), "torchao"), "with step, m, v, .* one of torchao has exp_avg"),
 ]
 
 
@@ -234,7 +215,7 @@ def test_a_state_that_is_not_whole_or_another_s_is_refused(place):
 def test_a_state_of_another_optimizer_of_pytorch_is_refused(kind):
     given = parameters()
     other = getattr(torch.optim, kind)(given, 0.1)
-    train(other, [1])
+    run(other, [1])
     with pytest.raises(ValueError, match=r"a group of torch\.optim\.AdamW has .*'amsgrad'\] are missing"):
         adopt(other.state_dict(), "plain", from_="torch", params=given)
 
@@ -281,14 +262,8 @@ def test_the_moments_of_flashoptim_are_read_by_its_formulas_and_its_rest_is_a_re
         ({"params": "few", "from_": "torch"}, "the state is of 3 parameters, and 2 are given"),
         ({"params": "one", "from_": "torch"}, "one tensor in the places of two"),
         ({"params": "groups", "from_": "torch"}, "params must be tensors, in the order"),
-        (
-            {"params": "some", "from_": "torch", "state": {9: {}}},
-            "parameter 9, which is in none of its groups",
-        ),
-        (
-            {"params": "some", "from_": "torch", "state": 3},
-            "no state of an optimizer: it has no state, a dict",
-        ),
+        ({"params": "some", "from_": "torch", "state": {9: {}}}, "parameter 9, which is in none of its"),
+        ({"params": "some", "from_": "torch", "state": 3}, "of an optimizer: it has no state, a dict"),
     ],
 )
 def test_what_is_no_state_with_its_parameters_is_refused(options, text):
@@ -296,13 +271,8 @@ def test_what_is_no_state_with_its_parameters_is_refused(options, text):
     before, options = states(ours), dict(options)
     changed = {"state": options.pop("state")} if "state" in options else {}
     if "params" in options:
-        kinds = {
-            "some": given,
-            "few": given[:2],
-            "one": [*given[:2], given[0]],
-            "groups": [{"params": given}],
-        }
-        options = {**options, "params": kinds[options["params"]]}
+        of = {"some": given, "few": given[:2], "one": [*given[:2], given[0]], "groups": [{"params": given}]}
+        options["params"] = of[options["params"]]
     with pytest.raises((TypeError, ValueError), match=text):
         adopt(ours.state_dict() | {"optimizer": "x"} | changed, "plain", **options)
     assert_same_states(states(ours), before)
@@ -335,6 +305,9 @@ MAKES = {
     "optimi": ("optimi", ("AdamW",)),
 }
 assert {*MAKES} < {*LIBRARIES}
+every_kind = pytest.mark.parametrize(
+    ("library", "kind"), [(x, kind) for x, (_, kinds) in MAKES.items() for kind in kinds]
+)
 
 
 @pytest.fixture
@@ -351,16 +324,14 @@ def peer(library, kind, given):
 
 
 @pytest.mark.parametrize("strategy", ["plain+int8", "kahan+int8", "collage-plus", "fp32-master"])
-@pytest.mark.parametrize(
-    ("library", "kind"), [(x, kind) for x, (_, kinds) in MAKES.items() for kind in kinds]
-)
+@every_kind
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.costly("a library is imported")
 def test_a_run_of_the_library_goes_on(library, kind, strategy):
     """Parameters keep their numbers, or with optimi's compensation become what was meant."""
     given = parameters()
     theirs = peer(library, kind, given)
-    train(theirs, range(0, 6, 2))
+    run(theirs, range(0, 6, 2))
     kept = [p.detach().clone() for p in given]
     comps = [theirs.state[p].get("kahan_comp") for p in given]
     ours = adopt(theirs, strategy)
@@ -371,7 +342,7 @@ def test_a_run_of_the_library_goes_on(library, kind, strategy):
         assert torch.equal(p, meant.bfloat16())
         assert ours.state[p]["step"] == 3
     assert "step" not in ours.param_groups[0]
-    train(ours, [6])
+    run(ours, [6])
 
 
 @pytest.mark.parametrize("library", MAKES)
@@ -393,7 +364,7 @@ def test_a_run_is_given_to_the_library_and_comes_back(library):
         elif p.numel() >= 4096 and p.numel() % 256 == 0:
             for name in ("m", "v", "m_scales", "v_scales"):
                 assert torch.equal(back.state[p][name], old[name])
-    train(release(back, torch.bfloat16, library), [1, 3])
+    run(release(back, torch.bfloat16, library), [1, 3])
 
 
 @pytest.mark.costly("a library is imported")
@@ -405,7 +376,7 @@ def test_a_run_that_begins_here_goes_on_in_optimi_as_if_it_began_there():
     theirs = release(ours, torch.bfloat16, "optimi")
     alone = optimi.AdamW(given, 1e-2, (0.8, 0.99), weight_decay=0.1, eps=1e-6, triton=False)
     for optimizer in (theirs, alone):
-        train(optimizer, range(0, 10, 2))
+        run(optimizer, range(0, 10, 2))
     for p, q in zip(listed(theirs), given, strict=True):
         assert torch.equal(p, q)
         for name in ("exp_avg", "exp_avg_sq", "kahan_comp"):
@@ -413,15 +384,13 @@ def test_a_run_that_begins_here_goes_on_in_optimi_as_if_it_began_there():
         assert alone.state[q]["kahan_comp"].any()
 
 
-@pytest.mark.parametrize(
-    ("library", "kind"), [(x, kind) for x, (_, kinds) in MAKES.items() for kind in kinds]
-)
+@every_kind
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.costly("a library is imported")
 def test_a_state_dict_of_the_library_is_its_run(library, kind):
     given = parameters()
     theirs = peer(library, kind, given)
-    train(theirs, range(0, 6, 2))
+    run(theirs, range(0, 6, 2))
     copies = [torch.nn.Parameter(p.detach().clone()) for p in given]
     read = adopt(theirs.state_dict(), "fp32-master", from_=library, params=copies)
     taken = adopt(theirs, "fp32-master")

@@ -137,18 +137,10 @@ def test_the_entries_of_muon_are_translated():
     assert group["eps"] == mcf.Muon().epsilon
     back = release(ours, torch.bfloat16)
     assert not any(back.state[p]["momentum_buffer"].any() for p in listed(back))
-    (mine, _), theirs = (
-        back.param_groups,
-        torch.optim.Muon(parameters(MATRICES, torch.float32)).param_groups[0],
-    )
+    mine, theirs = back.param_groups[0], torch.optim.Muon(parameters(MATRICES, torch.float32)).param_groups[0]
     assert mine.keys() == theirs.keys()
-    assert [mine[name] for name in ("ns_steps", "eps", "nesterov", "momentum", "lr")] == [
-        2,
-        2.0**-20,
-        False,
-        0.5,
-        0.02,
-    ]
+    found = [mine[name] for name in ("ns_steps", "eps", "nesterov", "momentum", "lr")]
+    assert found == [2, 2.0**-20, False, 0.5, 0.02]
     assert mine["ns_coefficients"] == tuple(map(float, np.float32(options["ns_coefficients"])))
     other = adopt(back, "kahan", kind=Muon)
     assert type(other) is Muon
@@ -165,11 +157,7 @@ def test_what_muon_has_and_pytorch_s_has_not_is_refused():
         (Muon, {"iteration": mcf.NewtonSchulz("deepseek-v4")}, "no counterpart of iteration = NewtonSchulz"),
         (Muon, {"iteration": mcf.NewtonSchulz(margin=1.5)}, "no counterpart of iteration"),
         (Muon, {"others": ("*",)}, r"no parameter of shape \(8, 12\), which AdamW moves here"),
-        (
-            TorchMuon,
-            {"params": parameters(ANY, torch.bfloat16)},
-            r"no parameter of shape \(5,\), which AdamW",
-        ),
+        (TorchMuon, {"params": parameters(ANY, torch.bfloat16)}, r"of shape \(5,\), which AdamW"),
         (Muon, {"params": parameters([(2, 3, 4)], torch.bfloat16)}, r"no parameter of shape \(2, 3, 4\)$"),
     ):
         ours = kind(options.pop("params", given), strategy="plain", **options)
@@ -289,11 +277,7 @@ REFUSED = [
     (amsgrad, {"kind": TorchAdamW}, "a run of AMSGrad does not go on by TorchAdamW"),
     (muon, {"kind": SGD}, "a run of TorchMuon does not go on by SGD"),
     (muon, {"kind": "Muon"}, "a run of TorchMuon does not go on by Muon"),
-    (
-        muon,
-        {"others": ("*",)},
-        r"96 numbers of v are kept here of a parameter of shape \(8, 12\), and 0 there",
-    ),
+    (muon, {"others": ("*",)}, r"96 numbers of v are kept here .* of shape \(8, 12\), and 0 there"),
     (lambda: muon(momentum=1.5, steps=0), {}, r"momentum = 1.5 must lie in \[0, 1\)"),
     (lambda: without(muon(), ns_steps=100), {}, "ns_steps = 100 must be less than 100"),
     (lambda: without(muon(), ns_steps=0), {}, "ns_steps = 0"),
@@ -322,10 +306,8 @@ def test_what_is_refused_changes_nothing(made, options, text, saved):
 @pytest.mark.parametrize("saved", [False, True])
 def test_adam_whose_decay_is_none_or_decoupled_is_adamw(decay, saved):
     found = []
-    for kind, options in (
-        (torch.optim.Adam, decay),
-        (torch.optim.AdamW, {"weight_decay": decay["weight_decay"]}),
-    ):
+    alone = {"weight_decay": decay["weight_decay"]}
+    for kind, options in ((torch.optim.Adam, decay), (torch.optim.AdamW, alone)):
         optimizer = kind(parameters(ANY, torch.float32), 1e-2, **options)
         train(optimizer, range(2))
         found.append(taken(optimizer, saved, "kahan"))

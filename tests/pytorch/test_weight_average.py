@@ -281,11 +281,8 @@ def test_optimizers_that_are_none():
     model, _ = trained()
     with pytest.raises(TypeError, match=r"one of mcfsim\.torch, not SGD"):
         mcfsim.torch.average(torch.optim.SGD(model.parameters(), lr=0.1), 0.9)
-    mixed = [
-        {"params": [torch.nn.Parameter(torch.ones(2))], "strategy": "fp32"},
-        {"params": model.parameters()},
-    ]
-    optimizer = mcfsim.torch.AdamW(mixed, lr=0.1)
+    other = {"params": [torch.nn.Parameter(torch.ones(2))], "strategy": "fp32"}
+    optimizer = mcfsim.torch.AdamW([other, {"params": model.parameters()}], lr=0.1)
     with pytest.raises(ValueError, match=r"several dtypes, torch\.bfloat16, torch\.float32"):
         mcfsim.torch.average(optimizer, 0.9)
     averaged = mcfsim.torch.average(optimizer, 0.9, low="bfloat16")

@@ -147,34 +147,21 @@ def test_operands_are_not_changed():
         assert all(same(*pair) for pair in zip(backward(arrays[2]), first, strict=True))  # and so again
 
 
+X = np.ones((2, 4))
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (
-            lambda: linear("mxfp8", np.ones(4), np.ones((2, 4))),
-            ValueError,
-            r"x of shape \(4,\) must be a matrix",
-        ),
-        (lambda: linear("mxfp8", np.ones((2, 4)), np.ones((1, 2, 4))), ValueError, "weight of shape"),
-        (
-            lambda: linear("mxfp8", np.ones((2, 4)), np.ones((2, 5))),
-            ValueError,
-            "do not share",
-        ),
-        (lambda: linear("mxfp8", np.ones((2, 4), complex), np.ones((2, 4))), TypeError, "x"),
-        (lambda: linear("mxfp8", [["a"]], np.ones((2, 4))), TypeError, "x"),
-        (lambda: linear("mxfp8", np.ma.ones((2, 4)), np.ones((2, 4))), TypeError, "x"),
-        (lambda: linear("nvfp4", np.ones((2, 4)), np.ones((2, 4))), ValueError, "needs words=RandomWords"),
-        (
-            lambda: linear("mxfp8", np.ones((2, 4)), np.ones((2, 4)), 3),
-            TypeError,
-            "words must be RandomWords",
-        ),
-        (
-            lambda: linear("mxfp8", np.ones((2, 4)), np.ones((3, 4)))[1](np.ones((3, 2))),
-            ValueError,
-            "must have that of",
-        ),
+        (lambda: linear("mxfp8", np.ones(4), X), ValueError, r"x of shape \(4,\) must be a matrix"),
+        (lambda: linear("mxfp8", X, np.ones((1, 2, 4))), ValueError, "weight of shape"),
+        (lambda: linear("mxfp8", X, np.ones((2, 5))), ValueError, "do not share"),
+        (lambda: linear("mxfp8", np.ones((2, 4), complex), X), TypeError, "x"),
+        (lambda: linear("mxfp8", [["a"]], X), TypeError, "x"),
+        (lambda: linear("mxfp8", np.ma.ones((2, 4)), X), TypeError, "x"),
+        (lambda: linear("nvfp4", X, X), ValueError, "needs words=RandomWords"),
+        (lambda: linear("mxfp8", X, X, 3), TypeError, "words must be RandomWords"),
+        (lambda: linear("mxfp8", X, np.ones((3, 4)))[1](np.ones((3, 2))), ValueError, "must have that of"),
     ],
 )
 def test_what_makes_no_layer_is_refused(given, error, message):
@@ -211,12 +198,7 @@ def test_products_in_binary32_differ_by_their_sums_alone(name):
 @pytest.mark.parametrize(
     ("name", "unit", "promoted", "message"),
     [
-        (
-            "nvfp4",
-            "hopper_fp8",
-            None,
-            "blocks of 16; hopper_fp8 needs .* a multiple of its 32",
-        ),
+        ("nvfp4", "hopper_fp8", None, "blocks of 16; hopper_fp8 needs .* a multiple of its 32"),
         ("fp4-all", "blackwell_mxfp8", None, "takes blocks of 32 of .* with scales of float8_e8m0fnu"),
         ("nvfp4", "blackwell_mxfp4", None, "has blocks of 16 .* scales of float8_e4m3fn: it takes"),
         ("quartet", "blackwell_nvfp4", None, "scales of float8_e8m0fnu: it takes"),

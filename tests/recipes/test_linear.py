@@ -25,10 +25,7 @@ OWN = {
 #: Tokens, inputs, outputs: blocks, tiles and groups that end short, along each of the contracted axes.
 SHAPES = [(2, 130, 2), (130, 2, 2), (2, 2, 130), (18, 5, 19), (1, 1, 1)]
 _FEWER = {"quartet": [(3, 20, 2), (1, 1, 1)], "quartet2": [(2, 18, 1), (1, 1, 1)]}
-_LONG = {
-    "quartet": [(2, 36, 2), (34, 2, 2), (2, 2, 34)],
-    "quartet2": [(130, 2, 1), (1, 2, 130)],
-}
+_LONG = {"quartet": [(2, 36, 2), (34, 2, 2), (2, 2, 34)], "quartet2": [(130, 2, 1), (1, 2, 130)]}
 _COSTLY = pytest.mark.costly("groups and rotations of 32 and 128 numbers that end short, in fractions")
 
 

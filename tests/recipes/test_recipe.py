@@ -98,11 +98,7 @@ def test_units_are_changed_together():
         (lambda: replace(RECIPES["bf16"], high="head"), TypeError, "tuple of patterns"),
         (lambda: replace(RECIPES["bf16"], high=iter(["head"])), TypeError, "tuple of patterns"),
         (lambda: RECIPES["nvfp4"].keeps("x", 3), ValueError, "block = 3 must be .* less than blocks = 0"),
-        (
-            lambda: ProductRecipe(output="float64"),
-            ValueError,
-            "float64 is no floating-point format of binary32",
-        ),
+        (lambda: ProductRecipe(output="float64"), ValueError, "float64 is no .* format of binary32"),
         (lambda: ProductRecipe(output="posit16"), ValueError, "posit16 is no floating-point format"),
         (lambda: replace(RECIPES["bf16"], wgrad=None), TypeError, "wgrad must be a ProductRecipe"),
         (lambda: replace(RECIPES["bf16"], name=3), TypeError, "name"),

@@ -193,20 +193,10 @@ def changed(name="nvfp4", **fields):
         ("nvfp4", {"group": 32}, ValueError, "is for rule 'eden'"),
         ("nvfp4", {"rule": "deepseek"}, ValueError, "no tensor scale"),
         ("mxfp4", {"rule": "transformer_engine"}, ValueError, "needs a tensor scale"),
-        (
-            "nvfp4",
-            {"rule": "torchao", "tensor_scale": FLOAT16},
-            UnsupportedFormatError,
-            "float32, not float16",
-        ),
+        ("nvfp4", {"rule": "torchao", "tensor_scale": FLOAT16}, UnsupportedFormatError, "not float16"),
         ("mxfp4", {"rule": "current"}, UnsupportedFormatError, "its scales are float32, not float8_e8m0fnu"),
         ("mxfp4", {"rule": "torchao"}, UnsupportedFormatError, "a format with zero"),
-        (
-            "fp8_e4m3_tensor",
-            {"element": FORMATS["float64"]},
-            UnsupportedFormatError,
-            "does not hold elements",
-        ),
+        ("fp8_e4m3_tensor", {"element": FORMATS["float64"]}, UnsupportedFormatError, "does not hold"),
     ],
 )
 def test_formats_that_make_no_sense_are_refused(name, fields, error, message):
@@ -222,12 +212,7 @@ def test_formats_that_make_no_sense_are_refused(name, fields, error, message):
         (np.ones(16, ml_dtypes.int4), {"fmt": "nvfp4"}, TypeError, "int4 is no array of floating"),
         (np.ones(16, "f4"), {"fmt": "nvfp4_16x16"}, ValueError, "at least two axes, not shape"),
         (np.ones((4, 16), "f4"), {"fmt": "nvfp4_eden"}, ValueError, "stochastic rounding needs"),
-        (
-            np.ones((4, 16), "f4"),
-            {"fmt": "nvfp4_eden", "rounding": "stochastic"},
-            ValueError,
-            "rounds scales",
-        ),
+        (np.ones(16, "f4"), {"fmt": "nvfp4_eden", "rounding": "stochastic"}, ValueError, "rounds scales"),
     ],
 )
 def test_arrays_that_make_no_sense_are_refused(x, options, error, message):

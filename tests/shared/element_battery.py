@@ -371,12 +371,7 @@ def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) 
         change = m.operations.function_element if name in FUNCTIONS else m.operations.change_element
         return change(name, x, fmt, rounding, word, **options)
 
-    return Case(
-        f"{name} {_about(fmt, rounding)} {tidy}",
-        text,
-        {"x": x, **_drawn(x, fmt, rounding)},
-        tidy,
-    )
+    return Case(f"{name} {_about(fmt, rounding)} {tidy}", text, {"x": x, **_drawn(x, fmt, rounding)}, tidy)
 
 
 def selection_case(name: str, fmt: Format, carrier: Any) -> Case:

@@ -4,28 +4,9 @@ from fractions import Fraction
 
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
+from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import Claim
 from mcfsim.theorems.hypotheses import hypothesis
-from mcfsim.theorems.logic import (
-    LARGEST,
-    SMALLEST,
-    SMALLEST_NORMAL,
-    Bound,
-    Exponent,
-    Finite,
-    HasBits,
-    IsMultiple,
-    IsValue,
-    OfFormat,
-    Operand,
-    Result,
-    Results,
-    Ulp,
-    UlpTowards,
-    Within,
-    Word,
-    equal,
-)
 from tests.theorems.trying import PAIR, mine, text_at_random
 
 FORMATS = [
@@ -45,54 +26,59 @@ def algorithm(draw):
 
 def constant(draw):
     shown = Fraction(draw.choice((1, 3))) * Fraction(2) ** draw.randint(-12, 12)
-    return draw.choice((LARGEST, SMALLEST_NORMAL, SMALLEST, shown, shown, -shown))
+    return draw.choice((lg.LARGEST, lg.SMALLEST_NORMAL, lg.SMALLEST, shown, shown, -shown))
 
 
 def term(draw, depth=2):
     kind = draw.randrange(9) if depth else draw.randrange(4)
     if kind < 2:
-        return draw.choice((Word, Operand))("ab"[kind])
+        return draw.choice((lg.Word, lg.Operand))("ab"[kind])
     if kind < 4:
-        return Result(draw.randrange(2)) if kind == 2 else Results()
+        return lg.Result(draw.randrange(2)) if kind == 2 else lg.Results()
     if kind == 4:
         return abs(term(draw, depth - 1))
     if kind == 5:
         return term(draw, depth - 1) * draw.choice((Fraction(1, 4), 3, term(draw, depth - 1)))
     if kind == 6:
-        return Ulp(Word(draw.choice("ab")))
+        return lg.Ulp(lg.Word(draw.choice("ab")))
     if kind == 7:
-        return abs(UlpTowards(Word(draw.choice("ab")), term(draw, 0)))
+        return abs(lg.UlpTowards(lg.Word(draw.choice("ab")), term(draw, 0)))
     return term(draw, depth - 1) - term(draw, depth - 1)
 
 
 def exponents(draw):
-    x, y = (Exponent(draw.choice((Word("a"), Word("b"), Result(draw.randrange(2))))) for _ in range(2))
+    x, y = (
+        lg.Exponent(draw.choice((lg.Word("a"), lg.Word("b"), lg.Result(draw.randrange(2))))) for _ in range(2)
+    )
     form = draw.choice((x, x + y, x - y, abs(x - y)))
     number = draw.randint(-9, 9)
-    bound = OfFormat("some", lambda *_: number)
-    return draw.choice((form <= bound, form >= bound, form < bound, equal(form, bound), x <= y))
+    bound = lg.OfFormat("some", lambda *_: number)
+    return draw.choice((form <= bound, form >= bound, form < bound, lg.equal(form, bound), x <= y))
 
 
 def proposition(draw, depth=1):
     kind = draw.randrange(10 if depth else 7)
     if kind < 2:
         x, y = term(draw), draw.choice((term, constant))(draw)
-        return draw.choice((x <= y, x < y, x >= y, x > y, equal(x, y)))
+        return draw.choice((x <= y, x < y, x >= y, x > y, lg.equal(x, y)))
     if kind == 2:
-        return IsValue(term(draw))
+        return lg.IsValue(term(draw))
     if kind == 3:
         return draw.choice(
-            (IsMultiple(term(draw, 0), Ulp(Word("b"))), IsMultiple(Word("a") * Word("b"), SMALLEST))
+            (
+                lg.IsMultiple(term(draw, 0), lg.Ulp(lg.Word("b"))),
+                lg.IsMultiple(lg.Word("a") * lg.Word("b"), lg.SMALLEST),
+            )
         )
     if kind == 4:
         return exponents(draw)
     if kind == 5:
-        return Finite(Result(draw.randrange(2)))
+        return lg.Finite(lg.Result(draw.randrange(2)))
     if kind == 6:
-        return Within(term(draw), term(draw), Bound(1, 1))
+        return lg.Within(term(draw), term(draw), lg.Bound(1, 1))
     one, other = proposition(draw, 0), proposition(draw, 0)
     return draw.choice(
-        (one & other, one | other, ~one, one & HasBits(Word("a"), OfFormat("2", lambda *_: 2)))
+        (one & other, one | other, ~one, one & lg.HasBits(lg.Word("a"), lg.OfFormat("2", lambda *_: 2)))
     )
 
 

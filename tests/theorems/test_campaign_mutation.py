@@ -47,7 +47,7 @@ ALIVE: dict[str, dict[str, str]] = {
         "grouped: cell * different.size + number": "each pair has a number of its own, too",
     },
     "reach": {
-        "_normal: (some >= cells.format.emin).all": "cells of subnormal numbers are classes of their own",
+        "_normal: (some >= cells.format.emin).all": "cells of subnormal numbers are classes of their own"
     },
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",

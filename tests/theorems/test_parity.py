@@ -11,27 +11,10 @@ from mcfsim.eft import two_sum
 from mcfsim.formats import Format
 from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
 from mcfsim.theorems import THEOREMS
+from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import Claim
 from mcfsim.theorems.domain import _scales
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.logic import (
-    Bound,
-    Iff,
-    IsMultiple,
-    IsValue,
-    LowBit,
-    Mixed,
-    Nonoverlapping,
-    OfFormat,
-    Result,
-    Rounded,
-    RoundedToBits,
-    Same,
-    SameSign,
-    Within,
-    Word,
-    equal,
-)
 from mcfsim.theorems.logic.terms import InnerProduct, SumOfMagnitudes, UlpTowards
 from mcfsim.theorems.operands import every
 from mcfsim.theorems.parity import indifferent
@@ -90,30 +73,32 @@ def further(draw):
     """Return a proposition, also of the kinds that only the reader of signs knows."""
     if draw.random() < 0.4:
         return proposition(draw)
-    x, y, one = term(draw), term(draw), Word(draw.choice("ab"))
-    few = OfFormat("2", lambda *_: 2)
+    x, y, one = term(draw), term(draw), lg.Word(draw.choice("ab"))
+    few = lg.OfFormat("2", lambda *_: 2)
     mode = draw.choice([None, *DETERMINISTIC])
     more = draw.choice(
         (
-            LowBit(one),
-            Rounded(Word("a"), Word("b"), mode),
-            RoundedToBits(one, few),
+            lg.LowBit(one),
+            lg.Rounded(lg.Word("a"), lg.Word("b"), mode),
+            lg.RoundedToBits(one, few),
             SumOfMagnitudes(draw.choice((("a",), ("a", "b")))),
             InnerProduct("a", "b"),
         )
     )
     return draw.choice(
         (
-            equal(more, x),
-            equal(more, 0),
+            lg.equal(more, x),
+            lg.equal(more, 0),
             x <= 0,
             more <= abs(x),
             abs(more) <= abs(x),
-            Iff(draw.choice((more <= abs(x), equal(x, 0))), draw.choice((x <= y, equal(x, y)))),
-            Same(),
-            SameSign(Word("a"), Result(draw.randrange(2))),
-            Within(x, Mixed(draw.choice((one, y)), draw.choice((abs(one), y)), _shares, ""), Bound(1, 1)),
-            Nonoverlapping(draw.choice(((), (Result(0), Result(1)), (x, y))), draw.choice((1, 2))),
+            lg.Iff(draw.choice((more <= abs(x), lg.equal(x, 0))), draw.choice((x <= y, lg.equal(x, y)))),
+            lg.Same(),
+            lg.SameSign(lg.Word("a"), lg.Result(draw.randrange(2))),
+            lg.Within(
+                x, lg.Mixed(draw.choice((one, y)), draw.choice((abs(one), y)), _shares, ""), lg.Bound(1, 1)
+            ),
+            lg.Nonoverlapping(draw.choice(((), (lg.Result(0), lg.Result(1)), (x, y))), draw.choice((1, 2))),
         )
     )
 
@@ -123,21 +108,21 @@ def _shares(p):
 
 
 #: A number of which more than the sign changes with that of an operand, and propositions on it.
-A, B = Word("a"), Word("b")
+A, B = lg.Word("a"), lg.Word("b")
 MIXED = A + abs(B)
 REFUSED = [
-    Iff(MIXED <= 0, Same()),
-    Iff(Same(), MIXED <= 0),
-    Nonoverlapping((A, MIXED)),
-    Within(A, Mixed(MIXED, abs(B), _shares, ""), Bound(1, 1)),
-    Within(A, Mixed(A, B, _shares, ""), Bound(1, 1)),
-    Within(MIXED, A, Bound(1, 1)),
-    Within(A, MIXED, Bound(1, 1)),
+    lg.Iff(MIXED <= 0, lg.Same()),
+    lg.Iff(lg.Same(), MIXED <= 0),
+    lg.Nonoverlapping((A, MIXED)),
+    lg.Within(A, lg.Mixed(MIXED, abs(B), _shares, ""), lg.Bound(1, 1)),
+    lg.Within(A, lg.Mixed(A, B, _shares, ""), lg.Bound(1, 1)),
+    lg.Within(MIXED, A, lg.Bound(1, 1)),
+    lg.Within(A, MIXED, lg.Bound(1, 1)),
     abs(A) <= UlpTowards(A, abs(B)),
-    IsValue(MIXED),
-    IsMultiple(MIXED, A),
-    IsMultiple(A, MIXED),
-    ~(MIXED <= 0) & Same(),
+    lg.IsValue(MIXED),
+    lg.IsMultiple(MIXED, A),
+    lg.IsMultiple(A, MIXED),
+    ~(MIXED <= 0) & lg.Same(),
 ]
 
 

@@ -5,6 +5,7 @@ import math
 import random
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from typing import get_args
 
 import numpy as np
@@ -14,8 +15,17 @@ from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 from mcfsim.theorems import THEOREMS, Certificate, claim, examine, verification, verify
-from mcfsim.theorems.catalogue import exact_products, lost, representability, sums
+from mcfsim.theorems.catalogue import (
+    accumulations,
+    complex_plane,
+    exact_products,
+    lost,
+    representability,
+    sums,
+)
+from mcfsim.theorems.claims import Claim
 from mcfsim.theorems.domain import cover
+from mcfsim.theorems.logic import AllOf, Within
 from mcfsim.theorems.logic.of_trials import half_step
 from mcfsim.theorems.operands import Selection, unbounded
 from mcfsim.theorems.parts import Kind, Part
@@ -91,10 +101,7 @@ def test_verdicts_in_small_formats_are_as_expected(fmt, part):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "fmt", "cases"),
-    [
-        ("fast_two_sum", "bfloat16", 2_000_000_000),
-        ("fma_error", "float8_e4m3fn", 10_000_000),
-    ],
+    [("fast_two_sum", "bfloat16", 2_000_000_000), ("fma_error", "float8_e4m3fn", 10_000_000)],
 )
 def test_all_operands_of_larger_formats(name, fmt, cases):
     found = on_domain(THEOREMS[name], fmt, "nearest_even")
@@ -321,3 +328,33 @@ def test_every_kind_of_part_is_read_back_and_no_other_made(tmp_path):
     assert kinds == set(get_args(Kind))
     with pytest.raises(ValueError, match="unknown kind of part 'middle'; known kinds: complete, core, edge"):
         Part("middle", "", ())
+
+
+# -- statements on functions ---------------------------------------------------------------------------------
+#: Few bits, and room for all products.
+FEW = Format("p5", precision=5, emin=-40, emax=40)
+OF_FUNCTIONS = (*accumulations.THEOREMS, *complex_plane.THEOREMS)
+BOUNDED = [x.name for x in OF_FUNCTIONS if x.holds and x.claim.measured is not None]
+#: The share of its bound that an error reaches, where that is less than a half.
+REACHED = {"doubly_compensated_sum": Fraction(2, 5), "compensated_horner": Fraction(1, 10)}
+REACHED |= {"horner": Fraction(1, 3)}
+
+
+def sharper(said, factor):
+    """Return a proposition whose error bounds are multiplied by a factor."""
+    if isinstance(said, AllOf):
+        return AllOf(tuple(sharper(part, factor) for part in said.parts))
+    if isinstance(said, Within):
+        constant = factor * said.bound.at(FEW.precision)
+        return replace(said, bound=replace(said.bound, constant=constant, text=""))
+    return said
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.sampled(6, each=False)
+def test_a_bound_holds_and_no_small_share_of_it_does(name):
+    theorem = THEOREMS[name]
+    assert not verify(theorem, FEW, samples=1 << 14, limit=1 << 20).violations
+    less = Claim(sharper(theorem.claim.said, REACHED.get(name, Fraction(1, 2))))
+    wrong = replace(theorem, name=f"{name}_sharper", claim=less, sharp="", worst=None)
+    assert verify(wrong, FEW, samples=1 << 14, limit=1 << 20).violations

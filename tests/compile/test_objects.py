@@ -36,7 +36,7 @@ NEGATIVE = trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False)
 
 
 @pytest.fixture
-def fresh(cache_folder, monkeypatch):
+def fresh(cache_folder):
     """Return where objects lie, with none there, and what forgets all that this process has loaded."""
     loaded = (objects._engine, words._loop, words._rows)
 

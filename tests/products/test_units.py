@@ -104,7 +104,7 @@ def test_many_elements_are_those_of_the_definition(name):
 @pytest.mark.parametrize("name", [*FEW, *OTHERS])
 @pytest.mark.sampled(4, each=False)
 @pytest.mark.slow
-def test_compiled_loops_give_the_same_as_numpy(name, ways, assert_same):
+def test_compiled_loops_give_the_same_as_numpy(name, ways):
     pytest.importorskip("llvmlite")
     unit = get_unit(name)
     case, rng = Case(unit, 40, 2 * unit.k, 3), np.random.default_rng(5)

@@ -311,7 +311,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("case", COUNTS, ids="-".join)
 @pytest.mark.sampled(20, each=False)
-def test_counts(case, request):
+def test_counts(case):
     certificate = verify(*case)
     applicable, violations = COUNTS[case]
     assert certificate.covers

@@ -239,9 +239,7 @@ def test_steps_towards_an_orthogonal_matrix_arrive():
     refused(TypeError, "x must be a tuple of rows", f.newton_schulz_step, (BF16, 1.0)),
     refused(ValueError, "x has no rows", f.newton_schulz_step, (BF16, ())),
     refused(TypeError, "a must be a tuple of rows", f.conjugate_gradients, (BF16, 2.0, (1.0,))),
-    refused(
-        ValueError, "row 1 has 1 values", f.conjugate_gradients, (BF16, ((1.0, 2.0), (1.0,)), (1.0, 2.0))
-    ),
+    refused(ValueError, "row 1 has 1 value", f.conjugate_gradients, (BF16, ((1.0, 2.0), (1.0,)), (1.0, 2.0))),
     refused(
         ValueError, "steps = -1 must not be negative", lambda ar: f.sqrt_newton(ar, 1.0, 1.0, steps=-1), BF16
     ),

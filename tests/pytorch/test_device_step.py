@@ -279,9 +279,7 @@ def test_two_graphs_take_turns(graph):
     graphs = [captured_step(ours, graph()) for _ in range(2)]
     steps_of_both(ours, theirs, [4, 6, 5], graphs=graphs)
     assert_same_states(ours, theirs)
-    with pytest.raises(
-        IndexError, match="2 steps of this optimizer were captured in a CUDA graph: none is 2"
-    ):
+    with pytest.raises(IndexError, match=r"2 steps .* were captured in a CUDA graph: none is 2"):
         ours.before_replay(2)
 
 

@@ -109,9 +109,7 @@ ONE = torch.ones(2, 2)
     refused(TypeError, "kernels must be True", partial(matmul, kernels=1), (ONE, ONE, "hopper_fp16")),
     refused(ValueError, "different devices: cpu, meta", matmul, (ONE, ONE.to("meta"), "hopper_fp16")),
     refused(TypeError, "on device 'meta'", matmul, (ONE.to("meta"), ONE.to("meta"), "hopper_fp16")),
-    refused(
-        ValueError, r"a\[0, 0\] = 0.1.* is no number of float16", matmul, (ONE * 0.1, ONE, "hopper_fp16")
-    ),
+    refused(ValueError, r"a\[0, 0\] = 0.1.* no number of float16", matmul, (ONE * 0.1, ONE, "hopper_fp16")),
     refused(ValueError, "unknown unit", matmul, (ONE, ONE, "hopper")),
 )
 def test_calls_that_make_no_sense_are_refused(rows):

@@ -143,9 +143,7 @@ def test_certificates_are_checked_alone(folder):
     (path,) = folder.glob("*.json")
     text = call("--check", path, "--samples", "100")
     assert "every witness gives what it says" in text
-    assert (
-        "\ntried again: every operand of float8_e5m2: 100 of 61,504 cases by the oracle, all by the" in text
-    )
+    assert "tried again: every operand of float8_e5m2: 100 of 61,504 cases by the oracle, all by the" in text
     # Violations hidden, and a digest made anew.
     certificate = Certificate.load(path)
     parts = tuple(replace(part, violations=0) for part in certificate.parts)

@@ -121,7 +121,7 @@ def furnish(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default::mcfsim.VanishingScalarWarning")  # which the command prints
-@pytest.mark.parametrize("cases", [30, pytest.param(150, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("cases", [30, pytest.param(100, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.sampled(6, each=False)
 def test_any_command_line_is_answered_or_refused(command, cases, tmp_path, monkeypatch):

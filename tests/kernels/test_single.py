@@ -114,8 +114,8 @@ ASKED = [(fmt, rounding) for fmt in [*WHOLE, *HARD, UNSIGNED] for rounding in ro
 @pytest.mark.slow
 @pytest.mark.costly("the oracle carries out some ten thousand operations in fractions")
 def test_operations_with_scalars_are_rounded_to_binary32_and_then_to_the_format(fmt, rounding, assert_same):
-    # Each rounding is asked an eighth of the operands, the usual one all.
-    part = slice(None) if rounding == Rounding() else slice(ASKED.index((fmt, rounding)) % 8, None, 8)
+    # Each rounding is asked a sixteenth of the operands, the usual one all.
+    part = slice(None) if rounding == Rounding() else slice(ASKED.index((fmt, rounding)) % 16, None, 16)
     made = carried_out(fmt, flushing(rounding), part)
     expected = [by_definition(x, fmt, of_result(rounding)) for x in made]
     given = [x.astype(np.float32)[part] for x in operands(fmt)]

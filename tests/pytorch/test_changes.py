@@ -114,7 +114,7 @@ MANY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("last", [50, pytest.param(300, marks=HUNDREDS)])
+@pytest.mark.parametrize("last", [50, pytest.param(200, marks=HUNDREDS)])
 @pytest.mark.parametrize(("strategy", "low"), MANY)
 @pytest.mark.sampled(len(MANY), each=False)
 def test_hundreds_of_steps(strategy, low, last):

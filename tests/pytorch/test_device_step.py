@@ -256,8 +256,12 @@ def both(optimizer="sgd", strategy="plain", shapes=SHAPES, **options):
     return [made(optimizer, strategy, shapes=shapes, **options, **x) for x in ({"capturable": True}, {})]
 
 
+#: Interpreted, one step of mcf-3 takes as long as all others together.
+REPLAYED = rotating([name for name in PLAIN if name != "mcf-3"])
+
+
 @pytest.mark.parametrize(
-    ("optimizer", "strategy", "maximize"), [(*pair, bool(n % 2)) for n, pair in enumerate(rotating(PLAIN))]
+    ("optimizer", "strategy", "maximize"), [(*pair, bool(n % 2)) for n, pair in enumerate(REPLAYED)]
 )
 @pytest.mark.sampled(50, each=False)
 @pytest.mark.exhaustive

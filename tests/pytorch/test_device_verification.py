@@ -97,7 +97,7 @@ def test_cases_of_longer_formats_are_judged_as_by_the_cpu(name, there):
     for mode in sorted(THEOREMS[name].modes)[:2]:
         check = prepare(name, fmt, mode, Selection(limit=1 << 20, samples=1 << 11))
         if check.refusal() is None and check.judge_on(there) is not None:
-            assert_judged_alike(check, there, some_of_each_part(check, 1 << 11))
+            assert_judged_alike(check, there, some_of_each_part(check, 1 << 10))
 
 
 #: Of each group of random statements so many.

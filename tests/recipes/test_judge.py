@@ -349,11 +349,11 @@ FALSE = [
 ]
 
 
-#: Each by three recipes at the most, which take turns; in the ordinary run by that whose products are made.
+#: Each by two recipes at the most, which take turns; in the ordinary run by that whose products are made.
 CASES = [
     pytest.param(*case, name, marks=() if name == "mxfp8" else pytest.mark.exhaustive)
     for turn, (*case, names) in enumerate(FALSE)
-    for place in range(min(3, len(names)))
+    for place in range(min(2, len(names)))
     for name in [names[(turn + place) % len(names)]]
 ]
 

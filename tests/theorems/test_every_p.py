@@ -17,7 +17,10 @@ from mcfsim.theorems import THEOREMS, Theorem, claim, hypothesis, relative_error
 from mcfsim.theorems.claims import error_relative_to, sum_of
 from mcfsim.theorems.every_p import EveryCertificate, Sharpness, covering, prove, recheck
 from mcfsim.theorems.every_p.family_proof import LAST, members, with_families
-from mcfsim.theorems.hypotheses import ordered
+from mcfsim.theorems.every_p.trying import Decided
+from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_ordered, ordered, same_sign
+from mcfsim.theorems.logic import EMIN, LARGEST, Exponent, Iff, IsMultiple, Ulp, Word, equal
+from mcfsim.theorems.logic.on_numbers import Case
 from mcfsim.theorems.symbolic import (
     EVEN,
     EVERY,
@@ -112,6 +115,13 @@ def test_every_family(theorem):
 
 # -- what is refused, and what is not read ------------------------------------------------------------------
 NUMBERS = mine(add, relative_error(1, sum_of("a", "b"), unit=1))
+A, B, TINY = Word("a"), Word("b"), Fraction(1, 2**70)
+
+
+def supposing(said):
+    return replace(NUMBERS, where=[hypothesis(said)])
+
+
 NOT_PROVED = [
     (lambda: prove(NUMBERS, family(a=1, c=u)), "takes operands"),
     (lambda: prove(NUMBERS, family(a=(1, u), b=u)), "takes operands"),
@@ -122,6 +132,8 @@ NOT_PROVED = [
     (lambda: prove(THEOREMS["dw_times_fp3"], family(x=(1, u + 2 * u**2), y=1)), "no double word"),
     (lambda: prove(THEOREMS["grow_relaxed"], family(x=(1, u + 2 * u**2), a=1)), "is a relaxed pair"),
     (lambda: prove(THEOREMS["grow"], family(x=(1, 0), a=4)), "a hypothesis fails"),
+    (lambda: prove(supposing(abs(B) >= TINY), family(a=1, b=-u)), "fails for large p: [|]b[|] >= 1"),
+    (lambda: prove(supposing((B >= TINY) | (2**30 * B <= TINY)), family(a=1, b=u)), "p = 60 and 100: "),
     (lambda: prove(THEOREMS["sqrt_dw"], family(x=(2, 0))), "no rational root"),
     (lambda: prove(THEOREMS["sqrt_dw"], family(x=(-1, 0))), "negative"),
     (lambda: prove(THEOREMS["dw_div_fp3"], family(x=(1, 0), y=3)), "not dyadic"),
@@ -131,7 +143,7 @@ NOT_PROVED = [
 ]
 
 
-@pytest.mark.parametrize(("call", "problem"), NOT_PROVED, ids=range(15))
+@pytest.mark.parametrize(("call", "problem"), NOT_PROVED, ids=range(17))
 def test_refusals(call, problem):
     with pytest.raises((ValueError, ZeroDivisionError), match=problem):
         call()
@@ -150,6 +162,45 @@ def test_a_predicate_is_said_not_to_be_read_and_measures_nothing():
     with pytest.raises(ValueError, match="measures no error"):
         proof.constant(8)
     assert not prove(THEOREMS["dw_plus_fp"]).unread
+
+
+#: Of 1 and u: what is true for every large p, false, and not decided.
+DECIDED = {
+    True: [
+        *(ordered("a", "b").said, exponents_ordered("a", "b").said, same_sign("a", "b").said),
+        *(equal(A + A, 2 * A), Iff(B < 0, A < B), ~(A <= B), RESULTS_FINITE.said, Ulp(B) < abs(B - A)),
+        *(abs(B) < A, IsMultiple(A, Ulp(B))),
+    ],
+    False: [A < A, Exponent(A) < Exponent(B), equal(A, B), Exponent(A) <= Exponent(A - A), B * A > A],
+    None: [A <= LARGEST, Exponent(A) < EMIN, equal(A, Fraction(1, 3)), IsMultiple(B, Ulp(A)), Ulp(A - A) < A],
+}
+
+
+@pytest.mark.parametrize("right", DECIDED)
+def test_hypotheses_are_decided_for_every_large_p(right):
+    run = prove(NUMBERS, family(a=1, b=u))
+    for said in DECIDED[right]:
+        try:
+            found = Decided(run).holds(said)
+        except ValueError:
+            found = None
+        assert found is right, said
+        for p in (LAST, 2 * LAST, 9 * LAST) if right is not None else ():
+            wide = Format("", precision=p, emin=-20 * p, emax=20 * p)
+            case = Case(wide, Rounding(), {"a": [Fraction(1)], "b": [Fraction(1, 2**p)]}, [(1, [1])])
+            assert case.holds(said) is right
+
+
+def test_a_hypothesis_that_is_not_decided_is_said_to_be_asked_up_to_60_alone():
+    proof = prove(supposing(A <= LARGEST), family(a=1, b=u))
+    assert proof.undecided == ("a <= max",)
+    assert "supposed, and asked up to p = 60 alone: a <= max" in str(proof)
+
+
+def test_nothing_is_exceeded_in_a_mode_for_which_nothing_is_stated():
+    proof = prove(NUMBERS, family(a=1, b=u**2), "up")
+    assert (proof.limit, proof.sharpness) == (2, Sharpness.OPEN)
+    assert "limit: 2, bound: 1, open: nothing is stated for up" in str(proof)
 
 
 CHOICES = [lambda ar, a, b: ar.add(a, a if a == b else b), lambda ar, a, b: ar.neg(a) if a == b else a]
@@ -177,7 +228,8 @@ def adding(steps, results, about):
             values.append(getattr(ar, operation)(*(values[i] for i in places)))
         return tuple(values[i] for i in results)
 
-    return Theorem("added", text, [value(name) for name in NAMES], about, range="unbounded")
+    operands = [value(name) for name in NAMES]
+    return Theorem("added", text, operands, about, range="unbounded", modes=DETERMINISTIC)
 
 
 def statement_at_random(draw):

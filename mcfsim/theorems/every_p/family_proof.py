@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -12,7 +13,15 @@ from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode
 from mcfsim.theorems.catalogue import THEOREMS
 from mcfsim.theorems.every_p.found import FOUND
-from mcfsim.theorems.every_p.trying import FamilyRun, exceeds, excess, holds_from, limit_of, measured
+from mcfsim.theorems.every_p.trying import (
+    Decided,
+    FamilyRun,
+    exceeds,
+    excess,
+    holds_from,
+    limit_of,
+    measured,
+)
 from mcfsim.theorems.logic.propositions import Bound, predicates
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.statement import Theorem
@@ -38,8 +47,8 @@ class Sharpness(StrEnum):
     """How the error of a family compares with a bound.
 
     ``sharp``: the error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
-    limit. ``exceeded``: it refutes the bound, at precisions for which the bound is stated. ``open``: the
-    bound is no function of u, or nothing is measured.
+    limit. ``exceeded``: it refutes the bound, at precisions for which the bound is stated. ``open``: nothing
+    is stated for the mode, the bound is no function of u, or nothing is measured.
     """
 
     SHARP = "sharp"
@@ -62,6 +71,8 @@ class Proof(FamilyRun):
         The least p from which results, error and signs are right. Below `decided` each p was checked alone.
     below : str
         What differs at the largest p below `first`, or that formats have no such p.
+    undecided : tuple of str
+        The hypotheses that are data and yet not decided for every p: they are asked up to `LAST` alone.
     emin, emax : LinearExponent
         Exponents of a bounded format that gives the same results, from `decided` on.
     """
@@ -70,6 +81,7 @@ class Proof(FamilyRun):
     decided: int
     first: int
     below: str
+    undecided: tuple[str, ...]
     emin: LinearExponent
     emax: LinearExponent
 
@@ -94,7 +106,7 @@ class Proof(FamilyRun):
     def sharpness(self) -> Sharpness:
         """How the error of the family compares with the bound."""
         beyond = None if self.error is None else excess(self.error, self.bound)
-        if beyond is None:
+        if beyond is None or self.mode not in self.theorem.modes:
             return Sharpness.OPEN
         holds, since = holds_from(beyond, strict=self.bound.strict)
         formula = self.bound.formula
@@ -138,11 +150,14 @@ class Proof(FamilyRun):
             limit = "none: it grows beyond all bounds" if self.limit is None else str(self.limit)
             bound = self.bound.formula
             lines.append(f"limit: {limit}, bound: {'none' if bound is None else bound}, {self.sharpness}")
+            if self.mode not in self.theorem.modes:
+                lines[-1] += f": nothing is stated for {self.mode}"
         lines.append(f"{len(self.obligations)} obligations, all met from p = {self.decided}; {self.below}")
         lines += [
             f"not read: {text!r} is a predicate on arrays, which says nothing for every p"
             for text in self.unread
         ]
+        lines += [f"supposed, and asked up to p = {LAST} alone: {text}" for text in self.undecided]
         lines.append(f"exponents: emin <= {self.emin}, emax >= {self.emax}")
         return "\n".join(lines)
 
@@ -164,8 +179,8 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
     UndecidedError
         If an operand is not of its kind for every large p, or some result is no polynomial.
     ValueError
-        If the family's operands are not the statement's, or the polynomials differ from rounding by the
-        definition where they must not.
+        If the family's operands are not the statement's, a hypothesis fails for large p, or the polynomials
+        differ from rounding by the definition where they must not.
     """
     if family is None:
         return best(theorem, mode)
@@ -184,6 +199,7 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
         decided=ar.first,
         first=first,
         below=below,
+        undecided=tuple(_undecided(run)),
         emin=ar.range.emin(ar.first),
         emax=ar.range.emax(ar.first),
     )
@@ -319,3 +335,18 @@ def _least(run: FamilyRun, decided: int) -> tuple[int, str]:
             return p, f"at p = {p - over.step} {problem}"
         p -= over.step
     return p, "formats have no smaller such precision"
+
+
+def _undecided(run: FamilyRun) -> Iterator[str]:
+    """Yield the hypotheses that are not decided for every large p; refuse one that fails beyond `LAST`."""
+    for one in run.theorem.where:
+        decided = Decided(run)
+        try:
+            held = decided.holds(one.said)
+        except ValueError:
+            if not list(predicates(one.said)):
+                yield one.text
+            continue
+        if not held or decided.ledger.first > LAST:
+            where = f"between p = {LAST} and {decided.ledger.first}" if held else "for large p"
+            raise ValueError(f"{run.theorem.name!r}: a hypothesis fails {where}: {one.text}")

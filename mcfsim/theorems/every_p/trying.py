@@ -12,13 +12,28 @@ from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.logic import UnreadableError
 from mcfsim.theorems.logic.on_numbers import Case, Ring
-from mcfsim.theorems.logic.propositions import Bound
+from mcfsim.theorems.logic.propositions import Bound, Finite, Iff, IsMultiple, NoOverflow, SameSign
+from mcfsim.theorems.logic.terms import (
+    AllOf,
+    AnyOf,
+    AtMost,
+    Below,
+    Equal,
+    Exponent,
+    Magnitude,
+    Not,
+    Proposition,
+    SumOfMagnitudes,
+    Term,
+    Ulp,
+)
 from mcfsim.theorems.retry import trial_of
 from mcfsim.theorems.statement import Hypothesis, Theorem
 from mcfsim.theorems.symbolic import Family, Polynomial, Quotient, Relation
-from mcfsim.theorems.symbolic.decisions import first
+from mcfsim.theorems.symbolic.decisions import Ledger, first
 from mcfsim.theorems.symbolic.operand_families import unit
 from mcfsim.theorems.symbolic.polynomial import Precisions
+from mcfsim.theorems.symbolic.symbolic_rounding import Exactly, binade
 
 
 # -- on polynomials ---------------------------------------------------------------------------------------
@@ -103,6 +118,86 @@ def _over(part: Polynomial, like: Polynomial) -> Polynomial:
         return part
     step, unit = like.over.unit
     return Polynomial.of({k * step: c * unit**k for k, c in part.terms}, like.over)
+
+
+class Decided(Ring):
+    """A family's operands and results, of which propositions are decided for every large p.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        What the decisions rest on.
+    """
+
+    def __init__(self, run: FamilyRun) -> None:
+        self.precisions = run.family.over
+        super().__init__(words_of(run.theorem, run.family.structured()), run.results, self.precisions)
+        self.ledger = Ledger(self.precisions)
+
+    def holds(self, said: Proposition) -> bool:
+        """Return whether a proposition holds for every large p, where exponents are unbounded.
+
+        Raises
+        ------
+        ValueError
+            If that is not decided.
+        """
+        match said:
+            case AllOf(parts):
+                return all(map(self.holds, parts))
+            case AnyOf(parts):
+                return any(map(self.holds, parts))
+            case Not(part):
+                return not self.holds(part)
+            case Iff(one, other):
+                return self.holds(one) == self.holds(other)
+            case NoOverflow() | Finite():
+                return True
+            case SameSign(x, y):
+                return self._is_positive(self.value(x) * self.value(y), or_zero=True)
+            case IsMultiple(x, of):
+                whole = Polynomial.from_any(self.value(x) / self.value(of), self.precisions)
+                self.ledger.require(Relation.INTEGER, whole, "multiple")
+                return True
+            case AtMost(x, y) | Below(x, y) | Equal(x, y):
+                read = self._binade if isinstance(x, Exponent) and isinstance(y, Exponent) else self.value
+                more = read(y) - read(x)
+                if isinstance(said, Equal):
+                    return not (more and self._is_positive(abs(more)))
+                return self._is_positive(more, or_zero=isinstance(said, AtMost))
+        raise UnreadableError(f"{type(said).__name__} is not decided for every p")
+
+    def value(self, x: Term) -> Any:
+        """Return the value of a term, a polynomial for every large p or a number."""
+        match x:
+            case Magnitude(term):
+                return self._magnitude(self.value(term))
+            case Ulp(of) if low := self._binade(Exponent(of)):
+                return 2 * unit(self.precisions) * low
+            case SumOfMagnitudes():
+                raise UnreadableError("magnitudes are decided one by one")
+        return super().value(x)
+
+    def _magnitude(self, x: Any) -> Any:
+        self._is_positive(abs(x), or_zero=True)
+        return abs(x)
+
+    def _binade(self, x: Any) -> Polynomial:
+        """Return the power of two with the exponent of a term; that of zero is below all others."""
+        size = Polynomial.from_any(self._magnitude(self.value(x.of)), self.precisions)
+        if not size:
+            return size
+        low = binade(Exactly(size))
+        self.ledger.require(Relation.NOT_NEGATIVE, size - low, "not below its binade")
+        self.ledger.require(Relation.POSITIVE, 2 * low - size, "below the next binade")
+        return low
+
+    def _is_positive(self, x: Any, *, or_zero: bool = False) -> bool:
+        x = Polynomial.from_any(x, self.precisions)
+        held = x.sign > 0 or (or_zero and not x)
+        relation = Relation.NOT_NEGATIVE if held is or_zero else Relation.POSITIVE
+        self.ledger.require(relation, x if held else -x, "sign")
+        return held
 
 
 # -- at one precision -------------------------------------------------------------------------------------

@@ -230,16 +230,17 @@ def grouped(
 ) -> tuple[Places, Places, NDArray[np.bool_]]:
     """Return all pairs of classes, shape (2, n), a number for each, and which are near the ends of the range.
 
-    Equivalent pairs have the same number. The first of each number has all significands, if any has: some
-    formats lack numbers of the last class.
+    Equivalent pairs have the same number. Some formats lack numbers of the last class. The first pair of each
+    number has all significands, or it is the only one.
     """
     # Pairs near the middle come first, so that they are chosen.
     order = np.argsort(np.abs(classes - (fmt.emin + fmt.emax) // 2), kind="stable")
     pairs = np.stack([x.ravel() for x in np.meshgrid(classes[order], classes[order], indexing="ij")])
-    if fmt.max < (2 - Fraction(2) ** (1 - fmt.precision)) * Fraction(2) ** fmt.emax:
-        pairs = pairs[:, np.argsort((pairs == fmt.emax).any(axis=0), kind="stable")]
     if gaps is not None:
         pairs = pairs[:, (pairs[1] - pairs[0] >= gaps[0]) & (pairs[1] - pairs[0] <= gaps[1])]
+    whole = fmt.max == (2 - Fraction(2) ** (1 - fmt.precision)) * Fraction(2) ** fmt.emax
+    lacking = (pairs == fmt.emax).any(axis=0) & (not whole)
+    pairs, lacking = (x[..., np.argsort(lacking, kind="stable")] for x in (pairs, lacking))
     cells = Cells(fmt, scales.common, pairs)
     cell = np.zeros(pairs.shape[1], np.int64)
     all_places = [place(cells) for place in _all(scales, asked)]
@@ -247,6 +248,7 @@ def grouped(
         # Cells share a number only if all their places so far agree.
         different, number = np.unique(places, return_inverse=True)
         cell = np.unique(cell * different.size + number, return_inverse=True)[1]
+    cell = alone(cell, lacking & ~np.isin(cell, cell[~lacking]))
     ends = [(pairs < fmt.emin).any(axis=0), *((x < FAILS) | (x >= 0) for x in all_places)]
     return pairs, cell, np.logical_or.reduce(ends)
 

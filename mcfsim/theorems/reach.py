@@ -73,8 +73,6 @@ class Asked:
     places : list of callable, optional
         What tells cells apart; None if not all can be read, and what can be read matters only near the ends
         of the range, where a claim that cannot be read sets all cells apart.
-    read : bool
-        Whether all of it can be read.
     everywhere : bool
         Whether something may also change far from the ends of the range: near a constant.
     gaps : list of callable
@@ -84,7 +82,6 @@ class Asked:
     """
 
     places: list[Place] | None
-    read: bool
     everywhere: bool
     gaps: list[Place]
     ratio: int
@@ -100,17 +97,15 @@ def asked(theorem: Theorem, scales: Scales) -> Asked:
         How the numbers in its algorithm scale.
     """
     reader = _Reader(theorem, scales)
-    for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
-        reader.read(said)
     everywhere = bool(reader.inside if scales.common else reader.places)
     places: list[Place] | None = reader.places
     if reader.unread:  # what was read still matters
         places = [*reader.places, *unread(scales)] if everywhere else None
-    return Asked(places, not reader.unread, everywhere, reader.gaps, reader.ratio)
+    return Asked(places, everywhere, reader.gaps, reader.ratio)
 
 
 class _Reader:
-    """A reader of propositions on quantities, which notes the places that matter.
+    """A reader of a statement's propositions on quantities, which notes the places that matter.
 
     Some of them are also noted as `inside`: they may matter far from the ends of the range; or, if they rest
     on the gap between the exponents of operands only, as `gaps`.
@@ -127,6 +122,8 @@ class _Reader:
         # Exact numbers are not those of the algorithm.
         self._exact = Scales(scales.format, scales.rounding, scales.operands, scales.common)
         self._sum = partial(self._exact.sum, "the statement")
+        for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
+            self.read(said)
 
     def read(self, said: Proposition) -> None:
         """Note the places at which a proposition may change, and whether all of it can be read."""

@@ -21,6 +21,7 @@ from mcfsim.theorems.logic import (
     Bound,
     Exponent,
     Finite,
+    HasBits,
     IsMultiple,
     LowBit,
     OfFormat,
@@ -114,7 +115,7 @@ def test_statements_of_the_catalogue_can_be_read():
         theorem = THEOREMS[name]
         if (mode := min(theorem.modes)) is not Mode.STOCHASTIC:
             scales = _scales(theorem, fmt, Rounding(mode))
-            unread |= set() if asked(theorem, scales).read else {name}
+            unread |= {name} if reach._Reader(theorem, scales).unread else set()
     assert unread == {"add_error_representable"}
 
 
@@ -132,8 +133,7 @@ def statements(draw, count):
             continue
         if scales is None or not _reduces(theorem, scales):
             continue
-        question = asked(theorem, scales)
-        if not (question.read and (places := question.places)):
+        if reach._Reader(theorem, scales).unread or not (places := asked(theorem, scales).places):
             continue
         count -= 1
         yield theorem, fmt, rounding, places
@@ -219,6 +219,15 @@ def test_an_exponent_of_what_may_underflow_is_asked_where_it_is():
     places = asked(theorem, _scales(theorem, fmt, Rounding())).places
     assert unlike(theorem, fmt, Rounding())[0] == []
     assert unlike(theorem, fmt, Rounding(), [place for place in places if place.func is not reach._normal])[0]
+
+
+@pytest.mark.parametrize("short", [A, B])
+def test_a_pair_with_a_significand_that_its_binade_lacks_stands_for_no_other(short):
+    """Of 1.5 and 1 in the last two binades, and of 1 and 1.5, neither can be scaled into the other."""
+    one, fmt = OfFormat("1", lambda *_: 1), Format("", precision=2, emin=-14, emax=0, specials="fn")
+    about = Claim(~equal(abs(A * B), Fraction(3, 4)) | HasBits(short, one))
+    theorem = mine(lambda ar, a, b: ar.mul(a, b), about, PAIR, scaling="each")
+    assert on_core(theorem, fmt, "nearest_even").violations
 
 
 #: Numbers of a format of three bits that are far apart, and far from the ends of its range.

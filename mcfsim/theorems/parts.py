@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile.choice import is_available
 from mcfsim.compile.words import draw as compiled_words
-from mcfsim.formats import Format
+from mcfsim.formats import Format, Grid
+from mcfsim.formats.floating import floor_log2
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
@@ -297,5 +298,9 @@ class Domain(InOrder):
 
 
 def anywhere(fmt: Format) -> tuple[int, int]:
-    """Return the exponents of operands drawn from a whole format, without the largest if there is room."""
-    return fmt.emin, max(fmt.emin, fmt.emax - 1)
+    """Return the exponents of operands drawn from a whole format.
+
+    Of floats and posits the largest is left out, if there is room. Of a grid it has half of all numbers.
+    """
+    least = floor_log2(fmt.smallest_normal)
+    return least, floor_log2(fmt.max) if isinstance(fmt, Grid) else max(least, fmt.emax - 1)

@@ -160,11 +160,13 @@ def test_samples_are_values_of_the_format_down_to_its_subnormal_numbers(name):
     assert all(is_sum(*pair, fmt) for pair in zip(*(x.tolist() for x in columns[:2]), strict=True))
 
 
-@pytest.mark.parametrize("name", ["posit16", "posit32", "int16"])
-def test_samples_of_posits_and_grids_are_values_of_theirs(name):
+@pytest.mark.parametrize("name", ["posit16", "posit32", "int16", "int32", "int16_symmetric"])
+def test_samples_of_posits_and_grids_are_values_of_theirs_and_integers_of_all_lengths(name):
     fmt = get_format(name)
     for column in whole(Sample("sample", "", (), PAIR, fmt, (anywhere(fmt),) * 2, 500, 1)):
         assert all(round_fraction(Fraction(x), fmt) == x for x in column.tolist())
+        lengths = set(np.frexp(np.abs(column))[1].tolist())
+        assert name.startswith("posit") or lengths == {*range(1, fmt.bits)}
 
 
 # -- domains ------------------------------------------------------------------------------------------------

@@ -169,6 +169,11 @@ def positive_stands(
 def _signs_hold(
     theorem: Theorem, fmt: Format, rounding: Rounding, scales: Scales | None, *, each: bool
 ) -> bool:
-    """Return whether signs do not matter, by the statement's data or, if these cannot be read, by trials."""
-    read = scales is not None and indifferent(theorem, scales, each=each)
-    return read or signs_hold(theorem, fmt, rounding, each=each)
+    """Return whether signs do not matter, by the statement's data or, if these cannot be read, by trials.
+
+    Trials may miss what constants ask. A root depends on signs: hypotheses or NaN leave out negative numbers.
+    """
+    read = None if scales is None else indifferent(theorem, scales, each=each)
+    if read is None or theorem.scaling is Scaling.SQUARE:
+        return read or signs_hold(theorem, fmt, rounding, each=each)
+    return read

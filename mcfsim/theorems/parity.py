@@ -56,8 +56,12 @@ from mcfsim.theorems.statement import Theorem
 Signs = tuple[bool, ...] | None
 
 
-def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool:
-    """Return whether hypotheses, claim and error certainly do not depend on the signs of operands.
+class _DifferentSignsError(ValueError):
+    """Raised if numbers are joined whose signs change differently, as an operand is with a constant."""
+
+
+def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool | None:
+    """Return whether hypotheses, claim and error do not depend on the signs of operands; None if not known.
 
     Parameters
     ----------
@@ -68,22 +72,23 @@ def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool:
         Whether each operand may be negated by itself; if not, all are negated together.
     """
     if scales.divides_by_sums or not (scales.odd_in_each if each else scales.odd):
-        return False
+        return None
     reader = _SignReader(theorem, scales, each)
     try:
         for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
             reader.read(said)
-    except (UnreadableError, LookupError):
+    except _DifferentSignsError:
         return False
-    return True
+    return None if reader.unread else True
 
 
 class _SignReader:
-    """A reader of propositions, which refuses those that may depend on signs."""
+    """A reader of propositions, which refuses those that depend on signs, and notes those that may."""
 
     def __init__(self, theorem: Theorem, scales: Scales, each: bool) -> None:
         self._names = [operand.name for operand in theorem.operands]
         self._each = each
+        self.unread = False
         self._scales = scales
         self._results = [None if x.zero else self._together(x.signs) for x in scales.results]
         self._even = self._together((False,) * len(self._names))
@@ -93,7 +98,13 @@ class _SignReader:
         return signs if self._each else (sum(signs) % 2 == 1,)
 
     def read(self, said: Proposition) -> None:
-        """Refuse a proposition that may depend on signs."""
+        """Note whether a proposition may depend on signs."""
+        try:
+            self._read(said)
+        except (UnreadableError, LookupError):
+            self.unread = True
+
+    def _read(self, said: Proposition) -> None:
         match said:
             case InFormat() | NoOverflow() | Finite() | StronglyNonoverlapping() | Nonoverlapping(()):
                 pass
@@ -168,5 +179,5 @@ def _one_of(signs: Iterable[Signs]) -> Signs:
     """Return the value that all of them share, except for zeros."""
     found = set(signs) - {None}
     if len(found) > 1:
-        raise UnreadableError("numbers are joined whose signs change differently")
+        raise _DifferentSignsError("numbers are joined whose signs change differently")
     return found.pop() if found else None

@@ -22,7 +22,7 @@ from mcfsim.theorems.parts import Part
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.trials import outcome
 from tests.theorems.drawn import proposition, statement, term
-from tests.theorems.trying import mine
+from tests.theorems.trying import mine, on_core
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +147,13 @@ def first_unlike(count):
             continue
         count, read = count - 1, read + len(found)
     return None, read
+
+
+def test_a_constant_tells_signs_where_trials_have_no_operand():
+    """They draw no numbers of the last binade."""
+    fmt = Format("", precision=3, emin=-7, emax=8)
+    theorem = mine(lambda ar, a, b: ar.mul(a, b), Claim(~equal(B, -320)), scaling="each")
+    assert on_core(theorem, fmt, "nearest_even").violations
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.exhaustive)])

@@ -194,6 +194,12 @@ def test_what_lies_far_below_the_last_bit_of_a_format_is_no_value():
     assert both(said, list(zip(x, x, strict=True)), list(zip(x, strict=True)), fmt) == [False, True, False]
 
 
+def test_bits_of_subnormal_numbers_of_binary64():
+    two, few = lg.OfFormat("2", lambda fmt, _: 2), (3 * 2.0**-1074, 5 * 2.0**-1074, 1.5, 1.25)
+    cases = [(x, 1.0) for x in few]
+    assert both(lg.HasBits(A, two), cases, [(1.0,)] * 4, FORMATS["float64"]) == [True, False] * 2
+
+
 def test_multiples_of_several_ulps():
     cases, made = [(1.5, 1.0), (1.25, 1.0), (0.0, 3.0)], [(1.0,)] * 3
     four = lg.OfFormat("4", lambda fmt, _: 4)
@@ -201,6 +207,12 @@ def test_multiples_of_several_ulps():
     assert both(lg.IsMultiple(A, four), cases, made) == [False, False, True]
     far = [(2.0**-1074, 2.0**1023), (0.0, 2.0**1023), (2.0**971, 2.0**1023)]
     assert both(lg.IsMultiple(A, lg.Ulp(B)), far, made, FORMATS["float64"]) == [False, True, True]
+
+
+def test_the_last_bit_of_zero_has_an_exponent_above_all_others():
+    cases = [(0.0, 1.0), (1.5, 1.0)]
+    for said in (lg.Exponent(lg.LowBit(A)) >= 200, ~(lg.Exponent(lg.LowBit(A)) <= lg.Exponent(B))):
+        assert both(said, cases, [(1.0,)] * 2) == [True, False]
 
 
 def test_neighbours_in_a_grid_are_equally_far():
@@ -245,6 +257,12 @@ def test_products_that_binary64_rounds_are_compared_exactly():
         assert rounded != near
         for claimed, right in ((said < rounded, near < rounded), (rounded < said, rounded < near)):
             assert both(claimed, [(one, one)], [(one,)], fmt) == [right]
+    # A constant may stand in a magnitude or be negated, and need be no number of the carrier.
+    for factor in (Fraction(1, 2**160), Fraction(3**20)):
+        constant = lg.OfFormat("c", lambda fmt, _, factor=factor: factor)
+        said = (lg.equal(A * -constant, A * -factor), A * abs(constant) >= A * factor)
+        for claimed in said:
+            assert both(claimed, [(1.5, 1.0)], [(1.0,)], FORMATS["bfloat16"]) == [True]
     tiny = 2.0**-52
     assert both(5 * abs(A + B) > 5 + Fraction(2) ** -50, [(1.0, tiny)], [(1.0,)], fmt) == [True]
 

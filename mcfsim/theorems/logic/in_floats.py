@@ -21,7 +21,7 @@ from mcfsim.theorems.logic.of_trials import (
     units,
     wide,
 )
-from mcfsim.theorems.logic.propositions import UnreadableError, spoken_of
+from mcfsim.theorems.logic.propositions import BEYOND, UnreadableError, spoken_of
 from mcfsim.theorems.logic.terms import (
     Computed,
     Expectation,
@@ -145,7 +145,8 @@ def near(x: Term, t: Trial) -> _Near:
         case Exponent(Word() | Result() as y):
             return exponent(block_of(y, t), t.format), None
         case Exponent(LowBit(Word() | Result() as y)):
-            return exponent(low_bit(block_of(y, t)), t.format), None
+            bit = low_bit(block_of(y, t))
+            return np.where(np.isinf(bit), BEYOND, exponent(bit, t.format)), None
         case Ulp(Word() | Result() as y):
             return np.ldexp(1.0, ulp_place(y, t)), None
         case LowBit(Word() | Result() as y):
@@ -204,8 +205,6 @@ def _near_product(first: Term, second: Term, t: Trial) -> _Near:
     a, b = near(first, t), near(second, t)
     if a is None or b is None or a[1] is not None or b[1] is not None:
         return None
-    if isinstance(a[0], float) or isinstance(b[0], float):
-        return a[0] * b[0], None
     return np.multiply(a[0], b[0], dtype=np.float64), None
 
 

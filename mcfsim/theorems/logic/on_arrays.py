@@ -140,7 +140,8 @@ def _atom(said: Proposition, t: Trial) -> Truth:
             number = near(x, t)
             if number is None or number[1] is not None:
                 raise UnreadableError("bits are counted of words and results")
-            return and_finite(has_bits(wide(number[0]), int(bits.at(t.format, t.rounding))), t, x)
+            significand = np.frexp(wide(number[0]))[0]  # subnormal numbers have their bits at the code's end
+            return and_finite(has_bits(significand, int(bits.at(t.format, t.rounding))), t, x)
         case Nonoverlapping(terms, factor):
             return nonoverlapping([block_of(term, t) for term in terms] if terms else t.results, factor)
         case StronglyNonoverlapping():

@@ -18,6 +18,7 @@ from mcfsim.oracle import FractionArithmetic, round_fraction
 from mcfsim.oracle.rationals import floor_log2
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.logic.propositions import (
+    BEYOND,
     EveryDraw,
     Finite,
     HasBits,
@@ -75,8 +76,6 @@ from mcfsim.theorems.symbolic.polynomial import Precisions, unit
 Outcome = Fraction | float
 #: Up to this precision the oracle rounds to formats; beyond it, exponents are unbounded.
 _BINARY64 = 53
-#: An exponent above all others.
-_BEYOND = 1 << 30
 _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {AtMost: le, Below: lt, Equal: eq}
 
 
@@ -305,7 +304,7 @@ def _same(x: Outcome, y: Outcome) -> bool:
 
 def _exponent(x: Outcome, fmt: Format) -> int:
     if isinstance(x, float):  # infinity, for the last bit of zero
-        return _BEYOND
+        return BEYOND
     if x == 0:
         return fmt.emin - 2 * fmt.precision - 2
     return floor_log2(abs(x))

@@ -23,6 +23,10 @@ from mcfsim.theorems.symbolic import Polynomial, Quotient
 Constant = int | Fraction | Polynomial | Quotient | Callable[[int], Fraction]
 
 
+#: The exponent of infinity, above all others: that of the last bit of zero.
+BEYOND = 1 << 30
+
+
 class UnreadableError(ValueError):
     """Raised if an interpreter cannot read a proposition, as the solver cannot read a predicate on arrays."""
 

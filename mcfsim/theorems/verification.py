@@ -227,6 +227,7 @@ def run(
     Parameters
     ----------
     checks : iterable of Check
+        None of them is refused: see `Check.refusal`.
     sweep : Sweep
         It has one worker, if there is a device.
     unit : int, optional
@@ -238,7 +239,6 @@ def run(
     given = list(checks)
     for check in given:
         if not check.of_catalogue:
-            check.rehearse()
             check.try_reductions()
     identities = [identity_of(check.theorem) for check in given]
     keys = [

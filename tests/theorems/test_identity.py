@@ -19,6 +19,7 @@ from mcfsim.compile.loops import Loop
 from mcfsim.formats import Format
 from mcfsim.storage.sweeps.reached import digest
 from mcfsim.theorems import THEOREMS, hypothesis, verify
+from mcfsim.theorems.check import Check
 from mcfsim.theorems.compiled import Predicates
 from mcfsim.theorems.identity import NoIdentityError, _parts, check_same, holding, identity_of
 from mcfsim.theorems.judge import recorded_algorithm
@@ -210,6 +211,13 @@ def test_what_gives_two_answers_is_refused(test, place, fmt):
     given = {"claim": {"said": test}, "hypothesis": {"where": [hypothesis("it is", test)]}}
     with pytest.raises(NoIdentityError, match="gave two answers to the same question"):
         verify(mine(**given.get(place, {"algorithm": algorithm})), fmt)
+
+
+def test_a_statement_is_asked_twice_and_no_more_before_it_is_tried(monkeypatch):
+    asked, right = [], Check._answers
+    monkeypatch.setattr(Check, "_answers", lambda one: asked.append(one) or right(one))
+    assert verify(mine(), "float4_e2m1fn").holds
+    assert len(asked) == 2
 
 
 def test_a_statement_changed_while_it_is_tried_is_refused():

@@ -149,6 +149,18 @@ class _Command(TyperCommand):
                 if text := getattr(item, name, None):
                     setattr(item, name, escape(text))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of a command, and refuse an empty path, which is taken for the working folder."""
+        given, *_ = self.make_parser(ctx).parse_args(args=[*args])
+        assert self.callback is not None
+        with errors_in_one_line():
+            for name, (label, _) in places_of(self.callback).items():
+                words = given.get(name)
+                if "" in (words if isinstance(words, list | tuple) else [words]):
+                    raise ValueError(f"{label} is empty: it names no file or folder")
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
 
 def command(name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
     """Return a decorator that adds a command to the application, with the checks that all commands share.

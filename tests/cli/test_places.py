@@ -105,6 +105,18 @@ def test_two_outputs_are_no_one_file(command, one, other, tmp_path):
     assert path.read_text() == "a checkpoint"
 
 
+PATHS = [(command, label) for command in FUNCTIONS for label in places(command, *Place).values()]
+
+
+@pytest.mark.parametrize(("command", "path"), PATHS)
+def test_an_empty_path_is_refused(command, path, monkeypatch, tmp_path):
+    """Python takes it for the working folder."""
+    monkeypatch.chdir(tmp_path)
+    before = ALWAYS.get(command, []) if path.startswith("--") else []
+    for words in ([path, ""], [f"{path}="]) if path.startswith("--") else ([""],):
+        assert refused(command, *before, *words) == f"Error: {path} is empty: it names no file or folder\n"
+
+
 # -- outputs and inputs -------------------------------------------------------------------------------------
 @pytest.fixture
 def furnished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -13,7 +13,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.backends.torch_device import DeviceArithmetic
 from mcfsim.checks import check_processor, check_threads
-from mcfsim.compile.torch_kernels import check_wanted
+from mcfsim.compile.choice import check_wanted
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.elementary import FUNCTIONS
@@ -85,7 +85,7 @@ class TorchArithmetic(Forwarding):
         kernels: bool | None = None,
     ) -> None:
         check_threads(threads)
-        check_wanted(kernels)
+        check_wanted("kernels", kernels)
         self._numpy: NumpyArithmetic | BlockArithmetic
         if _is_cpu(device) and not kernels:
             self._numpy = NumpyArithmetic(fmt, rounding, scalars=scalars, threads=threads, random=random)

@@ -57,6 +57,12 @@ def is_available() -> bool:
     return find_spec("llvmlite") is not None
 
 
+def check_wanted(label: str, wanted: Any) -> None:
+    """Raise TypeError unless what is wanted is True, False or None."""
+    if wanted is not None and not isinstance(wanted, bool):
+        raise TypeError(f"{label} must be True, False or None, not {wanted!r}")
+
+
 def check_compiled(compiled: Any) -> None:
     """Raise an error if `compiled` is not True, False or None, or is True and loops cannot be compiled.
 
@@ -67,8 +73,7 @@ def check_compiled(compiled: Any) -> None:
     ImportError
         If it is True, and llvmlite is not installed.
     """
-    if compiled is not None and not isinstance(compiled, bool):
-        raise TypeError(f"compiled must be True, False or None, not {compiled!r}")
+    check_wanted("compiled", compiled)
     if compiled and not is_available():
         raise ImportError("compiled loops need LLVM (llvmlite): pip install 'mcfsim[jit]'")
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mcfsim.compile.choice import check_wanted
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
@@ -52,12 +53,6 @@ def check_kernels(device: torch.device) -> None:
         check_gpu(device)
 
 
-def check_wanted(kernels: Any) -> None:
-    """Raise TypeError unless `kernels` is True, False or None."""
-    if kernels is not None and not isinstance(kernels, bool):
-        raise TypeError(f"kernels must be True, False or None, not {kernels!r}")
-
-
 def serve(device: torch.device, wanted: bool | None) -> bool:
     """Return whether to try kernels on a device: if `wanted` is True, or is None and the device is a GPU.
 
@@ -68,7 +63,7 @@ def serve(device: torch.device, wanted: bool | None) -> bool:
     ImportError, ValueError
         If `wanted` is True and kernels cannot run: see `check_kernels`.
     """
-    check_wanted(wanted)
+    check_wanted("kernels", wanted)
     if wanted is False or (wanted is None and device.type == "cpu"):
         return False
     try:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from mcfsim.compile.choice import check_wanted
 from mcfsim.compile.torch_contraction import TensorContraction
-from mcfsim.compile.torch_kernels import check_wanted
 from mcfsim.kernels.torch_tensors import check_dense
 from mcfsim.products.matrix_products import products_of
 from mcfsim.products.unit_lines import group_line
@@ -66,7 +66,7 @@ def matmul(
     >>> [float(matmul(x, x.T, "hopper_fp8", promote_every=n)) for n in (None, 128)]
     [16384.0, 20000.0]
     """
-    check_wanted(kernels)
+    check_wanted("kernels", kernels)
     tensors = {"a": a, "b": b} | ({} if c is None else {"c": c})
     devices = set()
     for label, x in tensors.items():

@@ -112,6 +112,7 @@ def test_what_is_said_of_a_result_that_is_not_finite_is_false():
         (~(r >= A), [True, True, False]),
         (lg.equal(r, s), [False] * 3),
         (lg.equal(lg.Results(), A), [False] * 3),
+        *((lg.equal(lg.Results(0, 1) - A, B - x), [False, False, True]) for x in (B, A, r)),
         (lg.IsValue(r), [False, False, True]),
         (lg.Finite(r), [False, False, True]),
         (lg.Finite(), [False] * 3),

@@ -11,11 +11,10 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format, Posit
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.logic.propositions import UnreadableError, spoken_of
+from mcfsim.theorems.logic.propositions import UnreadableError, places_of, spoken_of
 from mcfsim.theorems.logic.terms import (
     Operand,
     Result,
-    Results,
     Rounded,
     Term,
     Word,
@@ -63,10 +62,9 @@ def and_finite(held: Truth, t: Trial, *terms: Term) -> Truth:
 
 def finite(x: Term, t: Trial) -> Truth:
     """Return where all results in a term are finite."""
-    spoken = spoken_of(x)
-    if any(isinstance(one, Results) for one in spoken):
+    places = places_of(x, len(t.results))
+    if len(places) == len(t.results):
         return t.finite
-    places = sorted({one.place for one in spoken if isinstance(one, Result)})
     return all_hold(*(np.isfinite(t.results[place]) for place in places)) if places else t.everywhere(True)
 
 

@@ -36,7 +36,7 @@ from mcfsim.theorems.logic.propositions import (
     Within,
     halves,
     nodes,
-    spoken_of,
+    places_of,
 )
 from mcfsim.theorems.logic.terms import (
     AllOf,
@@ -212,12 +212,11 @@ class _Path(Ring):
         """Return whether all results in an atom are finite."""
         if any(isinstance(node, Expectation) for node in nodes(said)):
             return all(_is_finite(x) for _, results in self.case.paths for x in results)
-        spoken = spoken_of(said)
         whole = isinstance(said, Within | StronglyNonoverlapping)
         whole |= isinstance(said, Nonoverlapping) and not said.terms
-        if whole or any(isinstance(one, Results) for one in spoken):
-            return all(map(_is_finite, self.results))
-        return all(_is_finite(self.results[one.place]) for one in spoken if isinstance(one, Result))
+        count = len(self.results)
+        places = range(count) if whole else places_of(said, count)
+        return all(_is_finite(self.results[place]) for place in places)
 
     def _atom(self, said: Proposition) -> bool:
         value = self.value

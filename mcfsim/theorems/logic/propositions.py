@@ -281,6 +281,12 @@ def predicates(said: Any) -> Iterator[Predicate]:
     return (node for node in nodes(said) if isinstance(node, Predicate))
 
 
+def places_of(said: Any, count: int) -> set[int]:
+    """Return the places of the results that occur in a proposition or term, of so many."""
+    spoken = [slice(x.first, x.stop) if isinstance(x, Results) else x.place for x in spoken_of(said)]
+    return {place for x in spoken for place in ([x] if isinstance(x, int) else range(count)[x])}
+
+
 def spoken_of(said: Any) -> tuple[Result | Results, ...]:
     """Return the results that occur in a proposition or term."""
     return tuple(dict.fromkeys(node for node in nodes(said) if isinstance(node, Result | Results)))

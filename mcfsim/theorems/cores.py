@@ -14,7 +14,7 @@ from mcfsim.theorems.operands import Selection, finite_values, significands, spa
 from mcfsim.theorems.parity import indifferent
 from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
 from mcfsim.theorems.reach import Asked, asked
-from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.statement import NEAREST, Scaling, Theorem, usual_gaps
 from mcfsim.theorems.trials import signs_hold
 
 SIGN = "sign: negating all operands negates all results, so the first operand is positive"
@@ -64,7 +64,8 @@ def core_of_values(
     gradual = rounding.underflow is Underflow.GRADUAL
     if pairs:
         question = asked(theorem, scales)
-        if gaps is not None and gradual and not _apart_alike(question, fmt, gaps):
+        known = rounding.mode in NEAREST or theorem.gaps is not usual_gaps
+        if gaps is not None and gradual and not (known and _apart_alike(question, fmt, gaps)):
             gaps = None
         parts: tuple[Part, ...] = core(fmt, scales, positive, question.places, gaps)
     else:

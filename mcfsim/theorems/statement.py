@@ -105,6 +105,11 @@ def check_proposition(what: str, said: Any) -> None:
         )
 
 
+def usual_gaps(p: int) -> tuple[int, int]:
+    """Return the exponents between which operands interact in sums rounded to nearest."""
+    return -p - 3, p + 3
+
+
 @dataclass(frozen=True)
 class Theorem:
     """A claim about the results of an algorithm on all operands that meet its hypotheses.
@@ -141,7 +146,9 @@ class Theorem:
         underflow", as bounds of products and quotients are: it is then tried with unbounded exponents.
     gaps : callable, optional
         ``gaps(p)``, for common scaling: the least and the largest exponent of a later operand relative to
-        the first one's. Beyond them, operands do not interact, or the hypotheses exclude them.
+        the first one's. Beyond them, operands do not interact, or the hypotheses exclude them. The default is
+        used to nearest alone: in other modes the least operand moves a sum to its neighbour, and what is
+        computed from that may tell how small it is.
     variant : bool, optional
         Whether it adds little to another statement. Its core of pairs of words may then have an eighth of the
         cases that others may have.
@@ -170,7 +177,7 @@ class Theorem:
     witnesses: Callable[[Format, Rounding], Iterable[Sequence[int | Fraction]]] | None = None
     scaling: Scaling = Scaling.NONE
     range: Literal["bounded", "unbounded"] = "bounded"
-    gaps: Callable[[int], tuple[int, int]] = lambda p: (-p - 3, p + 3)
+    gaps: Callable[[int], tuple[int, int]] = usual_gaps
     variant: bool = False
     families: Callable[[int], Iterable[tuple[Fraction, ...]]] = lambda p: ()
     worst: Callable[[int], Fraction] | None = None

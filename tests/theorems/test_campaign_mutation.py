@@ -44,10 +44,6 @@ ALIVE: dict[str, dict[str, str]] = {
         "_apart: cells.format.emin + cells.format.precision": "a margin that no claim here asks about",
         "core: fmt.emin - 1 -> fmt.emin": "the least normal numbers may be in the class of zero",
         "grouped: classes - (fmt.emin": "which of equivalent pairs comes first",
-        "grouped: cell * different.size + number": "each pair has a number of its own, too",
-    },
-    "reach": {
-        "_normal: (some >= cells.format.emin).all": "cells of subnormal numbers are classes of their own"
     },
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",

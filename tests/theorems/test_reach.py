@@ -11,7 +11,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import DETERMINISTIC, Mode, Overflow, Rounding, Underflow
-from mcfsim.theorems import THEOREMS, reach
+from mcfsim.theorems import THEOREMS, hypothesis, reach
 from mcfsim.theorems.cells import grouped
 from mcfsim.theorems.claims import Claim
 from mcfsim.theorems.domain import _reduces, _scales, cover
@@ -228,6 +228,21 @@ def test_a_pair_with_a_significand_that_its_binade_lacks_stands_for_no_other(sho
     about = Claim(~equal(abs(A * B), Fraction(3, 4)) | HasBits(short, one))
     theorem = mine(lambda ar, a, b: ar.mul(a, b), about, PAIR, scaling="each")
     assert on_core(theorem, fmt, "nearest_even").violations
+
+
+def _sums_of_errors(ar, a, b):
+    """Return what is left of a number after three sums with b, and its sum with b."""
+    for _ in range(3):
+        a = ar.sub(ar.add(a, b), a)
+    return ar.add(a, b), a
+
+
+def test_a_directed_sum_tells_operands_that_are_far_apart():
+    """The last sum is two steps from its first term, of five bits, unless b is far below a."""
+    about, far = Claim(Result(1) * Fraction(9, 8) <= R), hypothesis((B > 0) & (B <= A) & (Result(1) > 0))
+    theorem = mine(_sums_of_errors, about, PAIR, where=[far], scaling="common", modes=["up"])
+    fmt = Format("", precision=5, emin=-26, emax=2)
+    assert on_core(theorem, fmt, "up").violations
 
 
 #: Numbers of a format of three bits that are far apart, and far from the ends of its range.

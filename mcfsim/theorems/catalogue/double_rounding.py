@@ -64,7 +64,8 @@ def _innocuous(operation: str, more: int, **facts: Any) -> Theorem:
 def _same_direction(operation: str) -> Theorem:
     algorithm = twice(operation, wider(lambda p: p + 1))
     how = "first to p+1 bits in the same direction"
-    return _statement(f"directed_{operation}", operation, algorithm, how, source=MONOTONY, modes=FAITHFUL)
+    given: Any = {"source": MONOTONY, "modes": FAITHFUL, "gaps": lambda p: (-p - 3, p + 3)}
+    return _statement(f"directed_{operation}", operation, algorithm, how, **given)
 
 
 def _odd(operation: str, more: int, **facts: Any) -> Theorem:

@@ -106,6 +106,7 @@ THEOREMS = (
         claim=lost_iff(BEFORE_NEIGHBOUR),
         where=(NONZERO, sum_in_range("a", "b")),
         modes=DIRECTED | {Mode.TO_ODD},
+        gaps=lambda p: (-p - 3, p + 3),
     ),
     _about_lost(
         "lost_sufficient",

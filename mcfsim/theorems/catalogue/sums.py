@@ -89,6 +89,7 @@ THEOREMS = (
         where=(IN_RANGE, NOT_LARGEST),
         source=BGM,
         modes=FAITHFUL,
+        gaps=lambda p: (-p - 3, p + 3),
         holds=False,
         # The larger one may be the format's largest number.
         witnesses=exchanged(beyond_the_gap),

@@ -152,8 +152,15 @@ def first_unlike(count):
 def test_a_constant_tells_signs_where_trials_have_no_operand():
     """They draw no numbers of the last binade."""
     fmt = Format("", precision=3, emin=-7, emax=8)
-    theorem = mine(lambda ar, a, b: ar.mul(a, b), Claim(~equal(B, -320)), scaling="each")
+    theorem = mine(lambda ar, a, b: ar.mul(a, b), Claim(~lg.equal(B, -320)), scaling="each")
     assert on_core(theorem, fmt, "nearest_even").violations
+
+
+def test_negative_operands_are_tried_where_results_are_rounded_up():
+    """Those of positive ones are larger than products, and of negative ones smaller in magnitude."""
+    said = (abs(lg.Result(0)) >= abs(A * B)) | ~lg.Finite()
+    theorem = mine(lambda ar, a, b: ar.mul(a, b), Claim(said), scaling="each", modes=["up"])
+    assert on_core(theorem, SMALL, "up").violations
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.exhaustive)])

@@ -97,7 +97,10 @@ class ExactArithmetic(Forwarding):
 
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``; raises ZeroDivisionError for b = 0."""
-        return self.round(a) / self.round(b)
+        try:
+            return self.round(a) / self.round(b)
+        except ZeroDivisionError:
+            raise ZeroDivisionError("a quotient by zero has no exact value") from None
 
     def sqrt(self, a: Value) -> Value:
         """Return the square root; raises ValueError below zero."""

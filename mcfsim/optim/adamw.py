@@ -150,7 +150,8 @@ class AdamW(Declaration):
     beta1, beta2 : float
         Decay of the first and of the second moment, in [0, 1).
     epsilon : float
-        Added to the root of the second moment; not negative. If it is zero, a step is 0 / 0 where v is zero.
+        Added to the root of the second moment; not negative. If it is zero, a step is 0 / 0 where v is zero:
+        NaN, and in exact numbers a ZeroDivisionError before anything changes.
         An optimizer warns if a positive epsilon is zero in the format of the moments, as 1e-8 is in fp16 and
         fp8.
     weight_decay : float

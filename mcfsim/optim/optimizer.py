@@ -16,10 +16,10 @@ from mcfsim.optim.declaration import Declaration, Interval, check_addition, chec
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors, in_stripes, parts_of
 from mcfsim.optim.on_grid import OnGrid
-from mcfsim.optim.staged import Staged
+from mcfsim.optim.staged import Staged, check_step
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
-from mcfsim.optim.state import step_by
+from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import warn_of_vanishing
@@ -81,6 +81,8 @@ class Optimizer:
         tensor cannot be read; if exact numbers are to be packed or to lie in a folder; or if weights on a
         grid, or moments whose groups depend on each other (`mcfsim.optim.groups.check_groups`), are to be
         packed.
+    UnsupportedFormatError
+        If an arithmetic has no exact path for an operation of the step.
     OutputError
         If the folder cannot be made, or has one of the files, or its disk has too little room for all of
         them. After this or any other error, no new files are left there.
@@ -151,9 +153,11 @@ class Optimizer:
         self._steps = whole_number("steps", steps, least=1)
         self._warned = False
         self._compiled = CompiledStep(hyper, strategy, packed=packed)
-        self._staged = (
-            StagedSteps(self._compiled, self.roles, self.layout) if isinstance(hyper, Staged) else None
-        )
+        self._staged: StagedSteps | None = None
+        if isinstance(hyper, Staged):
+            self._staged = StagedSteps(self._compiled, self.roles, self.layout)
+        else:
+            check_step(hyper, strategy, self.roles, ())
         for role, scalars in hyper.rounded_hyperparameters().items():
             warn_of_vanishing(self.roles.of(role), scalars)
         self.formats: Formats = tuple(role.format for role in self.roles.stored.values())
@@ -339,7 +343,10 @@ class Optimizer:
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
             shape = (part.stop - part.start,)
             found = self._compiled.bound_loops(self.roles, scalars, gradient, shape, count, ahead)
-            if not found:
+            if self.formats[0] is None:  # an operation without a result raises before anything is changed
+                made = self._made(scalars, count, gradient, part)
+                planned.append((part, self.layout.size, partial(self._kept, *made, update)))
+            elif not found:
                 planned.append((part, BLOCK, partial(self._eager, scalars, count, gradient, update)))
             else:
                 bound_loop = found[0].loop.on_threads(threads)
@@ -357,16 +364,23 @@ class Optimizer:
         self, scalars: Any, count: int, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
     ) -> None:
         """Make the step of one block by operations on arrays."""
+        self._kept(*self._made(scalars, count, gradient, block), update, block)
+
+    def _made(self, scalars: Any, count: int, gradient: NDArray[Any], block: slice) -> Step:
+        """Return what the step of one block gives, and change nothing."""
         given = np.ascontiguousarray(gradient[block])
         if self.packed:
             given = read(given, self.strategy.gradient.format)
         roles = self.roles.on_block(count, block.start)
         with np.errstate(all="ignore"):
             old = read_block(self.state, self.formats, block)
-            new, asked = step_by(self.hyper.step, roles, self.strategy, old, given, scalars)
-            if update is not None:
-                write(update[block], asked, self.roles.update.format)
-            write_block(self.state, new, self.formats, block)
+            return step_by(self.hyper.step, roles, self.strategy, old, given, scalars)
+
+    def _kept(self, new: State, asked: Any, update: NDArray[Any] | None, block: slice) -> None:
+        """Write what the step of one block gives."""
+        if update is not None:
+            write(update[block], asked, self.roles.update.format)
+        write_block(self.state, new, self.formats, block)
 
     def _fill(
         self, bound_loop: BoundLoop, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice

@@ -17,7 +17,7 @@ from mcfsim.compile.program import mapped
 from mcfsim.kernels import native
 from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
-from mcfsim.optim.declaration import Declaration, Granularity, Shape, stacked
+from mcfsim.optim.declaration import Declaration, Granularity, Shape, components, stacked
 from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator, matmul
@@ -157,6 +157,37 @@ def straight(step: Callable[..., Step]) -> Stage:
 def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:
     """Return a tensor's step; a straight line is one stage."""
     return hyper.stages(shape) if isinstance(hyper, Staged) else (straight(hyper.step),)
+
+
+def known_state(
+    hyper: Declaration, strategy: Strategy, shape: tuple[int, ...], each: Mapping[str, Any]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the state of a tensor as its step knows it, with the entry of a field for each component."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for label, count in components(hyper, strategy).items():
+        names = hyper.parts(label, shape) if hyper.keeps(label) else (label,)
+        found |= dict.fromkeys(names, (each[label],) * count)
+    return found
+
+
+def check_step(hyper: Declaration, strategy: Strategy, roles: Roles, shape: tuple[int, ...]) -> None:
+    """Make the step of a tensor on arrays without elements, so that what an arithmetic refuses is raised.
+
+    Raises
+    ------
+    ValueError, UnsupportedFormatError
+        If it refuses an operation, or cannot gather the numbers between stages (see `Gathered`).
+    """
+    scalars = hyper.of_shape(roles, hyper.scalars(roles, strategy, 1, 1.0, decayed=True), shape)
+    empty = {label: np.empty(0, role.carrier) for label, role in roles.stored.items()}
+    known: dict[str, Any] = {"gradient": empty["m"], **known_state(hyper, strategy, shape, empty)}
+    for item in stages_of(hyper, shape):
+        if isinstance(item, Gathered):
+            item.check(ar := roles.of(item.role))
+            known[item.name] = np.empty(0, ar.carrier)
+        else:
+            given = {name: known[name] for name in item.takes}
+            known |= item.text(roles.on_block(1, 0), strategy, given, scalars)
 
 
 #: Functions that run a stage on arrays of one shape by name, and make numbers of a whole array; the first

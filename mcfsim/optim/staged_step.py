@@ -13,7 +13,7 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import flat, mapped
 from mcfsim.optim.declaration import Granularity, Shape
 from mcfsim.optim.layout import Layout, in_stripes, offsets, parts_of
-from mcfsim.optim.staged import Gathered, Stage, in_stages, stages_of
+from mcfsim.optim.staged import Gathered, Stage, check_step, in_stages
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import Roles, Strategy
@@ -41,7 +41,7 @@ class StagedSteps:
     Raises
     ------
     ValueError, UnsupportedFormatError
-        If what a step gathers cannot be computed in its arithmetic, see `mcfsim.optim.staged.Gathered`.
+        If an arithmetic cannot make a step, see `mcfsim.optim.staged.check_step`.
     """
 
     def __init__(self, compiled: CompiledStep, roles: Roles, layout: Layout) -> None:
@@ -49,10 +49,8 @@ class StagedSteps:
         self.parts = parts_of(self.hyper, layout)
         self.offsets = offsets(layout.shapes)
         self.shapes = {name: self.hyper.viewed(name, shape) for name, shape in layout.shapes.items()}
-        for shape in self.shapes.values():
-            for item in stages_of(self.hyper, shape):
-                if isinstance(item, Gathered):
-                    item.check(roles.of(item.role))
+        for shape in {*self.shapes.values()}:
+            check_step(self.hyper, compiled.strategy, roles, shape)
 
     def planned(
         self,

@@ -18,8 +18,8 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, Register, Scalar, flat, mapped
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format, get_format
-from mcfsim.optim.declaration import Declaration, check_addition, components
-from mcfsim.optim.staged import Gathered, Known, Stage, Staged, Text, stages_of
+from mcfsim.optim.declaration import Declaration, check_addition
+from mcfsim.optim.staged import Gathered, Known, Stage, Staged, Text, known_state, stages_of
 from mcfsim.optim.state import grid_of, steps_of, with_steps
 from mcfsim.optim.strategies import FLOAT32, Roles, Strategy
 from mcfsim.optim.vectors import Vector, is_packed, read, write
@@ -120,9 +120,7 @@ def record_stages(
     if any(role.format is None or role.rounding is None for role in roles):
         raise ValueError("a step in exact numbers is no program")
     formats: dict[str, Any] = {"gradient": gradient or strategy.gradient.format or roles.moments.format}
-    for label, count in components(hyper, strategy).items():
-        names = hyper.parts(label, shape) if hyper.keeps(label) else (label,)
-        formats |= dict.fromkeys(names, (roles.stored[label].format,) * count)
+    formats |= known_state(hyper, strategy, shape, {x: role.format for x, role in roles.stored.items()})
     bits = strategy.extra.remainder if closed and strategy.extra else None
     if bits is not None:
         formats["extra"] = (grid_of(bits),)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from mcfsim.kernels.torch_tensors import Tensors
+from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration, Granularity
 from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import is_cut, is_spread, local, stretches
@@ -200,6 +200,28 @@ class ParameterSlice(NamedTuple):
 def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
     """Return the log of the first slice that has one, or None; if one has, all that are not empty have."""
     return next((x.log for x in moved if x.log is not None), None)
+
+
+def check_memory(parameters: Iterable[torch.Tensor]) -> None:
+    """Raise ValueError if one of some parameters begins in memory where another one does."""
+    found = set[int]()
+    for here in (local(p.detach()) for p in parameters):
+        if here.numel() and here.data_ptr() in found:
+            raise ValueError(
+                f"a parameter of shape {tuple(here.shape)} has the memory of another, and both would move "
+                "it, each by a state of its own; make them one, as by head.weight = table.weight"
+            )
+        found.add(here.data_ptr())
+
+
+def check_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Raise TypeError or ValueError unless a gradient is a dense tensor of floats, of a parameter's shape."""
+    if gradient.shape != parameter.shape:
+        one, other = tuple(gradient.shape), tuple(parameter.shape)
+        raise ValueError(f"a parameter of shape {other} has a gradient of shape {one}")
+    check_dense(local(gradient.detach()))
+    if not gradient.is_floating_point():
+        raise TypeError(f"a gradient of dtype {gradient.dtype} holds no floating-point numbers")
 
 
 def opposite(gradient: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import torch
 
 from mcfsim.checks import Whole, check_processor
-from mcfsim.kernels.torch_tensors import Tensors, check_dense
+from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import offsets
+from mcfsim.optim.staged import check_step
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
@@ -25,6 +26,8 @@ from mcfsim.torch.moved import (
     WholeTensor,
     Work,
     Writes,
+    check_gradient,
+    check_memory,
     local_parts,
     local_tensors,
     opposite,
@@ -106,6 +109,9 @@ class StoredOptimizer(SavedOptimizer):
             stores.check_parameter(parameter)
             stores.check_scales(parameter)
             self._slots(parameter, group)  # raises if the step cannot be made
+        if not self._declaration.staged:
+            check_step(hyper, stores.strategy.unshared, stores.roles, ())
+        check_memory(p for x in (*self.param_groups, group) for p in x["params"])
         self.param_groups.append(group)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
@@ -123,10 +129,10 @@ class StoredOptimizer(SavedOptimizer):
 
         A closure, if given, first computes the gradients; its result is returned. A parameter or gradient
         that is no dense tensor of the right dtype raises TypeError, and one of another shape than its state
-        or parameter ValueError, before anything changes. In a training step compiled by ``torch.compile``
-        this is one operator, with the same bits. A step that is broken off half-way, by KeyboardInterrupt
-        say, spoils parameters and state: each further step raises `mcfsim.checks.SpoiltStateError` until a
-        state is loaded.
+        or parameter ValueError, before anything changes; so does a state that something else moved to another
+        device or dtype. In a training step compiled by ``torch.compile`` this is one operator, with the same
+        bits. A step that is broken off half-way, by KeyboardInterrupt say, spoils parameters and state: each
+        further step raises `mcfsim.checks.SpoiltStateError` until a state is loaded.
         """
         with torch.enable_grad():
             loss = closure() if closure is not None else None
@@ -198,12 +204,8 @@ class StoredOptimizer(SavedOptimizer):
             for place, tensor in zip(places, given, strict=True):
                 steps[place.group].stores.check_parameter(tensor)
             for tensor, gradient in zip(given, gradients, strict=True):
-                if gradient.shape != tensor.shape:
-                    one, other = tuple(gradient.shape), tuple(tensor.shape)
-                    raise ValueError(f"a parameter of shape {other} has a gradient of shape {one}")
+                check_gradient(tensor, gradient)
             received = [placed_as(tensor, x) for tensor, x in zip(given, gradients, strict=True)]
-            for gradient in received:
-                check_dense(gradient)
             if in_graph := capturing():
                 self._check_capture(places)
             works = self._works(steps, places, given, received)

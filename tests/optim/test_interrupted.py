@@ -112,7 +112,7 @@ def test_an_error_in_a_text_that_is_handed_over(call, threads):
                 raise OwnError
             return super().step(*given)
 
-    calls = count()
+    calls = count(-1)  # the first one is the constructor's, without elements
     optimizer = made("collage-light", hyper=Raising(beta2=0.95), threads=threads, compiled=False)
     with pytest.raises(OwnError):
         step(optimizer)
@@ -135,6 +135,18 @@ def test_what_is_refused_before_a_step_spoils_nothing():
             optimizer.step(gradient, rate)
         assert bits(optimizer) == before
     step(optimizer)
+    assert optimizer.count == 1
+
+
+def test_a_quotient_by_zero_in_exact_numbers_changes_nothing():
+    """Not even in the blocks before it."""
+    optimizer, gradient = made("exact", hyper=mcf.AdamW(epsilon=0.0)), np.ones(30)
+    before = [x.tolist() for items in optimizer.state for x in items]
+    gradient[29] = 0.0
+    with pytest.raises(ZeroDivisionError, match="a quotient by zero has no exact value"):
+        optimizer.step(gradient, 0.5)
+    assert [x.tolist() for items in optimizer.state for x in items] == before
+    optimizer.step(np.ones(30), 0.5)
     assert optimizer.count == 1
 
 

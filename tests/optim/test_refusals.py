@@ -17,6 +17,7 @@ from mcfsim.optim.state import error_weight
 from mcfsim.optim.stored import WeightGrid
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored
 from mcfsim.optim.torchadamw import TorchAdamW
+from mcfsim.optim.torchmuon import TorchMuon
 from mcfsim.report.texts import record
 from mcfsim.rounding import Rounding
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
@@ -152,7 +153,16 @@ OPTIMIZERS = [
         ({"hyper": BY_CHANCE}, "sums of a mean are not rounded at random"),
         ({"hyper": Adafactor(), "underflow": "flush_inputs"}, "flush_inputs"),
     ),
-    (partial(made, 3), UnsupportedFormatError, {"hyper": Adafactor(), "strategy": WIDE}, "float64"),
+    *rows(
+        lambda start=3, **given: made(start, **given),  # and not at a first step, which spoils the state
+        UnsupportedFormatError,
+        ({"hyper": Adafactor(), "strategy": WIDE}, "float64"),
+        ({"low": "float64"}, "fma in float64, rounding nearest_even, has no exact path"),
+        ({"hyper": mcf.Muon(), "low": "float64"}, "fma in float64"),
+        ({"low": "float64", "rounding": "up"}, "mul in float64, rounding up, has no exact path"),
+        ({"low": mcf.Format("wide", precision=41, emin=-1022, emax=1023)}, "mul in wide"),
+        ({"hyper": TorchMuon(), "start": some_tensors(), "underflow": "flush_after"}, "choose in bfloat16"),
+    ),
     (partial(made, 3), TypeError, {"packed": 1}, "packed must be True or False"),
     (Adafactor, TypeError, {"accumulator": "bf16"}, "accumulator must be an Accumulator or None, not 'bf16'"),
     *((partial(Slot, average=M.average), ValueError, {"name": name}, NAMED) for name in OTHERS),

@@ -22,6 +22,8 @@ from .reference import left_of, quantised
 
 SHAPES = {"w": (5, 7), "empty": (0, 4), "b": (9,), "scalar": ()}
 FLOAT32 = mcf.get_format("float32")
+#: A format as long as one may be in which steps are made.
+LONG = mcf.Format("long", precision=51, emin=-430, emax=479)
 
 
 def trained(strategy, steps=3, hyper=None, **options):
@@ -147,7 +149,7 @@ def test_every_strategy_takes_another_s_place_by_the_definition(old, begin, asse
     assert bits(optimizer) == before
 
 
-@pytest.mark.parametrize("low", ["float64", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("low", [LONG, "float16", "float8_e4m3fn"], ids=str)
 @pytest.mark.slow
 def test_low_formats_take_each_other_s_place(low, assert_same):
     """Sums that need more bits than binary64 has, too, and numbers that a shorter format lacks."""
@@ -177,7 +179,7 @@ def test_what_is_not_finite_stays_so_and_what_is_too_large_overflows():
 def test_beside_a_master_copy_the_parameter_is_that_rounded(strategy):
     """At the start, too: once rounded into binary32, the number is in the middle of two in bfloat16."""
     x = {"w": np.array([1 + 2.0**-8 + 2.0**-30])}
-    for optimizer in (made(x, strategy), made(x, "plain", "float64").switched(mcf.strategy(strategy))):
+    for optimizer in (made(x, strategy), made(x, "plain", LONG).switched(mcf.strategy(strategy))):
         assert (optimizer.weights()["w"], optimizer.represented()[0]) == (1.0, 1 + 2.0**-8)
 
 

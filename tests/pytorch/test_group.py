@@ -192,6 +192,7 @@ def leaf(**options):
         (leaf(), {"low": "bfloat17"}, "bfloat17"),
         (leaf(), {"rounding": "upward"}, "unknown rounding 'upward'"),
         (leaf(), {"scalars": "float"}, "unknown scalar policy 'float'"),
+        (leaf(dtype=torch.float64), {"low": "float64"}, "fma in float64, .* has no exact path"),
         (leaf(), {"rounding": "stochastic"}, r"needs random=RandomWords\(seed\)"),
         (leaf(), {"rounding": "stochastic", "random": 5}, "random must be RandomWords"),
         (leaf(), {"random": np.zeros(4, np.uint32)}, "random must be RandomWords"),
@@ -215,6 +216,20 @@ def test_a_parameter_without_elements_shares_no_memory():
     optimizer = AdamW([torch.nn.Parameter(empty)])
     optimizer.param_groups[0]["params"][0].grad = empty.clone()
     optimizer.step()
+
+
+def test_parameters_of_one_memory_are_refused():
+    """Small ones lost a step, and what lay beside one was of the numbers before the other's step."""
+    table, head = leaf(), leaf()
+    head.data = table.data
+    optimizer = AdamW([table, leaf()])
+    with pytest.raises(ValueError, match=r"\(2,\) has the memory of another, .*head\.weight = table"):
+        optimizer.add_param_group({"params": [head]})
+    with pytest.raises(ValueError, match="has the memory of another,"):
+        AdamW([table, head])
+    assert len(optimizer.param_groups) == 1
+    whole = torch.zeros(4, dtype=torch.bfloat16)
+    AdamW([torch.nn.Parameter(x) for x in (whole[:2], whole[:0], whole[2:])])  # as a flat buffer has them
 
 
 #: What is wrong with what a constructor is given as parameters, or with its call.

@@ -164,9 +164,14 @@ def test_what_is_refused_changes_nothing():
     optimizer = AdamW([{"params": given[:1]}, {"params": given[1:]}], 1e-2)
     before = runs.frozen(optimizer)
     give(given, 0)
-    given[1].grad = given[1].grad.to_sparse()
-    with pytest.raises(TypeError, match=r"layout torch\.sparse_coo is not supported.*only dense ones are"):
-        optimizer.step()
+    given[1].grad_dtype = None
+    for gradient, message in (
+        (given[1].grad.to_sparse(), r"layout torch\.sparse_coo is not supported.*only dense ones are"),
+        *((torch.ones(3, 2, dtype=x), f"{x} holds no") for x in (torch.bool, torch.int64, torch.complex64)),
+    ):
+        given[1].grad = gradient
+        with pytest.raises(TypeError, match=message):
+            optimizer.step()
     with pytest.raises(ValueError, match="no parameter of this optimizer"):
         optimizer.represented(torch.ones(2))
     assert_same_states(runs.frozen(optimizer), before)

@@ -30,14 +30,16 @@ from mcfsim.storage.buffers import scratch
 
 
 def symbols(scalars: Any) -> Any:
-    """Return a named tuple of scalars with symbols in place of its numbers, also within expansions.
+    """Return a named tuple or dict of scalars with symbols in place of its numbers, also within expansions.
 
     Zeros stay numbers: a step leaves out operations with them. Other types are returned unchanged.
     """
-    if not hasattr(scalars, "_fields"):
-        return scalars
-    pairs = zip(scalars._fields, scalars, strict=True)
-    return type(scalars)(*(_symbol(name, number) for name, number in pairs))
+    found = {name: _symbol(name, number) for name, number in _by_name(scalars).items()}
+    return type(scalars)(**found) if found else scalars
+
+
+def _by_name(scalars: Any) -> dict[str, Any]:
+    return scalars if isinstance(scalars, dict) else getattr(scalars, "_asdict", dict)()
 
 
 def _symbol(name: str, number: Any) -> Any:
@@ -47,11 +49,9 @@ def _symbol(name: str, number: Any) -> Any:
 
 
 def numbers(scalars: Any) -> dict[str, Any]:
-    """Return the numbers of a named tuple of scalars by the names that `symbols` gives them."""
+    """Return the numbers of scalars by the names that `symbols` gives them."""
     found: dict[str, Any] = {}
-    if not hasattr(scalars, "_fields"):
-        return found
-    for name, number in zip(scalars._fields, scalars, strict=True):
+    for name, number in _by_name(scalars).items():
         parts = number if isinstance(number, tuple) else ()
         found |= {f"{name}_{place}": part for place, part in enumerate(parts)} or {name: number}
     return found
@@ -244,6 +244,8 @@ class StepPrograms:
                 self._programs[key] = self._record(roles, symbolic, shape, gradient=gradient)
             except TypeError:
                 return self._record(roles, scalars, shape, gradient=gradient)
+            if len(self._programs) > 64:  # numbers without names are others at each step
+                del self._programs[next(iter(self._programs))]
         return self._programs[key]
 
 

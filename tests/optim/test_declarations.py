@@ -8,8 +8,10 @@ import pytest
 import mcfsim as mcf
 from mcfsim import FORMATS, GRID_STRATEGIES, STRATEGIES, strategy
 from mcfsim.optim.adafactor import Adafactor
+from mcfsim.optim.adamw import AdamWScalars, adamw
 from mcfsim.optim.declaration import optimizers
-from mcfsim.optim.strategies import LOW, Stored
+from mcfsim.optim.step_programs import StepPrograms, numbers
+from mcfsim.optim.strategies import FLOAT32, LOW, Stored
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Rule
 from tests.shared.kinds import QUANTISED
@@ -88,6 +90,33 @@ def test_slots_are_told_apart_by_name_in_any_order(packed):
         series = {name: x.tolist() for name, x in run.series["plain"].items()}
         made.append(repr(([x.tolist() for items in optimizer.state for x in items], series)))  # of NaN, too
     assert made[0] == made[1]
+
+
+class ByDict(mcf.AdamW):
+    """AdamW whose scalars are a dict."""
+
+    def scalars(self, *given, **options):
+        return super().scalars(*given, **options)._asdict()
+
+    def step(self, roles, strategy, state, gradient, scalars):
+        return adamw(roles, strategy, state, gradient, AdamWScalars(**scalars))
+
+
+def test_scalars_of_a_dict_are_symbols_like_those_of_a_named_tuple():
+    """One program serves all steps. Of numbers without names, which are part of it, the latest are kept."""
+    plain, found = strategy("collage-plus"), []
+    roles = plain.roles()
+    for kind in (mcf.AdamW, ByDict):
+        programs = StepPrograms(kind(), plain)
+        scalars = [kind().scalars(roles, plain, step, 2.0**-step, decayed=True) for step in (1, 2, 3)]
+        first, *others = (programs.of(roles, given, FLOAT32) for given in scalars)
+        assert all(program is first for program in others)
+        found.append((first.key, [*map(numbers, scalars)]))
+    assert found[0] == found[1]
+    programs._record = lambda *given, **options: {}
+    for number in range(100):
+        programs.stages(roles, number, FLOAT32)
+    assert len(programs._programs) == 64
 
 
 # -- strategies ----------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from mcfsim.training import metrics
 
 Array = NDArray[Any]
 
+#: The largest scale; the smallest is its inverse.
+_LARGEST = 2.0**100
 #: The update is summed exactly, then rounded to this: no float32 factors make it vanish or overflow.
 _WIDE = Format(precision=50, emin=-350, emax=400)
 #: A scale's high part has so many bits that its product with a float32 number is exact.
@@ -86,8 +88,8 @@ def merge_adapter(
     TypeError
         If an operand holds no real numbers, or the scale is no number.
     ValueError
-        If shapes do not match, the scale is not finite, a factor holds numbers that float32 lacks, or W holds
-        numbers that are no values of the format.
+        If shapes do not match, the scale is beyond ``2**+-100`` and not zero, a factor holds numbers that
+        float32 lacks, or W holds numbers that are no values of the format.
 
     References
     ----------
@@ -100,6 +102,8 @@ def merge_adapter(
     ([[1.0, 1.015625]], 1, 0.5)
     """
     fmt, scale = get_format(format), finite_number("scale", scale)
+    if scale and not 1 / _LARGEST <= abs(scale) <= _LARGEST:
+        raise ValueError(f"scale = {scale} must be zero, or between 2**-100 and 2**100 in magnitude")
     base, left, right = real_array(weight, "weight"), real_array(b, "b"), real_array(a, "a")
     shapes = base.shape, right.shape, left.shape
     if any(x.ndim != 2 for x in (base, left, right)) or left.shape != (len(base), len(right)):

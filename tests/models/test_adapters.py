@@ -345,6 +345,7 @@ def test_what_is_not_finite_passes_into_the_merged_weights():
         ({"weight": np.full((6, 5), 0.1)}, ValueError, "weight holds numbers that are no values of bfloat16"),
         ({"a": np.full((3, 5), 0.1)}, ValueError, "a holds numbers that are no values of float32"),
         ({"scale": math.inf}, ValueError, "scale"),
+        *(({"scale": x}, ValueError, "scale = .* between 2.*-100 and") for x in (1e200, -1e31, 1e-200)),
         ({"scale": "2"}, TypeError, "scale"),
         ({"b": np.zeros((6, 3), complex)}, TypeError, "b"),
     ],

@@ -73,7 +73,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         continue those of the loaded state, whatever this optimizer began with. A state of another optimizer,
         strategy or rounding, of other parameters, or of the same by name in another order, raises ValueError;
         then nothing has changed. If loading is broken off half-way, the optimizer is spoilt until a state is
-        loaded.
+        loaded. What a hook raises after the loading leaves the loaded state, as in PyTorch.
         """
         own, groups = type(self).__name__, self.param_groups
         taken: list[dict[str, Any]] = []
@@ -99,6 +99,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             return {**given, "state": {}, "param_groups": groups_given}
 
         def write(_: Any) -> None:
+            nonlocal groups
             for group, old, found in zip(self.param_groups, groups, settings, strict=True):
                 missing = {name: x for name, x in old.items() if name not in group}  # older states lack some
                 group.update({**missing, **{name: getattr(found, name) for name in NAMES}})
@@ -107,6 +108,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 _keep_rates(groups, self.param_groups)
                 for parameter, (target, saved) in pairs.items():
                     self.state[parameter] = {name: _written(target[name], x) for name, x in saved.items()}
+            groups = self.param_groups  # all is loaded, whatever others' hooks raise now
             self.whole.end()
 
         if not isinstance(state_dict, Mapping):
@@ -129,7 +131,9 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         pairs = {}
         for place, (parameter, group) in zip(places, parameters, strict=False):
             if saved := given["state"].get(place):
-                target = self.state.get(parameter) or self._start(parameter, group)
+                target = self.state.get(parameter)
+                if not target or self.steps_of(group).stores.apart(parameter, target):
+                    target = self._start(parameter, group)
                 with _told_of(f"the state of parameter {place}"):
                     pairs[parameter] = target, _readable(saved, target)
         return pairs

@@ -247,8 +247,22 @@ class StateLayout:
         """The tensors of a state whose size follows from the parameter's, with how those of scales lie."""
         return [(name, self.scales(name)) for name in self.dtypes if name not in ("parameter", SCALE)]
 
+    def apart(self, parameter: torch.Tensor, state: Mapping[str, Any]) -> list[str]:
+        """Return the tensors of a state that something else moved to another device or dtype."""
+        kept = ((name, dtype, state[name]) for name, dtype in self.dtypes.items() if name in state)
+        return [name for name, dtype, x in kept if (x.dtype, x.device) != (dtype, parameter.device)]
+
     def check_state(self, parameter: torch.Tensor, state: Mapping[str, Any], slots: Slots | None) -> None:
-        """Raise ValueError unless the tensors of a state have the shapes of a parameter's, by its slots."""
+        """Raise ValueError unless the tensors of a state lie with a parameter, and have its shape or slots.
+
+        If processes share the parameter, shapes are not looked at.
+        """
+        if apart := self.apart(parameter, state):
+            x = state[apart[0]]
+            raise ValueError(
+                f"{apart[0]} of a state is of {x.dtype} on {x.device}, and it must be of "
+                f"{self.dtypes[apart[0]]} on {parameter.device}; load a state that was saved"
+            )
         if is_spread(parameter):
             return
         size = parameter.numel()

@@ -266,6 +266,39 @@ def test_a_bad_state_is_refused_whole(place):
     assert tensors_of(optimizer) == kept
 
 
+def test_a_hook_that_raises_after_the_loading_leaves_it_whole():
+    """As in PyTorch; rates and random words were the old ones, beside the moments of the state."""
+    ours, other = (
+        made(rounding="stochastic", random=RandomWords(9)),
+        made(rounding="stochastic", random=RandomWords(8)),
+    )
+    run(ours, range(2))
+    ours.param_groups[0]["lr"] = 0.5
+    runs.put(other, listed(ours))
+    other.register_load_state_dict_post_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        other.load_state_dict(ours.state_dict())
+    for optimizer in (ours, other):
+        run(optimizer, [2])
+    assert other.param_groups[0]["lr"] == 0.5
+    assert_same_states(ours, other)
+
+
+@pytest.mark.parametrize("place", [{"device": "meta"}, {"dtype": torch.float32}])
+def test_a_state_that_something_else_moved_is_refused_and_can_be_loaded(place):
+    """It goes where its parameter lies, as in PyTorch."""
+    optimizer = made()
+    run(optimizer, [0])
+    saved, before = copy.deepcopy(optimizer.state_dict()), states(optimizer)
+    p = listed(optimizer)[1]
+    optimizer.state[p]["v"] = optimizer.state[p]["v"].to(**place)
+    with pytest.raises(ValueError, match=r"v of a state is of .* must be of torch\.bfloat16 on cpu; load"):
+        run(optimizer, [1])
+    optimizer.load_state_dict(saved)
+    assert_same_states(optimizer, before)
+    run(optimizer, [1])
+
+
 @pytest.mark.parametrize("x", [None, [], 3, "state"])
 def test_what_is_no_state_is_refused(x):
     with pytest.raises(ValueError, match=f"a {type(x).__name__} is no state of an optimizer"):

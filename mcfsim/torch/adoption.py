@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -74,8 +75,8 @@ def adopt(
         missing for a state dict.
     ValueError
         If only some groups have ``amsgrad``, or decay is part of Adam's gradient; if a setting is refused, or
-        a number is too large for its format; or if processes share a parameter whose dtype would change.
-        Nothing has changed then.
+        gives a parameter another kind of step, or a number is too large for its format; or if processes share
+        a parameter whose dtype would change. Nothing has changed then.
     SpoiltStateError
         If a step of `optimizer` was broken off half-way, or it was taken over before.
 
@@ -104,9 +105,13 @@ def adopt(
         own = declared_optimizer(library.kind)
     assert own is not None
     chosen, kept = _kind(own, kind), entries - {*options}
+    usual = given.defaults
     if library is not None:
         defaults = chosen._hyperparameters.defaults
         groups = [library.hyperparameters(group, defaults) for group in groups]
+        if params is None:
+            with suppress(ValueError):  # of defaults that no group has
+                usual = library.hyperparameters(usual, defaults)
     said = [_shared(group, given.defaults, kept) for group in groups]
     taken = [{name: x for name, x in group.items() if name in (*kept, *LABELS)} for group in said]
     with warnings.catch_warnings(record=True) as told:  # they come before anything changes
@@ -116,7 +121,13 @@ def adopt(
     for group, there in zip(groups, trial.param_groups, strict=True):
         there.update({name: group[name] for name in ("params", "param_names") if name in group})
         for parameter in group["params"]:
-            _check(stores, parameter, _held(given, library, group, parameter, trial))
+            found = _held(given, library, group, parameter, trial)
+            if found.slots != trial._slots(parameter, there):
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} has moments for another step than it "
+                    "would have by the new options, as by Muon's others; leave these as they are"
+                )
+            _check(stores, parameter, found)
     for warning in told:
         warnings.warn(warning.message, stacklevel=2)
     _start_on_grids(given)
@@ -136,8 +147,7 @@ def adopt(
             ours = chosen(taken, strategy=strategy, **options)
         for group, whole in zip(ours.param_groups, said, strict=True):
             group.update({name: x for name, x in whole.items() if name not in group})
-        usual = {name: x for name, x in given.defaults.items() if name in kept and x is not None}
-        ours.defaults.update(usual)
+        ours.defaults.update({name: x for name, x in usual.items() if name in kept and x is not None})
         ours.state.update(states)
     left.give_away("the optimizer that adopt returned")
     return ours
@@ -164,7 +174,7 @@ def release(
     optimizer
         An AdamW of the library, or PyTorch's Muon. Each of its numbers is the sum of the components, rounded
         once to nearest even, and in groups that share a scale after that. Kahan's compensation goes on in
-        optimi's.
+        optimi's. It has the old one's defaults for groups that are added.
 
     Raises
     ------
@@ -185,7 +195,8 @@ def release(
         known = ", ".join(map(str, TORCH_DTYPES))
         raise TypeError(f"dtype = {dtype!r} is no floating dtype of parameters; it may be {known}")
     optimizer.whole.check()
-    giving = giving_to([_shared(x, optimizer.defaults, giving_to.entries) for x in optimizer.param_groups])
+    given = [*optimizer.param_groups, optimizer.defaults]
+    giving = giving_to([_shared(x, optimizer.defaults, giving_to.entries) for x in given])
     for own in optimizer.param_groups:
         giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])
         for parameter in own["params"]:

@@ -40,7 +40,7 @@ class Giving:
     Parameters
     ----------
     groups : sequence of dict
-        Parameter groups with PyTorch's names of hyperparameters.
+        Parameter groups with PyTorch's names of hyperparameters, and the defaults of groups that are added.
     """
 
     groups: Sequence[dict[str, Any]]
@@ -100,7 +100,9 @@ class Giving:
 
     def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
         """Return the optimizer with the states of its parameters."""
+        *self.groups, usual = self.groups
         made = self.begun()
+        made.defaults.update({name: x for name, x in usual.items() if name in made.defaults})
         for group in made.param_groups:
             for parameter in group["params"]:
                 if parameter in states:
@@ -130,9 +132,9 @@ def _plain(x: Any) -> Any:
 class _ToAMSGrad(Giving):
     """PyTorch's AdamW with ``amsgrad``."""
 
-    def begun(self) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = self.make([{**group, "amsgrad": True} for group in self.groups])
-        return made
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.groups = [{**group, "amsgrad": True} for group in self.groups]
 
     def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
         both = state["v"].reshape(len(LARGEST), *parameter.shape)
@@ -239,6 +241,7 @@ class _ToOptimi(Giving):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.groups = _by_betas(self.groups)
         self._steps: list[int] = []
 
     def check(self, steps: Iterable[int]) -> None:
@@ -252,7 +255,7 @@ class _ToOptimi(Giving):
         return layout(dtype, WIDE, WIDE, "compensation" if low else None)
 
     def begun(self) -> torch.optim.Optimizer:
-        found: torch.optim.Optimizer = self.make(_by_betas(self.groups), lr=number(self.groups[0]["lr"]))
+        found: torch.optim.Optimizer = self.make(self.groups, lr=number(self.groups[0]["lr"]))
         for group, step in zip(found.param_groups, self._steps, strict=True):
             begun = torch.tensor(step, dtype=torch.int32)
             # Where a state has begun, optimi no longer finds out whether a compensation is meant.

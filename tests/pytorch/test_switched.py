@@ -145,12 +145,13 @@ def test_settings_go_on_unless_others_are_named():
 )
 def test_groups_that_are_added_later_have_the_defaults_of_the_old_optimizer(kind, options):
     """And not those of the class, as a rate of 1e-3."""
-    first, second = (torch.nn.Parameter(torch.ones(3).bfloat16()) for _ in range(2))
+    first, *added = (torch.nn.Parameter(torch.ones(3).bfloat16()) for _ in range(3))
     ours = kind([first], 0.25, (0.5, 0.75), 1e-3, weight_decay=0.5, **options)
-    ours = adopt(ours, "kahan", scalars="rounded")
-    ours.add_param_group({"params": [second]})
-    one, other = ({**group, "params": 0} for group in ours.param_groups)
-    assert one == other
+    for give, other in zip((lambda x: adopt(x, "kahan", scalars="rounded"), release), added, strict=True):
+        ours = give(ours)
+        ours.add_param_group({"params": [other]})
+        one, *others = ({**group, "params": 0} for group in ours.param_groups)
+        assert all(group == one for group in others)
 
 
 @pytest.mark.parametrize("give", [lambda x: adopt(x, "fp32"), release], ids=["adopt", "release"])
@@ -210,6 +211,10 @@ def test_what_is_refused_changes_nothing():
         assert_same_states(ours, before)
     with pytest.raises(TypeError, match="a run of SGD does not go on by AdamW"):
         adopt(begun("sgd", "plain")[0], "fp32", kind=AdamW)
+    muon, params, _ = begun("muon", "plain", steps=0)
+    with pytest.raises(ValueError, match=r"shape \(7, 20\) has moments for another step"):
+        adopt(muon, "fp32", others=("*",))
+    muon.start()
     ours.whole.begin("a step")
     with pytest.raises(SpoiltStateError):
         adopt(ours, "plain")

@@ -237,6 +237,16 @@ def test_the_adopted_run_goes_on_as_one_of_arrays():
         np.testing.assert_array_equal(array(p), arrays.weights()[name])
 
 
+@pytest.mark.parametrize(("made", "options"), [(amsgrad, {}), (muon, {"ns_steps": 2})])
+def test_groups_that_are_added_have_the_defaults_of_the_run_here_and_there(made, options):
+    optimizer = made(steps=0, **options)
+    for give in (lambda x: adopt(x, "fp32"), release):
+        optimizer = give(optimizer)
+        optimizer.add_param_group({"params": parameters(MATRICES[:1], torch.float32)})
+        first, *_, last = ({**group, "params": 0} for group in optimizer.param_groups)
+        assert first == last
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
 def mixed():
     optimizer = amsgrad(steps=0)

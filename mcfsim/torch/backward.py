@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,15 @@ class BackwardSteps:
 
     def __init__(self, optimizer: StoredOptimizer, every: int) -> None:
         self._optimizer, self._every = optimizer, every
-        self._added: dict[torch.Tensor, tuple[int, Any]] = {}  # how many gradients, added into which tensor
+        #: How many gradients were added into which tensor, and its version then.
+        self._added: dict[torch.Tensor, tuple[int, Any, int]] = {}
         self._waiting: dict[torch.Tensor, ParameterPlace] = {}
         places = [place for place in optimizer.listed() if place.parameter.requires_grad]
         self._hooks = [
             place.parameter.register_post_accumulate_grad_hook(self._receiver(place)) for place in places
         ]
+        if every > 1:
+            self._hooks += [p.register_hook(partial(self._look, p)) for _, _, p, _ in places]
 
     def finish(self) -> None:
         """Make the steps of parameters with gradients of fewer backward passes, and free these gradients."""
@@ -37,12 +41,19 @@ class BackwardSteps:
         self._added.clear()
         self._waiting.clear()
 
+    def _look(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Count anew, before a gradient is added, if those so far were zeroed where they lie."""
+        _, held, version = self._added.get(parameter, (0, None, 0))
+        if held is not None and held is parameter.grad and held._version != version and not held.any():
+            del self._added[parameter]
+
     def _receiver(self, place: ParameterPlace) -> Any:
         def received(parameter: torch.Tensor) -> None:
-            count, gradient = self._added.get(parameter, (0, None))
+            assert parameter.grad is not None
+            count, gradient, _ = self._added.get(parameter, (0, None, 0))
             if gradient is not parameter.grad:  # the previous gradient is gone
                 count = 0
-            self._added[parameter] = count + 1, parameter.grad
+            self._added[parameter] = count + 1, parameter.grad, parameter.grad._version
             if count + 1 < self._every:
                 self._waiting.pop(parameter, None)  # it waited in a pass that was broken off
                 return
@@ -88,7 +99,7 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
         `step`.
     every : int, optional
         How many backward passes add up gradients before a parameter moves: the micro-batches of a batch. Only
-        passes that give the parameter a gradient count.
+        passes that give the parameter a gradient count, and none whose gradients `zero_grad` has discarded.
 
     Returns
     -------

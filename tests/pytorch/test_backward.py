@@ -110,13 +110,14 @@ def test_small_parameters_move_together(monkeypatch):
     assert sum(moved[2:]) == 16
 
 
-def test_a_pass_that_was_given_up_is_not_counted_and_schedulers_see_the_steps():
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_pass_that_was_given_up_is_not_counted_and_schedulers_see_the_steps(set_to_none):
     one, two = model(), model()
     ours, theirs = optimizers(one, two)
     scheduler = torch.optim.lr_scheduler.StepLR(ours, 1, 1.0)
     step_in_backward(ours, every=2)
     backward(one, 5)
-    ours.zero_grad()
+    ours.zero_grad(set_to_none)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for step in range(2):

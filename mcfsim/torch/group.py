@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
+from functools import lru_cache, partial
 from inspect import Parameter, Signature, signature
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from mcfsim.checks import hint
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.kernels.torch_tensors import check_dense
 from mcfsim.optim.declaration import Declaration, Interval
+from mcfsim.optim.staged import check_step
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
@@ -350,6 +352,8 @@ class Steps:
         For all tensors, if steps have stages.
     on_grid : bool
         Whether parameters lie on grids.
+    check : callable
+        Raises if an arithmetic cannot make a step with given hyperparameters that has no stages.
     numbered : bool
         Whether the numbers of elements matter, because words are drawn or groups are formed by them.
     """
@@ -362,6 +366,8 @@ class Steps:
         self.numbered = settings.draws or bool(self.stores.scaled) or self.on_grid
         self.on_host, self.on_device = HostStep(self.stores), DeviceStep(self.stores)
         self.repeatable = RepeatableStep(self.stores)
+        check = partial(check_step, strategy=settings.strategy.unshared, roles=roles, shape=())
+        self.check = lru_cache(maxsize=64)(check)
         self.whole = WholeStep(self.stores) if declaration.staged else None
 
     def carrier(self, *, host: bool, repeated: bool) -> StepRunner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -202,16 +202,20 @@ def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
     return next((x.log for x in moved if x.log is not None), None)
 
 
-def check_memory(parameters: Iterable[torch.Tensor]) -> None:
-    """Raise ValueError if one of some parameters begins in memory where another one does."""
-    found = set[int]()
-    for here in (local(p.detach()) for p in parameters):
-        if here.numel() and here.data_ptr() in found:
-            raise ValueError(
-                f"a parameter of shape {tuple(here.shape)} has the memory of another, and both would move "
-                "it, each by a state of its own; make them one, as by head.weight = table.weight"
-            )
-        found.add(here.data_ptr())
+def check_memory(parameters: Iterable[torch.Tensor], begins: MutableMapping[int, torch.Tensor]) -> None:
+    """Raise ValueError if a parameter begins in memory where another one does, and else add them to these."""
+    fresh: dict[int, torch.Tensor] = {}
+    for p in parameters:
+        if not (here := local(p.detach())).numel():
+            continue
+        begin = here.data_ptr()
+        for other in (begins.get(begin, p), fresh.setdefault(begin, p)):
+            if other is not p and local(other.detach()).data_ptr() == begin:  # and has not been moved since
+                raise ValueError(
+                    f"a parameter of shape {tuple(p.shape)} has the memory of another, and both would move "
+                    "it, each by a state of its own; make them one, as by head.weight = table.weight"
+                )
+    begins.update(fresh)
 
 
 def check_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:

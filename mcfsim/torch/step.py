@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -11,7 +12,6 @@ from mcfsim.checks import Whole, check_processor
 from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import offsets
-from mcfsim.optim.staged import check_step
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
@@ -73,6 +73,7 @@ class StoredOptimizer(SavedOptimizer):
         self._number = captured.enrolled(self)
         self._made: dict[Settings, Steps] = {}
         self._writes = Writes()
+        self._begins = WeakValueDictionary[int, torch.Tensor]()  # where parameters lay when they were added
         self.watches: list[Watching] = []
         self.whole = Whole("load what was saved together, the model's state and the optimizer's")
         self._captured: list[CapturedStep] = []
@@ -109,9 +110,9 @@ class StoredOptimizer(SavedOptimizer):
             stores.check_parameter(parameter)
             stores.check_scales(parameter)
             self._slots(parameter, group)  # raises if the step cannot be made
-        if not self._declaration.staged:
-            check_step(hyper, stores.strategy.unshared, stores.roles, ())
-        check_memory(p for x in (*self.param_groups, group) for p in x["params"])
+        if steps.whole is None:
+            steps.check(hyper)
+        check_memory(group["params"], self._begins)
         self.param_groups.append(group)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from mcfsim.torch.giving import Giving
 from mcfsim.torch.grid_step import grid_of
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
+from mcfsim.torch.moved import check_memory
 from mcfsim.torch.optimizers import declared_optimizer, family
 from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, packed, summed
@@ -118,6 +119,7 @@ def adopt(
         warnings.simplefilter("always")
         trial = _trial(chosen, taken, strategy, options)
     stores = trial.steps_of(trial.param_groups[0]).stores
+    check_memory((p for group in groups for p in group["params"]), {})
     for group, there in zip(groups, trial.param_groups, strict=True):
         there.update({name: group[name] for name in ("params", "param_names") if name in group})
         for parameter in group["params"]:
@@ -241,10 +243,6 @@ def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any], kept: Iterabl
     """Return the entries of a group that are kept, and those that schedulers added: no count of steps."""
     others = {*defaults, *NAMES, "step"}
     return {name: x for name, x in group.items() if name in kept or name not in others}
-
-
-def _parameters(groups: Iterable[Mapping[str, Any]]) -> Iterator[torch.Tensor]:
-    return (parameter for group in groups for parameter in group["params"])
 
 
 def _trial(

@@ -243,6 +243,16 @@ def test_what_is_refused_changes_nothing(made, options, message):
         release(optimizer)
 
 
+def test_parameters_of_one_memory_are_refused():
+    """Those of another dtype would have become apart."""
+    table, head = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    head.data = table.data
+    theirs = ADAMW([table, head])
+    with pytest.raises(ValueError, match="has the memory of another"):
+        adopt(theirs, "plain")
+    assert head.data_ptr() == table.data_ptr()
+
+
 @pytest.mark.parametrize(
     ("dtype", "error", "message"),
     [

@@ -227,12 +227,7 @@ class StateLayout:
 
     def check_parameter(self, parameter: torch.Tensor) -> None:
         """Raise TypeError or ValueError unless a parameter is a tensor that can be stored so."""
-        expected = self.dtypes["parameter"]
-        if parameter.dtype != expected:
-            raise TypeError(
-                f"strategy {self.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
-                f"convert the model with .to({expected}), or choose another strategy or low format"
-            )
+        self._check_dtype(parameter)
         if parameter.is_inference():
             raise TypeError("a parameter was made in torch.inference_mode; make it a usual one by .clone()")
         here = local(parameter.detach())
@@ -241,6 +236,14 @@ class StateLayout:
         if here.numel() and any(size > 1 and not step for size, step in dimensions):
             raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
         self.check_groups(parameter)
+
+    def _check_dtype(self, parameter: torch.Tensor) -> None:
+        expected = self.dtypes["parameter"]
+        if parameter.dtype != expected:
+            raise TypeError(
+                f"strategy {self.strategy.name!r} stores parameters as {expected}, not {parameter.dtype}; "
+                f"convert the model with .to({expected}), or choose another strategy or low format"
+            )
 
     @cached_property
     def _sized(self) -> list[tuple[str, Grouped | None]]:
@@ -292,10 +295,18 @@ class StateLayout:
             check_whole(parameter, kept.block if alone else None)
 
     def represented(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the numbers that add up to the represented parameter, the leading ones first."""
+        """Return the numbers that add up to the represented parameter, the leading ones first.
+
+        Raises
+        ------
+        TypeError
+            If the parameter, whose bits lead those of a master copy, has become one of another dtype.
+        """
         if "remainder" not in self.formats:
             return tuple(tensors[name] for name in self.names.represented(self.strategy))
-        parameter = tensors["parameter"]
+        parameter, extra = tensors["parameter"], self.strategy.extra
+        if extra is not None and extra.shared:
+            self._check_dtype(parameter)
         numbers = self.beside(packed(parameter.cpu()), packed(tensors["remainder"].cpu())).numbers()
         whole = torch.from_numpy(np.array(numbers).reshape(parameter.shape))
         return (whole.to(parameter.device),)

@@ -154,6 +154,8 @@ class StoredOptimizer(SavedOptimizer):
         model's first weights; those of a saved state lie on their grids already.
         """
         self.whole.check()
+        for place in self.listed():
+            self.steps_of(self.param_groups[place.group]).stores.check_parameter(place.parameter)
         with torch.no_grad(), self.whole.changing("a start"):
             for place in self.listed():
                 group, p = self.param_groups[place.group], place.parameter
@@ -192,11 +194,7 @@ class StoredOptimizer(SavedOptimizer):
         """Make one step of the parameters at some places, on the given tensors that stand for them.
 
         PyTorch counts one write more when the operator of a compiled step ends, so the count is not kept.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `step`, before anything changes.
+        What `step` refuses raises before anything changes.
         """
         check_processor()
         self.whole.check()

@@ -219,6 +219,26 @@ def test_tensors_of_other_shapes_are_not_moved(kind, strategy, change, message):
     assert_same_states(runs.frozen(optimizer), before)
 
 
+@pytest.mark.parametrize("strategy", ["split-master", "dqt-int8"])
+def test_a_model_that_was_converted_is_refused(strategy):
+    """Whose bits lead those of a master copy, or whose numbers come to lie on a grid."""
+    dtype = runs.dtype_of(strategy)
+    optimizer = AdamW(parameters([(3, 2)], dtype), 1e-2, strategy=strategy)
+    run(optimizer, range(strategy == "split-master"))
+    (p,) = listed(optimizer)
+    p.grad, p.data = None, p.data.to(torch.float32 if dtype == torch.bfloat16 else torch.bfloat16)
+    before = runs.frozen(optimizer)
+    uses = [optimizer.start]
+    if strategy == "split-master":
+        over = (mcfsim.torch.adopt, mcfsim.torch.release)
+        uses += [partial(optimizer.represented, p), *(partial(give, optimizer) for give in over)]
+    for use in uses:
+        with pytest.raises(TypeError, match=f"stores parameters as {dtype}"):
+            use()
+        assert_same_states(runs.frozen(optimizer), before)
+    optimizer.whole.check()
+
+
 def test_a_strategy_put_into_a_group_is_refused():
     optimizer = AdamW(parameters(), 1e-2)
     optimizer.param_groups[0]["strategy"] = "plain"

@@ -223,7 +223,7 @@ def check_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
     if gradient.shape != parameter.shape:
         one, other = tuple(gradient.shape), tuple(parameter.shape)
         raise ValueError(f"a parameter of shape {other} has a gradient of shape {one}")
-    check_dense(local(gradient.detach()))
+    check_dense(local(gradient))
     if not gradient.is_floating_point():
         raise TypeError(f"a gradient of dtype {gradient.dtype} holds no floating-point numbers")
 

@@ -250,21 +250,25 @@ class StateLayout:
         """The tensors of a state whose size follows from the parameter's, with how those of scales lie."""
         return [(name, self.scales(name)) for name in self.dtypes if name not in ("parameter", SCALE)]
 
-    def apart(self, parameter: torch.Tensor, state: Mapping[str, Any]) -> list[str]:
-        """Return the tensors of a state that something else moved to another device or dtype."""
-        kept = ((name, dtype, state[name]) for name, dtype in self.dtypes.items() if name in state)
-        return [name for name, dtype, x in kept if (x.dtype, x.device) != (dtype, parameter.device)]
+    def apart(self, parameter: torch.Tensor, state: Mapping[str, Any]) -> str | None:
+        """Return the name of a tensor that something else moved to another device or dtype, or None."""
+        device = parameter.device
+        for name, dtype in self.dtypes.items():
+            x = state.get(name)
+            if x is not None and (x.dtype is not dtype or x.device != device):
+                return name
+        return None
 
     def check_state(self, parameter: torch.Tensor, state: Mapping[str, Any], slots: Slots | None) -> None:
         """Raise ValueError unless the tensors of a state lie with a parameter, and have its shape or slots.
 
         If processes share the parameter, shapes are not looked at.
         """
-        if apart := self.apart(parameter, state):
-            x = state[apart[0]]
+        if (apart := self.apart(parameter, state)) is not None:
+            x = state[apart]
             raise ValueError(
-                f"{apart[0]} of a state is of {x.dtype} on {x.device}, and it must be of "
-                f"{self.dtypes[apart[0]]} on {parameter.device}; load a state that was saved"
+                f"{apart} of a state is of {x.dtype} on {x.device}, and must be of {self.dtypes[apart]} on "
+                f"{parameter.device}; load a state that was saved"
             )
         if is_spread(parameter):
             return

@@ -362,7 +362,12 @@ def test_a_run_is_given_to_the_library_and_comes_back(library):
         elif p.numel() >= 4096 and p.numel() % 256 == 0:
             for name in ("m", "v", "m_scales", "v_scales"):
                 assert torch.equal(back.state[p][name], old[name])
-    run(release(back, torch.bfloat16, library), [1, 3])
+    given = release(back, torch.bfloat16, library)
+    run(given, [1, 3])
+    given.add_param_group({"params": parameters()[:1]})
+    first, *_, last = given.param_groups
+    names = {"lr", "betas", "beta1", "beta2", "eps", "weight_decay"} & first.keys()
+    assert {name: last[name] for name in names} == {name: first[name] for name in names}
 
 
 @pytest.mark.costly("a library is imported")

@@ -29,13 +29,15 @@ class ChangeLog:
 
     Attributes
     ----------
+    size : int
+        The number of elements.
     epilogue : Difference
         Makes what a step's line writes beside the parameter.
     """
 
     def __init__(self, like: torch.Tensor, *, before: bool) -> None:
-        self._size, self.epilogue = like.numel(), Difference(bits=before)
-        self._bits = torch.zeros(-(-self._size // 8), dtype=torch.uint8, device=like.device)
+        self.size, self.epilogue = like.numel(), Difference(bits=before)
+        self._bits = torch.zeros(-(-self.size // 8), dtype=torch.uint8, device=like.device)
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
@@ -56,17 +58,17 @@ class ChangeLog:
         changed = differing if differing.dtype == torch.bool else differing != 0
         bits = packed_bits(changed)
         if self._before:
-            fresh = unpacked_bits(bits & ~self._bits, self._size) if self._kept else changed
+            fresh = unpacked_bits(bits & ~self._bits, self.size) if self._kept else changed
             places = places_of(fresh)
             if places.numel():
                 new, apart = (x.index_select(0, places) for x in (codes.view(differing.dtype), differing))
-                short = self._size <= torch.iinfo(torch.int32).max
+                short = self.size <= torch.iinfo(torch.int32).max
                 self._kept.append((places.int() if short else places, new ^ apart))
         self._bits |= bits
 
     def touched(self) -> torch.Tensor:
         """Return where a step has changed a code: a vector of bool."""
-        return unpacked_bits(self._bits, self._size)
+        return unpacked_bits(self._bits, self.size)
 
     def before(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the places of codes that steps have changed, ascending, and the codes before all steps."""

@@ -54,6 +54,11 @@ class ChangeRecorder:
                     part = work.moved[place]
                     if done not in logs:
                         logs[done] = ChangeLog(part.tensors["parameter"], before=self._before)
+                    if logs[done].size != part.gradient.numel():
+                        raise ValueError(
+                            f"a parameter of shape {tuple(p.shape)} had another one when its changes began "
+                            "to be recorded; remove() the recorder, and record anew"
+                        )
                     work.moved[place] = part._replace(log=logs[done])
                     done += part.gradient.numel()
 

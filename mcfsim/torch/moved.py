@@ -36,6 +36,11 @@ class ParameterPlace(NamedTuple):
     first: int
 
 
+def name_in(group: Mapping[str, Any], within: int) -> str:
+    """Return the name of a parameter of a group; it is empty if PyTorch was not told."""
+    return str(group["param_names"][within]) if "param_names" in group else ""
+
+
 class StepInputs(NamedTuple):
     """The inputs of a step besides tensors.
 

@@ -30,6 +30,7 @@ from mcfsim.torch.moved import (
     check_memory,
     local_parts,
     local_tensors,
+    name_in,
     opposite,
     whole_slice,
 )
@@ -246,7 +247,7 @@ class StoredOptimizer(SavedOptimizer):
             state = self.state.get(p) or self._start(p, groups[which])
             slots, on_whole = None, steps[which].whole
             if on_whole is not None:
-                name = _name(groups[which], within)
+                name = name_in(groups[which], within)
                 slots = on_whole.slots(first_inputs[which].hyper, name, tuple(p.shape))
             steps[which].stores.check_state(tensor, state, slots)
             count, device = state["step"] + 1, gradient.device
@@ -259,7 +260,7 @@ class StoredOptimizer(SavedOptimizer):
             work.states.append(state)
             tensors, counted = {**state, "parameter": tensor.detach()}, is_first_copy(p, first_process)
             if staged or (steps[which].on_grid and is_cut(p)):
-                whole = WholeTensor(_name(groups[which], within), before[p]) if staged else None
+                whole = WholeTensor(name_in(groups[which], within), before[p]) if staged else None
                 work.moved.append(whole_slice(tensors, gradient, first, counted, whole))
             elif steps[which].numbered:
                 work.moved.extend(local_parts(steps[which].stores, tensors, gradient, first, counted))
@@ -331,7 +332,7 @@ class StoredOptimizer(SavedOptimizer):
             return None
         within = next(place for place, p in enumerate(group["params"]) if p is parameter)
         hyper = self._inputs(group, 1).hyper
-        return whole.slots(hyper, _name(group, within), tuple(parameter.shape))
+        return whole.slots(hyper, name_in(group, within), tuple(parameter.shape))
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the parameter that the optimizer represents, as a new float64 tensor.
@@ -361,11 +362,15 @@ class StoredOptimizer(SavedOptimizer):
         Raises
         ------
         ValueError
-            If a tensor is no parameter of this optimizer; then nothing has changed.
+            If a tensor is no parameter of this optimizer, or not of its state's shape; then nothing has
+            changed.
         """
         chosen = parameters or [p for group in self.param_groups for p in group["params"]]
         self.whole.check()
         found = [(p, self.steps_of(self.group_of(p)).stores) for p in chosen]
+        for p, stores in found:
+            if state := self.state.get(p):
+                stores.check_state(p, state, self._slots(p, self.group_of(p)))
         with torch.no_grad(), self.whole.changing("a resync"):
             for p, stores in found:
                 self._writes.made([p])
@@ -386,11 +391,6 @@ class StoredOptimizer(SavedOptimizer):
         else:  # torch calls this with loaded state alone; `load_state_dict` writes the last part of it
             self.whole.begin("loading a state")
         super().__setstate__(state)
-
-
-def _name(group: Mapping[str, Any], within: int) -> str:
-    """Return the name of a parameter of a group; it is empty if PyTorch was not told."""
-    return str(group["param_names"][within]) if "param_names" in group else ""
 
 
 def _is_host(device: torch.device) -> bool:

@@ -300,6 +300,19 @@ def test_parameters_without_gradients_and_groups_that_come_later():
     assert np.isnan(changes(AdamW([torch.nn.Parameter(torch.ones(0).bfloat16())])).share())
 
 
+def test_a_parameter_that_was_resized_meanwhile_is_refused():
+    """Codes beyond its former ones would have been forgotten."""
+    (p,) = given = runs.parameters([(3,)])
+    optimizer = AdamW(given)
+    changes(optimizer)
+    runs.run(optimizer, [0])
+    p.grad, p.data = None, torch.ones(5).bfloat16()
+    optimizer.state.clear()
+    with pytest.raises(ValueError, match=r"shape \(5,\) had another one when its changes began"):
+        runs.run(optimizer, [1])
+    optimizer.whole.check()
+
+
 def test_what_is_refused(monkeypatch):
     optimizer = made("adamw", "plain")
     recorder, (p, *_) = changes(optimizer), listed(optimizer)

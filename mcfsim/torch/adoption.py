@@ -275,7 +275,9 @@ def _held(
         slots = taking._slots(parameter, taking.group_of(parameter))
         return held(library, parameter, state, group, slots)
     begun = state or optimizer._start(parameter, group)
-    return Held(optimizer.steps_of(group).stores, begun, optimizer._slots(parameter, group))
+    found = Held(optimizer.steps_of(group).stores, begun, optimizer._slots(parameter, group))
+    found.stores.check_state(parameter, begun, found.slots)
+    return found
 
 
 def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -214,7 +214,8 @@ def test_tensors_of_other_shapes_are_not_moved(kind, strategy, change, message):
     give(given, 1)
     change(given[1])
     before = runs.frozen(optimizer)
-    for use, said in ((optimizer.step, message), (optimizer.resync, "has a state of another one")):
+    own, over = "has a state of another one", partial(mcfsim.torch.adopt, optimizer, "fp32")
+    for use, said in ((optimizer.step, message), (optimizer.resync, own), (over, own)):
         with pytest.raises(ValueError, match=said):
             use()
         assert_same_states(runs.frozen(optimizer), before)

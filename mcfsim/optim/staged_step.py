@@ -98,17 +98,23 @@ class StagedSteps:
             bound = {place: (item.loop.on_threads(threads), item.results) for place, item in found.items()}
             made[name] = _Tensor(strategy, *given, count, threads, before[name], bound)
 
+        def results(name: str, part: slice) -> dict[str, Any]:
+            places, tensor = self._places(name, part, state, formats), made[name]
+            known: dict[str, Any] = {
+                label: tuple(read(x[at], fmt) for x in vectors) for label, at, vectors, fmt in places
+            }
+            known["gradient"] = gradient[part] if received is None else read(gradient[part], received)
+            with np.errstate(all="ignore"):
+                return in_stages(self.hyper, self.shapes[name], known, tensor.carry_out, tensor.gather)
+
+        # In exact numbers an operation without a result raises before anything is changed.
+        exact = roles.update.format is None
+        ready = {name: results(name, part) for name, part in tensors.items()} if exact else {}
+
         def move() -> None:
             for name, part in tensors.items():
-                places = self._places(name, part, state, formats)
-                known: dict[str, Any] = {
-                    label: tuple(read(x[at], fmt) for x in vectors) for label, at, vectors, fmt in places
-                }
-                known["gradient"] = gradient[part] if received is None else read(gradient[part], received)
-                with np.errstate(all="ignore"):
-                    tensor = made[name]
-                    found = in_stages(self.hyper, self.shapes[name], known, tensor.carry_out, tensor.gather)
-                for label, at, vectors, fmt in places:
+                found = ready[name] if exact else results(name, part)
+                for label, at, vectors, fmt in self._places(name, part, state, formats):
                     for x, new in zip(vectors, found[label], strict=True):
                         write(x[at], new.reshape(-1), fmt)
                 if update is not None:

@@ -12,6 +12,7 @@ from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.optim import layout
 from mcfsim.optim import optimizer as optimizers
 from mcfsim.optim.adafactor import Adafactor
+from mcfsim.optim.amsgrad import AMSGrad
 from mcfsim.optim.optimizer import Optimizer
 from tests.optim import stored
 from tests.optim.stored import bits, numbers
@@ -138,9 +139,10 @@ def test_what_is_refused_before_a_step_spoils_nothing():
     assert optimizer.count == 1
 
 
-def test_a_quotient_by_zero_in_exact_numbers_changes_nothing():
-    """Not even in the blocks before it."""
-    optimizer, gradient = made("exact", hyper=mcf.AdamW(epsilon=0.0)), np.ones(30)
+@pytest.mark.parametrize("kind", [mcf.AdamW, AMSGrad])
+def test_a_quotient_by_zero_in_exact_numbers_changes_nothing(kind):
+    """Not even in the blocks and tensors before it."""
+    optimizer, gradient = made("exact", hyper=kind(epsilon=0.0)), np.ones(30)
     before = [x.tolist() for items in optimizer.state for x in items]
     gradient[29] = 0.0
     with pytest.raises(ZeroDivisionError, match="a quotient by zero has no exact value"):

@@ -119,6 +119,8 @@ class _SignReader:
             case Same():
                 for pair in halves(self._results):
                     _one_of(pair)
+            case Within(error, reference, bound) if bound.squared:  # which depends on their quotient's sign
+                self._alike(error, reference)
             case Within(error, reference):
                 self._of(error), self._of(reference)
             case HasBits(x) | IsValue(x):

@@ -118,6 +118,7 @@ REFUSED = [
     lg.Within(A, lg.Mixed(A, B, _shares, ""), lg.Bound(1, 1)),
     lg.Within(MIXED, A, lg.Bound(1, 1)),
     lg.Within(A, MIXED, lg.Bound(1, 1)),
+    lg.Within(A, abs(B), lg.Bound(1, 1, squared=True)),
     abs(A) <= UlpTowards(A, abs(B)),
     lg.IsValue(MIXED),
     lg.IsMultiple(MIXED, A),

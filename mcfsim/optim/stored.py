@@ -154,7 +154,8 @@ class Stored:
     remainder : int, optional
         For a master copy in binary32: how many bits of it are stored beside the parameter, which is the
         rounded master copy. They count its distance from the parameter in steps; half an ulp of the parameter
-        is ``2**(remainder - 1) - 1`` steps. Anything finer is lost (`mcfsim.optim.state`).
+        is ``2**(remainder - 1) - 1`` steps. Anything finer is lost (`mcfsim.optim.state`). The parameter
+        is rounded to nearest, whatever the rounding of the run.
     grid : WeightGrid or str, optional
         For a parameter that is computed in `format`: the grid on which it lies, or the name of its integers.
         After each step, each tensor is put on its grid, see `mcfsim.optim.on_grid`. An element takes the bits
@@ -285,12 +286,17 @@ def check_remainder(name: str, parameter: Stored, master: Stored) -> None:
     Raises
     ------
     ValueError
-        If it also shares bits with the parameter.
+        If it also shares bits with the parameter, or the parameter's own rounding is not to nearest.
     UnsupportedFormatError
         If the formats are settled, but are no floats, or not float32 and a lower format.
     """
     if master.shared:
         raise ValueError(f"{name}: a master copy shares bits with the parameter or has a remainder, not both")
+    if parameter.rounding not in (None, Mode.NEAREST_EVEN, Mode.NEAREST_AWAY):
+        raise ValueError(
+            f"{name}: a remainder reaches half an ulp of a parameter, which rounds to nearest, not "
+            f"{parameter.rounding!s}"
+        )
     low = parameter.format
     if low is None or is_open(low) or is_open(master.format):
         return

@@ -19,7 +19,7 @@ from mcfsim.multiword.components import check_components
 from mcfsim.optim.stored import ONE_LOW, Stored, check_remainder, check_shared, is_open
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
+from mcfsim.rounding import Mode, Overflow, Rounding, Underflow, get_rounding
 
 # -- the arithmetics of a step ----------------------------------------------------------------------------
 #: The random words of a strategy that rounds at random, unless it is given others.
@@ -337,8 +337,12 @@ class Strategy:
                 f"takes underflow 'gradual' alone, not {policy.underflow!s}"
             )
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
+        rounded = self.parameter
+        if self.extra and self.extra.remainder and policy.mode is not Mode.NEAREST_AWAY:
+            # A number rounded in another way lies further from its master copy than a remainder reaches.
+            rounded = replace(rounded, rounding=rounded.rounding or Mode.NEAREST_EVEN)
         moments, model, parameter, second, update = arithmetics(
-            [self.m, self.parameter, master, self.v, Stored(self.m.format)], policy, **options
+            [self.m, rounded, master, self.v, Stored(self.m.format)], policy, **options
         )
         return Roles(moments, second, update, parameter, model)
 

@@ -99,17 +99,19 @@ class Drawn(OracleArithmetic):
         return x
 
 
-def _kinds(strategy):
+def _kinds(strategy, rounding):
     """Return format and own rounding of m, v, update, addition and model, and in which order they draw."""
     master = strategy.extra if strategy.addition is Addition.MASTER else strategy.parameter
-    m, v, update = strategy.m, strategy.v, Stored(strategy.m.format)
-    kinds = [(item.format, item.rounding) for item in (m, v, update, master, strategy.parameter)]
+    m, v, update, model = strategy.m, strategy.v, Stored(strategy.m.format), strategy.parameter
+    if strategy.extra and strategy.extra.remainder and rounding.mode is not Mode.NEAREST_AWAY:
+        model = Stored(model.format, rounding="nearest_even")
+    kinds = [(item.format, item.rounding) for item in (m, v, update, master, model)]
     return kinds, list(dict.fromkeys(kinds[i] for i in (0, 4, 3, 1, 2)))
 
 
 @lru_cache
 def _settled(strategy, rounding, scalars):
-    kinds, _ = _kinds(strategy)
+    kinds, _ = _kinds(strategy, rounding)
     made = {(fmt, mode): Single(fmt, Rounding(mode) if mode else rounding, scalars) for fmt, mode in {*kinds}}
     return Roles(*(made[kind] for kind in kinds))
 
@@ -119,7 +121,7 @@ def roles_of(strategy, step, index, rounding, scalars="exact", words=DEFAULT_WOR
     own = {item.rounding for item in strategy.tensors.values()}
     if not rounding.stochastic and Mode.STOCHASTIC not in own:
         return _settled(strategy, rounding, scalars)
-    kinds, order = _kinds(strategy)
+    kinds, order = _kinds(strategy, rounding)
     made = {}
     for number, (fmt, mode) in enumerate(order):
         if (mode or rounding.mode) is Mode.STOCHASTIC:

@@ -58,6 +58,7 @@ DECLARED = rows(
     (KAHAN | ON_GRID, "needs addition 'plain' or 'master'"),
     (MASTER | ON_GRID | {"extra": EIGHT}, "whole"),
     (MASTER | {"m": EIGHT}, "only a master copy has a remainder, not m"),
+    (MASTER | {"extra": EIGHT, "parameter": UP}, "which rounds to nearest, not up"),
 )
 stored, DRAWN = partial(Stored, format=LOW), {"rounding": "stochastic"}
 STORED = rows(

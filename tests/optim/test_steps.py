@@ -206,6 +206,15 @@ def test_beyond_the_range_a_remainder_leaves_no_number():
     assert np.isnan(left).all()
 
 
+@pytest.mark.parametrize("rounding", ["toward_zero", "up"])
+def test_a_parameter_beside_a_remainder_is_rounded_to_nearest(rounding):
+    """Rounded otherwise, it would not go on: a remainder keeps at most half of an ulp, here two steps."""
+    optimizer = made(1, "remainder-8", hyper=mcf.SGD(0.0, 0.0), rounding=rounding)
+    for _ in range(12):
+        optimizer.step(np.full(1, -(2.0**-9), np.float32), 1.0)
+    assert optimizer.weights()["w"] == 1 + 3 * 2.0**-7
+
+
 @pytest.mark.parametrize("hyper", [mcf.AdamW(beta1=0.0), mcf.SGD(0.0), mcf.AdamW(), mcf.SGD()], ids=str)
 def test_nothing_is_fed_back_without_momentum_or_rate(hyper):
     rates = (0.0, 1e-2) if getattr(hyper, "beta1", getattr(hyper, "momentum", 0.0)) == 0 else (0.0,)

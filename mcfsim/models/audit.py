@@ -209,11 +209,14 @@ class Audit:
         reasons = [self._against(item) for item in totals[: totals.index(chosen) if chosen else None]]
         if chosen is None:
             return None, f"none of {_tried(len(totals))} suffices: " + "; ".join(reasons)
-        why = (
-            f"{chosen.strategy.name} is the cheapest of {_tried(len(totals))} whose updates arrive: EDQ of "
-            f"every tensor is at least {self.plan.threshold:g} (the least, {chosen.of_worst.edq:.4f}, is "
-            f"that of {chosen.worst})"
-        )
+        why = f"{chosen.strategy.name} is the cheapest of {_tried(len(totals))} whose updates arrive: "
+        if math.isnan(chosen.of_worst.edq):
+            why += "none is asked for"
+        else:
+            why += (
+                f"EDQ of every tensor is at least {self.plan.threshold:g} (the least, "
+                f"{chosen.of_worst.edq:.4f}, is that of {chosen.worst})"
+            )
         if self._keeps_v:
             why += f", and v decays at beta2 = {self.plan.hyper.beta2:g}"
         if chosen.beside:
@@ -243,10 +246,10 @@ def _tried(count: int) -> str:
 
 
 def _rank(found: TensorFinding) -> float:
-    """Return an EDQ to sort by: -inf for a tensor beyond the range, 1 if nothing is asked of it."""
+    """Return an EDQ to sort by: -inf for a tensor beyond the range, inf if nothing is asked of it."""
     if found.beyond is not None:
         return -math.inf
-    return 1.0 if math.isnan(found.edq) else found.edq
+    return math.inf if math.isnan(found.edq) else found.edq
 
 
 # -- the audit -----------------------------------------------------------------------------------------------

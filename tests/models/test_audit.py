@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from operator import ge
 
 import numpy as np
@@ -225,6 +226,21 @@ def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     assert all(mix.strategies[name] in each for name, each in of_each.items())
     assert f"Mixed, {bytes_ / audit.size:.6g} bytes a parameter suffice" in mix_offered(audit)
     assert tensor_table(audit, 9)[0]["in the mix"] in {item.name for item in strategies}
+
+
+@pytest.mark.parametrize(
+    ("edq", "said"),
+    [
+        ([math.nan, math.nan], "fp32 is the cheapest of the one tried whose updates arrive: none is asked"),
+        ([math.nan, 1.25], "EDQ of every tensor is at least 0.95 (the least, 1.2500, is that of t1)"),
+    ],
+)
+def test_the_least_edq_is_that_of_a_tensor_with_updates(edq, said):
+    audit = made(0, (mcf.strategy("fp32"),), 0.95)
+    tensor = audit.tensors[0]
+    found = [replace(tensor.found["fp32"], edq=x, beyond=None) for x in edq]
+    tensors = tuple(replace(tensor, name=f"t{k}", found={"fp32": x}) for k, x in enumerate(found))
+    assert said in replace(audit, tensors=tensors).recommended()[1]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -334,9 +334,9 @@ def expected_bytes(size: int, share: float, itemsize: int) -> dict[Encoding, flo
         Bytes of a code.
     """
     count, whole = share * size, float(_HEAD.size + size * itemsize)
-    # After a code that changed, or the beginning, 65535 that stay cost one word more.
-    more = (1.0 - share) ** _MORE
-    words = count * (1.0 + (more / (1.0 - more) if more < 1.0 else 0.0))
+    # Each 65535 codes that stay before one that changes cost a word more; of some 40 / share none has stayed.
+    stay = np.arange(_MORE, min(size, 40 / share) if share > 0 else 0, _MORE)
+    words = count + share * float((size - stay) @ (1.0 - share) ** stay)
     values = _HEAD.size + count * itemsize
     return {
         Encoding.MASK: values + -(-size // 8),

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mcfsim.models import transfer
 from mcfsim.models.transfer import Delta, Encoding, apply_delta, expected_bytes
 
 DTYPES = ("uint8", "uint16", "float32", "float64", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)
@@ -182,14 +183,24 @@ def test_what_is_refused():
 
 @pytest.mark.parametrize("share", [0.0, 1e-5, 1e-3, 0.3, 1.0])
 def test_expected_sizes_are_those_of_codes_that_change_at_random(share):
-    """Within six standard deviations of the number that change, each of which takes six bytes at most.
-
-    Few that change are far apart, and the 16 words between them are as many or fewer.
-    """
+    """Within six standard deviations of the number that change, each of which takes six bytes at most."""
     size = 1 << 20
     old, new = pair(size, share)
     delta, expected = Delta.between(old, new), expected_bytes(size, share, 2)
     most = 6 * (share * (1 - share) * size) ** 0.5
     for encoding in Encoding:
         found = len(delta.encode(encoding, new))
-        assert abs(found - expected[encoding]) <= 6 * most + 32 * (share == 1e-5), encoding
+        assert abs(found - expected[encoding]) <= 6 * most, encoding
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.2, 0.9])
+def test_expected_sizes_are_means_over_all_changes(share, monkeypatch):
+    """Of seven codes, where two that stay take a word."""
+    monkeypatch.setattr(transfer, "_MORE", 2)
+    mean = dict.fromkeys(Encoding, 0.0)
+    for bits in range(1 << 7):
+        new = np.array([bits >> k & 1 for k in range(7)], np.uint8)
+        delta, count = Delta.between(np.zeros_like(new), new), int(new.sum())
+        for encoding in Encoding:
+            mean[encoding] += share**count * (1 - share) ** (7 - count) * len(delta.encode(encoding, new))
+    assert mean == pytest.approx(expected_bytes(7, share, 1), rel=1e-14)

@@ -108,7 +108,7 @@ def audit_products(
     weight: Any,
     dy: Any = None,
     words: RandomWords | None = None,
-    products: Sequence[str] = tuple(OPERANDS),
+    products: Sequence[str] | None = None,
 ) -> dict[tuple[str, str], OperandFinding]:
     """Compute the products of a linear layer by a recipe, and compare them with those of what is given.
 
@@ -119,11 +119,11 @@ def audit_products(
     x : array of float32, shape (tokens, inputs)
     weight : array of float32, shape (outputs, inputs)
     dy : array of float32, shape (tokens, outputs), optional
-        The gradient of the output. None: the forward product alone.
+        The gradient of the output, which dgrad and wgrad need.
     words : RandomWords, optional
         Random words of this layer at this step, which stochastic recipes need.
     products : sequence of {"forward", "dgrad", "wgrad"}, optional
-        Which products.
+        Which products; by default all, without `dy` the forward product alone.
 
     Returns
     -------
@@ -152,11 +152,13 @@ def audit_products(
     (0.0417, 0.0)
     """
     check_processor()
+    if products is None:
+        products = tuple(OPERANDS) if dy is not None else ("forward",)
     odd = [name for name in products if name not in OPERANDS]
     if odd:
         raise ValueError(f"unknown product {odd[0]!r}; known: {', '.join(OPERANDS)}")
-    if dy is None and products and "forward" not in products:
-        raise ValueError(f"the products {', '.join(products)} need dy, the gradient of the output")
+    if dy is None and (gradients := [name for name in products if name != "forward"]):
+        raise ValueError(f"the products {', '.join(gradients)} need dy, the gradient of the output")
     made = _Observed()
     left, right = made.operands(x, weight)
     given = None if dy is None else made.gradient(dy, (len(left), len(right)))

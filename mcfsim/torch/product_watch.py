@@ -176,7 +176,8 @@ class ProductWatch:
                 )
             x = args[0] if args else next(iter(kwargs.values()))
             step, wanted = self._step, ["forward"]
-            wanted += ["dgrad"] * x.requires_grad + ["wgrad"] * module.weight.requires_grad
+            if output.requires_grad:
+                wanted += ["dgrad"] * x.requires_grad + ["wgrad"] * module.weight.requires_grad
             # The tensor may be changed in place before the backward pass comes here.
             kept = _rows(x).clone()
             # A call may be given another weight than the module has afterwards.

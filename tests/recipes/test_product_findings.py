@@ -229,7 +229,8 @@ def test_what_cannot_be_measured_is_refused():
             audit_products("mxfp8", *given)
     with pytest.raises(ValueError, match="unknown product 'back'"):
         audit_products("mxfp8", x, weight, products=["back"])
-    with pytest.raises(ValueError, match="the products dgrad need dy"):
-        audit_products("mxfp8", x, weight, products=["dgrad"])
+    for products in (["dgrad"], ["forward", "dgrad"]):
+        with pytest.raises(ValueError, match="the products dgrad need dy"):
+            audit_products("mxfp8", x, weight, products=products)
     with pytest.raises(ValueError, match="needs words"):
         audit_products(replace(RECIPES["fp4-all"]), x, weight)

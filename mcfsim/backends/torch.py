@@ -162,6 +162,9 @@ class TorchArithmetic(Forwarding):
         return uncompiled(self._carried_out, whole, *operands)
 
     def _operate(self, name: str, *operands: Any) -> Any:
+        for x in operands:
+            if isinstance(x, list | tuple) and name != "round":
+                dense(x, self.device)  # which refuses it
         return uncompiled(self._carried_out, getattr(self._numpy, name), *operands)
 
     def _carried_out(self, operation: Callable[..., Any], *operands: Any) -> Any:

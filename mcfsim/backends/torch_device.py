@@ -176,6 +176,9 @@ class DeviceArithmetic(NumpyArithmetic):
             return _recorded(CacheKey(key, given), self.format, self.rounding)
         return recorded(function, self.format, self.rounding, given, options)
 
+    def _are_blocks(self, operands: tuple[Value, ...]) -> bool:
+        return False  # arrays of NumPy's are no operands
+
     def _tensor(self, x: Any) -> torch.Tensor:
         """Return an operand without its graph; raise if it is no dense tensor of the device."""
         x = dense(x, self.device)

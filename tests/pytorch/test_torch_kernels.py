@@ -321,7 +321,9 @@ def test_what_else_is_no_tensor_of_values(device):
     chosen, eager = (both("bfloat16", device=device, kernels=kernels)[0] for kernels in (None, False))
     for ar in (eager, mcf.arithmetic("bfloat16", backend="native", device=device)):
         with pytest.raises(TypeError, match="type ndarray is neither a tensor"):
-            ar.abs(np.zeros(2))
+            ar.abs(np.zeros(2, np.float32))
+    with pytest.raises(TypeError, match="type list is neither a tensor"):
+        chosen.add([1.0, 2.0], 1.0)
     x = torch.ones(2, requires_grad=True, device=device)
     with torch.no_grad():
         found = mcf.round_to(x, "bfloat16"), chosen.add(x, 1.0), eager.add(x, 1.0)

@@ -6,6 +6,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -368,10 +369,9 @@ def record(
 ) -> ProgramRecording:
     """Record a branch-free algorithm unchanged, in a recording of a kind; for the rest see `trace`."""
     fmt = get_format(fmt)
-    text = getattr(function, "__wrapped__", function)
     if operands is None:
-        names = text.__code__.co_varnames[1 : text.__code__.co_argcount]
-        operands = tuple(name for name in names if name not in options)
+        placed = [x for x in signature(function).parameters.values() if x.kind <= x.POSITIONAL_OR_KEYWORD]
+        operands = tuple(x.name for x in placed[1:] if x.name not in options)
     entered = _entered(operands, fmt)
     leaves = list(flat(entered))
     inputs = tuple(x for x in leaves if isinstance(x, Register))
@@ -381,7 +381,7 @@ def record(
         lambda x: Traced(recording, next(places), x.format) if isinstance(x, Register) else x, entered
     )
     recording.results = function(arithmetic(fmt, get_rounding(rounding), recording), *given, **options)
-    recording.name = getattr(text, "__name__", "text")
+    recording.name = getattr(function, "__name__", "text")
     if len({x.name for x in inputs}) < len(inputs):
         raise ValueError(f"operands must have names of their own: {', '.join(x.name for x in inputs)}")
     recording.named = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))

@@ -29,6 +29,7 @@ TEXTS = {
     **{name: (getattr(eft, name), None) for name in ("two_sum", "fast_two_sum", "two_prod_fma", "err_fma")},
     **{name: (getattr(double_word, name), (PAIR, OTHER)) for name in ("dw_times_dw2", "dw_div_dw3")},
     "dw_plus_fp": (double_word.dw_plus_fp, (PAIR, "y")),
+    "partial": (partial(lambda ar, x, y, s: ar.fma(x, s, y), s=0.75), None),
 }
 
 

@@ -38,13 +38,14 @@ def naive_softmax(ar: Arithmetic, x: Terms) -> Terms:
     ar : Arithmetic
         Any arithmetic.
     x : tuple of n values
-        One beyond about ``log(max)`` overflows, which gives NaN; if all are below the logarithm of the
+        One beyond about ``log(max)`` overflows, which gives NaN; if all are below the logarithm of half the
         smallest number, the sum is zero. In float16 the ends are 11.1 and -17.3.
 
     Returns
     -------
     tuple of n values
-        Each off by at most (n + 2) u times itself, between these ends.
+        Each off by at most (n + 2) u times itself, if no exponential overflows or is subnormal: in float16,
+        between -9.7 and 11.1.
 
     References
     ----------
@@ -128,13 +129,14 @@ def naive_log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
     ar : Arithmetic
         Any arithmetic.
     x : tuple of n values
-        One beyond about ``log(max)`` overflows, which gives infinity; if all are below the logarithm of the
-        smallest number, the result is minus infinity.
+        One beyond about ``log(max)`` overflows, which gives infinity; if all are below the logarithm of half
+        the smallest number, the result is minus infinity.
 
     Returns
     -------
     value
-        Off by at most ``(|y| + n) u`` between these ends. Where y is near zero it has no relative accuracy.
+        Off by at most ``(|y| + n) u``, if no exponential overflows or is subnormal. Where y is near zero it
+        has no relative accuracy.
 
     References
     ----------

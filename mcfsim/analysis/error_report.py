@@ -20,6 +20,7 @@ from mcfsim.analysis.worst_inputs import WorstInput, search
 from mcfsim.codec import ulp
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.storage.sealed import without_nan
 
 Array = NDArray[np.float64]
 #: The quantiles that are reported.
@@ -288,8 +289,7 @@ class Report:
             "bounds": [asdict(row) for row in self.bounds()],
             **{name: asdict(found) for name, found in more.items()},
         }
-        plain: dict[str, Any] = _plain(found)
-        return plain
+        return without_nan(found)  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         return report_text(self)
@@ -306,17 +306,6 @@ class _Pair(NamedTuple):
 def _quantile(x: Array, share: float) -> float:
     known = x[np.isfinite(x)]
     return float(np.quantile(known, share)) if known.size else float("nan")
-
-
-def _plain(x: Any) -> Any:
-    """Return data with NaN and infinities as None, and NumPy's numbers as Python's."""
-    if isinstance(x, Mapping):
-        return {key: _plain(value) for key, value in x.items()}
-    if isinstance(x, Sequence) and not isinstance(x, str):
-        return [_plain(value) for value in x]
-    if isinstance(x, float | np.floating):
-        return float(x) if np.isfinite(x) else None
-    return int(x) if isinstance(x, np.integer) else x
 
 
 # -- as text ----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import io
 import linecache
@@ -21,7 +20,7 @@ from mcfsim.analysis.error_report import QUANTILES, BoundRow, Report, error_text
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.worst_inputs import WorstInput
 from mcfsim.report.analysis_figure import curve_figure, report_figure
-from mcfsim.report.plotting import ARRIVING
+from mcfsim.report.plotting import ARRIVING, source_hash
 
 #: Shades of the heat, from none to the largest share; the text is white on the darkest ones.
 _SHADES = tuple(reversed(ARRIVING))
@@ -95,8 +94,7 @@ def analysis_page(
             _picture(curve_figure(curve), "curve of errors"),
             f"<pre>{html.escape(str(curve))}</pre>",
         ]
-    style_hash = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'"
+    policy = f"default-src 'none'; img-src data:; style-src '{source_hash(_STYLE)}'"
     body = "\n".join(parts)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

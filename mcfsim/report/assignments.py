@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from mcfsim.models.assigning import Assignment
-from mcfsim.report.audits import planned, shape_text, share_text, without_nan
+from mcfsim.report.audits import planned, shape_text, share_text
 from mcfsim.report.tables import Rows
+from mcfsim.storage.sealed import without_nan
 
 
 def assignment_table(found: Assignment, most: int | None = None) -> Rows:

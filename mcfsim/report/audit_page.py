@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import zlib
@@ -19,7 +18,7 @@ from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.report import terminal
 from mcfsim.report.audits import frozen, mix_offered, product_table, update_model
-from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED
+from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, source_hash
 
 #: Peak learning rates of the page, as multiples of the plan's rate.
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -81,17 +80,12 @@ def audit_page(
     script = "".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
     data = json.dumps(page_data(source, audits, left_out, products), allow_nan=False, separators=(",", ":"))
     return Template((folder / "audit.html").read_text("utf-8")).substitute(
-        script_hash=_hash(script),
-        style_hash=_hash(style),
+        script_hash=source_hash(script),
+        style_hash=source_hash(style),
         style=style,
         script=script,
         data=base64.b64encode(zlib.compress(data.encode())).decode(),
     )
-
-
-def _hash(text: str) -> str:
-    """Return the hash of a script or style for a Content-Security-Policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def page_data(

@@ -15,6 +15,7 @@ from mcfsim.models.product_rows import ProductRow, summary
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding
 from mcfsim.report.tables import Rows
+from mcfsim.storage.sealed import without_nan
 
 
 def strategy_table(audit: Audit) -> Rows:
@@ -253,15 +254,6 @@ def _tensor(item: AuditedTensor) -> dict[str, Any]:
     about = asdict(item)
     found = about.pop("found")
     return {"name": item.name, "shape": item.shape, "parameters": item.size, **about, "strategies": found}
-
-
-def without_nan(data: Any) -> Any:
-    """Return data for JSON: tuples become lists, and NaN and infinities become null."""
-    if isinstance(data, dict):
-        return {key: without_nan(item) for key, item in data.items()}
-    if isinstance(data, list | tuple):
-        return [without_nan(item) for item in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def shape_text(shape: Sequence[int]) -> str:

@@ -1,7 +1,9 @@
-"""The common style of all figures: one palette and one size, saved as reproducible SVG and PNG files."""
+"""The common style of figures and pages: one palette, one size, and reproducible SVG and PNG files."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -146,6 +148,11 @@ def checked_suffix(path: str | os.PathLike[str]) -> str:
     if suffix not in SUFFIXES:
         raise ValueError(f"cannot draw {os.fspath(path)}: a figure's name ends in {' or '.join(SUFFIXES)}")
     return suffix
+
+
+def source_hash(text: str) -> str:
+    """Return the hash of a page's script or style for its Content-Security-Policy."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None:

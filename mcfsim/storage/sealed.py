@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,17 @@ from mcfsim.storage.tensors import FileOfTensorsError, Tensor
 
 
 # -- JSON, checked against annotated types ----------------------------------------------------------------
+def without_nan(data: Any) -> Any:
+    """Return data for JSON: tuples become lists, NaN and infinities null, and NumPy's numbers Python's."""
+    if isinstance(data, Mapping):
+        return {key: without_nan(item) for key, item in data.items()}
+    if isinstance(data, list | tuple):
+        return [without_nan(item) for item in data]
+    if isinstance(data, np.generic):
+        data = data.item()
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
 def parse(text: str) -> Any:
     """Parse JSON text.
 

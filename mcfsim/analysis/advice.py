@@ -39,9 +39,10 @@ class Advice:
         The relative error not to be exceeded.
     before, after : float
         The largest relative error with no and with these expressions in the wider format, over all inputs of
-        the report. The result is first rounded back into its own format, as the function rounds.
+        the report. Each result is first rounded back into its own format, as the function rounds.
     fresh : float
-        The same on other inputs of the same samplers, which were not used for the choice.
+        The same on other inputs of the same samplers, which were not used for the choice; NaN if there is no
+        sampler.
     expressions : tuple of Expression
         All of them if not even all meet the target.
     wide : Format
@@ -64,17 +65,14 @@ class Advice:
         names, count = ", ".join(map(str, self.expressions)), len(self.expressions)
         with_these = f"with {count} expression{'s' * (count != 1)} in {self.wide}"
         if not self.reached:
-            found = max(self.after, self.fresh)
+            found = np.fmax(self.after, self.fresh)
             return f"the target {self.target:.3g} is missed: {with_these} the largest error is {found:.3g}"
+        fresh = "" if np.isnan(self.fresh) else f" ({self.fresh:.3g} on fresh inputs)"
         if not self.expressions:
-            return (
-                f"largest error {self.before:.3g} ({self.fresh:.3g} on fresh inputs) meets the target "
-                f"{self.target:.3g} already"
-            )
+            return f"largest error {self.before:.3g}{fresh} meets the target {self.target:.3g} already"
         proof = "no smaller set does" if self.smallest else "not all smaller sets were tried"
         return (
-            f"largest error {self.before:.3g} becomes {self.after:.3g} ({self.fresh:.3g} on fresh inputs) "
-            f"{with_these}: {names}; {proof}"
+            f"largest error {self.before:.3g} becomes {self.after:.3g}{fresh} {with_these}: {names}; {proof}"
         )
 
 
@@ -120,13 +118,18 @@ def doubled(fmt: Format) -> Format:
     return Format(f"two of {fmt}", precision=2 * fmt.precision, emin=fmt.emin - fmt.precision, emax=fmt.emax)
 
 
+#: Numbers of a block of inputs, and the place of the first input, by which random words go.
+_Sample = tuple[list[Any], int]
+
+
 class _Trial:
     """Runs of a function with some expressions in a wider format."""
 
     def __init__(self, rounded: RoundedFunction, wide: Format) -> None:
         self.rounded, self.wide = rounded, wide
         self.blame = Blame(rounded.program)
-        self.samples = [rounded.inputs.block(0)]
+        self.samples: list[_Sample] = [(rounded.inputs.block(0), 0)]
+        self.few = [x[:_FEW] for x in self.samples[0][0]]
         stochastic = rounded.rounding.stochastic
         self.random = RandomWords(rounded.inputs.seed).of(len(rounded.program.steps)) if stochastic else None
 
@@ -134,31 +137,35 @@ class _Trial:
         steps = self.blame.steps_of(list(rows))
         return {x.result: self.wide for x in steps if within(x.result.format, self.wide)}
 
-    def worst(self, rows: Sequence[Any], numbers: list[Any]) -> float:
+    def worst(self, rows: Sequence[Any], numbers: list[Any], start: int) -> float:
         """Return the largest relative error of the result, rounded back into its own format."""
         rounded = self.rounded
-        found = rounded.at(numbers, self.formats(rows))
+        found = rounded.at(numbers, self.formats(rows), start=start)
         with np.errstate(all="ignore"):
-            back = round_to(found.computed, rounded.format, rounded.rounding, random=self.random)
-            back = np.asarray(back, np.float64)
-            relative = np.abs((back - found.exact) / found.exact)
+            values, policy = found.run.values, rounded.rounding
+            parts = [round_to(values[x], x.format, policy, random=self.random) for x in rounded.outputs]
+            back = np.sum(parts, axis=0, dtype=np.float64)
+            relative = np.abs((back - found.computed + found.error) / found.exact)
         known: NDArray[Any] = relative[(found.exact != 0) & ~np.isnan(found.exact)]
         lost = ~np.isfinite(found.computed).all() or np.isnan(known).any()
         return float("inf") if lost else float(known.max(initial=0.0))
 
-    def worst_block(self, rows: Sequence[Any], inputs: Inputs) -> tuple[float, list[Any]]:
-        """Return the largest error over inputs, and the block that has it."""
-        blocks = map(inputs.block, range(inputs.blocks))
-        return max(((self.worst(rows, x), x) for x in blocks), key=itemgetter(0))
+    def worst_block(self, rows: Sequence[Any], inputs: Inputs | None) -> tuple[float, _Sample]:
+        """Return the largest error over inputs, and the block that has it; NaN if there are none."""
+        if inputs is None:
+            return float("nan"), ([], 0)
+        blocks = ((inputs.block(k), k * Inputs.BLOCK) for k in range(inputs.blocks))
+        return max(((self.worst(rows, *x), x) for x in blocks), key=itemgetter(0))
 
     def serves(self, rows: Sequence[Any], target: float) -> bool:
-        few = [x[:_FEW] for x in self.samples[0]]
-        return self.worst(rows, few) <= target and all(self.worst(rows, x) <= target for x in self.samples)
+        return self.worst(rows, self.few, 0) <= target and all(
+            self.worst(rows, *x) <= target for x in self.samples
+        )
 
     def shares(self, rows: Sequence[Any]) -> list[Any]:
         """Return all other expressions, that of the largest share first."""
         blame = Blame(self.rounded.program)
-        blame.add(blame.summed(self.rounded.at([x[:_FEW] for x in self.samples[0]], self.formats(rows))))
+        blame.add(blame.summed(self.rounded.at(self.few, self.formats(rows))))
         ordered = [row for row in blame.rows(1.0) if row.expression != INPUTS and row.operations]
         return [row.expression for row in ordered if row.expression not in rows]
 
@@ -197,15 +204,17 @@ def advise(
     before, _ = trial.worst_block((), rounded.inputs)
     every = trial.shares(())
     for attempt in range(_ROUNDS):
+        others = rounded.inputs.fresh(_MANY, fresh_seed + attempt)
         enough = _greedy(trial, limit)
         if enough is None:
             after, _ = trial.worst_block(every, rounded.inputs)
-            worst, _ = trial.worst_block(every, rounded.inputs.fresh(_MANY, fresh_seed + attempt))
-            worst = max([worst, *(trial.worst(every, x) for x in trial.samples[1:])])
+            worst, _ = trial.worst_block(every, others)
+            if others is not None:
+                worst = max([worst, *(trial.worst(every, *x) for x in trial.samples[1:])])
             return Advice(limit, before, after, worst, tuple(every), chosen_format, False, False)
         chosen, smallest = _smaller(trial, limit, enough, every)
         after, hard = trial.worst_block(chosen, rounded.inputs)
-        worst, fresh = trial.worst_block(chosen, rounded.inputs.fresh(_MANY, fresh_seed + attempt))
+        worst, fresh = trial.worst_block(chosen, others)
         missed = [x for x, most in ((hard, after), (fresh, worst)) if most > limit]
         if not missed:
             break

@@ -221,10 +221,10 @@ class Inputs:
         """The number of blocks."""
         return -(-self.size // self.BLOCK)
 
-    def fresh(self, size: int, seed: int) -> Inputs:
-        """Return other inputs of the same samplers; arrays, if there are any, are repeated as they are."""
-        drawn = all(isinstance(x, Sampler) for x in self.sources)
-        return Inputs(self.shape, self.sources, size if drawn else self.size, seed)
+    def fresh(self, size: int, seed: int) -> Inputs | None:
+        """Return other inputs of the same samplers, beside the same arrays; None if there is no sampler."""
+        drawn = [isinstance(x, Sampler) for x in self.sources]
+        return replace(self, size=size if all(drawn) else self.size, seed=seed) if any(drawn) else None
 
     def __str__(self) -> str:
         shown = (x.text if isinstance(x, Sampler) else "given" for x in self.sources)
@@ -352,7 +352,7 @@ def _source(name: str, given: Any) -> Sampler | list[Numbers]:
         raise ValueError(f"{name}: a tuple has at least one number")
     found = [np.atleast_1d(_numbers(x, name)) for x in arrays]
     if any(x.ndim != 1 for x in found):
-        raise ValueError(f"{name}: inputs are finite numbers, one for each input")
+        raise ValueError(f"{name}: inputs are a vector, or for a tuple a matrix, a column a number")
     _check_sizes(found)
     whole = np.stack(found)
     if not np.isfinite(whole).all():

@@ -46,7 +46,8 @@ def test_advice_is_the_smallest_set_that_serves(chunk, tmp_path):
             continue
         assert advice.smallest
         assert max(advice.after, advice.fresh) <= target
-        assert worst(rounded, advice.expressions, "float32", numbers) == advice.after
+        after = worst(rounded, advice.expressions, "float32", numbers)
+        assert after == pytest.approx(advice.after, rel=1e-12)
         samples = [numbers, *(rounded.inputs.fresh(4096, seed).block(0) for seed in range(1, 5))]
         for size in range(len(advice.expressions)):
             for rows in combinations(every, size):
@@ -113,6 +114,25 @@ def test_advice_is_tried_on_all_inputs():
 def test_fresh_inputs_of_arrays_and_samplers_go_together():
     report = analyse(mean, {"x": np.linspace(1, 2, 300), "y": "uniform(1, 2)"}, truth=0)
     assert report.advise("1u").reached
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+def test_advice_begins_with_the_error_of_the_report(rounding):
+    """Also of the sum of components, and at random of inputs in the second block."""
+    x = np.append(np.ones(4096), np.linspace(1, 2, 300))
+    options = {"output": "sum", "rounding": rounding, "truth": 0}
+    report = analyse(lambda ar, x: mcf.fast_two_sum(ar, ar.mul(x, x), 0.375), {"x": x}, **options)
+    assert report.advise(1.0).before == report.worst() > 0
+
+
+def test_there_are_no_fresh_inputs_of_arrays():
+    report = analyse(mean, {"x": np.linspace(1, 2, 300), "y": np.linspace(2, 3, 300)}, truth=0)
+    for target, said in (("1u", "with 1 expression in float32"), ("2u", "meets the target")):
+        advice = report.advise(target)
+        assert advice.reached
+        assert np.isnan(advice.fresh)
+        assert said in str(advice)
+        assert "fresh" not in str(advice)
 
 
 def test_a_format_of_less_range_is_not_wider():

@@ -250,7 +250,8 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
         by_text = of_function(function, shape, rounded.chosen, given, size)
         apart = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
         apart = apart / np.abs(by_text.nearest)
-        constants, bits = float(apart[np.isfinite(apart)].max(initial=0.0)), max(bits, by_text.bits)
+        if not (np.isnan(by_text.nearest) & ~np.isnan(by_program.nearest)).all():  # it ran for some input
+            constants, bits = float(apart[np.isfinite(apart)].max(initial=0.0)), max(bits, by_text.bits)
     return TruthCheck(
         inputs=size,
         compared=int(usable.sum()),

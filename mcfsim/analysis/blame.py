@@ -17,6 +17,8 @@ from mcfsim.compile.program import Program, ProgramStep, Register
 Array = NDArray[np.float64]
 #: The label of the rounding of inputs, where that is part of the question.
 INPUTS = "the rounding of inputs"
+#: A smaller variance of errors, over the mean of their squares, may be the rounding of sums in binary64.
+_NOISE = 2.0**-34
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class BlameRow:
         Root mean square of its share of the error, relative to the exact result, in units of u.
     explains : float
         Covariance of its share with the error over the variance of the error, both relative; over all
-        expressions they add up to 1. An expression whose share others cancel explains little.
+        expressions they add up to 1. An expression whose share others cancel explains little. NaN where all
+        inputs have one relative error.
     first_order : float
         The rms as derivatives give it.
     median : float
@@ -180,7 +183,9 @@ class Blame:
         found = []
         usable, error, error_square = self._sums.total.tolist()
         count = max(1.0, usable)
-        variance = error_square / count - (error / count) ** 2
+        mean_square = error_square / count
+        variance = mean_square - (error / count) ** 2
+        varies = variance > _NOISE * mean_square
         for name, row, sample in zip(self.names, self._sums.rows, self._sums.sample, strict=True):
             if name is INPUTS and not self._inputs:
                 continue
@@ -191,7 +196,7 @@ class Blame:
                 BlameRow(
                     *(name, len(self._steps[name])),
                     rms=float(np.sqrt(square / count)) / u,
-                    explains=covariance / variance if variance > 0 else float("nan"),
+                    explains=covariance / variance if varies else float("nan"),
                     first_order=float(np.sqrt(first_square / count)) / u,
                     median=float(np.median(sample)) / u if sample.size else 0.0,
                     nonfinite=nonfinite,

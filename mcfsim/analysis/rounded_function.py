@@ -74,6 +74,8 @@ class RoundedFunction:
         """
         program = recorded_function(function, fmt, rounding, inputs.shape, options)
         results = program.outputs()
+        if not results:
+            raise ValueError(f"{program.name} returns no result")
         if output == "sum":
             chosen = results
         elif type(output) is int and -len(results) <= output < len(results):

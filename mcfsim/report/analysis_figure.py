@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,10 +118,11 @@ def draw_curves(axes: Any, curves: Mapping[str, Curve], *, exact: float | None =
     exact : float, optional
         Where errors of zero are drawn, which have no place on a logarithmic axis; by default below all.
     """
-    pairs = zip(curves.items(), zip(_COLOURS, _MARKERS, strict=True), strict=False)
+    pairs = product(range(len(_MARKERS)), enumerate(_COLOURS))  # after all colours, with other markers
+    styles = [(COLOURS[colour], _MARKERS[(k + turn) % len(_MARKERS)]) for turn, (k, colour) in pairs]
     lines = [
-        (label, curve, "median", {"color": COLOURS[colour], "marker": marker, "markersize": 5})
-        for (label, curve), (colour, marker) in pairs
+        (label, curve, "median", {"color": colour, "marker": marker, "markersize": 5})
+        for (label, curve), (colour, marker) in zip(curves.items(), cycle(styles), strict=False)
     ]
     _draw_lines(axes, lines, exact)
 

@@ -243,6 +243,11 @@ def test_constants_that_are_rounded_count_and_other_ones_are_told():
     assert report.truth.constants == pytest.approx(1e-4, rel=1e-3)
     assert "the program is not the function" in str(report)
 
+    def refused(ar, m):
+        return ar.mul(m, float(mcf.round_to(0.9999, ar.format)))
+
+    assert "itself does not run in exact arithmetic" in str(analyse(refused, {"m": "uniform(1, 2)"}))
+
 
 @pytest.mark.slow
 def test_infinities_stagnation_and_turned_choices_are_placed():
@@ -259,6 +264,13 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
     assert ones.error[0] == 256 - 300
 
 
+def test_no_share_explains_an_error_that_is_the_same_everywhere():
+    """The variance is what rounds off in sums over inputs, of either sign."""
+    for count in range(1000, 1010):
+        report = analyse(lambda ar, x: ar.mul(ar.mul(x, 0.1), 0.3), {"x": np.full(count, 1.1)}, truth=0)
+        assert all(row.rms > 0 and math.isnan(row.explains) for row in report.blame())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -271,6 +283,7 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
         ({"inputs": {"x": "values('nothing.npy')"}}, "no file nothing.npy"),
         ({"inputs": {"x": (np.ones(3), np.ones(4))}}, "3 and 4 numbers"),
         ({"inputs": {"x": (np.array([np.nan]),)}}, "finite numbers"),
+        ({"inputs": {"x": np.ones((3, 2, 2))}}, "a vector, or for a tuple a matrix"),
         ({"inputs": {"x": (np.array([2**60 - 1]),)}}, "^x: element .* that binary64 does not hold"),
         ({"output": 3}, "no result 3"),
         ({"data": "none"}, "must be 'format' or 'real'"),
@@ -278,6 +291,7 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
         ({"count": 0}, "count"),
         ({"function": lambda ar: ar.add(1.0, 0.3), "inputs": {}}, "<lambda> has no operands"),
         ({"function": lambda ar, x: (ar.neg(x[0]), 5.0), "output": "sum"}, "'sum' of <lambda> has a number"),
+        ({"function": lambda ar, x: (), "output": "sum"}, "<lambda> returns no result"),
     ],
 )
 def test_wrong_arguments_are_refused(change, message):

@@ -15,9 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 import mcfsim as mcf
+from mcfsim.analysis.curves import Curve, Point
 from mcfsim.cli.application import app
-from mcfsim.report.analysis_figure import curve_figure, report_figure
+from mcfsim.report.analysis_figure import curve_figure, draw_curves, report_figure
 from mcfsim.report.analysis_page import analysis_page
+from mcfsim.report.plotting import subplots
 from tests.analysis.texts import bisection, softmax
 from tests.shared.pages import examples, page
 
@@ -260,6 +262,13 @@ def test_exact_results_have_a_place_on_the_axis(fmt):
         assert label.get_text() == "exact"
         assert [float(y) for y in panel.lines[1].get_ydata()] == [curve.points[0].median, place]
         assert panel.get_ylim()[0] < place < curve.points[0].median
+
+
+def test_more_curves_than_colours_have_other_markers():
+    curve = Curve("f", "precision", (Point(8, 1.0, 1.0, 1.0, 1.0, 1),), np.nan, (np.nan, np.nan))
+    with subplots(1, 1) as (_, axes):
+        draw_curves(axes[0][0], {str(k): curve for k in range(10)})
+        assert len({(x.get_color(), x.get_marker()) for x in axes[0][0].lines}) == 10
 
 
 def test_a_report_is_text_and_reports_of_formats_are_several():

@@ -215,7 +215,8 @@ def test_other_names_in_the_folder_of_an_input_are_written_and_written_again(wei
 @pytest.mark.parametrize("option", ["--json", "--html", "--png"])
 def test_an_analysis_takes_the_place_of_no_source_and_no_numbers(option, tmp_path):
     source, numbers = tmp_path / "own.py", tmp_path / "own.npy"
-    source.write_text("def twice(ar, x):\n    return ar.add(x, x)\n")
+    lines = ("@straight_line", "def twice(ar, x):", "    return ar.add(x, x)")
+    source.write_text("\n".join(("from mcfsim.protocol import straight_line", *lines)))
     np.save(numbers, np.arange(1.0, 4.0))
     before = source.read_bytes(), numbers.read_bytes()
     for place, name in ((source, "FUNCTION"), (numbers, "--input x")):

@@ -180,10 +180,10 @@ def all_finite(x: Any) -> bool:
 
 
 def contributed(slope: Any, x: Any) -> Any:
-    """Return what an error, or a factor, contributes by a slope: for zero, nothing, whatever the slope."""
+    """Return what an error, or a factor, contributes by a slope; if one is zero, nothing."""
     passed = _times(slope, x)
-    if not isinstance(slope, float) and not all_finite(passed):
-        passed = np.where(np.equal(x, 0), 0.0, passed)
+    if not (isinstance(slope, float) and slope) and not all_finite(passed):
+        passed = np.where(np.equal(x, 0) | np.equal(slope, 0), 0.0, passed)
     return passed
 
 

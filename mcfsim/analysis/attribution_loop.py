@@ -47,8 +47,8 @@ def prefer_whole_vectors() -> None:
 
 
 def times(slope: Any, x: Any) -> Any:
-    """Return what a slope passes on; for zero, nothing, whatever the slope."""
-    return select(x == 0, 0.0, slope * x)
+    """Return what a slope passes on; if one is zero, nothing."""
+    return select((slope == 0) | (x == 0), 0.0, slope * x)
 
 
 def attribution(
@@ -169,8 +169,9 @@ def attribution(
                         Q[row, j] += times(M[r, SENSITIVITY, j], M[r, OWN, j])
                 for j in range(LANES):
                     v = M[r, VALUE, j]
-                    term = times(abs(M[r, SENSITIVITY, j]), max(abs(v - M[r, ERROR, j]) * unit, least))
-                    term = select((v > low) & (v < high), term, np.inf)
+                    largest = max(abs(v - M[r, ERROR, j]) * unit, least)
+                    largest = select((v > low) & (v < high), largest, np.inf)
+                    term = times(abs(M[r, SENSITIVITY, j]), largest)
                     found[4, j] += term
                     found[5, j] += np.square(term * spread)
         for x in range(inputs):

@@ -38,8 +38,9 @@ def slopes(operation: str, y: Any, h: Sequence[Any], errors: Sequence[Any]) -> t
 
     Notes
     -----
-    ``choose`` passes on the error of the operand that the exact sign takes. Where the computed sign takes the
-    other one, their difference is an error of its own (`flipped`). A slope is NaN or infinite where an
+    ``choose`` passes on the error of the operand that the exact sign takes, and nothing of the other, be it
+    infinite. Where the computed sign takes the other one, their difference is an error of its own
+    (`flipped`). A slope is NaN or infinite where an
     operand is outside of the domain.
     """
     return SLOPES[operation](y, *h, *errors)
@@ -130,8 +131,9 @@ def _minimum(y: Any, a: Any, b: Any, da: Any, db: Any) -> tuple[Any, ...]:
 
 
 def _choose(y: Any, s: Any, a: Any, b: Any, ds: Any, da: Any, db: Any) -> tuple[Any, ...]:
-    right = s - ds >= 0
-    return 0.0, select(right, 1.0, 0.0), select(right, 0.0, 1.0)
+    exact = s - ds
+    unknown = select(exact == exact, 0.0, np.nan)  # where s overflowed
+    return unknown, select(exact >= 0, 1.0, 0.0), select(exact >= 0, 0.0, 1.0)
 
 
 def _exp(y: Any, a: Any, d: Any) -> tuple[Any, ...]:

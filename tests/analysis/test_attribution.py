@@ -264,6 +264,19 @@ def test_infinities_stagnation_and_turned_choices_are_placed():
     assert ones.error[0] == 256 - 300
 
 
+def test_what_choose_leaves_out_has_no_effect():
+    """A quotient by zero has none on the number that is chosen beside it."""
+
+    def guarded(ar, x, y):
+        return ar.choose(ar.neg(ar.abs(y)), ar.mul(x, 0.3), ar.div(x, y))
+
+    report = analyse(guarded, {"x": [1.0, 1.0], "y": [0.0, 3.0]}, truth=0)
+    assert report.error == pytest.approx(report.computed - [0.3, 1 / 3], rel=1e-12)
+    assert np.isfinite([report.columns[name] for name in ("condition", "first order", "running")]).all()
+    overflowed = analyse(lambda ar, x: ar.choose(ar.mul(x, x), x, 1.0), {"x": [2.0**70]}, truth=0)
+    assert np.isnan(overflowed.error).all()
+
+
 def test_no_share_explains_an_error_that_is_the_same_everywhere():
     """The variance is what rounds off in sums over inputs, of either sign."""
     for count in range(1000, 1010):

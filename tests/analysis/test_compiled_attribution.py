@@ -54,8 +54,8 @@ def everything(ar, x, y):
 
 
 def some(ar, x, y):
-    """Use an operation of each kind that the loop treats in its own way."""
-    p, q = ar.mul(x, y), ar.mul(y, 0.9)
+    """Use an operation of each kind that the loop treats in its own way; an infinity has no error."""
+    p, q = ar.choose(ar.sub(x, 2.0**69), np.inf, ar.mul(x, y)), ar.mul(y, 0.9)
     chosen = ar.choose(ar.sub(p, 0.7), ar.exp(ar.mul(x, 0.4)), ar.mul(p, p))
     number = ar.choose(ar.sub(ar.mul(p, 1.1), ar.mul(p, q)), 0.3, q)
     return ar.fma(ar.mul(chosen, chosen), ar.mul(q, q), ar.sub(ar.sub(number, ar.round(0.3)), ar.mul(q, q)))

@@ -311,7 +311,8 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
             )
     stored = round_to(weights, low)
     largest = directions.at(highest + 1)
-    asked = rates[highest] * (largest + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored)
+    with np.errstate(invalid="ignore"):  # of numbers beyond the range
+        asked = rates[highest] * (largest + np.where(decayed, plan.hyper.weight_decay, 0.0)[:, None] * stored)
     size = rms_of(largest)
     tensors = tuple(
         AuditedTensor(

@@ -15,7 +15,7 @@ from mcfsim.models.forecast import frozen_share
 from mcfsim.models.kinds import TensorKind
 from mcfsim.models.known import SavedState
 from mcfsim.models.plan import NoiseModel, Plan, forecast_in
-from mcfsim.models.samples import scan
+from mcfsim.models.samples import TensorSample, scan
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import as_json, mix_offered, strategy_table, tensor_table, update_model
@@ -104,6 +104,14 @@ def test_weights_that_leave_the_range_are_not_averaged_away(samples):
     narrow = pages.plan(["plain"], "float8_e4m3fn", (1.0, 0, 1.0), 3, updates=NoiseModel(600.0), decay=0.01)
     found = audit(samples, narrow, mcf.get_format("float8_e4m3fn"))
     assert found.tensors[0].found["plain"].beyond == 1
+
+
+def test_updates_of_a_vector_beyond_the_range_have_no_place_among_ulps():
+    """And no decay, whose product with an infinite weight NumPy would warn of."""
+    far = TensorSample("bias", (4,), "F32", np.full(4, 1e5), 1e5, 0.0)
+    found = audit([far], pages.plan(["plain"], "float16"), pages.FLOAT16).tensors[0]
+    assert found.found["plain"].beyond == 1
+    assert not any(found.histogram)
 
 
 @pytest.mark.parametrize("size", [1e-170, 1e160, 1e307])

@@ -121,7 +121,8 @@ class Scales(Forwarding):
     odd_in_each : bool
         Whether the same holds for every single operand.
     divides_by_sums : bool
-        Whether a divisor may be a sum that cancels: its zero has one sign, whatever those of the operands.
+        Whether a divisor may be a zero of one sign, whatever those of the operands: that of a sum that
+        cancels, or of a number that underflows in a format with one zero.
     """
 
     format: Format
@@ -183,7 +184,8 @@ class Scales(Forwarding):
         y = self._taken(b)
         if y.constant:
             return self._rounded(self.product(self._taken(a), self.number(1 / y.constant)))
-        (self._root or self).divides_by_sums |= not y.nonzero
+        underflows = not y.format.has_negative_zero and any(y is x for x in self.quantities)
+        (self._root or self).divides_by_sums |= underflows or not y.nonzero
         degrees, most = tuple(-degree for degree in y.degrees), 1 / Fraction(2) ** y.low
         inverse = replace(_apart(y, degrees=degrees, low=-y.top, most=most), constant=None)
         return self._rounded(replace(self.product(self._taken(a), inverse), unit=_ANYWHERE))

@@ -169,3 +169,16 @@ def test_what_is_read_of_random_statements_is_so(count):
     wrong, read = first_unlike(count)
     assert wrong is None
     assert read > count / 4
+
+
+def test_a_quotient_by_what_underflows_to_the_one_zero_of_a_format_depends_on_signs():
+    theorem = mine(
+        lambda ar, a, b: (ar.sign(ar.div(1, ar.mul(a, 0.125))), b),
+        Claim(SameSign(Result(0), A)),
+        scaling="common",
+    )
+    for specials in ("ieee", "nuz"):
+        fmt, rounding = Format("", precision=3, emin=-5, emax=5, specials=specials), Rounding()
+        case = differing(theorem, fmt, rounding, False)
+        assert (case is None) is (specials == "ieee")
+        assert indifferent(theorem, _scales(theorem, fmt, rounding), each=False) is (case is None)

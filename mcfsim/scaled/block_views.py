@@ -45,9 +45,9 @@ class BlockViews:
             ranges = [_ranges(length, size) for length, size in zip(shape[-2:], block, strict=True)]
             self._tiles = [(rows, columns) for rows in ranges[0] for columns in ranges[1]]
         elif not self._whole:
-            length = (shape or (1,))[axis]
-            self._size = max(length, 1) if block == "axis" else int(block)  # type: ignore[arg-type]
-            self._length = length
+            self._length = (shape or (1,))[axis]
+            whole = max(self._length, 1)
+            self._size = min(block, whole) if isinstance(block, int) else whole
 
     def parts(self, array: Array) -> list[Array]:
         """Return the parts of an array of this shape, whose last axis runs within a block.

@@ -153,18 +153,19 @@ def corrected_scales(
         One for each scale, in the shape of `BlockViews.scales_shape`.
     views : BlockViews
     """
-    size, fmt = text.format.block, text.format
-    assert isinstance(size, int)
+    size, fmt = parts[0].shape[-1], text.format
+    assert isinstance(fmt.block, int)
     assert fmt.group is not None
     flat = []
     for part, element, shared in zip(parts, elements, found, strict=True):
         numbers = of_each(part, shared, Quotients(fmt, SATURATING))
         flat.append([_filled_up(x.astype(np.float32), 0, size - x.shape[-1]) for x in (numbers, element)])
     quotient, stored = (np.concatenate(x, axis=-2) for x in zip(*flat, strict=True))
-    each, blocks = fmt.group // size, quotient.shape[-2]
+    blocks = quotient.shape[-2]
+    each = min(fmt.group // fmt.block, max(blocks, 1))
     groups = -(-blocks // each)
     shape, missing = (*quotient.shape[:-2], groups), groups * each - blocks
-    rows = [_filled_up(_finite(x), missing, 0).reshape(-1, fmt.group) for x in (quotient, stored)]
+    rows = [_filled_up(_finite(x), missing, 0).reshape(-1, each * size) for x in (quotient, stored)]
     correction = _by_some(_correction, *rows).reshape(shape)
     with np.errstate(all="ignore"):
         scale = np.concatenate([scale for scale, _ in found], axis=-1)

@@ -183,11 +183,12 @@ def corrected_elements(
         given = [blocks.numbers, *blocks.shared, *same]
         stored, quotient = (x.encode(given)[0].expand(blocks.numbers.shape) for x in (calls, quotients))
         elements.append(stored)
-        fill = (0, fmt.block - stored.shape[-1])
+        fill = (0, parts[0].numbers.shape[-1] - stored.shape[-1])
         rows.append([torch.nn.functional.pad(x, fill) for x in (quotient, stored)])
     quotient, stored = (torch.cat(list(x), -2) for x in zip(*rows, strict=True))
     scale = torch.cat([blocks.shared[0][..., 0] for blocks in parts], -1)
-    by = _corrections(quotient, stored, fmt.group // fmt.block, fmt.group)
+    each = min(fmt.group // fmt.block, max(scale.shape[-1], 1))
+    by = _corrections(quotient, stored, each)
     (made,) = _rounded(fmt.scale, rounding)([scale * by, words])
     found, start = [], 0
     for blocks, stored in zip(parts, elements, strict=True):
@@ -198,12 +199,12 @@ def corrected_elements(
     return found
 
 
-def _corrections(quotient: torch.Tensor, stored: torch.Tensor, each: int, group: int) -> torch.Tensor:
-    """Return for each block the correction of its group, of so many blocks and numbers."""
-    count = quotient.shape[-2]
+def _corrections(quotient: torch.Tensor, stored: torch.Tensor, each: int) -> torch.Tensor:
+    """Return for each block the correction of its group, of so many blocks."""
+    count, size = quotient.shape[-2:]
     missing = -count % each
     given = [torch.nn.functional.pad(x.nan_to_num(), (0, 0, 0, missing)) for x in (quotient, stored)]
-    flat, other = (x.reshape(*x.shape[:-2], (count + missing) // each, group) for x in given)
+    flat, other = (x.reshape(*x.shape[:-2], (count + missing) // each, each * size) for x in given)
     above, below = _sums(flat * flat), _sums(flat * other)
     correction = torch.where((below == 0) | above.isinf(), 1.0, above / below)
     return correction.repeat_interleave(each, -1)[..., :count]

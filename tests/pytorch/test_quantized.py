@@ -1,5 +1,6 @@
 """Tensors quantised with the bits of arrays: by views on the CPU, by PyTorch's operations elsewhere."""
 
+import dataclasses
 from contextlib import suppress
 
 import numpy as np
@@ -123,6 +124,14 @@ def test_a_scale_of_a_tensor_that_underflows(assert_same):
     assert not expected.any()
     found = on_device(torch.from_numpy(x), SCALED["nvfp4_eden"], Rounding(overflow="saturate"), -1, words)
     assert_same(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("fields", [{"block": 2**70}, {"group": 2**70}, {"block": 2**70, "group": 2**71}])
+def test_what_shares_a_scale_ends_with_the_axis(fields, assert_same):
+    fmt = dataclasses.replace(SCALED["nvfp4_eden" if "group" in fields else "mxfp4"], **fields)
+    x, words = hostile_rows(3, 40, 16, 1), mcf.RandomWords(0)
+    found = on_device(torch.from_numpy(x), fmt, Rounding(overflow="saturate"), -1, words)
+    assert_same(found.numpy(), mcf.quantize(x, fmt, random=words).dequantize())
 
 
 def test_negated_views():

@@ -234,6 +234,23 @@ def test_a_number_is_an_array_of_one_element(name):
     assert scaled.dequantize() == one.dequantize()[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "long", "short"),
+    [
+        *((name, {"block": 2**70}, {"block": 40}) for name in ("mxfp4", "nvfp4", "fp8_e4m3_1x128")),
+        ("nvfp4_16x16", {"block": (2**70, 8)}, {"block": (3, 8)}),
+        ("nvfp4_eden", {"group": 2**70}, {"group": 48}),
+        ("nvfp4_eden", {"block": 2**70, "group": 2**71}, {"block": 40, "group": 40}),
+    ],
+)
+def test_what_shares_a_scale_ends_with_the_axis(name, long, short, assert_same):
+    x, mode = hostile_rows(3, 40, 16, 1), "nearest_even" if name == "nvfp4_eden" else "stochastic"
+    formats = [dataclasses.replace(SCALED[name], **fields) for fields in (long, short)]
+    one, other = (quantize(x, fmt, rounding=mode, random=RandomWords(5)) for fmt in formats)
+    assert_same(one.scale, other.scale)
+    assert_same(one.dequantize(), other.dequantize())
+
+
 # -- formats as data -------------------------------------------------------------------------------------
 def test_formats_say_what_they_are_and_are_listed():
     bits = {"mxfp8_e4m3": 8.25, "mxfp6_e3m2": 6.25, "mxfp4": 4.25, "mxint8": 8.25, "nvfp4": 4.5, "ternary": 2}

@@ -225,15 +225,17 @@ class NumpyArithmetic(Forwarding):
                 )
                 return _unflatten(nested, filled)
         with np.errstate(all="ignore"):
-            if math.prod(shape) <= BLOCK:
+            # Of large arrays, a first run on one element gives the number of results.
+            large = math.prod(shape) > BLOCK
+            count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays))) if large else 0
+            if not count:
                 small = [_extend(array, shape).reshape(-1) for array in arrays.values()]
                 size = small[0].shape
                 found = on_blocks(0, *small)
                 results = [
                     np.array(_extend(np.asarray(item), size), self.carrier).reshape(shape) for item in found
                 ]
-            else:  # a first run on one element gives the number of results
-                count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays)))
+            else:
 
                 def fill(start: int, *blocks: NDArray[Any]) -> None:
                     found = on_blocks(start, *blocks[: len(arrays)])
@@ -306,11 +308,13 @@ class NumpyArithmetic(Forwarding):
         Raises
         ------
         ValueError
-            If the function draws in a second format, or a result has another carrier.
+            If the function draws in a second format, or returns nothing, or a result has another carrier.
         """
         names = [leaf if is_scalar(leaf) else f"x{index}" for index, leaf in enumerate(leaves)]
         given = _unflatten(layout, names)
         recording = record(function, self.format, self.rounding, operands=given, options=options)
+        if not recording.outputs():
+            raise ValueError(f"{recording.name} returns no values, so there is nothing to compile")
         if len(recording.drawn) > 1:
             raise ValueError("stochastic rounding of a second format needs random words of its own")
         if any(isinstance(x, Traced) and carrier_of(x.format) != self.carrier for x in recording.outputs()):

@@ -91,6 +91,9 @@ def test_operands_that_are_no_values_are_named_and_what_is_no_straight_line_refu
     ar, x = mcf.arithmetic("bfloat16", compiled=True), values("bfloat16", (40, 50))
     with pytest.raises(TypeError):
         ar.evaluate(lambda ar, x: ar.neg(x) if np.all(np.isfinite(x)) else x, x)
+    with pytest.raises(ValueError, match="returns no values"):
+        ar.evaluate(lambda ar, x: (), x)
+    assert mcf.arithmetic("bfloat16").evaluate(lambda ar, x: (), np.resize(x, BLOCK + 1)) == ()
     x[3, 4] = 1 + 2.0**-20
     with pytest.raises(ValueError, match=r"operand element \(3, 4\) = .* is no value of bfloat16"):
         mcf.two_sum(ar, x, x)

@@ -287,8 +287,8 @@ class RoundedArray(NDArrayOperatorsMixin):
             return self._chosen(*args, **kwargs)
         if function not in _SHAPING | _LOCATING | REDUCTIONS.keys():
             raise TypeError(
-                f"numpy.{function.__name__} would round in an order of its own; write it with operators, "
-                "take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
+                f"numpy.{function.__name__} takes no rounded arrays: it may round in an order of its own; "
+                "write it with operators, take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
             )
         refuse_arguments(function, args, kwargs)
         if function in REDUCTIONS:

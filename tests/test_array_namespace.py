@@ -135,7 +135,10 @@ def test_what_chooses_or_moves_keeps_values(assert_same):
     a, xp, ar = some("bfloat16")
     values = a.values
     assert_same(xp.where(values > 0, a, 0.1).values, np.where(values > 0, values, ar.round(0.1)))
-    assert_same(xp.clip(a, -1, 0.3).values, ar.minimum(ar.maximum(values, -1), 0.3))
+    clipped = ar.minimum(ar.maximum(values, -1), 0.3)
+    for bounds in ((-1, 0.3), {"min": -1, "max": 0.3}, {"a_min": -1, "a_max": 0.3}):
+        named = bounds if isinstance(bounds, dict) else {}
+        assert_same(xp.clip(a, *(() if named else bounds), **named).values, clipped)
     for name in ("max", "min", "sort", "argsort", "argmax", "count_nonzero", "tril", "matrix_transpose"):
         assert_same(np.asarray(getattr(xp, name)(a)), getattr(np, name)(values))
     assert_same(np.asarray(xp.sort(a, descending=True)), -np.sort(-values))
@@ -143,6 +146,7 @@ def test_what_chooses_or_moves_keeps_values(assert_same):
     assert [x.values.tolist() for x in xp.unstack(a)] == values.tolist()
     for name in ("floor", "ceil", "trunc", "round"):
         assert_same(getattr(xp, name)(a).values, getattr(np, name)(values))
+    assert_same(np.around(a).values, np.around(values))
     assert_same(xp.reciprocal(a).values, ar.div(1, values))
     assert_same(xp.copysign(a, -1.0).values, -np.abs(values))
     crossed = [x.values for x in xp.meshgrid(a[0], a[1])]

@@ -179,7 +179,7 @@ def test_formats_arrays_and_modes_do_not_mix():
 def test_what_rounds_in_an_order_of_its_own_or_writes_is_refused():
     a = mcf.array([[1.0, 2.0], [3.0, 4.0]], "bfloat16")
     for function in (np.var, np.std, np.median, np.cumsum, np.linalg.norm, np.einsum):
-        with pytest.raises(TypeError, match=r"would round in an order of its own|no operation"):
+        with pytest.raises(TypeError, match=r"may round in an order of its own|no operation"):
             function(a) if function is not np.einsum else function("ij->i", a)
     for function in (np.power, np.floor_divide, np.arctan2, np.hypot):
         with pytest.raises(TypeError, match="is no operation of an arithmetic; there are absolute, add"):
@@ -228,7 +228,8 @@ def test_zeros_of_both_signs_are_told_apart_wherever_they_are(size):
         x[:, :2] = [[0.0, -0.0], [-0.0, 0.0], [-1.0, -0.0]]
         minus = np.signbit(np.where(x == 0, x, -1.0))
         a = mcf.array(x, "bfloat16", underflow="flush_inputs")
-        for most, right in ((np.max, minus.all(axis=1)), (np.min, np.signbit(x).any(axis=1))):
+        signs = minus.all(axis=1), np.signbit(x).any(axis=1)
+        for most, right in zip((np.max, np.min, np.amax, np.amin), (*signs, *signs), strict=True):
             assert np.array_equal(np.signbit(most(a, axis=1)), right)
             assert np.signbit(most(a, axis=1, keepdims=True)).shape == (3, 1)
         places = np.argsort(x, axis=1, kind="stable")

@@ -53,9 +53,9 @@ def check_integers(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
         refuse(values, int(np.argmin(fits)), f"has no whole part in {dtype}")
 
 
-def _sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+def _sum(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
     """Return sums from left to right, each addition rounded."""
-    rows, shape = _rows(x, axis, dtype, keepdims)
+    rows, shape = _rows(a, axis, dtype, keepdims)
     # Products with 1 are exact where there is a 1 and none is flushed, and sums of products are compiled.
     if rows.accumulates and rows.arithmetic.rounding.underflow is Underflow.GRADUAL:
         ones = rows.enter(np.ones(rows.shape[-1]))
@@ -65,15 +65,15 @@ def _sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False)
     return _last(rows, add, 0.0).reshape(shape)
 
 
-def _mean(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def _mean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Return sums, divided by the number of their terms."""
-    rows, shape = _rows(x, axis, None, keepdims)
+    rows, shape = _rows(a, axis, None, keepdims)
     return (_sum(rows, -1) / rows.shape[-1]).reshape(shape)
 
 
-def _prod(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+def _prod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
     """Return products from left to right, each multiplication rounded."""
-    rows, shape = _rows(x, axis, dtype, keepdims)
+    rows, shape = _rows(a, axis, dtype, keepdims)
     return _last(rows, mul, 1.0).reshape(shape)
 
 
@@ -122,14 +122,14 @@ def _terms(rows: Any) -> list[Any]:
 def _extreme(function: Callable[..., Any], other: float) -> Callable[..., Any]:
     """Return a function for the greatest or least elements, `other` being the sign of zero that yields."""
 
-    def found(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        values = np.asarray(x)
+    def found(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        values = np.asarray(a)
         with np.errstate(invalid="ignore"):  # of signalling NaN
             most = function(values, axis=axis, keepdims=keepdims)
         # Of zeros of both signs NumPy takes one by its place.
         signs = np.where(values == 0, np.copysign(1.0, values), other).astype(values.dtype)
         signs = function(signs, axis=axis, keepdims=keepdims)
-        return type(x)(np.where(most == 0, np.copysign(most, signs), most), x.arithmetic)
+        return type(a)(np.where(most == 0, np.copysign(most, signs), most), a.arithmetic)
 
     return found
 
@@ -141,23 +141,28 @@ def _broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
     return tuple(np.broadcast_to(x, shape) for x in given)
 
 
-def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
-    """Return numbers no smaller and no larger than others."""
-    low = x if min is None else np.maximum(x, min)
-    return low if max is None else np.minimum(low, max)
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    """Return numbers no smaller and no larger than others, which NumPy calls by two names."""
+    given = [[x for x in names if x is not None] for names in ((a_min, min), (a_max, max))]
+    for most, found in zip((np.maximum, np.minimum), given, strict=True):
+        if len(found) > 1:
+            raise ValueError("clip takes each bound by one of its names, min or a_min, and max or a_max")
+        a = most(a, *found) if found else a
+    return a
 
 
-def _round(x: Any, decimals: int = 0) -> Any:
+def _round(a: Any, decimals: int = 0) -> Any:
     """Return the nearest integers, ties to even."""
     if decimals:
         raise TypeError("rounded arrays are rounded to integers alone, not to decimals")
-    return np.rint(x)
+    return np.rint(a)
 
 
 #: What NumPy's functions are of rounded arrays.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
     **{np.sum: _sum, np.prod: _prod, np.mean: _mean},
     **{np.cumulative_sum: _cumulative(add, 0.0), np.cumulative_prod: _cumulative(mul, 1.0)},
-    **{np.clip: _clip, np.round: _round, np.broadcast_arrays: _broadcast_arrays},
-    **{np.max: _extreme(np.max, -1.0), np.min: _extreme(np.min, 1.0)},
+    **{np.clip: _clip, np.round: _round, np.around: _round, np.broadcast_arrays: _broadcast_arrays},
+    **dict.fromkeys((np.max, np.amax), _extreme(np.max, -1.0)),
+    **dict.fromkeys((np.min, np.amin), _extreme(np.min, 1.0)),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import ProgramStep
 from mcfsim.compile.rolling import Numbers, RepeatedBody, Rolled
 from mcfsim.compile.words import draw_rows, word_dtype
+from mcfsim.kernels.blocks import on_threads
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
 
@@ -144,10 +144,7 @@ class FoldRun:
             Whether all operands are values of their format; if not, results are not complete.
         """
         starts = range(0, self._size, self.width)
-        if threads == 1:
-            return self.work(starts)
-        with ThreadPoolExecutor(threads) as pool:
-            return all(list(pool.map(self.work, [starts[first::threads] for first in range(threads)])))
+        return all(on_threads(self.work, [starts[first::threads] for first in range(threads)], threads))
 
     @np.errstate(all="ignore")
     def work(self, starts: range) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -103,20 +103,25 @@ def for_each_block(
 
     if threads > 1 and iterator.itersize > size:
         bounds = np.linspace(0, -(-iterator.itersize // size), threads + 1).astype(int) * size
-        bounds = np.minimum(bounds, iterator.itersize)
-        with ThreadPoolExecutor(threads) as pool:
-            tasks = []
-            for start, stop in pairwise(bounds):
-                part = iterator.copy()
-                part.iterrange = (int(start), int(stop))
-                part.reset()
-                tasks.append(pool.submit(run, part, int(start)))
-            for task in tasks:
-                task.result()
+        parts = []
+        for start, stop in pairwise(np.minimum(bounds, iterator.itersize).tolist()):
+            part = iterator.copy()
+            part.iterrange = (start, stop)
+            part.reset()
+            parts.append((part, start))
+        on_threads(lambda both: run(*both), parts, threads)
     elif iterator.itersize:
         iterator.reset()
         run(iterator, 0)
     return list(iterator.operands[inputs:])
+
+
+def on_threads(function: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> list[Any]:
+    """Return a function's results for each of several parts, which threads share; raise what one raises."""
+    if threads == 1:
+        return list(map(function, parts))
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, parts))
 
 
 def is_one_block(operands: Sequence[Array], dtype: np.dtype[Any], block: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.checks import check_int, check_processor, check_threads, chosen, real_array
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.blocks import get_kernel
+from mcfsim.kernels.blocks import get_kernel, on_threads
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS, Summands, add_to_odd, dot_to_odd, tiles
 from mcfsim.random import RandomWords
@@ -204,13 +203,7 @@ class Accumulation:
                 out[tile] = self._tile(summands, k, carried, words)
 
         block = min(k, self.accumulator.block or k)
-        parts = tiles((len(out), m, n), block, contiguous=self.stochastic)
-        if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(run, parts))  # raises what a thread raised
-        else:
-            for part in parts:
-                run(part)
+        on_threads(run, tiles((len(out), m, n), block, contiguous=self.stochastic), threads)
         return out
 
     def _tile(self, summands: Summands, length: int, carried: Wide | None, words: _Words) -> Wide:

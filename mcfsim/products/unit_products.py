@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from itertools import product
 from operator import add
 from typing import Any
@@ -18,6 +17,7 @@ from mcfsim.checks import check_threads, is_tensor, real_array
 from mcfsim.compile.contraction import Contraction
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
+from mcfsim.kernels.blocks import on_threads
 from mcfsim.kernels.element.verbs import run
 from mcfsim.products.accumulator import spread_addend
 from mcfsim.products.unit_lines import TERM, group_line, operand_line, scale_line
@@ -256,18 +256,11 @@ class UnitProducts:
             with np.errstate(all="ignore"):
                 out[number, rows, columns] = self._tile(given, other, own, groups, c is not None)
 
-        work: list[Callable[[], None]] = []
         if m == n == 1 and stack:
-            work = [partial(run_dots, start) for start in range(0, len(out), _DOTS)]
+            on_threads(run_dots, range(0, len(out), _DOTS), threads)
         else:
             tiles = product(range(len(out)), range(0, m, self._size[0]), range(0, n, self._size[1]))
-            work = [partial(run_tile, tile) for tile in tiles]
-        if threads > 1:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(lambda part: part(), work))  # raises what a thread raised
-        else:
-            for part in work:
-                part()
+            on_threads(run_tile, tiles, threads)
         if scales:
             with np.errstate(all="ignore"):
                 out *= np.multiply.reduce(np.array(scales, np.float32))

@@ -109,9 +109,11 @@ class UnitProducts:
         fmt = FORMATS[own] if own in FORMATS and FORMATS[own] in unit.inputs else unit.input
         taken = FORMATS["float32"] if unit.cut else fmt
         numbers = self._values(array, taken, label, known=own == taken.name)
-        if unit.cut:
-            kept = numbers.astype(np.float32).view(np.uint32) & np.uint32(~_CUT_BITS & 0xFFFFFFFF)
-            numbers = kept.view(np.float32).astype(np.float64)
+        if unit.cut:  # before a processor quiets a NaN
+            with np.errstate(all="ignore"):
+                given = array.astype(np.float32, copy=False)
+                kept = given.view(np.uint32) & np.uint32(~_CUT_BITS & 0xFFFFFFFF)
+                numbers = kept.view(np.float32).astype(np.float64)
         return UnitOperand(numbers, fmt)
 
     def _scaled(self, x: Scaled, label: str, axis: int) -> UnitOperand:

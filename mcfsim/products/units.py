@@ -85,7 +85,7 @@ class Unit:
     addend : Format or str, optional
         Format of C at the start; by default the output format.
     cut : bool, optional
-        Whether operands are binary32 numbers whose last 13 bits are cut off, NaN's, too; for tf32 alone.
+        Whether binary32 operands lose their last 13 bits, so that a NaN without others is infinite; for tf32.
     flush : bool, optional
         Whether subnormal operands, addends and results become zeros.
     scales : sequence of Format or str, optional

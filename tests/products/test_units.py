@@ -332,6 +332,14 @@ def test_nan_has_the_code_of_the_unit(name, code):
     assert np.float64(dot([np.inf], [-0.0], unit="hopper_fp64")).view(np.uint64) == 0x7FF8 << 48
 
 
+def test_a_nan_of_the_bits_that_tf32_lacks_is_an_infinity():
+    codes = np.array([0x7F801FFF, 0xFF800001, 0x7F802000, 0x7FC00001], np.uint32)
+    for dtype in ("<f4", ">f4"):
+        x = codes.view(np.float32).astype(dtype)[:, np.newaxis]
+        found = matmul(x, np.ones((1, 1), np.float32), unit="hopper_tf32")[:, 0]
+        assert np.array_equal(found, [np.inf, -np.inf, np.nan, np.nan], equal_nan=True)
+
+
 def test_formats_of_arrays_decide_where_a_subnormal_number_is_cut():
     # 2^-9 is subnormal in e4m3, with the exponent -6, and normal in e5m2.
     c, x = np.float32(2.0**-27), np.array([2.0**-9])

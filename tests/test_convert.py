@@ -121,6 +121,7 @@ def test_a_number_of_any_kind_gives_a_float_and_keeps_what_is_no_fraction(number
 def test_a_longdouble_is_taken_exactly():
     number = np.longdouble(1) + np.longdouble(2) ** -8 + np.longdouble(2) ** -60  # in binary64 a tie
     assert round_to(number, "bf16") == 1.0078125
+    assert round_to(np.finfo(np.longdouble).max, "int8") == 127
 
 
 def test_to_fraction_is_exact_and_none_of_what_is_not_finite():

@@ -86,7 +86,7 @@ def to_fraction(x: Any) -> Fraction | None:
         magnitude = Fraction(abs(int(mantissa))) * Fraction(2) ** int(exponent)
         return -magnitude if x < 0 else magnitude
     if isinstance(x, float | np.floating):
-        return Fraction(*x.as_integer_ratio()) if math.isfinite(x) else None
+        return Fraction(*x.as_integer_ratio()) if np.isfinite(x) else None  # in its own dtype
     if type(x).__module__ == "ml_dtypes":
         return Fraction(float(x)) if math.isfinite(x) else None
     raise TypeError(f"{x!r} of type {type(x).__name__} is no real number")

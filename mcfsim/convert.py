@@ -294,6 +294,8 @@ def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
         raise ValueError(f"out must be {target} of shape {shape}, not {out.dtype} of shape {out.shape}")
     if not out.flags.writeable:
         raise ValueError("out is read-only")
+    if any(size > 1 and not step for size, step in zip(out.shape, out.strides, strict=True)):
+        raise ValueError("out is spread over memory that several of its elements share")
 
 
 @lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, Posit, get_format
@@ -195,6 +196,7 @@ def into(out, x=None):
     refused(ValueError, "unknown format 'bf61'", round_to, (1.0, "bf61")),
     refused(ValueError, r"out must be float32 of shape \(3,\)", into, *NO_PLACES),
     refused(ValueError, "read-only", into, (READ_ONLY, np.ones(3))),
+    refused(ValueError, "several of its elements share", into, as_strided(np.empty(1, "f4"), (3,), (0,))),
     refused(TypeError, "out must be an array without a mask", into, [1.0, 2.0, 3.0], np.ma.array(np.ones(3))),
     refused(ValueError, "out is for arrays", into, (np.empty(()), 1.0)),
 )

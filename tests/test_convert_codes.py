@@ -97,6 +97,10 @@ def test_tensors_are_filled():
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="out is a view that PyTorch negates"):
         mcf.round_to(torch.ones(2), "bfloat16", out=torch.tensor([1 + 2j, 3 + 4j]).conj().imag)
+    if hasattr(torch, "float8_e8m0fnu"):
+        powers = torch.tensor([0.25, 2.0**100]).to(torch.float8_e8m0fnu)
+        out = torch.empty_like(powers)
+        assert mcf.round_to(powers, "float8_e8m0fnu", out=out).tolist() == [0.25, 2.0**100]
     x = torch.from_numpy(numbers("bfloat16"))
     for fmt in ("bfloat16", "float16", "float8_e4m3fn"):
         dtype = getattr(torch, fmt)

@@ -31,8 +31,8 @@ _NAMES = (
 )
 #: The torch dtypes whose values are those of a format; the longest ones first.
 TORCH_DTYPES: dict[torch.dtype, Format] = {getattr(torch, name): FORMATS[name] for name in _NAMES}
-#: NumPy knows these only through ml_dtypes, whose dtypes read their bits.
-_FOREIGN = {torch.bfloat16, *(dtype for dtype in TORCH_DTYPES if dtype.itemsize == 1)}
+#: NumPy knows these only through ml_dtypes, whose dtypes of the same names read their bits.
+_FOREIGN = {getattr(torch, name, None): name for name in (*_NAMES[3:], "float8_e8m0fnu")}
 _BITS = {1: torch.uint8, 2: torch.int16}
 
 
@@ -160,6 +160,6 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
         return array
     import ml_dtypes
 
-    scalar = getattr(ml_dtypes, TORCH_DTYPES[tensor.dtype].name)
+    scalar = getattr(ml_dtypes, _FOREIGN[tensor.dtype])
     bits: NDArray[Any] = tensor.view(_BITS[tensor.itemsize]).numpy()
     return bits.view(scalar)

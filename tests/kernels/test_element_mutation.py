@@ -74,7 +74,8 @@ floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE
 # a grid has one exponent
 floats: round_grid: fmt.emin -> fmt.emax
 # only whether the least normal number is reached is asked, and of smaller numbers alone
-floats: _survives: 2 -> 3; Underflow.GRADUAL -> Underflow.FLUSH_BEFORE; specials=Specials.NONE, signed=True) -> signed=True)
+floats: module: 0 -> 1
+floats: _survives: Underflow.GRADUAL -> Underflow.FLUSH_BEFORE
 # no text hands options on
 operations: Binary64.evaluate: *operands, **options) -> *operands)
 # an overflow is infinite

@@ -49,6 +49,7 @@ PATHS = {
     "float64 bits": (FLOAT64, Format(precision=30, emin=-1022, emax=1023)),
 }
 HUGE = [Format(precision=4, emin=90, emax=100), Format(precision=4, emin=900, emax=910)]
+HUGE += [Format(precision=24, emin=126, emax=127), Format(precision=53, emin=1023, emax=1023)]
 KINDS = [*ALL, *(fmt for _, fmt in PATHS.values()), *HUGE, get_format("int24"), get_format("int32")]
 
 
@@ -113,6 +114,12 @@ def test_precision_one_at_the_end_of_binary32(mode, assert_same):
     fmt = Format(precision=1, emin=-126, emax=127, specials="none")
     x = np.float32([2.0**-127, 2.0**-128])
     assert_same(round_to(x, fmt, mode), round_integers(x, fmt, Rounding(mode)))
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "up"])
+def test_what_is_small_may_be_next_to_the_end_of_a_carrier(mode, assert_same):
+    for fmt in HUGE[2:]:
+        check(hard_numbers(fmt, np.float64, 30), fmt, Rounding(mode, underflow="flush_after"), assert_same)
 
 
 def test_a_format_within_another_has_only_numbers_of_it():

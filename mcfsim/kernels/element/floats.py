@@ -14,6 +14,7 @@ Overflow, infinity, NaN and values that the format lacks are corrected afterward
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mcfsim.formats import Format, Parity, Specials, get_format
 from mcfsim.formats.grids import Grid
@@ -410,15 +411,18 @@ def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, 
     return tiny.select(instead, rounded)
 
 
+#: What a format of the same precision has that ends with 1, and begins two binades below.
+_TO_ONE: Any = {"emin": -2, "emax": 0, "specials": Specials.NONE, "signed": True}
+
+
 def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Return whether a number below the smallest normal one rounds to it with an unbounded exponent.
 
-    Four times the number is normal and rounds as the number would: to four times the smallest normal number
-    or not. (Two binades up, codes of precision 1 keep their parity.)
+    Divided by that, it is rounded to 1 or not. (Two binades below the end, codes have the same parity.)
     """
-    normal = replace(fmt, emax=fmt.emin + 2, specials=Specials.NONE, signed=True)
+    normal = replace(fmt, **_TO_ONE)
     gradual = replace(rounding, underflow=Underflow.GRADUAL)
-    return abs(round_float(x * 4.0, normal, gradual, word)) >= 4 * _exact(fmt.smallest_normal)
+    return abs(round_float(x * 2.0**-fmt.emin, normal, gradual, word)) >= 1.0
 
 
 def _exact(number: object) -> float:

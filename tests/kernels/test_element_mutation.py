@@ -64,11 +64,11 @@ floats: _reaches: cut >= 2 -> cut > 2; 2 -> 3; cut <= carrier.bias -> cut < carr
 floats: round_float: abs(x) < _exact(fmt.smallest_normal) -> abs(x) <= _exact(fmt.smallest_normal)
 floats: round_grid: rounded < low -> rounded <= low; high < rounded -> high <= rounded
 floats: _within_range: abs(x) <= largest -> abs(x) < largest
-floats: _past_boundary: excess < 1.0 -> excess <= 1.0
+floats: _past_boundary: excess < half -> excess <= half
 codes: _decoded: magnitude < 1 -> magnitude <= 1
 codes: encode_element: magnitude < least -> magnitude <= least
 # what exceeds one unit is rounded to one, by the format or by what is asked
-floats: _past_boundary: 0 -> 1 (2); 1.0 -> 2.0; 1.0 -> 2.0 (2)
+floats: _past_boundary: -fmt.precision -> fmt.precision; -fmt.precision -> fmt.precision (3)
 # a format without infinity or NaN saturates by itself
 floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE
 # a grid has one exponent

@@ -34,6 +34,7 @@ FORMATS = [
         for p, specials in ((2, "ieee"), (8, "fn"), (20, "none"))
     ),
     Format(precision=5, emin=-1000, emax=1000),
+    Format(precision=24, emin=-126, emax=-126),
 ]
 
 
@@ -104,6 +105,13 @@ def test_every_draw_rounds_by_the_definition(fmt, rule, overflow, assert_same):
             infinity = np.inf if fmt.has_infinity else np.nan
             right = np.append(expected[held], [infinity, -infinity, np.nan])
             assert_same(mcf.round_to(x, fmt, rounding, random=words), right, x, words)
+
+
+def test_half_a_quantum_may_be_below_a_carrier():
+    fmt, policies = FORMATS[-1], Rounding("stochastic", "nearest_boundary", random_bits=1)
+    last, beyond = np.float32([fmt.max]), np.array([float(fmt.max + fmt.smallest_subnormal / 4)])
+    for x, draw, right in ((last, 1, fmt.max), (beyond, 0, fmt.max), (beyond, 1, math.inf)):
+        assert mcf.round_to(x, fmt, policies, random=np.array([draw << 15], np.uint16)) == float(right)
 
 
 @pytest.mark.parametrize("seed", range(120))

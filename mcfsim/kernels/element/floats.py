@@ -386,12 +386,13 @@ def _within_range(
 def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Return whether a number overflows by its random word, between the maximum and half a quantum above it.
 
-    The excess over the maximum is exact. In units of half a quantum it is rounded to 1, 0 or less. Infinity
-    and NaN count as overflow.
+    The excess over the maximum is exact. It is rounded to half a quantum, 0 or less, beside 1, where every
+    carrier has room. Infinity and NaN count as overflow.
     """
-    unit = Format(precision=1, emin=0, emax=0, specials=Specials.NONE)
-    excess = (abs(x) - _exact(fmt.max)) / 2.0 ** (fmt.emax - fmt.precision)
-    share = (excess < 1.0).select(excess, 1.0)  # so that it does not overflow itself
+    half = 2.0**-fmt.precision
+    unit = Format(precision=1, emin=-fmt.precision, emax=-fmt.precision, specials=Specials.NONE)
+    excess = (abs(x) - _exact(fmt.max)) * 2.0**-fmt.emax
+    share = (excess < half).select(excess, half)  # so that it does not overflow itself
     policies = replace(rounding, overflow=Overflow.SATURATE, underflow=Underflow.GRADUAL)
     return round_float(share, unit, policies, word) > 0.0
 

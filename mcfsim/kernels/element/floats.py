@@ -412,14 +412,15 @@ def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, 
     return tiny.select(instead, rounded)
 
 
-#: What a format of the same precision has that ends with 1, and begins two binades below.
+#: Fields of a format that has numbers about 1, and two binades below.
 _TO_ONE: Any = {"emin": -2, "emax": 0, "specials": Specials.NONE, "signed": True}
 
 
 def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Return whether a number below the smallest normal one rounds to it with an unbounded exponent.
 
-    Divided by that, it is rounded to 1 or not. (Two binades below the end, codes have the same parity.)
+    Divided by that, it rounds to 1 or not, in a format that has numbers below. (Codes of precision 1 are two
+    greater there, and keep their parity.)
     """
     normal = replace(fmt, **_TO_ONE)
     gradual = replace(rounding, underflow=Underflow.GRADUAL)

@@ -174,7 +174,7 @@ def test_what_is_read_of_random_statements_is_so(count):
 def test_a_quotient_by_what_underflows_to_the_one_zero_of_a_format_depends_on_signs():
     theorem = mine(
         lambda ar, a, b: (ar.sign(ar.div(1, ar.mul(a, 0.125))), b),
-        Claim(SameSign(Result(0), A)),
+        Claim(lg.SameSign(lg.Result(0), A)),
         scaling="common",
     )
     for specials in ("ieee", "nuz"):

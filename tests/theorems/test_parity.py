@@ -181,4 +181,5 @@ def test_a_quotient_by_what_underflows_to_the_one_zero_of_a_format_depends_on_si
         fmt, rounding = Format("", precision=3, emin=-5, emax=5, specials=specials), Rounding()
         case = differing(theorem, fmt, rounding, False)
         assert (case is None) is (specials == "ieee")
-        assert indifferent(theorem, _scales(theorem, fmt, rounding), each=False) is (case is None)
+        known = indifferent(theorem, _scales(theorem, fmt, rounding), each=False)
+        assert known is (True if case is None else None)  # trials decide then

@@ -200,7 +200,7 @@ def test_a_hypothesis_that_is_not_decided_is_said_to_be_asked_up_to_60_alone():
 def test_nothing_is_exceeded_in_a_mode_for_which_nothing_is_stated():
     proof = prove(NUMBERS, family(a=1, b=u**2), "up")
     assert (proof.limit, proof.sharpness) == (2, Sharpness.OPEN)
-    assert "limit: 2, bound: 1, open: nothing is stated for up" in str(proof)
+    assert "limit: 2, bound: 1, open; nothing is stated for up" in str(proof)
 
 
 CHOICES = [lambda ar, a, b: ar.add(a, a if a == b else b), lambda ar, a, b: ar.neg(a) if a == b else a]

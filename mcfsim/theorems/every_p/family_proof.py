@@ -47,8 +47,8 @@ class Sharpness(StrEnum):
     """How the error of a family compares with a bound.
 
     ``sharp``: the error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
-    limit. ``exceeded``: it refutes the bound, at precisions for which the bound is stated. ``open``: nothing
-    is stated for the mode, the bound is no function of u, or nothing is measured.
+    limit. ``exceeded``: it refutes the bound, at precisions for which the bound is stated. ``open``: it is
+    larger in a mode for which nothing is stated, the bound is no function of u, or nothing is measured.
     """
 
     SHARP = "sharp"
@@ -106,13 +106,13 @@ class Proof(FamilyRun):
     def sharpness(self) -> Sharpness:
         """How the error of the family compares with the bound."""
         beyond = None if self.error is None else excess(self.error, self.bound)
-        if beyond is None or self.mode not in self.theorem.modes:
+        if beyond is None:
             return Sharpness.OPEN
         holds, since = holds_from(beyond, strict=self.bound.strict)
         formula = self.bound.formula
         assert formula is not None
         if not holds or any(map(self._exceeds, range(self.first, since, self.family.over.step))):
-            return Sharpness.EXCEEDED
+            return Sharpness.EXCEEDED if self.mode in self.theorem.modes else Sharpness.OPEN
         return Sharpness.SHARP if self.limit == formula.limit is not None else Sharpness.GAP
 
     def _exceeds(self, p: int) -> bool:
@@ -151,7 +151,7 @@ class Proof(FamilyRun):
             bound = self.bound.formula
             lines.append(f"limit: {limit}, bound: {'none' if bound is None else bound}, {self.sharpness}")
             if self.mode not in self.theorem.modes:
-                lines[-1] += f": nothing is stated for {self.mode}"
+                lines[-1] += f"; nothing is stated for {self.mode}"
         lines.append(f"{len(self.obligations)} obligations, all met from p = {self.decided}; {self.below}")
         lines += [
             f"not read: {text!r} is a predicate on arrays, which says nothing for every p"

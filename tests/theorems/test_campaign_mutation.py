@@ -53,6 +53,7 @@ ALIVE: dict[str, dict[str, str]] = {
         "_Exponents.moves: 0 -> 1": "if exponents move, both of their ends do",
         "_against: not decided": "no claim here is decided at a constant that a number just reaches",
     },
+    "homogeneity": {"scales_of: 1 -> 2": "of words in several components the cases here try no core"},
     "cores": {
         "core_of_values: [SIGN] if positive[0] else []": "what is said of reductions, no operand",
         "core_of_values: reductions.append(GAP": "what is said of reductions, no operand",

@@ -191,7 +191,7 @@ def answers(module: str, cases: list[Any]) -> Iterator[tuple[str | None, Tried]]
     if module in ("cells", "reach", "homogeneity"):
         wrong, count, _ = importlib.import_module("tests.theorems.test_reach").first_unlike(STATEMENTS)
         yield wrong, (count, 0)
-    if module == "parity":
+    if module in ("homogeneity", "parity"):
         wrong, read = importlib.import_module("tests.theorems.test_parity").first_unlike(STATEMENTS)
         yield wrong, (0, read)
     # What a statement declares is not tried first, as `verify` does: the core is judged, not the trial.

@@ -219,7 +219,9 @@ def test_a_killed_writer_leaves_a_whole_file_and_what_it_strands_goes(kills, tmp
     path, stranded, seeds = tmp_path / "run.npz", 0, set()
     Run({"seed": 0}, {}, np.arange(1), {"plain": {"loss": np.zeros(1)}}).save(path)
     random = np.random.default_rng(1)
-    for _ in range(kills):
+    for count in range(20 * kills):
+        if count >= kills and stranded and max(seeds):
+            break  # where a machine is busy, few are killed as they write
         process = FORKING.Process(target=write_for_ever, args=(path,))
         process.start()
         time.sleep(random.uniform(0.02, 0.1))
@@ -231,8 +233,7 @@ def test_a_killed_writer_leaves_a_whole_file_and_what_it_strands_goes(kills, tmp
         left = len(list(tmp_path.iterdir())) - 1
         assert left <= 1  # the next one has removed what the one before left
         stranded += left
-    assert stranded > 0  # or nothing was tried
-    assert max(seeds) > 0
+    assert stranded > 0 < max(seeds)  # or nothing was tried
     run.save(path)
     assert [item.name for item in tmp_path.iterdir()] == ["run.npz"]
 

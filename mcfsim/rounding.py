@@ -31,6 +31,8 @@ class Mode(StrEnum):
 
 #: The modes that need no random words.
 DETERMINISTIC = tuple(mode for mode in Mode if mode is not Mode.STOCHASTIC)
+#: The modes that round to the nearest value.
+NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
 
 
 class Overflow(StrEnum):

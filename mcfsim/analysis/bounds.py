@@ -21,7 +21,7 @@ from mcfsim.formats import Format
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
-from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.rounding import NEAREST, Mode, Rounding, Underflow
 
 Array = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[floa
     twice = scalars == "rounded" and step.operation not in _ROUND_SCALARS_ONCE
     if twice and not all(isinstance(x, Register) or is_held(x, fmt, rounding) for x in step.operands):
         return 0.0, np.inf
-    ulps = 1.0 if rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 2.0
+    ulps = 1.0 if rounding.mode in NEAREST else 2.0
     return ulps * 2.0**-fmt.precision, ulps * float(fmt.smallest_subnormal) / 2
 
 

@@ -14,7 +14,7 @@ from mcfsim.checks import chosen, finite_number
 from mcfsim.formats import Format, get_format
 from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels.real_numbers import described, round_real, to_fraction
-from mcfsim.rounding import Mode, Rounding, get_rounding
+from mcfsim.rounding import NEAREST, Rounding, get_rounding
 
 #: Up to this precision numbers are tried one after another.
 _MOST_BITS = 16
@@ -204,7 +204,7 @@ class MovingAverage:
         nearest halve all that, four will do.
         """
         fmt, up, s = self.format, start < goal, start
-        sure = 4 if self.rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) else 8
+        sure = 4 if self.rounding.mode in NEAREST else 8
         gain = 1 - Fraction(self.decay)
         end = fmt.max if up else fmt.lowest
         while s != goal and (s < goal) == up and (s <= end if up else s >= end):

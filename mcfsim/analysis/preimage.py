@@ -12,7 +12,7 @@ from mcfsim.formats import Format, Grid, Parity, Posit
 from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import round_real
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.rounding import NEAREST, Mode, Overflow, Rounding, Underflow
 
 #: A rational number, or an infinity.
 End = Fraction | float
@@ -170,7 +170,7 @@ def _end(value: Fraction, fmt: Format, rounding: Rounding, *, up: bool) -> tuple
     if isinstance(fmt, Posit) and not inner:
         return Fraction(0), not value  # nothing but zero becomes zero
     odd = _is_odd(inner, fmt)
-    if mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY):
+    if mode in NEAREST:
         tie_goes_outward = odd or mode is Mode.NEAREST_AWAY
         return _middle(inner, outer, fmt), tie_goes_outward != outward
     directed = {Mode.TOWARD_ZERO: False, Mode.UP: outer > inner, Mode.DOWN: outer < inner}

@@ -33,7 +33,7 @@ from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.kernels.elementary import FUNCTIONS, function_entry
 from mcfsim.kernels.operation_plan import SELECTING, Entry, Way, plan, refusal, selecting_entry, sum_within
 from mcfsim.random import word_bits
-from mcfsim.rounding import Mode, Overflow, Underflow
+from mcfsim.rounding import NEAREST, Overflow, Underflow
 
 _TYPES = {FLOAT32: F32, FLOAT64: F64}
 #: Whether operands and results are codes.
@@ -391,7 +391,7 @@ def _loses_nothing(step: ProgramStep, made: Mapping[Register, ProgramStep]) -> b
     product = made.get(negative.operands[0]) if isinstance(negative.operands[0], Register) else None
     if product is None or product.operation != "mul" or product.result.format != fmt:
         return False
-    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY) and rounding.overflow is Overflow.IEEE
+    nearest = rounding.mode in NEAREST and rounding.overflow is Overflow.IEEE
     plain = type(fmt) is Format and fmt.has_nan and fmt.signed and fmt.zero and 2 * fmt.precision < 53
     gradual = rounding.underflow is Underflow.GRADUAL
     same = list(map(identity, factors)) == list(map(identity, product.operands))

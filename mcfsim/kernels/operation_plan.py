@@ -11,7 +11,7 @@ import numpy as np
 
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, holds, is_filled
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.rounding import NEAREST, Mode, Overflow, Rounding, Underflow
 
 #: Between 2 to this power and its inverse, products, quotients and their errors stay normal in binary64.
 COMFORT = 480
@@ -164,7 +164,7 @@ def innocuous(carrier: np.dtype[Any], fmt: Format, rounding: Rounding) -> bool:
     # An overflow of the carrier itself looks like an infinite operand, which is never made finite.
     overflow_is_infinite = rounding.overflow is Overflow.IEEE and fmt.has_nan
     roomy = 2 * (fmt.emax + 1) <= emax and fmt.emax + 1 - (fmt.emin - fmt.precision + 1) <= emax
-    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+    nearest = rounding.mode in NEAREST
     # Flushing depends on the exact result, which the carrier may have rounded up to a normal number.
     nearest = nearest and rounding.underflow is Underflow.GRADUAL
     # In a format without zero, smaller numbers become the smallest number, and an underflow to zero NaN.

@@ -26,9 +26,8 @@ from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels import native
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT64, holds
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.rounding import NEAREST, Overflow, Rounding, Underflow
 
-_NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
 #: For sums: the largest precision whose values are tried, and the largest exponent of a scalar.
 _TRIED, _FAR = 12, 100
 
@@ -100,7 +99,7 @@ def factor_for(
         return None
     chosen = Fraction(significand) * Fraction(2) ** exponent
     # An overflow of the carrier looks like an infinite operand, which is never made finite.
-    overflows = rounding.mode in _NEAREST and rounding.overflow is Overflow.IEEE and fmt.has_nan
+    overflows = rounding.mode in NEAREST and rounding.overflow is Overflow.IEEE and fmt.has_nan
     if not overflows and fmt.max * chosen >= Fraction(2) ** highest:
         return None
     if not _bears_underflow(chosen, exact, fmt, rounding, carrier):
@@ -126,7 +125,7 @@ def addend_for(
     """
     regular = type(fmt) is Format and fmt.signed and fmt.zero and fmt.has_nan and holds(carrier, fmt)
     regular = regular and fmt.precision <= _TRIED
-    nearest = rounding.mode in _NEAREST and rounding.overflow is Overflow.IEEE
+    nearest = rounding.mode in NEAREST and rounding.overflow is Overflow.IEEE
     if not regular or not nearest or rounding.underflow not in (Underflow.GRADUAL, Underflow.FLUSH_INPUTS):
         return None
     if isinstance(scalar, Fraction) or not 2.0**-_FAR <= abs(scalar) <= 2.0**_FAR:
@@ -222,7 +221,7 @@ def _bears_underflow(
     quantum = fmt.emin - fmt.precision + 1
     fineness = quantum - (int(info.minexp) - info.nmant)  # the carrier's quantum: so many bits below
     normal = int(info.minexp) - quantum + 1  # the exponent of the carrier's least normal number there
-    nearest = rounding.mode in _NEAREST and fmt.zero
+    nearest = rounding.mode in NEAREST and fmt.zero
     if normal < 0:  # below it the only boundary is zero
         return nearest or chosen * 2**fineness > Fraction(1, 2)
     if carrier == FLOAT64:

@@ -9,7 +9,7 @@ from mcfsim.checks import check_int, chosen, whole_number
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.rounding import Mode, Rounding, Rule, get_rounding
+from mcfsim.rounding import NEAREST, Mode, Rounding, Rule, get_rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled.quantisers import DynamicMap, Quantiser, RangeExpansion
 
@@ -292,7 +292,7 @@ def check_remainder(name: str, parameter: Stored, master: Stored) -> None:
     """
     if master.shared:
         raise ValueError(f"{name}: a master copy shares bits with the parameter or has a remainder, not both")
-    if parameter.rounding not in (None, Mode.NEAREST_EVEN, Mode.NEAREST_AWAY):
+    if parameter.rounding is not None and parameter.rounding not in NEAREST:
         raise ValueError(
             f"{name}: a remainder reaches half an ulp of a parameter, which rounds to nearest, not "
             f"{parameter.rounding!s}"

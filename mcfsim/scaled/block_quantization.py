@@ -18,7 +18,7 @@ from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.float32_rules import SATURATING, Float32Text, Shared, line_of, overall
 from mcfsim.scaled.formats import ScaledFormat
@@ -30,7 +30,6 @@ from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
 RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
-_NEAREST = (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class BlockText(ScaledText):
             _, lowest, highest = exponents(self.format)
             held = lowest >= -127 and 0 <= highest <= 127 and element.smallest_subnormal >= 2.0**-124
             # Without zero there are none of these: each number above zero has an element.
-            near = self.rounding.mode in _NEAREST and held and element.zero
+            near = self.rounding.mode in NEAREST and held and element.zero
             quotient = x * inverse.narrow() if near else x.widen() * inverse
         found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
         nothing: Any = 0.0

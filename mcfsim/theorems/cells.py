@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mcfsim.formats import Format
 from mcfsim.formats.floating import floor_log2
-from mcfsim.rounding import Mode, Overflow, Underflow
+from mcfsim.rounding import NEAREST, Mode, Overflow, Underflow
 from mcfsim.theorems.homogeneity import Quantity, Scales
 from mcfsim.theorems.operands import finite_values
 from mcfsim.theorems.parts import Kind, Part, Pieces
@@ -111,7 +111,7 @@ def rounded(x: Quantity, cells: Cells, *, last: bool = True) -> Places:
     fmt, rounding = x.format, x.rounding
     result = packed(smallest, largest)
     inside = (smallest >= x.safe_from) & (largest <= x.safe_to)
-    nearest = rounding.mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+    nearest = rounding.mode in NEAREST
     # A tie away from zero does not vanish, so it takes one binade more.
     half = Fraction(2) ** (fmt.emin - fmt.precision - (rounding.mode is Mode.NEAREST_AWAY))
     vanished = largest <= floor_log2(half / x.before)

@@ -11,14 +11,13 @@ from itertools import compress
 from typing import Any, ClassVar, Literal
 
 from mcfsim.formats import Format
-from mcfsim.rounding import DETERMINISTIC, Mode, Rounding, Rule, Underflow
+from mcfsim.rounding import DETERMINISTIC, NEAREST, Mode, Rounding, Rule, Underflow
 from mcfsim.theorems.logic import AllOf, Bound, Proposition, Within, written
 from mcfsim.theorems.logic.on_arrays import holds, measure
 from mcfsim.theorems.logic.propositions import measured, possible
 from mcfsim.theorems.operands import OperandSpec, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth
 
-NEAREST = frozenset({Mode.NEAREST_EVEN, Mode.NEAREST_AWAY})
 DIRECTED = frozenset({Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN})
 #: Modes that return a neighbour of the exact result, without those to nearest.
 FAITHFUL = frozenset(DETERMINISTIC) - NEAREST

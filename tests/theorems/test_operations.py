@@ -12,7 +12,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.eft import fast_two_sum, split, two_prod, two_prod_fma, two_sum
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.oracle import OracleArithmetic
-from mcfsim.rounding import DETERMINISTIC, Mode, Rounding
+from mcfsim.rounding import DETERMINISTIC, NEAREST, Mode, Rounding
 from mcfsim.theorems import THEOREMS, verify
 from mcfsim.theorems.catalogue import double_rounding, exact_products, representability, sums
 from mcfsim.theorems.claims import same_results
@@ -20,7 +20,7 @@ from mcfsim.theorems.domain import cover
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Selection, significands, value
 from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
-from mcfsim.theorems.statement import EVERY_MODE, NEAREST, Theorem
+from mcfsim.theorems.statement import EVERY_MODE, Theorem
 from tests.shared.rationals import floor_log2
 from tests.theorems.trying import Rationals, bits_of, constant, on_domain, on_tables
 

@@ -30,7 +30,7 @@ from mcfsim.kernels.element.machine import (
     greatest,
     least,
 )
-from mcfsim.rounding import Mode, Overflow, Rounding, Rule, Underflow
+from mcfsim.rounding import NEAREST, Mode, Overflow, Rounding, Rule, Underflow
 
 NAN, INFINITY = float("nan"), float("inf")
 #: Random bits that an integer of 32 bits holds, with room for one more by the rule `CENTRED`.
@@ -362,7 +362,7 @@ def _within_range(
     largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
     infinite = with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
     # In nearest modes the additions preserve NaN and infinity; elsewhere their codes have been changed.
-    keeps_nan = _reaches(fmt, carrier) and mode in (Mode.NEAREST_EVEN, Mode.NEAREST_AWAY)
+    keeps_nan = _reaches(fmt, carrier) and mode in NEAREST
     exceeds = largest < abs(rounded) if keeps_nan else ~(abs(rounded) <= largest)
     if rounding.overflow is Overflow.NEAREST_BOUNDARY:
         outward, saturates = _past_boundary(x, fmt, rounding, word), not fmt.has_nan

@@ -11,7 +11,7 @@ from functools import partial
 
 from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.theorems.catalogue.double_words import EVEN, JMP, MR, NUMBER, X, Y, double, unit
 from mcfsim.theorems.claims import (
     all_of,
@@ -24,7 +24,7 @@ from mcfsim.theorems.claims import (
 )
 from mcfsim.theorems.counterexamples import Case
 from mcfsim.theorems.hypotheses import nonzero, positive
-from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
+from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.symbolic import Family, family, u
 
 PRODUCT, QUOTIENT = product_of("x", "y"), quotient_of("x", "y")

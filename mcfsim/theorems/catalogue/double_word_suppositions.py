@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from mcfsim.formats import Format
-from mcfsim.rounding import Mode, Rounding
+from mcfsim.rounding import NEAREST, Mode, Rounding
 from mcfsim.theorems.catalogue import double_word_products, double_words
 from mcfsim.theorems.catalogue.double_word_products import PRODUCT
 from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, double, unit, worst_of_plus_fp
@@ -17,7 +17,7 @@ from mcfsim.theorems.counterexamples import Case, power, quantum, scaled
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_at_least, hypothesis
 from mcfsim.theorems.logic import SMALLEST_NORMAL, AnyOf, Word, equal
 from mcfsim.theorems.operands import relaxed_pair
-from mcfsim.theorems.statement import NEAREST, Hypothesis, Scaling, Theorem
+from mcfsim.theorems.statement import Hypothesis, Scaling, Theorem
 from mcfsim.theorems.symbolic import families, family, u
 
 AWAY = frozenset({Mode.NEAREST_AWAY})

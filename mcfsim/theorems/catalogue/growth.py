@@ -14,14 +14,14 @@ from mcfsim.formats import Format
 from mcfsim.multiword import double_word as dw
 from mcfsim.multiword import expansion
 from mcfsim.protocol import Arithmetic, Value
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, JMP, worst_of_plus_fp
 from mcfsim.theorems.claims import all_of, exactly, normalised, relative_error, same_results, sum_of
 from mcfsim.theorems.counterexamples import Case, unordered
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_ordered, hypothesis, multiple_of_ulp
 from mcfsim.theorems.logic import Exponent, Word, equal
 from mcfsim.theorems.operands import double_word, relaxed_pair, value
-from mcfsim.theorems.statement import NEAREST, Scaling, Theorem
+from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.symbolic import family, u
 
 X, Y, A = double_word("x"), double_word("y"), value("a")

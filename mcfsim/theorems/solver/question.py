@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcfsim.compile.program import flat
-from mcfsim.rounding import Mode, Underflow
+from mcfsim.rounding import NEAREST, Mode, Underflow
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, Ulp, UnreadableError
 from mcfsim.theorems.logic.propositions import nodes
@@ -16,7 +16,7 @@ from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RA
 from mcfsim.theorems.solver.linear_forms import Formula, UnknownNumber, all_of
 from mcfsim.theorems.solver.reading import Unknowns
 from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
-from mcfsim.theorems.statement import NEAREST, Theorem, check_proposition
+from mcfsim.theorems.statement import Theorem, check_proposition
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,13 @@ class Giving:
     Parameters
     ----------
     groups : sequence of dict
-        Parameter groups with PyTorch's names of hyperparameters, and the defaults of groups that are added.
+        Parameter groups with PyTorch's names of hyperparameters.
+    defaults : dict
+        The same of groups that are added; left out if the library has none such.
     """
 
     groups: Sequence[dict[str, Any]]
+    defaults: dict[str, Any]
     library: ClassVar[str] = "torch.optim"
     kind: ClassVar[str] = "AdamW"
     #: The hyperparameters of a group that are handed over.
@@ -55,10 +58,11 @@ class Giving:
     def __post_init__(self) -> None:
         if not self.maximizes and any(group.get("maximize") for group in self.groups):
             raise ValueError(f"{self.library.partition('.')[0]}'s AdamW does not maximize")
-        entries = {*self.entries} - {"lr"}  # which schedulers change where it lies
-        self.groups = [
-            {name: _plain(x) if name in entries else x for name, x in group.items()} for group in self.groups
-        ]
+        self.groups = [self.renamed(group) for group in self.groups]
+        try:
+            self.defaults = self.renamed(self.defaults)
+        except ValueError:
+            self.defaults = {}
         try:
             self.make = getattr(import_module(self.library), self.kind)
         except (ImportError, AttributeError) as error:
@@ -87,6 +91,11 @@ class Giving:
             )
         return ways[library]
 
+    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a group with the library's entries; raise ValueError for what it cannot do."""
+        entries = {*self.entries} - {"lr"}  # which schedulers change where it lies
+        return {name: _plain(x) if name in entries else x for name, x in group.items()}
+
     def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
         """Raise ValueError if the moments of a parameter, by their parts, cannot be handed over."""
 
@@ -100,9 +109,8 @@ class Giving:
 
     def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
         """Return the optimizer with the states of its parameters."""
-        *self.groups, usual = self.groups
         made = self.begun()
-        made.defaults.update({name: x for name, x in usual.items() if name in made.defaults})
+        made.defaults.update({name: x for name, x in self.defaults.items() if name in made.defaults})
         for group in made.param_groups:
             for parameter in group["params"]:
                 if parameter in states:
@@ -132,9 +140,8 @@ def _plain(x: Any) -> Any:
 class _ToAMSGrad(Giving):
     """PyTorch's AdamW with ``amsgrad``."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.groups = [{**group, "amsgrad": True} for group in self.groups]
+    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().renamed(group), "amsgrad": True}
 
     def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
         both = state["v"].reshape(len(LARGEST), *parameter.shape)
@@ -148,9 +155,8 @@ class _ToMuon(Giving):
     kind = "Muon"
     entries = (*OF_MUON, "averaged", "maximize")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.groups = [_of_its_own(group) for group in self.groups]
+    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return _of_its_own(super().renamed(group))
 
     def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
         beside = slots is not None and slots["v"].size > 0
@@ -241,8 +247,13 @@ class _ToOptimi(Giving):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.groups = _by_betas(self.groups)
         self._steps: list[int] = []
+
+    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a group with the entries in place of betas, and without one that optimi lacks."""
+        found = super().renamed(group)
+        split = {**found, "beta1": found["betas"][0], "beta2": found["betas"][1]}
+        return {name: x for name, x in split.items() if name not in ("betas", "maximize")}
 
     def check(self, steps: Iterable[int]) -> None:
         counts = set(steps)
@@ -269,12 +280,6 @@ class _ToOptimi(Giving):
             corrected = state[name] / (1.0 - float(beta) ** state["step"] or 1.0)
             found[theirs] = corrected.to(parameter.dtype)
         return found
-
-
-def _by_betas(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return groups with the entries that optimi has in place of betas, and without one that it lacks."""
-    split = ({**group, "beta1": group["betas"][0], "beta2": group["betas"][1]} for group in groups)
-    return [{name: x for name, x in group.items() if name not in ("betas", "maximize")} for group in split]
 
 
 #: How runs are given back, by the optimizer and the library.

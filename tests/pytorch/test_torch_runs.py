@@ -247,6 +247,13 @@ def test_groups_that_are_added_have_the_defaults_of_the_run_here_and_there(made,
         assert first == last
 
 
+def test_defaults_that_no_group_has_are_not_given_where_the_library_lacks_them():
+    groups = [{"params": parameters(MATRICES, torch.float32), "scale": "original"}]
+    back = release(TorchMuon(groups, strategy="fp32", scale="spectral"))
+    assert back.defaults == torch.optim.Muon(parameters(MATRICES, torch.float32)).defaults
+    assert {group["adjust_lr_fn"] for group in back.param_groups} == {"original"}
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
 def mixed():
     optimizer = amsgrad(steps=0)

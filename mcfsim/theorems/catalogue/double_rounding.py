@@ -22,7 +22,7 @@ from mcfsim.theorems.counterexamples import (
 )
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.rounding_twice import held, suffices, twice, wider
-from mcfsim.theorems.statement import DIRECTED, EVERY_MODE, FAITHFUL, Scaling, Theorem
+from mcfsim.theorems.statement import DIRECTED, EVERY_MODE, FAITHFUL, Scaling, Theorem, gaps_in_every_mode
 
 FORMULAS = {"add": "a + b", "mul": "a b", "div": "a / b", "sqrt": "sqrt(a)", "fma": "a b + c"}
 OPERANDS = {"add": "ab", "mul": "ab", "div": "ab", "sqrt": "a", "fma": "abc"}
@@ -64,7 +64,7 @@ def _innocuous(operation: str, more: int, **facts: Any) -> Theorem:
 def _same_direction(operation: str) -> Theorem:
     algorithm = twice(operation, wider(lambda p: p + 1))
     how = "first to p+1 bits in the same direction"
-    given: Any = {"source": MONOTONY, "modes": FAITHFUL, "gaps": lambda p: (-p - 3, p + 3)}
+    given: Any = {"source": MONOTONY, "modes": FAITHFUL, "gaps": gaps_in_every_mode}
     return _statement(f"directed_{operation}", operation, algorithm, how, **given)
 
 

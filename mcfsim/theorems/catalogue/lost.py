@@ -32,7 +32,7 @@ from mcfsim.theorems.logic import (
     Word,
     equal,
 )
-from mcfsim.theorems.statement import DIRECTED, Claim
+from mcfsim.theorems.statement import DIRECTED, Claim, gaps_in_every_mode
 
 NONZERO = nonzero("a", "b")
 DEFINITION = "the definition of the rounding: a, its neighbours and the midpoints between them"
@@ -106,7 +106,7 @@ THEOREMS = (
         claim=lost_iff(BEFORE_NEIGHBOUR),
         where=(NONZERO, sum_in_range("a", "b")),
         modes=DIRECTED | {Mode.TO_ODD},
-        gaps=lambda p: (-p - 3, p + 3),
+        gaps=gaps_in_every_mode,
     ),
     _about_lost(
         "lost_sufficient",

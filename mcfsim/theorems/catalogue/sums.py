@@ -31,7 +31,7 @@ from mcfsim.theorems.hypotheses import (
 from mcfsim.theorems.hypotheses import finite_result as supposed_finite
 from mcfsim.theorems.logic import AllOf, Finite, Iff, IsValue, Word
 from mcfsim.theorems.operands import value
-from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem
+from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem, gaps_in_every_mode
 
 PAIR = (value("a"), value("b"))
 IN_RANGE = sum_in_range("a", "b")
@@ -89,7 +89,7 @@ THEOREMS = (
         where=(IN_RANGE, NOT_LARGEST),
         source=BGM,
         modes=FAITHFUL,
-        gaps=lambda p: (-p - 3, p + 3),
+        gaps=gaps_in_every_mode,
         holds=False,
         # The larger one may be the format's largest number.
         witnesses=exchanged(beyond_the_gap),

@@ -12,16 +12,13 @@ from mcfsim.oracle import FractionArithmetic, OracleArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.logic import UnreadableError
 from mcfsim.theorems.logic.on_numbers import Case, Ring
-from mcfsim.theorems.logic.propositions import Bound, Finite, Iff, IsMultiple, NoOverflow, SameSign
+from mcfsim.theorems.logic.propositions import Bound, Finite, IsMultiple, NoOverflow, SameSign
 from mcfsim.theorems.logic.terms import (
-    AllOf,
-    AnyOf,
     AtMost,
     Below,
     Equal,
     Exponent,
     Magnitude,
-    Not,
     Proposition,
     SumOfMagnitudes,
     Term,
@@ -134,8 +131,8 @@ class Decided(Ring):
         super().__init__(words_of(run.theorem, run.family.structured()), run.results, self.precisions)
         self.ledger = Ledger(self.precisions)
 
-    def holds(self, said: Proposition) -> bool:
-        """Return whether a proposition holds for every large p, where exponents are unbounded.
+    def atom_holds(self, said: Proposition) -> bool:
+        """Return whether an atom holds for every large p, where exponents are unbounded.
 
         Raises
         ------
@@ -143,14 +140,6 @@ class Decided(Ring):
             If that is not decided.
         """
         match said:
-            case AllOf(parts):
-                return all(map(self.holds, parts))
-            case AnyOf(parts):
-                return any(map(self.holds, parts))
-            case Not(part):
-                return not self.holds(part)
-            case Iff(one, other):
-                return self.holds(one) == self.holds(other)
             case NoOverflow() | Finite():
                 return True
             case SameSign(x, y):

@@ -136,6 +136,23 @@ class Ring:
     ) -> None:
         self.operands, self.results, self.over = operands, results, over
 
+    def holds(self, said: Proposition) -> bool:
+        """Return whether a proposition holds, by what `atom_holds` says of its parts."""
+        match said:
+            case AllOf(parts):
+                return all(map(self.holds, parts))
+            case AnyOf(parts):
+                return any(map(self.holds, parts))
+            case Not(part):
+                return not self.holds(part)
+            case Iff(first, second):
+                return self.holds(first) == self.holds(second)
+        return self.atom_holds(said)
+
+    def atom_holds(self, said: Proposition) -> bool:
+        """Return whether a proposition holds that is not made of others; raise ValueError if not known."""
+        raise UnreadableError(f"{type(said).__name__} has no meaning for these numbers")
+
     def value(self, x: Term) -> Any:
         """Return the value of a term.
 
@@ -184,16 +201,8 @@ class _Path(Ring):
         self.format, self.rounding = case.format, case.rounding
 
     # -- propositions ---------------------------------------------------------------------------------------
-    def holds(self, said: Proposition) -> bool:
+    def atom_holds(self, said: Proposition) -> bool:
         match said:
-            case AllOf(parts):
-                return all(self.holds(part) for part in parts)
-            case AnyOf(parts):
-                return any(self.holds(part) for part in parts)
-            case Not(part):
-                return not self.holds(part)
-            case Iff(first, second):
-                return self.holds(first) == self.holds(second)
             case EveryDraw(part):
                 return self.case.holds(part)
             case InFormat():

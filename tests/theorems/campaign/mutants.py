@@ -242,15 +242,13 @@ def main(module: str, *known: str) -> None:
     Those that are known to be as good as the text are asked a third of the cases: none ends early.
     """
     keep_all()
-    asked = {}
-    for step in (1, 3):
-        cases = judges(module)[::step] if step == 1 else asked[1][0][::step]
+    every, asked = judges(module), []
+    for cases in (every, every[::3]):
         said = list(answers(module, cases))  # here, so that forks have what is kept
         assert not any(wrong for wrong, _ in said), said
-        asked[step] = cases, [tried for _, tried in said]
+        asked.append((cases, [tried for _, tried in said]))
     for mutant in chosen(module):
-        cases, right = asked[3 if mutant.what in known else 1]
-        print(json.dumps([mutant.what, fate(mutant, cases, right)]), flush=True)
+        print(json.dumps([mutant.what, fate(mutant, *asked[mutant.what in known])]), flush=True)
 
 
 if __name__ == "__main__":

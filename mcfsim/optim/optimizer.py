@@ -343,8 +343,7 @@ class Optimizer:
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
             shape = (part.stop - part.start,)
             found = self._compiled.bound_loops(self.roles, scalars, gradient, shape, count, ahead)
-            if self.roles.update.format is None:
-                # An operation without a result raises before anything is changed.
+            if self.roles.update.format is None:  # what has no result raises before anything changes
                 made = self._made(scalars, count, gradient, part)
                 planned.append((part, self.layout.size, partial(self._kept, *made, update)))
             elif not found:

@@ -197,10 +197,8 @@ def release(
         known = ", ".join(map(str, TORCH_DTYPES))
         raise TypeError(f"dtype = {dtype!r} is no floating dtype of parameters; it may be {known}")
     optimizer.whole.check()
-    *groups, defaults = (
-        _shared(x, optimizer.defaults, giving_to.entries)
-        for x in (*optimizer.param_groups, optimizer.defaults)
-    )
+    given = [*optimizer.param_groups, optimizer.defaults]
+    *groups, defaults = (_shared(x, optimizer.defaults, giving_to.entries) for x in given)
     giving = giving_to(groups, defaults)
     for own in optimizer.param_groups:
         giving.check(optimizer.state.get(parameter, {}).get("step", 0) for parameter in own["params"])

@@ -35,7 +35,7 @@ def test_every_statement_is_data():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [30, pytest.param(250, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [30, pytest.param(400, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", THEOREMS)
 @pytest.mark.sampled(80, each=False)
 def test_arrays_lines_and_fractions_say_the_same(name, count):

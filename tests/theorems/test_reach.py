@@ -3,6 +3,7 @@
 import itertools
 import random
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -47,6 +48,25 @@ REDUCED = [
 ]
 
 
+@lru_cache
+def numbers_by_class(fmt):
+    """Return the numbers of a format by class, each one's class, and where each is in other classes, scaled.
+
+    The last is an array by class and number: where the number lies if it is scaled into the class, or -1.
+    """
+    classes = range(fmt.emin - 1, fmt.emax + 1)
+    tables = [class_of(fmt, e) for e in classes]
+    values, ends = np.concatenate(tables), np.cumsum([0, *map(len, tables)])
+    of = np.repeat(np.arange(len(tables)), np.diff(ends))
+    scaled = np.full((len(tables), values.size), -1)
+    for c, table in enumerate(tables):
+        there = np.ldexp(values, c - of)
+        at = np.minimum(np.searchsorted(table, there), len(table) - 1)
+        scaled[c] = np.where(table[at] == there, ends[c] + at, -1)
+        scaled[c, ends[c] : ends[c + 1]] = range(ends[c], ends[c + 1])  # both zeros are here
+    return values, of, scaled
+
+
 def unlike(theorem, fmt, rounding, places=None):
     """Return two cells of one number whose cases differ, and how many numbers and cells there are.
 
@@ -56,30 +76,22 @@ def unlike(theorem, fmt, rounding, places=None):
     if not theorem.possible(fmt, rounding) or not _reduces(theorem, scales):
         return None
     places = asked(theorem, scales).places if places is None else places
-    classes = np.arange(fmt.emin - 1, fmt.emax + 1)
-    pairs, numbers, _ = grouped(classes, fmt, scales, places)
-    tables = {e: class_of(fmt, e) for e in classes.tolist()}
-    blocks, first, problems = {}, {}, []
-    for (x, y), number in zip(pairs.T.tolist(), numbers.tolist(), strict=True):
-        blocks[x, y] = [a.ravel() for a in np.meshgrid(tables[x], tables[y], indexing="ij")]
-        first.setdefault(number, (x, y))
-    given = [np.concatenate(column) for column in zip(*blocks.values(), strict=True)]
+    pairs, number, _ = grouped(np.arange(fmt.emin - 1, fmt.emax + 1), fmt, scales, places)
+    values, of, scaled = numbers_by_class(fmt)
     with np.errstate(all="ignore"):
+        given = [x.ravel() for x in np.meshgrid(values, values, indexing="ij")]
         trial = try_block(theorem, BlockArithmetic(fmt, rounding, "exact"), given)
-        held, failing, error = (np.broadcast_to(x, trial.size) for x in outcome(theorem, trial))
-    ends = list(itertools.accumulate((block[0].size for block in blocks.values()), initial=0))
-    found = np.stack([held, failing, error])
-    of = {cell: found[:, a:b] for cell, (a, b) in zip(blocks, itertools.pairwise(ends), strict=True)}
-    for cell, number in zip(blocks, numbers.tolist(), strict=True):
-        other = first[number]
-        at = [
-            np.searchsorted(tables[f], np.ldexp(tables[e], f - e)) if e != f else np.arange(tables[e].size)
-            for e, f in zip(cell, other, strict=True)
-        ]
-        same = (at[0][:, None] * tables[other[1]].size + at[1]).ravel()
-        if not np.array_equal(of[cell], of[other][:, same]):
-            problems.append((cell, other))
-    return problems, len(first), len(blocks)
+        found = np.stack([np.broadcast_to(x, trial.size) for x in outcome(theorem, trial)])
+    _, first, cell = np.unique(number, return_index=True, return_inverse=True)
+    to = np.empty((2, len(scaled), len(scaled)), int)
+    x, y = pairs - fmt.emin + 1
+    to[:, x, y] = pairs[:, first[cell]] - fmt.emin + 1
+    a, b = (scaled[to[k][of[:, None], of], np.indices((of.size,) * 2)[k]] for k in (0, 1))
+    apart = (found != found[:, (a * of.size + b).ravel()]).any(axis=0) | ((a < 0) | (b < 0)).ravel()
+    i, j = np.divmod(np.flatnonzero(apart), of.size)
+    x, y = np.unique(np.stack([of[i], of[j]]), axis=1)
+    problems = np.stack([x, y, *to[:, x, y]]).T + fmt.emin - 1
+    return problems.reshape(-1, 2, 2).tolist(), first.size, number.size
 
 
 ALL = [*itertools.product(REDUCED, range(len(FORMATS)), DETERMINISTIC)]

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+
 # -- arguments --------------------------------------------------------------------------------------------
-_EXACT = 2**53
-
-
 def lacks(x: Any, protocol: type) -> list[str]:
     """Return the members of a protocol that an object lacks.
 
@@ -64,7 +62,7 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     except Exception as error:  # of ragged sequences, or of the object's own __array__
         raise ValueError(f"{label} cannot be turned into an array: {error}") from error
     short = array.dtype.type.__module__ == "ml_dtypes"
-    if isinstance(x, list | tuple) and (short or (array.dtype.char in "fd" and (abs(array) >= _EXACT).any())):
+    if isinstance(x, list | tuple) and (short or (array.dtype.char in "fd" and (abs(array) >= 2**53).any())):
         holder = array.dtype if short else "binary64"
         for given, taken in zip(np.asarray(x, dtype=object).flat, array.flat, strict=True):
             given = given.item() if getattr(given, "ndim", None) == 0 else given  # of arrays without axes
@@ -209,6 +207,9 @@ _MOST, _ALIKE = 3, 0.6
 def hint(name: str, known: Iterable[str], most: int = 1) -> str:
     """Return `` (did you mean 'x'?)`` with the nearest known names, or an empty string if none is near.
 
+    A name with the same letters and digits is nearest; case, separators, and numbers written as words make no
+    difference. Next come the names most similar by `difflib`, then names that contain the given one.
+
     Parameters
     ----------
     name : str
@@ -217,11 +218,6 @@ def hint(name: str, known: Iterable[str], most: int = 1) -> str:
         The known names, the usual ones first.
     most : int, optional
         Largest number of names to suggest.
-
-    Notes
-    -----
-    A name with the same letters and digits is nearest; case, separators, and numbers written as words make no
-    difference. Next come the names most similar by `difflib`, then names that contain the given one.
 
     Examples
     --------
@@ -237,13 +233,17 @@ def hint(name: str, known: Iterable[str], most: int = 1) -> str:
 def nearest(name: str, known: Iterable[str], most: int = _MOST) -> list[str]:
     """Return at most `most` known names nearest to `name`, the nearest first; see `hint`."""
     given = _spellings(name)
+    matchers = [difflib.SequenceMatcher(None, "", b) for b in given]
     distances: list[tuple[float, str]] = []
     for item in map(str, known):
         spellings = _spellings(item)
         if spellings[1] == given[1]:
             return [item]
-        pairs = zip(spellings, given, strict=True)
-        likeness = max(difflib.SequenceMatcher(None, a, b).ratio() for a, b in pairs)
+        likeness = 0.0
+        for matcher, word in zip(matchers, spellings, strict=True):
+            matcher.set_seq1(word)
+            if min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _ALIKE:  # two upper bounds
+                likeness = max(likeness, matcher.ratio())
         if likeness >= _ALIKE:
             distances.append((-likeness, item))
         elif len(given[1]) > 2 and given[1] in spellings[1]:
@@ -253,8 +253,7 @@ def nearest(name: str, known: Iterable[str], most: int = _MOST) -> list[str]:
 
 def _spellings(name: str) -> tuple[str, str]:
     """Return the lower-case letters and digits of a name, and the same with words as digits."""
-    letters = re.sub(r"[^a-z0-9]", "", name.lower())
-    short = letters
+    letters = short = re.sub(r"[^a-z0-9]", "", name.lower())
     for word, sign in _WORDS.items():
         short = short.replace(word, sign)
     return letters, short

@@ -223,6 +223,14 @@ def test_neighbours_in_a_grid_are_equally_far():
         assert both(said, cases, [(1.0,)] * 4, fmt) == [step == 1] * 4
 
 
+def test_a_neighbour_towards_a_zero_of_either_sign_is_the_outer_one():
+    eps = lg.OfFormat("2u", lambda fmt, _: Fraction(2) ** (1 - fmt.precision))
+    cases = [(1.0, 0.0), (1.0, -0.0), (1.0, -1.0), (4.0, 1.0)]
+    for given in (cases, [(-a, -b) for a, b in cases]):
+        found = both(lg.equal(lg.UlpTowards(A, B), eps * abs(A)), given, [(1.0,)] * 4)
+        assert found == [True, True, False, True]
+
+
 def test_a_root_with_the_wrong_sign_is_none():
     root, error = (lambda ar, a: ar.neg(ar.sqrt(a))), root_error(4, lg.Operand("a"))
     wrong = mine(root, error, PAIR[:1], where=[hypothesis(A > 0)])

@@ -98,11 +98,11 @@ def is_value(x: Block, fmt: Format) -> Any:
 
 
 def half_step(x: Block, toward: Block, fmt: Format) -> Any:
-    """Return half the distance from binary64 numbers x to their neighbours on the side of another's sign."""
+    """Return half the distance from binary64 numbers x to their neighbours, see `UlpTowards`."""
     if isinstance(fmt, Posit):
         raise UnreadableError(f"distances to neighbours are known in floats and grids, and {fmt} is neither")
     a = np.abs(x)
-    inward = np.signbit(x) != np.signbit(toward)
+    inward = ((x > 0) & (toward < 0)) | ((x < 0) & (toward > 0))
     least = 2.0**fmt.emin  # of a grid, this is the one binade
     leading = np.maximum((a.view(np.int64) & (-1 << 52)).view(np.float64), least)
     half = leading * 2.0**-fmt.precision

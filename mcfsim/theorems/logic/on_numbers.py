@@ -294,10 +294,11 @@ class _Path(Ring):
         """Return the distance to the neighbour, which is found by rounding a number a little beyond x."""
         fmt = self.format
         little = Fraction(2) ** (fmt.emin - 2 * fmt.precision - 2)
-        beyond = x + (little if toward >= 0 else -little)
+        up = (toward or x) >= 0
+        beyond = x + (little if up else -little)
         # The largest number has a neighbour beyond the format's range, too.
         wide = Format("", precision=fmt.precision, emin=fmt.emin, emax=fmt.emax + 2)
-        mode = Mode.UP if toward >= 0 else Mode.DOWN
+        mode = Mode.UP if up else Mode.DOWN
         return abs(Fraction(round_fraction(beyond, wide, Rounding(mode))) - x)
 
 

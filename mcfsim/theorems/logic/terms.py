@@ -307,7 +307,10 @@ class LowBit(Term):
 
 
 class UlpTowards(Term):
-    """The distance from a nonzero value x to its neighbour in the direction of the sign of y."""
+    """The distance from a nonzero value x to its neighbour in the direction of the sign of y.
+
+    Where y is zero of either sign, it is the neighbour away from zero.
+    """
 
     of: Term
     toward: Term

@@ -8,7 +8,7 @@ import pytest
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Rounding, Underflow
 from mcfsim.theorems import claim, exactly, hypothesis, relative_error, verify
 from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import bounded, root_error, same_results, sum_of
@@ -24,10 +24,10 @@ A, B = lg.Word("a"), lg.Word("b")
 FMT = unbounded(4)
 
 
-def both(said, operands, results, fmt=FMT):
+def both(said, operands, results, fmt=FMT, rounding=None):
     """Return what arrays and fractions say of single cases, which must agree."""
     theorem = mine(add, claim(said))
-    ar = on_blocks(fmt, Rounding())
+    ar = on_blocks(fmt, rounding or Rounding())
     blocks = [np.array(column, ar.carrier) for column in zip(*operands, strict=True)]
     made = tuple(np.array(column, ar.carrier) for column in zip(*results, strict=True))
     trial = Trial(ar, ("a", "b"), tuple(blocks), made)
@@ -221,6 +221,17 @@ def test_neighbours_in_a_grid_are_equally_far():
     for step in (1, Fraction(1, 2)):
         said = lg.equal(lg.UlpTowards(A, B), lg.OfFormat("step", lambda fmt, _, step=step: step))
         assert both(said, cases, [(1.0,)] * 4, fmt) == [step == 1] * 4
+
+
+@pytest.mark.parametrize("underflow", Underflow)
+def test_a_rounded_sum_is_the_sum_of_the_arithmetic(underflow):
+    least = 2.0**FMT.emin
+    cases = [(least, -least / 2), (least / 2, least / 2), (-least / 2, 0.0), (1.5 * least, -least)]
+    rounding, gradual = Rounding(underflow=underflow), underflow is Underflow.GRADUAL
+    sums = [(a + b,) for a, b in cases]
+    found = both(lg.equal(lg.Rounded(A, B), lg.Result(0)), cases, sums, rounding=rounding)
+    inputs = underflow is Underflow.FLUSH_INPUTS
+    assert found == [gradual, not inputs, gradual, gradual or inputs]
 
 
 def test_a_neighbour_towards_a_zero_of_either_sign_is_the_outer_one():

@@ -14,7 +14,7 @@ from operator import add, eq, le, lt
 from typing import Any
 
 from mcfsim.formats import Format
-from mcfsim.oracle import FractionArithmetic, round_fraction
+from mcfsim.oracle import FractionArithmetic, operate, round_fraction
 from mcfsim.oracle.rationals import floor_log2
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.logic.propositions import (
@@ -271,7 +271,7 @@ class _Path(Ring):
             case UlpTowards(of, toward):
                 return self._step(value(of), value(toward))
             case Rounded(a, b, mode):
-                return self._rounded(value(a) + value(b), self.rounding if mode is None else Rounding(mode))
+                return self._sum(value(a), value(b), self.rounding if mode is None else Rounding(mode))
             case RoundedToBits(of, bits):
                 return FractionArithmetic(int(bits.at(fmt, self.rounding))).round(value(of))
             case Expectation(of):
@@ -284,10 +284,10 @@ class _Path(Ring):
                 return first * abs(value(a)) + second * value(b)
         return super().value(x)
 
-    def _rounded(self, x: Fraction, rounding: Rounding) -> Outcome:
+    def _sum(self, x: Fraction, y: Fraction, rounding: Rounding) -> Outcome:
         if self.format.precision > _BINARY64:
-            return FractionArithmetic(self.format.precision, rounding).round(x)
-        found = round_fraction(x, self.format, rounding)
+            return FractionArithmetic(self.format.precision, rounding).round(x + y)
+        found = operate("add", (x, y), self.format, rounding)
         return Fraction(found) if math.isfinite(found) else found
 
     def _step(self, x: Fraction, toward: Fraction) -> Fraction:

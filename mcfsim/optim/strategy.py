@@ -107,7 +107,8 @@ def arithmetics(
     def make(item: Stored, words: RandomWords | None) -> Arithmetic:
         if item.format is None:
             return arithmetic(None, backend="exact", precision=precision)
-        return arithmetic(item.format, item.rounded(policy), random=words, **options)
+        drawn: dict[str, Any] = {} if words is None else {"random": words}  # not every backend draws
+        return arithmetic(item.format, item.rounded(policy), **drawn, **options)
 
     kinds = [(item.format, item.rounding, item.random_bits, item.rule) for item in tensors]
     # Each arithmetic has its own range of operation numbers, larger than the number of operations of a step.

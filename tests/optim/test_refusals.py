@@ -209,6 +209,7 @@ CALLS = [
     # Audits and records of the points of other steps, or that grids follow.
     (partial(audit, TorchAdamW()), TypeError, OTHER_POINTS),
     (partial(audit, mcf.AdamW(), "dqt-int8"), ValueError, "an audit forecasts nothing about"),
+    (partial(made, 3, backend="native"), UnsupportedFormatError, "fma in native bfloat16: .*backend='numpy'"),
     (partial(recorded, strategy="dqt-int8"), ValueError, "puts its weights on a grid after each step"),
 ]
 

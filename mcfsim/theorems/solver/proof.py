@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
+from itertools import combinations, islice
+from math import lcm
 from typing import Any
 
 from mcfsim.checks import check_int
@@ -36,6 +37,9 @@ from mcfsim.theorems.statement import Theorem
 # -- formulas, as the solver takes them -------------------------------------------------------------------
 #: Each comparison is multiplied by powers of u, so that it bears on products with u**0 to u**_TOP.
 _TOP = 2
+#: So many postponed formulas that a model violates are asserted at once. Few are needed for a proof, and each
+#: makes every step of the solver slower.
+_AT_ONCE = 16
 
 
 class Solver:
@@ -67,6 +71,7 @@ class Solver:
         #: The different comparisons in its assertions, as truth values.
         self.comparisons: dict[tuple[Any, bool], Any] = {}
         self._variables: dict[Term, Any] = {}
+        self._postponed: list[Formula] = []
 
     @property
     def left(self) -> float:
@@ -77,24 +82,35 @@ class Solver:
         """Assert a formula."""
         self._solver.add(self._translated(formula))
 
-    @property
-    def told(self) -> int:
-        """Number of assertions."""
-        return len(self._solver.assertions())
-
-    def before(self, told: int) -> Solver:
-        """Return another solver that has only the first assertions."""
-        other = Solver(self._until)
-        other._solver.add(*self._solver.assertions()[:told])
-        return other
+    def postpone(self, formulas: Iterable[Formula]) -> None:
+        """Assert formulas, but only once a model of the other assertions violates them."""
+        self._postponed += formulas
 
     def has_model(self) -> bool | None:
         """Return whether the assertions have a model; None if the time did not suffice."""
-        self._solver.set("timeout", max(1, int(1000 * self.left)))
-        found = self._solver.check()
-        if found == self._z3.unknown:
-            return None
-        return bool(found == self._z3.sat)
+        while True:
+            self._solver.set("timeout", max(1, int(1000 * self.left)))
+            found = self._solver.check()
+            if found == self._z3.unknown:
+                return None
+            if found == self._z3.unsat:
+                return False
+            model = self._model()
+            violated = (place for place, one in enumerate(self._postponed) if not _met(one, model))
+            if not (some := [*islice(violated, _AT_ONCE)]):
+                return True
+            for place in reversed(some):
+                self.add(self._postponed.pop(place))
+
+    def _model(self) -> dict[Term, int]:
+        """Return the values of a model, in a common unit."""
+        model = self._solver.model()
+        found = {
+            term: model.eval(variable, model_completion=True).as_fraction()
+            for term, variable in self._variables.items()
+        }
+        unit = lcm(*(value.denominator for value in found.values()))
+        return {term: int(value * unit) for term, value in found.items()}
 
     def _translated(self, formula: Formula) -> Any:
         if isinstance(formula, Comparison):
@@ -114,7 +130,7 @@ class Solver:
         key = form.terms, strict
         if key not in self.comparisons:
             truth = self._z3.Bool(f"comparison {len(self.comparisons)}")
-            for power in range(max(_TOP + 2 - form.powers.stop, 1)):
+            for power in _powers(form):
                 side = self._sum(form.times_u(power))
                 self._solver.add(truth == (side > 0 if strict else side >= 0))
             self.comparisons[key] = truth
@@ -130,6 +146,28 @@ class Solver:
             name, power = term
             self._variables[term] = self._z3.Real(f"u^{power} {name}")
         return self._variables[term]
+
+
+def _powers(form: LinearForm) -> range:
+    """Return the powers of u that a primitive form is multiplied by."""
+    return range(max(_TOP + 2 - form.powers.stop, 1))
+
+
+def _met(formula: Formula, model: dict[Term, int]) -> bool | None:
+    """Return whether a formula holds in a model; None if powers of u change a comparison."""
+    if isinstance(formula, Comparison):
+        form, strict = formula.form.primitive, formula.strict
+        sides = (
+            sum(c.numerator * model.get((name, k + power), 0) for (name, k), c in form.terms)
+            for power in _powers(form)
+        )
+        found = {side > 0 if strict else side >= 0 for side in sides}
+        return found.pop() if len(found) == 1 else None
+    assert isinstance(formula, Junction)
+    parts = [_met(part, model) for part in formula.parts]
+    if None in parts:
+        return None
+    return all(parts) if isinstance(formula, Conjunction) else any(parts)
 
 
 # -- proofs -----------------------------------------------------------------------------------------------
@@ -172,7 +210,7 @@ class Answer:
     seconds : float
         Wall-clock time, without that of `rests_on`.
     comparisons : int
-        Number of different comparisons in the question.
+        Number of different comparisons that the solver was given.
     solver : str
         Name and version of the solver.
     """
@@ -234,15 +272,19 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
 def _asked(question: Question, until: float) -> Answer:
     """Return the answer by a deadline of `time.monotonic`; its `seconds` are yet to be set."""
     ar, supposed, claimed = question.posed()
-    solver = Solver(until)
-    told = facts_of(ar, question.least, even=question.even)
-    for known in (*told, *ar.known, supposed):
-        solver.add(known)
-    supposing = solver.told
+
+    def supposing() -> Solver:
+        solver = Solver(until)
+        for known in (*facts_of(ar, question.least, even=question.even), *ar.known, supposed):
+            solver.add(known)
+        solver.postpone(facts_of_powers(ar))
+        return solver
+
+    solver = supposing()
     solver.add(claimed.denied())
     found = {True: Found.NOT_PROVED, False: Found.PROVED, None: Found.NO_ANSWER}[solver.has_model()]
     if found is Found.PROVED:
-        met = solver.before(supposing).has_model()
+        met = supposing().has_model()
         found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[met]
     ties = "to even" if question.even else "any"
     rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
@@ -275,14 +317,18 @@ def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = N
 
 
 def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterator[Formula]:
-    """Yield all facts about the numbers of an arithmetic, for every p >= least."""
-    powers = [power for x in ar.numbers for power in (x.first, x.last)]
+    """Yield the facts about the numbers of an arithmetic, for every p >= least, but for `facts_of_powers`."""
     for x in ar.numbers:
         yield from (fact.of(x) for fact in OF_A_NUMBER)
         yield from (fact.of(x.value, least) for fact in OF_A_VALUE)
-    yield from (fact.of(power, least) for power in powers for fact in OF_A_POWER)
+        yield from (fact.of(power, least) for power in (x.first, x.last) for fact in OF_A_POWER)
+    yield from (fact.of(r) for r in ar.sums for fact in (*OF_A_SUM, *(EVEN_TIES if even else ())))
+    yield from (fact.of(r, s) for r, s in combinations(ar.sums, 2) for fact in OF_TWO_SUMS)
+
+
+def facts_of_powers(ar: UnknownArithmetic) -> Iterator[Formula]:
+    """Yield the facts about two powers of two in an arithmetic: most of all, and proofs need few of them."""
+    powers = [power for x in ar.numbers for power in (x.first, x.last)]
     # u times a power of two is one, too.
     shifted = ((a, b.times_u(k)) for a, b in combinations(powers, 2) for k in (-1, 0, 1))
     yield from (fact.of(*pair) for pair in shifted for fact in OF_TWO_POWERS)
-    yield from (fact.of(r) for r in ar.sums for fact in (*OF_A_SUM, *(EVEN_TIES if even else ())))
-    yield from (fact.of(r, s) for r, s in combinations(ar.sums, 2) for fact in OF_TWO_SUMS)

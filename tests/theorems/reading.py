@@ -291,11 +291,11 @@ def by_line(theorem, said, trial):
 
 def by_solver(question, trial, ties):
     """Yield of each case what the solver's formulas say: what is supposed, and what is claimed."""
+    ar = UnknownArithmetic()
+    operands = [ar.operand(operand) for operand in question.operands]
+    results = [ar.number(f"result {place}") for place in range(len(trial.results))]
+    supposed, claimed = question.read(ar, operands, results)
     for case in range(trial.size):
-        ar = UnknownArithmetic()
-        operands = [ar.operand(operand) for operand in question.operands]
-        results = [ar.number(f"result {place}") for place in range(len(trial.results))]
-        supposed, claimed = question.read(ar, operands, results)
         values = {}
         for operand, given in zip(question.operands, trial.operands, strict=True):
             words = [Fraction(float(block[case])) for block in flat(given)]

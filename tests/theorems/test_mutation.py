@@ -190,10 +190,14 @@ def spread(size, most, pieces):
         yield start, min(start + most // pieces, size)
 
 
+class Unlooped(BlockArithmetic):
+    """For which no loop is looked for: naming a mutant takes longer than running it."""
+
+
 def survivors(name, most=ENOUGH, some=None):
     """Return the mutants, of some, whose claim holds, and for how many operands each has other results."""
     original, domain = check(name), check(name).domain()
-    ar = BlockArithmetic(domain.format, original.rounding, "exact")
+    ar = Unlooped(domain.format, original.rounding, "exact")
     alive = Counter(dict.fromkeys(mutants(name) if some is None else some, 0))
     ranges = spread(domain.size, *most)
     for _, blocks in itertools.chain.from_iterable(itertools.starmap(domain.blocks, ranges)):

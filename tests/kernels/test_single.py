@@ -48,11 +48,16 @@ def beside(name, place, x, y, s):
     return [*(x, y)[:place], s, *(x, y)[place : count - 1]]
 
 
+def operations(ar, x, y, s, t):
+    """Perform each operation with a scalar at each place, and one with two of them."""
+    found = [getattr(ar, name)(*beside(name, place, x, y, s)) for name, place in PLACES]
+    return (*found, ar.fma(s, x, t))
+
+
 def text(ar, x, y, scalars=SCALARS):
-    """Perform each operation with each scalar at each place, and with two of them."""
-    asked = ((*at, s) for at in PLACES for s in scalars[:: 3 if at[0] == "fma" else 1])
-    found = [getattr(ar, name)(*beside(name, place, x, y, s)) for name, place, s in asked]
-    return (*found, *(ar.fma(s, x, t) for s, t in itertools.pairwise(scalars[::4])))
+    """Perform the operations with each scalar, and the one after the next."""
+    pairs = zip(scalars, scalars[2:] + scalars[:2], strict=True)
+    return tuple(itertools.chain(*(operations(ar, x, y, s, t) for s, t in pairs)))
 
 
 @cache
@@ -119,10 +124,13 @@ def test_operations_with_scalars_are_rounded_to_binary32_and_then_to_the_format(
     made = carried_out(fmt, flushing(rounding), part)
     expected = [by_definition(x, fmt, of_result(rounding)) for x in made]
     given = [x.astype(np.float32)[part] for x in operands(fmt)]
-    program = trace(text, fmt, rounding, operands=("x", "y"), lines=False)
-    loop = Loop(program, "float32").on_numpy(program.reals())
-    called = [np.empty(given[0].size, np.float32) for _ in expected]
-    assert loop(given, called)
+    named = ("x", "y", Scalar("s"), Scalar("t"))
+    program = trace(operations, fmt, rounding, operands=named, lines=False)
+    loop, called = Loop(program, "float32"), [np.empty(given[0].size, np.float32) for _ in expected]
+    each = len(called) // len(SCALARS)
+    for place, s in enumerate(SCALARS):
+        by_name = {"s": s, "t": SCALARS[(place + 2) % len(SCALARS)]}
+        assert loop.on_numpy(program.reals(by_name))(given, called[place * each : (place + 1) * each])
     ar = NumpyArithmetic(fmt, rounding, scalars="float32", compiled=False)
     size = 5000 if rounding == Rounding() else given[0].size  # where stand-ins are looked for
     found = ar.evaluate(text, *(np.resize(x, size) for x in given))

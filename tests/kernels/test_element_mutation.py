@@ -47,9 +47,8 @@ floats: _by_code: fmt.bias - carrier.bias -> fmt.bias + carrier.bias; fmt.bias -
 # a longer text: what has the carrier's range takes the general way
 floats: round_float: if fmt == _FLOAT32 and rounding.standard: -> if False:
 floats: _within_range: rounded if clean else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
-floats: _within_range: Mode.NEAREST_EVEN -> Mode.NEAREST_AWAY
 floats: _within_range: rounded if keeps_nan else x.equals(x).select(rounded, -> x.equals(x).select(rounded,
-floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:; Mode.NEAREST_AWAY -> Mode.NEAREST_EVEN
+floats: _within_range: if carries_over(x.type, fmt, rounding): -> if False:
 floats: carries_over: 1 -> 2
 codes: _decoded: if _is_top(fmt, kind): -> if False:
 codes: encode_element: if _is_top(fmt, x.type): -> if False:

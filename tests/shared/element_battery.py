@@ -108,10 +108,11 @@ def signature(line: Any, results: tuple[Any, ...]) -> Any:
     """Return all that a line says."""
 
     def said(x: Any) -> Any:
-        operands = () if x is None else (y.number for y in x.operands)
-        return x if x is None else (x.number, x.verb, x.type, repr(x.constant), *operands)
+        constant = x.constant if x.constant is None else repr(x.constant)
+        return x.number, x.verb, x.type, constant, [y.number for y in x.operands]
 
-    return [(said(x), said(line.noted(x))) for x in line.values], [x.number for x in results]
+    noted = [said(y) for y in map(line.noted, line.values) if y is not None]
+    return [said(x) for x in line.values], noted, [x.number for x in results]
 
 
 def noted_of(line: Any, result: Any, names: list[str]) -> str:

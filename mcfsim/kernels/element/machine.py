@@ -52,9 +52,11 @@ F32, F64, I32, I64, TRUTH = Type
 #: The integer type of a number's size, and the number type of an integer's size.
 BITS_OF = {F32: I32, F64: I64}
 NUMBER_OF = {I32: F32, I64: F64}
+#: The integers that an integer type holds.
+_INTEGERS = {kind: range(-(2 ** (kind.bits - 1)), 2 ** (kind.bits - 1)) for kind in NUMBER_OF}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # a frozen one takes four times as long to make, and a line has hundreds
 class Value(Opaque):
     """A register of a line: the result of a verb. Operators and the methods below record verbs.
 
@@ -73,7 +75,7 @@ class Value(Opaque):
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def _record(self, verb: str, *others: Any, result: Type | None = None) -> Value:
-        operands = (self, *(self.line.enter(other, self.type) for other in others))
+        operands = (self, *[self.line.enter(other, self.type) for other in others])
         for operand in operands:
             if operand.type is not self.type:
                 raise TypeError(f"{verb} of {self.type} and {operand.type}")
@@ -230,8 +232,8 @@ class Line:
         """
         if kind is TRUTH or isinstance(number, bool):
             raise TypeError(f"{number!r} is no constant of type {kind}")
-        if kind.is_integer:
-            if not isinstance(number, int) or not -(2 ** (kind.bits - 1)) <= number < 2 ** (kind.bits - 1):
+        if kind in _INTEGERS:
+            if not isinstance(number, int) or number not in _INTEGERS[kind]:
                 raise ValueError(f"{number!r} is no integer of {kind.bits} bits")
             return self.record("constant", (), kind, number)
         number = float(number)
@@ -247,16 +249,16 @@ class Line:
         self, verb: str, operands: tuple[Value, ...], kind: Type, constant: int | float | str | None = None
     ) -> Value:
         """Record a verb and return its result; if it was recorded before, return the existing value."""
-        numbers = tuple(operand.number for operand in operands)
-        if verb in _COMMUTE:
-            numbers = tuple(sorted(numbers))
+        numbers = tuple([operand.number for operand in operands])
+        if verb in _COMMUTE and numbers[0] > numbers[1]:
+            numbers = numbers[::-1]
         code = struct.pack("<d", constant) if isinstance(constant, float) else constant
         key = verb, numbers, kind, type(constant), code
-        if key not in self._known:
-            value = Value(self, len(self.values), kind, verb, operands, constant)
+        value = self._known.get(key)
+        if value is None:
+            value = self._known[key] = Value(self, len(self.values), kind, verb, operands, constant)
             self.values.append(value)
-            self._known[key] = value
-        return self._known[key]
+        return value
 
     def note(self, value: Value, verb: str, *operands: Value) -> None:
         """Note that a verb of some machines also computes a value, from values before it."""

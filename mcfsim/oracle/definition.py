@@ -20,13 +20,14 @@ from mcfsim.oracle.rationals import (
     floor_log2,
     goes_outward,
     root_between,
-    round_integer,
-    times_power,
+    round_magnitude,
 )
 from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 #: A real number; only a float can be NaN, an infinity or a signed zero.
 Number = float | Fraction
+#: A numerator and a denominator, for which a fraction would look for common factors.
+Ratio = tuple[int, int]
 
 
 def round_fraction(
@@ -66,25 +67,26 @@ def round_fraction(
         return float(round_posit(value, fmt, rounding))
     if fmt.precision > 53 or fmt.emin - fmt.precision + 1 < -1074 or fmt.emax > 1023:
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
-    if value == 0:
+    if not value:
         return _zero(negative_zero, fmt)
-    tiny = abs(value) < fmt.smallest_normal
+    negative, magnitude = value.numerator < 0, (abs(value.numerator), value.denominator)
+    tiny = _compared(magnitude, fmt.smallest_normal) < 0
     if tiny and rounding.underflow in (Underflow.FLUSH_BEFORE, Underflow.FLUSH_INPUTS):
-        return _zero(value < 0, fmt)
+        return _zero(negative, fmt)
     flushed = tiny and rounding.underflow is Underflow.FLUSH_AFTER
     if tiny and not fmt.zero and not flushed:
-        rounded = fmt.smallest_normal if value > 0 else -fmt.smallest_normal
+        rounded = fmt.smallest_normal.as_integer_ratio()
     else:
         # The exponent is bounded below only: a number past the maximum is first rounded, then tested.
-        exponent = floor_log2(abs(value))
-        rounded = _round_at(value, exponent if flushed else max(exponent, fmt.emin), fmt, rounding.mode)
-    if rounded == 0 or (flushed and abs(rounded) < fmt.smallest_normal):
-        return _zero(value < 0, fmt)
-    if rounded < 0 and not fmt.signed:
+        exponent = floor_log2(value) if flushed else max(floor_log2(value), fmt.emin)
+        rounded = _round_at(magnitude, negative, exponent, fmt, rounding.mode)
+    if rounded[0] == 0 or (flushed and _compared(rounded, fmt.smallest_normal) < 0):
+        return _zero(negative, fmt)
+    if negative and not fmt.signed:
         return negative_value(fmt, rounding)
-    if not fmt.lowest <= rounded <= fmt.max:
-        return overflow_value(value < 0, fmt, rounding)
-    return float(rounded)
+    if _compared(rounded, abs(fmt.lowest) if negative else fmt.max) > 0:
+        return overflow_value(negative, fmt, rounding)
+    return _signed(rounded[0] / rounded[1], negative)  # which binary64 holds
 
 
 def round_float(value: Number, fmt: Format, rounding: Rounding = NEAREST_EVEN) -> float:
@@ -185,7 +187,8 @@ def _multiply_add(x: Number, y: Number, z: Number, down: bool) -> Number:
     # An exactly zero sum has the sign that both terms share. If the signs differ, it is negative in the mode
     # down and positive in the others (IEEE 754-2019, 6.3).
     share = any if down else all
-    return Fraction(x) * Fraction(y) + Fraction(z) or _signed(0.0, share((negative, _negative(z))))
+    (a, b), (c, d), (e, f) = x.as_integer_ratio(), y.as_integer_ratio(), z.as_integer_ratio()
+    return Fraction(a * c * f + e * b * d, b * d * f) or _signed(0.0, share((negative, _negative(z))))
 
 
 def _divide(x: Number, y: Number) -> Number:
@@ -194,7 +197,10 @@ def _divide(x: Number, y: Number) -> Number:
         return math.nan
     if _is_infinite(x) or y == 0:
         return _signed(math.inf, negative)
-    return _signed(0.0, negative) if _is_infinite(y) or x == 0 else Fraction(x) / Fraction(y)
+    if _is_infinite(y) or x == 0:
+        return _signed(0.0, negative)
+    (a, b), (c, d) = x.as_integer_ratio(), y.as_integer_ratio()
+    return Fraction(a * d, b * c)
 
 
 def _square_root(x: Number, fmt: Format) -> Number:
@@ -208,14 +214,20 @@ def _square_root(x: Number, fmt: Format) -> Number:
 
 
 # -- quanta and signs -----------------------------------------------------------------------------------
-def _round_at(value: Fraction, exponent: int, fmt: Format, mode: Mode) -> Fraction:
-    """Return a number rounded to a multiple of the quantum of numbers with an exponent."""
+def _round_at(magnitude: Ratio, negative: bool, exponent: int, fmt: Format, mode: Mode) -> Ratio:
+    """Return a magnitude rounded to a multiple of the quantum of numbers with an exponent."""
     scale = exponent - fmt.precision + 1
-    quanta = times_power(value, -scale)
+    numerator, denominator = magnitude[0] << max(-scale, 0), magnitude[1] << max(scale, 0)
     # One significand bit: the neighbours are 1 and 2 quanta, even or odd like their exponent fields.
-    of_code = fmt.parity is Parity.CODE and 1 < abs(quanta) < 2
+    of_code = fmt.parity is Parity.CODE and denominator < numerator < 2 * denominator
     odd = (exponent + fmt.bias) % 2 == 1 if of_code else None
-    return times_power(Fraction(round_integer(quanta, mode, odd)), scale)
+    quanta = round_magnitude(numerator, denominator, negative, mode, odd)
+    return quanta << max(scale, 0), 1 << max(-scale, 0)
+
+
+def _compared(magnitude: Ratio, end: Fraction) -> int:
+    """Return an integer with the sign of a magnitude less another one."""
+    return magnitude[0] * end.denominator - end.numerator * magnitude[1]
 
 
 def _without_small(operand: Number, fmt: Format) -> Number:
@@ -236,7 +248,7 @@ def _signed(magnitude: float, negative: bool) -> float:
 
 def _negative(value: Number) -> bool:
     """Return whether the sign is negative, also of a zero."""
-    return value < 0 if isinstance(value, Fraction) else math.copysign(1.0, value) < 0
+    return math.copysign(1.0, value) < 0 if isinstance(value, float) else value < 0
 
 
 def _is_nan(value: Number) -> bool:
@@ -244,4 +256,4 @@ def _is_nan(value: Number) -> bool:
 
 
 def _is_infinite(value: Number) -> bool:
-    return not isinstance(value, Fraction) and math.isinf(value)
+    return isinstance(value, float) and math.isinf(value)

@@ -69,10 +69,11 @@ def round_posit(value: Fraction, fmt: Posit, rounding: Rounding = NEAREST_EVEN) 
     >>> [int(round_posit(Fraction(2**e), Posit(8))).bit_length() - 1 for e in (21, 22, 23)]
     [20, 20, 24]
     """
-    if value == 0:
+    if not value:
         return value
-    rounded = _rounded(abs(value), value < 0, fmt, rounding.mode)
-    return -rounded if value < 0 else rounded
+    negative = value.numerator < 0
+    rounded = _rounded(abs(value), negative, fmt, rounding.mode)
+    return -rounded if negative else rounded
 
 
 def truncated_code(magnitude: Fraction, fmt: Posit, power: int = 1) -> int:
@@ -80,8 +81,11 @@ def truncated_code(magnitude: Fraction, fmt: Posit, power: int = 1) -> int:
 
     These are the leading bits of the code of `magnitude` in a posit format of more bits and the same es.
     """
-    positive = range(1, 2 ** (fmt.bits - 1))
-    return bisect(positive, magnitude, key=lambda code: _value(code, fmt.bits, fmt.es, power))
+    bits, es = fmt.bits, fmt.es
+    # In units of the smallest posit's power all posits' are integers, so that the integer part tells.
+    numerator, denominator = magnitude.as_integer_ratio()
+    whole = numerator * _value(1, bits, es, power).denominator // denominator
+    return bisect(range(1, 2 ** (bits - 1)), whole, key=lambda code: _in_units(code, bits, es, power))
 
 
 def operate_posit(
@@ -114,7 +118,7 @@ def operate_posit(
     """
     if fmt.precision > 53 or fmt.emin < -1022:
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
-    if not all(isinstance(operand, Fraction) or math.isfinite(operand) for operand in operands):
+    if not all(not isinstance(operand, float) or math.isfinite(operand) for operand in operands):
         return math.nan
     numbers = [Fraction(operand) for operand in operands]
     match name, numbers:
@@ -133,19 +137,22 @@ def operate_posit(
 def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int = 1) -> Fraction:
     """Return the rounding of the number whose power is `exact`; powers are ordered like magnitudes."""
     bits, es = fmt.bits, fmt.es
-    last = 2 ** (bits - 1) - 1
-    if exact <= _value(1, bits, es, power):
-        return _value(1, bits, es)
-    if exact >= _value(last, bits, es, power):
-        return _value(last, bits, es)
     code = truncated_code(exact, fmt, power)
+    if code in (0, 2 ** (bits - 1) - 1):
+        return _value(max(code, 1), bits, es)
     below, above = _value(code, bits, es), _value(code + 1, bits, es)
     if exact == _value(code, bits, es, power):
         return below
     # The boundary is the posit of one more bit: the lower code followed by a one.
     boundary = _value(2 * code + 1, bits + 1, es, power)
-    beyond = (exact > boundary) - (exact < boundary)
+    beyond = exact.numerator * boundary.denominator - boundary.numerator * exact.denominator
     return above if goes_outward(mode, negative, code % 2 == 1, beyond) else below
+
+
+@lru_cache(maxsize=1 << 16)
+def _in_units(code: int, bits: int, es: int, power: int) -> int:
+    """Return a power of the value of a code in units of that of the smallest posit, whose numerator is 1."""
+    return int(_value(code, bits, es, power) * _value(1, bits, es, power).denominator)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -59,15 +59,23 @@ def round_integer(value: Fraction, mode: Mode, odd: bool | None = None) -> int:
     odd : bool, optional
         Whether the integer part counts as odd; by default it does if it is.
     """
-    whole, rest = divmod(abs(value.numerator), value.denominator)
+    negative = value.numerator < 0
+    magnitude = round_magnitude(abs(value.numerator), value.denominator, negative, mode, odd)
+    return -magnitude if negative else magnitude
+
+
+def round_magnitude(
+    numerator: int, denominator: int, negative: bool, mode: Mode, odd: bool | None = None
+) -> int:
+    """Return the magnitude of a rational number rounded to an integer; see `round_integer`."""
+    whole, rest = divmod(numerator, denominator)
     odd = whole % 2 == 1 if odd is None else odd
-    magnitude: int = whole + ((rest > 0) & goes_outward(mode, value < 0, odd, 2 * rest - value.denominator))
-    return -magnitude if value < 0 else magnitude
+    return whole + ((rest > 0) & goes_outward(mode, negative, odd, 2 * rest - denominator))  # type: ignore[no-any-return]
 
 
 def floor_log2(value: Fraction) -> int:
-    """Return the exponent e with ``2**e <= value < 2**(e + 1)`` for a positive number."""
-    numerator, denominator = value.numerator, value.denominator
+    """Return the exponent e with ``2**e <= abs(value) < 2**(e + 1)`` for a number other than zero."""
+    numerator, denominator = abs(value.numerator), value.denominator
     exponent = numerator.bit_length() - denominator.bit_length()
     return exponent if numerator << max(-exponent, 0) >= denominator << max(exponent, 0) else exponent - 1
 

@@ -228,10 +228,10 @@ def _is_real(x: Any) -> bool:
 
 def _number(x: Any) -> Any:
     """Return a real number as a fraction; a zero, an infinity, NaN and any float as a float."""
-    if not _is_real(x):
-        raise TypeError(f"an operand must be a Python float, not {x!r} of type {type(x).__name__}")
     if isinstance(x, float):
         return float(x)
+    if not _is_real(x):
+        raise TypeError(f"an operand must be a Python float, not {x!r} of type {type(x).__name__}")
     if isinstance(x, Decimal):
         finite = x.is_finite()
         return Fraction(x) if finite and x else float("nan") if x.is_nan() else float(x)

@@ -95,7 +95,8 @@ def round_float(value: Number, fmt: Format, rounding: Rounding = NEAREST_EVEN) -
         return infinity_value(value < 0, fmt)
     if _is_nan(value):
         return math.nan
-    return round_fraction(Fraction(value), fmt, rounding, negative_zero=_negative(value))
+    exact = Fraction(value) if isinstance(value, float) else value
+    return round_fraction(exact, fmt, rounding, negative_zero=_negative(value))
 
 
 def operate(
@@ -248,11 +249,11 @@ def _signed(magnitude: float, negative: bool) -> float:
 
 def _negative(value: Number) -> bool:
     """Return whether the sign is negative, also of a zero."""
-    return math.copysign(1.0, value) < 0 if isinstance(value, float) else value < 0
+    return math.copysign(1.0, value) < 0 if isinstance(value, float) else value.numerator < 0
 
 
 def _is_nan(value: Number) -> bool:
-    return value != value
+    return isinstance(value, float) and value != value
 
 
 def _is_infinite(value: Number) -> bool:

@@ -209,9 +209,10 @@ def expm1(x):
 _OTHERS = ("erf", "erfc", "exact_sum")
 
 
-def _copied(function: Callable[..., Any] | ast.FunctionDef, name: str = "") -> str:
+@lru_cache(maxsize=256)  # each loop has some thirty of them
+def _copied(function: Callable[..., Any], name: str = "") -> str:
     """Return a function as a compiled one."""
-    part = function if isinstance(function, ast.FunctionDef) else ast.parse(getsource(function)).body[0]
+    part = ast.parse(getsource(function)).body[0]
     assert isinstance(part, ast.FunctionDef)
     part.name, part.decorator_list, part.returns = name or part.name, [], None
     for x in part.args.args:

@@ -133,7 +133,7 @@ def interpreted(text):
         names |= {f"{letter}{bits}": kind for letter, kind in zip("fiu", kinds, strict=True)}
         names[f"bits{bits}"] = lambda x, kind=kinds[1]: x.view(kind)
         names[f"number{bits}"] = lambda x, kind=kinds[0]: x.view(kind)
-    exec(compile(ast.fix_missing_locations(ast.Module(body, [])), "loop", "exec"), names)
+    exec(compile(ast.Module(body, []), "loop", "exec"), names)
     names["LANES"] = 16  # so that few inputs are taken at several times
     return names["attribution"]
 

@@ -95,7 +95,7 @@ def round_float(value: Number, fmt: Format, rounding: Rounding = NEAREST_EVEN) -
         return infinity_value(value < 0, fmt)
     if _is_nan(value):
         return math.nan
-    exact = Fraction(value) if isinstance(value, float) else value
+    exact = value if type(value) is Fraction else Fraction(value)
     return round_fraction(exact, fmt, rounding, negative_zero=_negative(value))
 
 
@@ -249,12 +249,12 @@ def _signed(magnitude: float, negative: bool) -> float:
 
 def _negative(value: Number) -> bool:
     """Return whether the sign is negative, also of a zero."""
-    return math.copysign(1.0, value) < 0 if isinstance(value, float) else value.numerator < 0
+    return value.numerator < 0 if type(value) is Fraction else math.copysign(1.0, value) < 0
 
 
 def _is_nan(value: Number) -> bool:
-    return isinstance(value, float) and value != value
+    return type(value) is not Fraction and value != value
 
 
 def _is_infinite(value: Number) -> bool:
-    return isinstance(value, float) and math.isinf(value)
+    return type(value) is not Fraction and math.isinf(value)

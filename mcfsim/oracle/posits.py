@@ -118,7 +118,7 @@ def operate_posit(
     """
     if fmt.precision > 53 or fmt.emin < -1022:
         raise ValueError(f"{fmt} has numbers that binary64 does not hold")
-    if not all(not isinstance(operand, float) or math.isfinite(operand) for operand in operands):
+    if not all(type(operand) is Fraction or math.isfinite(operand) for operand in operands):
         return math.nan
     numbers = [Fraction(operand) for operand in operands]
     match name, numbers:

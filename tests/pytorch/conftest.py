@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from tests.pytorch.interpreter import hasten
 from tests.sampling import checksum, is_exhaustive
 
 #: Without PyTorch there are random programs alone to test here.
@@ -91,11 +92,11 @@ def interpreted(monkeypatch):
     from triton.runtime import interpreter
 
     monkeypatch.setenv("TRITON_INTERPRET", "1")
+    hasten(monkeypatch)
 
     def as_on_a_gpu(operation):
         def call(*given, **named):
-            with np.errstate(all="ignore"):
-                result = operation(*given, **named)
+            result = operation(*given, **named)
             data = getattr(result, "data", None)
             if isinstance(data, np.ndarray) and data.dtype in GPU_NAN:
                 unsigned = np.dtype(f"u{data.itemsize}")

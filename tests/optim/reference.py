@@ -65,6 +65,12 @@ class Single(InSingle):
         return self.sum_and_error(p, self.add(e, cross))
 
 
+@lru_cache(maxsize=2**14)
+def _words(words, part, bits):
+    """Return 64 words of an operation, for elements that lie together."""
+    return words.words(64 * part, 64, bits).tolist()
+
+
 class Drawn(OracleArithmetic):
     """Operations of one element in one step, each rounded at random by the words of its own stream."""
 
@@ -82,7 +88,7 @@ class Drawn(OracleArithmetic):
         return self._drawn(float(x))
 
     def _drawn(self, x):
-        (word,) = self.words.of(self.count).words(self.index, 1, self.BITS).tolist()
+        word = _words(self.words.of(self.count), self.index // 64, self.BITS)[self.index % 64]
         self.count += 1
         if not math.isfinite(x) or x == 0:
             return x

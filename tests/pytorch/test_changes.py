@@ -114,9 +114,10 @@ MANY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("last", [50, pytest.param(200, marks=HUNDREDS)])
-@pytest.mark.parametrize(("strategy", "low"), MANY)
-@pytest.mark.sampled(len(MANY), each=False)
+LENGTHS = [(*MANY[0], 50), *(pytest.param(*pair, 200, marks=HUNDREDS) for pair in MANY)]
+
+
+@pytest.mark.parametrize(("strategy", "low", "last"), LENGTHS)
 def test_hundreds_of_steps(strategy, low, last):
     """Of all since the last beginning: what ever changed, and what differs in the end."""
     optimizer = made("adamw", strategy, low, shapes=((60, 5), (7,), ()))

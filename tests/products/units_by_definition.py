@@ -159,12 +159,14 @@ class Definition:
         special = self._special([x], [y], z)
         if special is not None:
             return special
-        total = Fraction(x) * Fraction(y) + Fraction(z)
+        (a, under_x), (b, under_y), (c, under_z) = (number.as_integer_ratio() for number in (x, y, z))
+        under = math.lcm(under_x * under_y, under_z)
+        total = a * b * (under // (under_x * under_y)) + c * (under // under_z)
         if total == 0:
             negative = math.copysign(1, x) * math.copysign(1, y) < 0
-            exact = Fraction(x) * Fraction(y) == 0 and z == 0
+            exact = a * b == c == 0
             return -0.0 if exact and negative and math.copysign(1, z) < 0 else 0.0
-        return self.rounded(total, negative=total < 0)
+        return self.rounded(Fraction(total, under), negative=total < 0)
 
     def _pairwise(self, a, b, c, formats, shared):
         terms = [self._kept(self._fused(x, y, 0.0)) for x, y in zip(a, b, strict=True)]

@@ -10,6 +10,7 @@ the forward product, 28 for dgrad and 32 for wgrad.
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -202,6 +203,13 @@ class Quantised:
         return [float(x) for x in self.scale[row, ::size]] if self.along else []
 
 
+@lru_cache(maxsize=1024)
+def entered(data, shape, order, signs, kind, words):
+    """Return a binary32 matrix as it enters a product, rotated first; all units take the same one."""
+    x = np.ndarray(shape, np.float32, data)
+    return Quantised(rotated(x, order, signs) if order else x, kind, words)
+
+
 def by_exact_rule(x, fmt, mode, words):
     """Return scales, the tensor scale and elements by ``round_up`` and ``absmax``: exact quotients."""
     blocks = Blocks(x, fmt)
@@ -278,12 +286,10 @@ class Layer:
 
     def operands(self, name, left, right):
         way, number = getattr(self.paper, name), ("forward", "dgrad", "wgrad").index(name)
-        quantised = []
+        quantised, signs = [], tuple(self.signs(name))
         for side, (x, kind) in enumerate(((left, way.left), (right, way.right))):
-            if way.order:
-                x = rotated(x, way.order, self.signs(name))
             own = None if self.words is None else self.words.of(4 * (2 * number + side))
-            quantised.append(Quantised(x, kind, own))
+            quantised.append(entered(np.float32(x).tobytes(), x.shape, way.order, signs, kind, own))
         return quantised
 
     def signs(self, name):

@@ -12,6 +12,7 @@ from mcfsim.rounding import Rounding, Underflow
 from mcfsim.theorems import claim, exactly, hypothesis, relative_error, verify
 from mcfsim.theorems import logic as lg
 from mcfsim.theorems.claims import bounded, root_error, same_results, sum_of
+from mcfsim.theorems.logic.terms import as_term
 from mcfsim.theorems.operands import finite_values, unbounded
 from mcfsim.theorems.solver import Found, Question, prove, readable
 from mcfsim.theorems.statement import Claim, Hypothesis
@@ -240,6 +241,23 @@ def test_a_neighbour_towards_a_zero_of_either_sign_is_the_outer_one():
     for given in (cases, [(-a, -b) for a, b in cases]):
         found = both(lg.equal(lg.UlpTowards(A, B), eps * abs(A)), given, [(1.0,)] * 4)
         assert found == [True, True, False, True]
+
+
+def test_constants_stand_for_terms_and_are_judged_or_refused_alone():
+    assert lg.IsMultiple(2, A) == lg.IsMultiple(as_term(2), A)
+    assert lg.UlpTowards(A, 1) == lg.UlpTowards(A, as_term(1))
+    four, cases = lg.OfFormat("4", lambda *_: 4), [(1.0, 2.0)] * 2
+    assert both(lg.IsMultiple(four, four), cases, [(1.0,)] * 2) == [True, True]
+    assert both(lg.IsMultiple(1, four), cases, [(1.0,)] * 2) == [False, False]
+    for said, message in (
+        (lg.IsValue(four), "a constant is the same in every case; write .* as InFormat"),
+        (lg.IsMultiple(1, A), "multiples are read of powers of two and of ulp"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            verify(mine(add, claim(said)), "float8_e4m3fn")
+    for wrong in (0.5, "1", None, True):
+        with pytest.raises(TypeError, match="a term goes with terms, int and Fraction, not with"):
+            lg.IsValue(wrong)
 
 
 def test_a_root_with_the_wrong_sign_is_none():

@@ -54,6 +54,7 @@ from mcfsim.theorems.logic.terms import (
     AtMost,
     Below,
     Equal,
+    FixedTerm,
     Magnitude,
     Mixed,
     Not,
@@ -218,6 +219,8 @@ def _equal_in_floats(x: Term, y: Term, t: Trial) -> Truth | None:
 
 def _is_value(x: Term, t: Trial) -> Truth:
     """Return where a term is a finite value of the format and the results in it are finite."""
+    if isinstance(x, FixedTerm):
+        raise UnreadableError("a constant is the same in every case; write what is said of it as InFormat")
     match sides(addends(x, t)):
         case [a], [r]:
             rest, held = of_trials.rest_of(a, r)
@@ -244,12 +247,13 @@ def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
         if place is not None:
             given = wide(number[0])
             units = np.ldexp(given, -place)  # zero of what binary64 has not: a number far below the unit
-            return and_finite((np.floor(units) == units) & ((units != 0) | (given == 0)), t, x, of)
+            held = (np.floor(units) == units) & ((units != 0) | (given == 0))
+            return and_finite(_of_every_case(held, t), t, x, of)
     match of:
         case Product(Ulp(whole), OfFormat() as share):
             place = ulp_of(exact(whole, t), t.format) + _exponent_of(share, t)
             return and_finite(is_multiple(exact(x, t), place), t, x)
-    raise UnreadableError("a multiple of that cannot be read on arrays")
+    raise UnreadableError("multiples are read of powers of two and of ulp(x), and of these multiplied by one")
 
 
 def _exponent_of(unit: OfFormat, t: Trial) -> int:

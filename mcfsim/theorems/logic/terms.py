@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar, dataclass_transform
 
@@ -16,13 +16,22 @@ Constant = int | Fraction
 
 @dataclass_transform(frozen_default=True)
 class Said:
-    """The base class of terms and propositions: frozen dataclasses without a truth value."""
+    """The base class of terms and propositions: frozen dataclasses without a truth value.
+
+    An integer or a fraction in place of a term becomes one; for anything else see `as_term`.
+    """
 
     #: The error message of `bool`.
     truthless: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
+
+    def __post_init__(self) -> None:
+        this: Any = self  # a dataclass, which `__init_subclass__` has made it
+        for part in fields(this):
+            if part.type == "Term":
+                object.__setattr__(self, part.name, as_term(getattr(self, part.name)))
 
     def __bool__(self) -> bool:
         raise TypeError(self.truthless)

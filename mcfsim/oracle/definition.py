@@ -17,6 +17,8 @@ from mcfsim.oracle.functions import FUNCTIONS, function_value
 from mcfsim.oracle.posits import operate_posit, round_posit
 from mcfsim.oracle.rationals import (
     NEAREST_EVEN,
+    Ratio,
+    compared,
     floor_log2,
     goes_outward,
     root_between,
@@ -26,8 +28,6 @@ from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
 
 #: A real number; only a float can be NaN, an infinity or a signed zero.
 Number = float | Fraction
-#: A numerator and a denominator, for which a fraction would look for common factors.
-Ratio = tuple[int, int]
 
 
 def round_fraction(
@@ -70,7 +70,7 @@ def round_fraction(
     if not value:
         return _zero(negative_zero, fmt)
     negative, magnitude = value.numerator < 0, (abs(value.numerator), value.denominator)
-    tiny = _compared(magnitude, fmt.smallest_normal) < 0
+    tiny = compared(magnitude, fmt.smallest_normal) < 0
     if tiny and rounding.underflow in (Underflow.FLUSH_BEFORE, Underflow.FLUSH_INPUTS):
         return _zero(negative, fmt)
     flushed = tiny and rounding.underflow is Underflow.FLUSH_AFTER
@@ -80,11 +80,11 @@ def round_fraction(
         # The exponent is bounded below only: a number past the maximum is first rounded, then tested.
         exponent = floor_log2(value) if flushed else max(floor_log2(value), fmt.emin)
         rounded = _round_at(magnitude, negative, exponent, fmt, rounding.mode)
-    if rounded[0] == 0 or (flushed and _compared(rounded, fmt.smallest_normal) < 0):
+    if rounded[0] == 0 or (flushed and compared(rounded, fmt.smallest_normal) < 0):
         return _zero(negative, fmt)
     if negative and not fmt.signed:
         return negative_value(fmt, rounding)
-    if _compared(rounded, abs(fmt.lowest) if negative else fmt.max) > 0:
+    if compared(rounded, abs(fmt.lowest) if negative else fmt.max) > 0:
         return overflow_value(negative, fmt, rounding)
     return _signed(rounded[0] / rounded[1], negative)  # which binary64 holds
 
@@ -224,11 +224,6 @@ def _round_at(magnitude: Ratio, negative: bool, exponent: int, fmt: Format, mode
     odd = (exponent + fmt.bias) % 2 == 1 if of_code else None
     quanta = round_magnitude(numerator, denominator, negative, mode, odd)
     return quanta << max(scale, 0), 1 << max(-scale, 0)
-
-
-def _compared(magnitude: Ratio, end: Fraction) -> int:
-    """Return an integer with the sign of a magnitude less another one."""
-    return magnitude[0] * end.denominator - end.numerator * magnitude[1]
 
 
 def _without_small(operand: Number, fmt: Format) -> Number:

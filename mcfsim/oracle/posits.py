@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from mcfsim.formats import Posit
-from mcfsim.oracle.rationals import NEAREST_EVEN, exact_result, goes_outward
+from mcfsim.oracle.rationals import NEAREST_EVEN, compared, exact_result, goes_outward
 from mcfsim.rounding import Mode, Rounding
 
 
@@ -145,7 +145,7 @@ def _rounded(exact: Fraction, negative: bool, fmt: Posit, mode: Mode, power: int
         return below
     # The boundary is the posit of one more bit: the lower code followed by a one.
     boundary = _value(2 * code + 1, bits + 1, es, power)
-    beyond = exact.numerator * boundary.denominator - boundary.numerator * exact.denominator
+    beyond = compared(exact.as_integer_ratio(), boundary)
     return above if goes_outward(mode, negative, code % 2 == 1, beyond) else below
 
 

@@ -12,6 +12,8 @@ from mcfsim.rounding import Mode, Rounding
 #: IEEE 754's default: to nearest, ties to even, overflow to infinity.
 NEAREST_EVEN = Rounding()
 NO_ONE_RESULT = "stochastic rounding has no one result; the oracle rounds in the other modes"
+#: A numerator and a denominator, for which a fraction would look for common factors.
+Ratio = tuple[int, int]
 
 
 def goes_outward(mode: Mode, negative: Any, odd: Any, beyond: Any) -> Any:
@@ -47,6 +49,11 @@ def goes_outward(mode: Mode, negative: Any, odd: Any, beyond: Any) -> Any:
             return odd ^ True
         case Mode.STOCHASTIC:
             raise ValueError(NO_ONE_RESULT)
+
+
+def compared(x: Ratio, y: Fraction) -> int:
+    """Return an integer with the sign of ``x - y``."""
+    return x[0] * y.denominator - y.numerator * x[1]
 
 
 def round_integer(value: Fraction, mode: Mode, odd: bool | None = None) -> int:

@@ -86,7 +86,8 @@ def unlike(theorem, fmt, rounding, places=None):
     to = np.empty((2, len(scaled), len(scaled)), int)
     x, y = pairs - fmt.emin + 1
     to[:, x, y] = pairs[:, first[cell]] - fmt.emin + 1
-    a, b = (scaled[to[k][of[:, None], of], np.indices((of.size,) * 2)[k]] for k in (0, 1))
+    each = np.arange(of.size)
+    a, b = scaled[to[0][of[:, None], of], each[:, None]], scaled[to[1][of[:, None], of], each]
     apart = (found != found[:, (a * of.size + b).ravel()]).any(axis=0) | ((a < 0) | (b < 0)).ravel()
     i, j = np.divmod(np.flatnonzero(apart), of.size)
     x, y = np.unique(np.stack([of[i], of[j]]), axis=1)

@@ -23,15 +23,16 @@ class Said:
 
     #: The error message of `bool`.
     truthless: ClassVar[str]
+    #: The fields that hold a term.
+    _terms: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+        made: Any = dataclass(frozen=True)(cls)
+        cls._terms = tuple(part.name for part in fields(made) if part.type == "Term")
 
     def __post_init__(self) -> None:
-        this: Any = self  # a dataclass, which `__init_subclass__` has made it
-        for part in fields(this):
-            if part.type == "Term":
-                object.__setattr__(self, part.name, as_term(getattr(self, part.name)))
+        for name in self._terms:
+            object.__setattr__(self, name, as_term(getattr(self, name)))
 
     def __bool__(self) -> bool:
         raise TypeError(self.truthless)
@@ -195,7 +196,7 @@ class Equal(OfTwo):
 
 def equal(x: Any, y: Any) -> Proposition:
     """Return the proposition that two terms are equal."""
-    return Equal(as_term(x), as_term(y))
+    return Equal(x, y)
 
 
 # -- terms of the case --------------------------------------------------------------------------------------

@@ -79,12 +79,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # -- what tests share ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _width_of_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the width that a terminal, or what distributes the tests, has set for those that it starts."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 @pytest.fixture(scope="session")
 def assert_same() -> Callable[..., None]:
     """Return an assertion that arrays hold the same values, NaNs alike and zeros of equal sign."""
@@ -103,12 +97,15 @@ def assert_same() -> Callable[..., None]:
     return check
 
 
-# -- compiled loops ------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session", autouse=True)
-def _one_cache(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Let all processes of all runs keep what they compile in one folder, which `make clean` empties."""
+def _environment(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Let all processes of all runs keep what they compile in one folder, which `make clean` empties.
+
+    The width that a terminal has set is forgotten, also for the programs that they start.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(pytestconfig.rootpath / "build" / "cache"))
+        patch.delenv("COLUMNS", raising=False)
         yield
 
 

@@ -162,6 +162,7 @@ def test_equal_texts_in_several_files_are_told_apart(name):
     assert [row.expression.file for row in report.blame()] == [file]
 
 
+@pytest.mark.slow
 def test_explanations_add_up_to_one_and_cancelling_shares_explain_little():
     report = analyse(softmax, {"x": "uniform(-4, 4)*16"}, count=3000)
     assert sum(row.explains for row in report.blame()) == pytest.approx(1, rel=1e-9)
@@ -350,6 +351,7 @@ def test_constants_that_binary64_takes_for_infinity_or_zero_are_refused(constant
             analyse(function, {"x": "uniform(1, 2)"}, count=5)
 
 
+@pytest.mark.slow
 def test_the_least_and_largest_constants_and_results_beyond_the_format_are_analysed():
     """The format takes a least constant for a zero, -0 included, and exact arithmetic for what it is."""
     for constant, error in ((Fraction(1, 2**1074), 0), (Fraction(-3, 2**1076), 2), (2**1023, 0)):

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 
 from tests.browser.browser import each
-from tests.models.pages import BFLOAT16
 
 pytest.importorskip("selenium", reason="needs the extra mcfsim[browser]")
 
 from selenium.webdriver import ActionChains, Keys
 
-from mcfsim.models.audit import EDGES, audit
+from mcfsim.models.audit import EDGES
 from mcfsim.models.product_rows import ProductRow
 from mcfsim.report.audit_page import at_rates, audit_page
 from mcfsim.report.audits import mix_offered, product_table, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND
 from tests.browser.browser import attributes, cells, click, open_page, sized, texts
-from tests.models.pages import HOSTILE, beyond, plan, some_audits, some_samples
+from tests.models.pages import HOSTILE, beyond, some_audits
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +34,7 @@ MIDDLE = 2
 HALF = EDGES.tolist().index(-1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def audits():
     return some_audits()
 
@@ -209,8 +208,9 @@ def test_a_model_of_many_tensors_has_all_in_its_list(shown, audits):
         assert len(names_in(driver)) == drawn
         driver.execute_async_script("""
           const frame = document.getElementById("tensors").parentElement;
+          const drawn = () => requestAnimationFrame(() => requestAnimationFrame(arguments[0]));
           frame.scrollTop = frame.scrollHeight;
-          setTimeout(arguments[0], 200);
+          requestAnimationFrame(drawn);
         """)
     listed = names_in(driver)
     assert listed == [item.name for item in found.worst_first("plain")]
@@ -303,9 +303,9 @@ WRITTEN = """
 @pytest.mark.parametrize("copies", [1, 40])
 def test_rows_of_the_maps_are_named(shown, copies):
     """All of them; of more than there is room for as many as there is."""
-    made = some_samples(("t0", "t1", "t2", "t3", "t4"))
-    samples = [replace(item, name=f"{item.name}.{copy}") for copy in range(copies) for item in made]
-    driver = shown(at_rates(samples, audit(samples, plan(), BFLOAT16)))
+    (found,) = some_audits(("t0", "t1", "t2", "t3", "t4"))[:1]
+    tensors = [replace(item, name=f"{item.name}.{copy}") for copy in range(copies) for item in found.tensors]
+    driver = shown([replace(found, tensors=tuple(tensors))])
     every = 1 if copies == 1 else 3  # of rows of 4 pixels, and names of 11
     for canvas in ("by-step", "by-strategy"):
         assert driver.execute_script(WRITTEN, canvas) == names_in(driver)[::every], canvas

@@ -1,5 +1,6 @@
 """Audits to show: of a few tensors whose fates differ, some with names that no page may obey."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,11 @@ def plan(
     return Plan(hyper, mcf.Schedule(*schedule), steps, named, **rest)
 
 
-def some_audits(names: tuple[str, ...] = PLAIN_NAMES) -> list[Audit]:
+@cache
+def some_audits(names: tuple[str, ...] = PLAIN_NAMES) -> tuple[Audit, ...]:
     """Return audits of the same samples at the rates of a page."""
     samples = some_samples(names)
-    return at_rates(samples, audit(samples, plan(), BFLOAT16))
+    return tuple(at_rates(samples, audit(samples, plan(), BFLOAT16)))
 
 
 def beyond() -> tuple[list[TensorSample], Audit]:

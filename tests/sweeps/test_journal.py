@@ -21,7 +21,8 @@ def path(tmp_path):
     return tmp_path / "journal"
 
 
-def test_any_integers_and_texts_are_kept_and_jobs_dropped_by_name(path):
+def test_any_integers_and_texts_are_kept_and_jobs_dropped_by_name(path, monkeypatch):
+    monkeypatch.setattr("mcfsim.storage.sweeps.journal._PATIENCE", 0.1)
     job, row = "ключ '\"", (-(2**80), 2**80)
     path.touch()  # what a run leaves that is killed at its very start
     with Journal(path) as journal:

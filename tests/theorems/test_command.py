@@ -234,6 +234,7 @@ def test_without_a_place_for_its_own_journal_it_goes_on(kind, folder, monkeypatc
         monkeypatch.setattr("typer.get_app_dir", lambda name: f"/dev/null/{name}")
     if kind == "foreign":
         place.write_text("Chapter 1")
+    monkeypatch.setattr("mcfsim.storage.sweeps.journal._PATIENCE", 0.1)
     with Journal(place) if kind == "in use" else nullcontext():
         text = call("two_sum", "--format", "e5m2")
     assert "No journal is kept (" in text

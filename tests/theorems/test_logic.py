@@ -159,6 +159,7 @@ def test_bounds_at_random():
             assert held == right, (bound, a, b, r)
 
 
+@pytest.mark.slow
 def test_the_ulp_of_a_sum_that_cancels_is_that_of_zero():
     cases, made = [(1.0, -1.0), (1.5, -1.5), (1.0, 0.5)], [(2.0**-20,), (2.0**-129,), (1.5625,)]
     error, ulp = lg.Result(0) - (A + B), lg.Ulp(A + B)
@@ -173,6 +174,7 @@ def test_the_ulp_of_a_sum_that_cancels_is_that_of_zero():
     assert not verify(theorem, Format("", precision=3, emin=-70, emax=70)).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["posit8", "int8", "float8_e5m2"])
 def test_values_are_those_of_the_format_and_no_others_of_its_bits(name):
     r, fmt = lg.Result(0), get_format(name)

@@ -266,6 +266,7 @@ def test_what_cannot_be_asked_is_refused(given, error, message):
         prove(replace(QUESTION, **({} if options else given)), **options)
 
 
+@pytest.mark.slow
 def test_ulps_are_compared_where_no_number_is_subnormal():
     """Where one is, |b| <= ulp(a) says less: of the smallest number, that b is no larger."""
     a, b = logic.Word("a"), logic.Word("b")

@@ -43,6 +43,7 @@ def test_the_same_arguments_give_the_same_bits_whatever_is_recorded_beside(probl
     assert elsewhere.series["plain"]["loss"][0] != run.series["plain"]["loss"][0]
 
 
+@pytest.mark.slow
 def test_the_rates_of_a_run_are_those_of_each_step_in_pythons_numbers():
     def expected(peak, warmup, final, step, steps):
         if step < warmup:

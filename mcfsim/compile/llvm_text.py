@@ -279,12 +279,15 @@ class Function:
             code = self.made(f"zext i16 {self.made(f'bitcast half {half} to i16')} to i32")
             return self.made(f"select i1 {self.made(f'fcmp ord float {x}, {x}')}, i32 {code}, i32 {0x7E00}")
         number = self.made(f"fpext half {half} to float")
-        code, kept = (x, 0x400000) if verb == "round_float16" else (number, 0x7FC00000)
-        code = self.made(f"bitcast float {code} to i32")
+        # NaN is told by what is given: asked of the number, LLVM compares in binary16, by slow instructions.
         if verb == "decode_float16":
+            code, kept = self.made(f"bitcast float {number} to i32"), 0x7FC00000
             code = self.made(f"and i32 {code}, {-(2**31)}")
+            is_number = self.made(f"icmp ule i32 {self.made(f'and i32 {x}, {0x7FFF}')}, {0x7C00}")
+        else:
+            code, kept = self.made(f"bitcast float {x} to i32"), 0x400000
+            is_number = self.made(f"fcmp ord float {x}, {x}")
         nan = self.made(f"bitcast i32 {self.made(f'or i32 {code}, {kept}')} to float")
-        is_number = self.made(f"fcmp ord float {number}, {number}")
         return self.made(f"select i1 {is_number}, float {number}, float {nan}")
 
     def _look_up(self, place: str, table: str) -> str:

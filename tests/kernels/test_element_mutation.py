@@ -35,6 +35,8 @@ floats: _below_normal: code < 0 -> code <= 0; 0 -> 1 (2); 0 -> -1 (2)
 floats: _within_range: code < 0 -> code <= 0; 0 -> 1; 0 -> -1; code >= 0 -> code > 0; 0 -> 1 (2); 0 -> -1 (2)
 # at a quantum of one nothing is lost
 floats: _below_normal: scale < 0 -> scale <= 0; 0 -> 1
+# no number below 1 is so large
+floats: _survives: 1.0 -> 2.0 (2)
 # two exact steps in the other order
 floats: _below_normal: first, second -> second, first
 # an even power

@@ -507,7 +507,7 @@ def noted_cases() -> Iterator[Case]:
         for rounding in (usual, *others):
             for carrier in (FLOAT32, FLOAT64):
                 case = rounding_case(fmt, rounding, carrier, False)
-                known = rounding == usual and name in ROUNDED and carrier == FLOAT32
+                known = rounding not in others[:2] and name in ROUNDED and carrier == FLOAT32
                 verb = f"{ROUNDED[name]} x" if known else ""
                 yield replace(case, name=f"noted {case.name}", noted=verb.__eq__)
             for operation in ARITY:
@@ -667,7 +667,7 @@ def _calls() -> Iterator[Callable[[], Case | Iterable[Case] | None]]:
                 for tidy in (False, True):  # words of 32 bits, and of 64
                     yield partial(rounding_case, fmt, Rounding("stochastic", random_bits=bits), carrier, tidy)
     by_name = {str(fmt): fmt for fmt in FORMATS}
-    for name in ("float32", "full24nozero_inf", "full24unsigned", "narrow"):
+    for name in ("float32", "full24nozero_inf", "full24unsigned", "narrow", "cut1"):
         for rounding in POLICIES:
             yield partial(rounding_case, by_name[name], rounding, FLOAT32, False)
     for name in ("bfloat16", "tf32", "full22"):

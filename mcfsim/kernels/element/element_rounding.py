@@ -6,7 +6,6 @@ from mcfsim.formats import Format
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
 from mcfsim.kernels.element.floats import CARRIERS, has_range_of, round_float, round_grid
-from mcfsim.kernels.element.gpu_verbs import note_rounding
 from mcfsim.kernels.element.machine import Value
 from mcfsim.kernels.element.posits import round_posit
 from mcfsim.rounding import Mode, Rounding
@@ -20,7 +19,7 @@ def round_element(
         return round_posit(x, fmt, rounding, word)
     if isinstance(fmt, Grid):
         return round_grid(x, fmt, rounding, word)
-    return note_rounding(x, round_float(x, fmt, rounding, word, clean=clean), fmt, rounding)
+    return round_float(x, fmt, rounding, word, clean=clean)
 
 
 def is_value(x: Value, fmt: Format) -> Value:

@@ -18,6 +18,7 @@ from typing import Any
 
 from mcfsim.formats import Format, Parity, Specials, get_format
 from mcfsim.formats.grids import Grid
+from mcfsim.kernels.element.gpu_verbs import note_rounding
 from mcfsim.kernels.element.machine import (
     BITS_OF,
     F32,
@@ -126,6 +127,8 @@ def round_float(
             below = abs(x) < _exact(fmt.smallest_normal)
             rounded = below.select(_below_normal(x, fmt, rounding, word), rounded)
     rounded = _within_range(x, rounded, fmt, rounding, word, clean=clean)
+    if residual is None:
+        note_rounding(x, rounded, fmt, rounding)
     if rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
         rounded = _above_underflow(x, rounded, fmt, rounding, word)
     if not fmt.signed:
@@ -420,11 +423,17 @@ def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> 
     """Return whether a number below the smallest normal one rounds to it with an unbounded exponent.
 
     Divided by that, it rounds to 1 or not, in a format that has numbers below. (Codes of precision 1 are two
-    greater there, and keep their parity.)
+    greater there, and keep their parity.) Where neither parity nor draws decide, the number is compared with
+    the last one below 1, or with the midpoint above that, where ties go to 1; no other mode rounds to 1.
     """
-    normal = replace(fmt, **_TO_ONE)
-    gradual = replace(rounding, underflow=Underflow.GRADUAL)
-    return abs(round_float(x * 2.0**-fmt.emin, normal, gradual, word)) >= 1.0
+    mode, scaled = rounding.mode, x * 2.0**-fmt.emin
+    if mode is Mode.STOCHASTIC or fmt.precision == 1:
+        gradual = replace(rounding, underflow=Underflow.GRADUAL)
+        return abs(round_float(scaled, replace(fmt, **_TO_ONE), gradual, word)) >= 1.0
+    if mode in (Mode.UP, Mode.DOWN):
+        return (scaled if mode is Mode.UP else -scaled) > 1 - 2.0**-fmt.precision
+    has_midpoint = mode in NEAREST and fmt.precision <= CARRIERS[x.type].place
+    return abs(scaled) >= (1 - 2.0 ** -(fmt.precision + 1) if has_midpoint else 1.0)
 
 
 def _exact(number: object) -> float:

@@ -23,17 +23,17 @@ from collections.abc import Sequence
 
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.rounding import Rounding
+from mcfsim.rounding import Mode, Overflow, Rounding
 
 _BFLOAT16, _FLOAT16 = get_format("bfloat16"), get_format("float16")
 _NAMES = {_BFLOAT16: "bfloat16", _FLOAT16: "float16"}
 
 
-def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> Value:
-    """Return a rounded number after noting the verb that rounds x to it, if there is one."""
-    if x.type is rounded.type is F32 and fmt in _NAMES and rounding.standard:
+def note_rounding(x: Value, rounded: Value, fmt: Format, rounding: Rounding) -> None:
+    """Note the verb that rounds x to a number, subnormal ones included, if there is one."""
+    usual = rounding.mode is Mode.NEAREST_EVEN and rounding.overflow is Overflow.IEEE
+    if x.type is rounded.type is F32 and fmt in _NAMES and usual:
         rounded.line.note(rounded, f"round_{_NAMES[fmt]}", x)
-    return rounded
 
 
 def note_operation(

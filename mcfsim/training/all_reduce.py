@@ -201,9 +201,13 @@ def reduce(
     elif divide is Division.RECIPROCAL:
         share = ar.round(np.full(1, 1.0 / count))
         flat = [ar.mul(x, np.broadcast_to(share, x.shape)) for x in flat]
-    total = np.empty_like(flat[0])
-    for part, places in _orders(order, ranks, total.size, fmt.bits // 8 or 1):
-        total[part] = _added(ar, [flat[rank][part] for rank in places], order)
+    if order is Hops.BINOMIAL:
+        total = _in_a_tree(ar, flat)
+    else:
+        orders = _orders(order, ranks, flat[0].size, fmt.bits // 8 or 1)
+        total = _arriving(flat, orders, 0)
+        for hop in range(1, ranks):
+            total = ar.add(total, _arriving(flat, orders, hop))
     if divide is Division.AFTER:
         total = ar.div(total, count)
     if out_format is not None:
@@ -213,7 +217,7 @@ def reduce(
 
 def _orders(order: Hops, ranks: int, size: int, width: int) -> list[tuple[slice, list[int]]]:
     """Return parts of the vector, each with the order of ranks."""
-    if order in (Hops.SEQUENTIAL, Hops.BINOMIAL):
+    if order is Hops.SEQUENTIAL:
         return [(slice(0, size), list(range(ranks)))]
     if order is Hops.RING:
         segments = ranks * math.ceil(max(2, size * width / (_SEGMENT // width * width) / ranks))
@@ -229,16 +233,21 @@ def _orders(order: Hops, ranks: int, size: int, width: int) -> list[tuple[slice,
     return found
 
 
-def _added(ar: Arithmetic, given: list[Array], order: Hops) -> Array:
-    """Return the sum of vectors in an order."""
-    if order is Hops.BINOMIAL:
-        apart = 1
-        while apart < len(given):
-            for rank in range(0, len(given) - apart, 2 * apart):
-                given[rank] = ar.add(given[rank], given[rank + apart])
-            apart *= 2
-        return given[0]
-    total, *others = given
-    for other in others:
-        total = ar.add(total, other)
-    return total
+def _arriving(flat: list[Array], orders: list[tuple[slice, list[int]]], hop: int) -> Array:
+    """Return what is added at a hop: each part of the vector from the rank whose turn it is."""
+    if len(orders) == 1:
+        return flat[orders[0][1][hop]]
+    found = np.empty_like(flat[0])
+    for part, places in orders:  # so that there is one addition a hop, however many parts there are
+        found[part] = flat[places[hop]][part]
+    return found
+
+
+def _in_a_tree(ar: Arithmetic, given: list[Array]) -> Array:
+    """Return the sum of vectors, added in pairs, and pairs of pairs."""
+    apart = 1
+    while apart < len(given):
+        for rank in range(0, len(given) - apart, 2 * apart):
+            given[rank] = ar.add(given[rank], given[rank + apart])
+        apart *= 2
+    return given[0]

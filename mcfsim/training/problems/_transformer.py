@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.storage.buffers import retain_freed_memory
+
 Array = NDArray[Any]
 Back = Callable[[Array], Array]
 BackPair = Callable[[Array], tuple[Array, Array]]
@@ -132,6 +134,10 @@ def turned(x: Array, angles: Array, *, back: bool = False) -> None:
     left[...] = first
 
 
+#: The most weights of attention that are computed at a time.
+_WEIGHTS = 1 << 17
+
+
 def causal_attention(
     qkv: Array, sequences: int, heads: int, angles: Array | None = None
 ) -> tuple[Array, Back]:
@@ -146,10 +152,29 @@ def causal_attention(
     angles : ndarray, shape (length, depth / 2), optional
         Angles by which queries and keys are turned, see `turned`.
     """
-    tokens, columns = qkv.shape
-    width = columns // 3
+    length, width = len(qkv) // sequences, qkv.shape[1] // 3
+    mixed = np.empty((len(qkv), width), qkv.dtype)
+    # A few sequences at a time, whose weights stay in the cache.
+    step = max(1, _WEIGHTS // (heads * length**2)) * length
+    groups = [slice(start, start + step) for start in range(0, len(qkv), step)]
+    backs = [_attend(qkv[rows], mixed[rows], length, heads, angles) for rows in groups]
+
+    def backward(dmixed: Array) -> Array:
+        dqkv = np.empty_like(qkv)
+        for rows, back in zip(groups, backs, strict=True):
+            back(dmixed[rows], dqkv[rows])
+        return dqkv
+
+    return mixed, backward
+
+
+def _attend(
+    qkv: Array, mixed: Array, length: int, heads: int, angles: Array | None
+) -> Callable[[Array, Array], None]:
+    """Fill the output of some sequences; return the backward pass, which fills the gradient of qkv."""
+    tokens, width = mixed.shape
     scale = 1 / math.sqrt(width // heads)
-    split = (sequences, tokens // sequences, 3, heads, width // heads)
+    split = (tokens // length, length, 3, heads, width // heads)
     qkv[:, :width] *= scale
     query, key, value = _split_heads(qkv, split)
     if angles is not None:
@@ -159,15 +184,13 @@ def causal_attention(
     # One row per key and one column per query: NumPy is much faster at reductions over rows. Masked weights
     # come out as exp(-inf) = 0. Every query has a finite largest score, since its own score is not masked.
     weights = key @ query.swapaxes(-1, -2)
-    weights += _mask(split[1], qkv.dtype)
+    weights += _mask(length, qkv.dtype)
     weights -= weights.max(axis=-2, keepdims=True)
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=-2, keepdims=True)
-    mixed = np.empty((tokens, width), qkv.dtype)
     np.matmul(weights.swapaxes(-1, -2), value, out=_merged(mixed, split))
 
-    def backward(dmixed: Array) -> Array:
-        dqkv = np.empty_like(qkv)
+    def backward(dmixed: Array, dqkv: Array) -> None:
         dquery, dkey, dvalue = _split_heads(dqkv, split)
         dout = _merged(dmixed, split)
         np.matmul(weights, dout, out=dvalue)
@@ -183,9 +206,8 @@ def causal_attention(
             turned(dquery, angles, back=True)
             turned(dkey, angles, back=True)
         dqkv[:, :width] *= scale
-        return dqkv
 
-    return mixed, backward
+    return backward
 
 
 def _split_heads(qkv: Array, split: tuple[int, ...]) -> Array:
@@ -254,6 +276,7 @@ class TransformerPieces:
     """
 
     def __init__(self, multiplier: Multiplier | None = None) -> None:
+        retain_freed_memory()  # each step takes as much as the last one freed
         self.multiplier: Multiplier = multiplier or (lambda x, weight, name: matmul(x, weight))
 
     def linear(self, x: Array, weight: Array, name: str) -> tuple[Array, BackPair]:

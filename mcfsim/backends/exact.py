@@ -45,6 +45,7 @@ class ExactArithmetic(Forwarding):
         self.context.prec = precision
         self._mpf = self.context.mpf
         self._rational = mpmath.libmp.from_rational  # rounds once
+        self._binary = mpmath.libmp.from_float
         self._convert = np.frompyfunc(self._number, 1, 1)
         self._sign = np.frompyfunc(self.context.sign, 1, 1)
         self._others: dict[str, Any] = {}
@@ -55,9 +56,9 @@ class ExactArithmetic(Forwarding):
 
     def _number(self, x: Any) -> Any:
         if isinstance(x, self._mpf):
-            return +x
+            return x if x._mpf_[3] <= self.precision else +x  # its bits: most are results of operations here
         if type(x) is float:  # which is exact in 64 bits
-            return self._mpf(x)
+            return self.context.make_mpf(self._binary(x))
         exact = to_fraction(x)
         if exact is None:
             return self._mpf(as_float(x))

@@ -192,7 +192,7 @@ def scaled(vector: Vector) -> tuple[Vector, int]:
     """
     largest = float(np.abs(vector).max(initial=0.0))
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
-    return (np.ldexp(vector, -exponent), exponent) if exponent else (vector, 0)
+    return _times_power(vector, -exponent), exponent
 
 
 def norm(vector: Vector) -> tuple[float, int]:
@@ -320,7 +320,9 @@ def _times_power(g: NDArray[Any], exponent: int) -> NDArray[Any]:
     """Return ``g * 2**exponent``, exact except for floats that underflow."""
     if not exponent:
         return g
-    product: NDArray[Any] = g * _power(exponent) if g.dtype == object else np.ldexp(g, exponent)
+    power: Any = _power(exponent) if g.dtype == object else np.ldexp(g.dtype.type(1), exponent)
+    # A product by a number is several times as fast as ldexp, and rounds as it does.
+    product: NDArray[Any] = g * power if 0 < power < math.inf else np.ldexp(g, exponent)
     return product
 
 

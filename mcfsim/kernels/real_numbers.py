@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -233,12 +234,17 @@ def nearest_binary64(exact: Fraction | float) -> float:
 
 def odd_binary64(exact: Fraction) -> float:
     """Round a rational number to odd in binary64; beyond its range, to its largest or smallest number."""
-    magnitude = min(abs(exact), Fraction(np.finfo(np.float64).max))
-    y = float(magnitude)
-    if Fraction(y) != magnitude:
-        truncated = y if Fraction(y) < magnitude else math.nextafter(y, 0.0)
-        bits = np.float64(truncated).view(np.int64) | 1
-        y = float(bits.view(np.float64))
+    top, bottom = abs(exact.numerator), exact.denominator
+    try:
+        y = top / bottom  # of integers, and so rounded once
+    except OverflowError:
+        y = sys.float_info.max
+    else:
+        of_y, unit = y.as_integer_ratio()
+        if beyond := of_y * bottom - top * unit:
+            truncated = y if beyond < 0 else math.nextafter(y, 0.0)
+            bits = np.float64(truncated).view(np.int64) | 1
+            y = float(bits.view(np.float64))
     return -y if exact < 0 else y
 
 
@@ -263,6 +269,9 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
     UnsupportedFormatError
         If float64 cannot hold the format, or the number cannot be rounded once.
     """
+    if type(x) is float and rounding.standard and fmt == SINGLE:
+        with np.errstate(over="ignore"):
+            return float(np.float32(x))  # which is many times as fast
     exact = None if isinstance(x, float) else to_fraction(x)
     if not exact:
         binary64 = as_float(x)
@@ -303,7 +312,7 @@ def _root(x: Fraction) -> Fraction:
     return Fraction(2 * root + (rest != 0 or root * root != square), 2 << scale)
 
 
-_EXACTLY: dict[str, Callable[..., Any]] = {
+_EXACTLY: dict[str, Callable[..., Fraction]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x + y,  # y is the negative already, as in `mcfsim.kernels.native`
     "mul": lambda x, y: x * y,
@@ -311,7 +320,7 @@ _EXACTLY: dict[str, Callable[..., Any]] = {
     "sqrt": _root,
     "fma": lambda x, y, z: x * y + z,
 }
-_PLAINLY = _EXACTLY | {"div": np.divide, "sqrt": np.sqrt}
+_PLAINLY: dict[str, Callable[..., Any]] = {**_EXACTLY, "div": np.divide, "sqrt": np.sqrt}
 
 
 def exactly(operation: str, *operands: Number) -> Number:
@@ -320,10 +329,10 @@ def exactly(operation: str, *operands: Number) -> Number:
     A square root is rounded to odd in 64 bits or more.
     """
     if all(isinstance(x, Fraction) or math.isfinite(x) for x in operands):
-        numbers = [Fraction(x) for x in operands]
+        numbers = [x if isinstance(x, Fraction) else Fraction(x) for x in operands]
         there = (operation != "div" or numbers[1] != 0) and (operation != "sqrt" or numbers[0] > 0)
         if there and (exact := _EXACTLY[operation](*numbers)):
-            return Fraction(exact)
+            return exact
         if there and operation == "fma" and numbers[0] and numbers[1]:
             return 0.0  # two terms cancel
     # Results with zeros, infinities and NaN depend only on the signs of the other operands.
@@ -347,35 +356,41 @@ def decided(operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
     *operands : array of float64, or of Fraction
         They broadcast.
     """
-    return _each(
-        lambda exact: odd_binary64(exact) if isinstance(exact, Fraction) else exact, operation, operands
-    )
+
+    def settled(exact: Number) -> tuple[float]:
+        return (odd_binary64(exact) if isinstance(exact, Fraction) else exact,)
+
+    return _each(settled, 1, operation, operands)[0]
 
 
 def with_residual(operation: str, *operands: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return results rounded to nearest in binary64, and residuals, which are zero only if exact."""
 
-    def rest(exact: Number) -> float:
-        if not isinstance(exact, Fraction):
-            return 0.0
+    def settled(exact: Number) -> tuple[float, float]:
         nearest = nearest_binary64(exact)
-        return odd_binary64(exact - Fraction(nearest)) if math.isfinite(nearest) else math.nan
+        if not isinstance(exact, Fraction):
+            return nearest, 0.0
+        return nearest, odd_binary64(exact - Fraction(nearest)) if math.isfinite(nearest) else math.nan
 
-    return _each(nearest_binary64, operation, operands), _each(rest, operation, operands)
+    nearest, rest = _each(settled, 2, operation, operands)
+    return nearest, rest
 
 
 def _each(
-    settle: Callable[[Number], float], operation: str, operands: tuple[NDArray[Any], ...]
-) -> NDArray[np.float64]:
-    def one(*numbers: Number) -> float:
-        return settle(exactly(operation, *numbers))
-
-    run = np.frompyfunc(one, len(operands), 1)
+    settle: Callable[[Number], tuple[float, ...]],
+    count: int,
+    operation: str,
+    operands: tuple[NDArray[Any], ...],
+) -> list[NDArray[np.float64]]:
+    """Return arrays of the numbers, so many, that `settle` makes of each exact result."""
+    run = np.frompyfunc(lambda *numbers: settle(exactly(operation, *numbers)), len(operands), 1)
     long = [place for place, x in enumerate(operands) if x.size > 1]
-    if len(long) != 1 or operands[long[0]].dtype == object:
-        return np.asarray(run(*operands), dtype=np.float64)
-    (place,) = long  # numbers of a short format repeat often
-    block = np.asarray(operands[place], dtype=np.float64)
-    codes, where = np.unique(block.view(np.int64), return_inverse=True)
-    several = run(*operands[:place], codes.view(np.float64), *operands[place + 1 :])
-    return np.asarray(several, dtype=np.float64)[where.reshape(block.shape)]
+    given, where = list(operands), None
+    if len(long) == 1 and operands[long[0]].dtype != object:  # numbers of a short format repeat often
+        block = np.asarray(operands[long[0]], dtype=np.float64)
+        codes, where = np.unique(block.view(np.int64), return_inverse=True)
+        given[long[0]], where = codes.view(np.float64), where.reshape(block.shape)
+    made = np.asarray(run(*given), dtype=object)
+    parts = np.array(made.reshape(-1).tolist(), dtype=np.float64).reshape(-1, count)
+    found = [part.reshape(made.shape) for part in parts.T]
+    return found if where is None else [x[where] for x in found]

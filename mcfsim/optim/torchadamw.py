@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mcfsim.convert import round_to
-from mcfsim.formats import get_format
+from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.real_numbers import round_real
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.declaration import Slot
 from mcfsim.optim.state import State, Step, average, converted, move, split_master
 from mcfsim.optim.strategies import Addition, Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
-from mcfsim.rounding import Mode
+from mcfsim.rounding import Mode, Rounding
 
 
 class TorchAdamWScalars(NamedTuple):
@@ -62,14 +63,20 @@ def inner(ar: Arithmetic) -> Arithmetic:
     """
     if ar.format is None or ar.rounding is None:
         return ar
-    wide = get_format(str(carrier_of(ar.format)))
+    wide = _widened(ar.format)
     return ar if wide == ar.format else ar.like(wide, replace(ar.rounding, mode=Mode.NEAREST_EVEN))
+
+
+@lru_cache(maxsize=64)
+def _widened(fmt: Format) -> Format:
+    """Return the format of a format's carrier."""
+    return get_format(str(carrier_of(fmt)))
 
 
 def let_in(ar: Arithmetic) -> Callable[[float], float]:
     """Return a function that rounds a real scalar to nearest even in an arithmetic's format."""
     fmt = ar.format
-    return float if fmt is None else lambda x: float(round_to(x, fmt))
+    return float if fmt is None else lambda x: round_real(x, fmt, Rounding())
 
 
 def lerp_factors(weight: float) -> tuple[float, float]:

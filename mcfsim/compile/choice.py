@@ -214,7 +214,7 @@ class Loops:
         words : callable, optional
             Returns the random words of a program's sources; called only if there is a loop.
         ahead : int, optional
-            How many elements are sure to follow in other calls.
+            How many elements are sure to follow in other calls, each of as many as this one.
         by_numpy : bool, optional
             Whether NumPy may run the loop if it need not be compiled. Results must then share no memory with
             operands, and the operands are not checked for being values of their formats.
@@ -314,7 +314,8 @@ class Loops:
         A refusal comes before random words are taken.
         """
         given, loop = program.reals(scalars), account.loop
-        now = (account.element * (elements + ahead) + _CALL * len(program.steps)) * rows
+        once = (account.element * elements + _CALL * len(program.steps)) * rows
+        now = once * (1 + ahead / elements) if ahead else once
         long = len(program.steps) > MOST
         try:
             if long and compiled:
@@ -327,7 +328,7 @@ class Loops:
             account.paid, account.failed = False, True
             warnings.warn(f"{error}; NumPy does the work", RuntimeWarning, stacklevel=4)
         finally:
-            account.spent += now - account.element * ahead * rows
+            account.spent += once
         if not by_numpy:
             return None
         # Outside of the line, an epilogue costs far more than its calls.

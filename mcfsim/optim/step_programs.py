@@ -224,6 +224,8 @@ class StepPrograms:
     def __init__(self, hyper: Declaration, strategy: Strategy, *, closed: bool = False) -> None:
         self.hyper, self._record = hyper, partial(record_stages, hyper, strategy, closed=closed)
         self._programs: dict[Any, dict[int, RecordedStage]] = {}
+        #: Whether what was recorded last serves later steps, too.
+        self.lasting = True
 
     def of(self, roles: Roles, scalars: Any, gradient: Format) -> Program:
         """Return the step that is a straight line, as `stages` does."""
@@ -237,12 +239,14 @@ class StepPrograms:
         If a stage computes with scalars, all are recorded anew each time, with the scalars as numbers.
         """
         symbolic = symbols(scalars)
+        self.lasting = symbolic is not scalars
         numbers = ("" if isinstance(x, Scalar) else repr(x) for x in flat(symbolic))
         key = self.hyper.stages(shape) if isinstance(self.hyper, Staged) else (), gradient, *numbers
         if key not in self._programs:
             try:
                 self._programs[key] = self._record(roles, symbolic, shape, gradient=gradient)
             except TypeError:
+                self.lasting = False
                 return self._record(roles, scalars, shape, gradient=gradient)
             if len(self._programs) > 64:  # numbers without names are others at each step
                 del self._programs[next(iter(self._programs))]
@@ -269,7 +273,7 @@ def size_of(bits: int) -> int:
 # -- one loop ---------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 
-#: With fewer elements, it is not worth asking whether compiling pays.
+#: With fewer elements in all steps that a recording serves, it is not worth asking whether compiling pays.
 _LEAST_COMPILED = 1 << 12
 
 
@@ -331,7 +335,7 @@ class CompiledStep:
             By the place in the step.
         """
         compiled, staged = how_compiled(roles), self.hyper.staged
-        least = 1 if compiled else _LEAST_COMPILED
+        least = 1 if compiled else _LEAST_COMPILED / (count + ahead if self._programs.lasting else 1)
         if compiled is False or not (staged or prod(shape) >= least):
             return {}
         sizes = [stage.over.count(shape) if isinstance(stage, Stage) else 0 for stage in self._stages(shape)]

@@ -9,6 +9,8 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, write_result
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.tracing import trace
 from mcfsim.optim.state import average
 from mcfsim.report.plotting import COLOURS, label_ends, message, save, subplots
 
@@ -21,61 +23,70 @@ CURVES = {
     "bf16, 2 components": {"color": COLOURS["blue"]},
     "exact": {"color": COLOURS["black"], "linestyle": (0, (4, 2))},
 }
+#: Kinds of gradients: constant, noisy, or shrunk tenfold after 1500 steps.
+PANELS = {
+    "constant": "constant gradient:\nbf16 stalls at .26 to .51",
+    "noisy": "noisy gradient:\nbf16 takes peaks, never decays",
+    "shrinking": "gradient shrinks tenfold:\nbf16 never comes down",
+}
 
 
-def gradients(kind: str, step: int) -> np.ndarray[Any, Any]:
-    """Return the gradients of a step, values of bf16: constant, noisy, or shrunk tenfold after 1500 steps."""
-    g = SIGNIFICANDS
-    if kind == "noisy":
-        g = g * np.random.default_rng([7, step]).standard_normal(g.size).astype(np.float32)
-    if kind == "shrinking" and step > 1500:
-        g = g * np.float32(0.1)
-    return mcf.round_to(g, "bfloat16")
+def gradients() -> np.ndarray[Any, Any]:
+    """Return gradients, values of bf16: by step, and by kind and significand."""
+    steps = np.arange(1, STEPS + 1)[:, None]
+    noise = [
+        np.random.default_rng([7, step]).standard_normal(SIGNIFICANDS.size) for (step,) in steps.tolist()
+    ]
+    factors = {
+        "constant": np.float32([[1]]),
+        "noisy": np.float32(noise),
+        "shrinking": np.where(steps > 1500, np.float32(0.1), np.float32(1)),
+    }
+    by_kind = [np.broadcast_to(SIGNIFICANDS * factors[kind], (STEPS, SIGNIFICANDS.size)) for kind in PANELS]
+    return mcf.round_to(np.concatenate(by_kind, axis=1), "bfloat16")
 
 
-def follow(kind: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Return v of every step and element by curve, as binary64."""
+def follow() -> dict[str, dict[str, np.ndarray[Any, Any]]]:
+    """Return v of every step and significand as binary64, by kind of gradient and by curve."""
     low, wide = mcf.arithmetic("bfloat16"), mcf.arithmetic("float64", backend="native", fused=False)
     beta = mcf.expand(low, BETA2, 2)
-    zero = np.zeros_like(SIGNIFICANDS)
-    state: dict[str, Any] = {
-        "bf16": (zero,),
-        "bf16, 2 components": (zero, zero),
-        "exact": (zero.astype(np.float64),),
-    }
-    history: dict[str, list[Any]] = {name: [] for name in state}
-    for step in range(1, STEPS + 1):
-        g = gradients(kind, step)
-        square = low.mul(g, g)
-        state["bf16"] = average(low, state["bf16"], BETA2, square, 1 - BETA2)
-        state["bf16, 2 components"] = average(low, state["bf16, 2 components"], beta, square, 1 - BETA2)
-        exact = g.astype(np.float64) ** 2
-        state["exact"] = average(wide, state["exact"], BETA2, exact, 1 - BETA2)
-        for name, parts in state.items():
-            history[name].append(np.sum([part.astype(np.float64) for part in parts], axis=0))
-    return {name: np.array(rows) for name, rows in history.items()}
+
+    def moved(ar: mcf.Arithmetic, one: tuple[Any, ...], two: tuple[Any, ...], g: Any) -> Any:
+        square = ar.mul(g, g)
+        return (
+            average(ar, one, BETA2, square, 1 - BETA2),
+            average(ar, two, beta, square, 1 - BETA2),
+        )
+
+    # On so few numbers, calling single operations would take most of the time.
+    step = Loop(trace(moved, "bfloat16", operands=(("one",), ("high", "low"), "g")))
+    given = gradients()
+    zero = np.zeros(given.shape[1], np.float32)
+    one, two, exact = (zero,), (zero, zero), (zero.astype(np.float64),)
+    history = {name: np.empty(given.shape) for name in CURVES}
+    for place, g in enumerate(given):
+        one, two = step(one, two, g)
+        exact = average(wide, exact, BETA2, g.astype(np.float64) ** 2, 1 - BETA2)
+        for name, parts in zip(CURVES, (one, two, exact), strict=True):
+            history[name][place] = sum(part.astype(np.float64) for part in parts)
+    split = {name: np.split(v, len(PANELS), axis=1) for name, v in history.items()}
+    return {kind: {name: split[name][place] for name in CURVES} for place, kind in enumerate(PANELS)}
 
 
 def main() -> None:
     """Run, write the numbers, draw."""
-    scale = SIGNIFICANDS.astype(np.float64) ** 2
-    panels = {
-        "constant": "constant gradient:\nbf16 stalls at .26 to .51",
-        "noisy": "noisy gradient:\nbf16 takes peaks, never decays",
-        "shrinking": "gradient shrinks tenfold:\nbf16 never comes down",
-    }
+    scale, found = SIGNIFICANDS.astype(np.float64) ** 2, follow()
     result: dict[str, Any] = {"beta2": BETA2, "steps": STEPS, "v_over_g_squared_at_the_end": {}}
     with subplots(1, 3, width=10.5, height=3.3) as (figure, axes):
-        for panel, (kind, title) in zip(axes[0], panels.items(), strict=True):
-            ratios = {name: v / scale for name, v in follow(kind).items()}
-            steps = np.arange(1, STEPS + 1)
+        for panel, (kind, title) in zip(axes[0], PANELS.items(), strict=True):
+            ratios = {name: v / scale for name, v in found[kind].items()}
+            steps = np.arange(1, STEPS + 1, 10)
             for name, ratio in ratios.items():
-                panel.plot(steps[::10], np.median(ratio, axis=1)[::10], label=name, **CURVES[name])
-                low, high = ratio.min(axis=1)[::10], ratio.max(axis=1)[::10]
+                shown = ratio[::10]
+                panel.plot(steps, np.median(shown, axis=1), label=name, **CURVES[name])
                 if name != "exact" and kind != "noisy":
-                    panel.fill_between(
-                        steps[::10], low, high, color=CURVES[name]["color"], alpha=0.2, linewidth=0
-                    )
+                    ends = shown.min(axis=1), shown.max(axis=1)
+                    panel.fill_between(steps, *ends, color=CURVES[name]["color"], alpha=0.2, linewidth=0)
             result["v_over_g_squared_at_the_end"][kind] = {
                 name: [float(ratio[-1].min()), float(np.median(ratio[-1])), float(ratio[-1].max())]
                 for name, ratio in ratios.items()

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 import mcfsim as mcf
+from mcfsim.compile.loops import Loop
+from mcfsim.compile.tracing import trace
 from mcfsim.multiword.expansion import grow
 from mcfsim.optim.adamw import AdamWScalars, adamw
 from mcfsim.optim.state import State, Step, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
-RIGHT = "collage-plus"
+LOW, RIGHT = "bfloat16", "collage-plus"
 #: What the option says that asks for the plain algorithm.
 NONE = "none"
 #: Steps of a constant gradient, so many that v is steady, or grows without end.
@@ -110,14 +112,17 @@ FAULTS: Mapping[str, Mapping[str, Any]] = {
 @lru_cache
 def follow(beta2: float, fault: str, steps: int) -> np.ndarray[Any, Any]:
     """Return v / g^2 of a constant gradient, of every step and significand: the component that is used."""
-    strategy = mcf.strategy(RIGHT, "bfloat16")
+    strategy = mcf.strategy(RIGHT, LOW)
     roles, hyper = strategy.roles(), Faulty(beta2=beta2, **FAULTS[fault])
     moved = hyper.second_moment if hyper.aliased else hyper.slots[1].average
-    v: Words = (np.zeros_like(SIGNIFICANDS),) * 2
     scalars = hyper.scalars(roles, strategy, 1, 1.0, decayed=True)
+    # On so few numbers, calling single operations would take most of the time.
+    operands = ("high", "low"), "gradient"
+    move = Loop(trace(lambda ar, v, gradient: moved(ar, v, gradient, scalars), LOW, operands=operands))
+    v: Words = (np.zeros_like(SIGNIFICANDS),) * 2
     history = np.empty((steps, SIGNIFICANDS.size))
     for step in range(steps):
-        v = moved(roles.second_moment, v, SIGNIFICANDS, scalars)
+        v = move(v, SIGNIFICANDS)
         history[step] = v[0]
     return history / SIGNIFICANDS.astype(np.float64) ** 2
 

@@ -31,23 +31,30 @@ CURVES = {
 }
 
 
-def draw(kind: str) -> np.ndarray[Any, Any]:
-    """Return terms of bf16, one column a sum."""
-    rng = np.random.default_rng(11)
-    x = mcf.round_to(rng.random((TERMS[-1], SUMS), dtype=np.float32), FORMAT)
-    return x * rng.choice(np.float32([-1, 1]), x.shape) if kind == "signed" else x
+def draw() -> np.ndarray[Any, Any]:
+    """Return terms of bf16, of shape (terms, panels, sums)."""
+    drawn = []
+    for kind in PANELS:
+        rng = np.random.default_rng(11)
+        x = mcf.round_to(rng.random((TERMS[-1], SUMS), dtype=np.float32), FORMAT)
+        drawn.append(x * rng.choice(np.float32([-1, 1]), x.shape) if kind == "signed" else x)
+    return np.stack(drawn, axis=1)
 
 
-def sums(terms: tuple[Any, ...], seed: int) -> dict[str, tuple[Any, ...]]:
+def sums(terms: np.ndarray[Any, Any], seed: int) -> dict[str, tuple[Any, ...]]:
     """Return what each way of adding makes of the terms, as one number or two to be added."""
-    ar = mcf.arithmetic(FORMAT)
-    at_random = mcf.arithmetic(FORMAT, rounding="stochastic", random=mcf.RandomWords(seed))
+    ar, x = mcf.arithmetic(FORMAT), tuple(terms)
+
+    def at_random(x: tuple[Any, ...]) -> Any:
+        drawing = mcf.arithmetic(FORMAT, rounding="stochastic", random=mcf.RandomWords(seed))
+        return recursive_sum(drawing, x)
+
     return {
-        "plain": (recursive_sum(ar, terms),),
-        "Neumaier": (neumaier_sum(ar, terms),),
-        "stochastic rounding": (recursive_sum(at_random, terms),),
-        "Kahan": (kahan_sum(ar, terms)[0],),
-        "double word": dw_sum(ar, terms),
+        "plain": (recursive_sum(ar, x),),
+        "Neumaier": (neumaier_sum(ar, x),),
+        "stochastic rounding": (np.array([at_random(tuple(part)) for part in terms.swapaxes(0, 1)]),),
+        "Kahan": (kahan_sum(ar, x)[0],),
+        "double word": dw_sum(ar, x),
     }
 
 
@@ -58,14 +65,14 @@ def integers(x: Any) -> np.ndarray[Any, Any]:
     return whole
 
 
-def errors(kind: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Return ``|error| / (u S)`` by curve, of shape (numbers of terms, sums)."""
-    x = draw(kind)
+def errors() -> dict[str, np.ndarray[Any, Any]]:
+    """Return ``|error| / (u S)`` by curve, of shape (numbers of terms, panels, sums)."""
+    x = draw()
     whole = integers(x)
     rows: dict[str, list[Any]] = {name: [] for name in CURVES}
     for n in TERMS:
         exact, magnitudes = whole[:n].sum(axis=0), np.abs(whole[:n]).sum(axis=0)
-        for name, parts in sums(tuple(x[:n]), seed=n).items():
+        for name, parts in sums(x[:n], seed=n).items():
             off = np.abs(sum(map(integers, parts)) - exact)
             rows[name].append(ONE_OVER_U * off / magnitudes)
     return {name: np.array(row) for name, row in rows.items()}
@@ -83,9 +90,10 @@ def mark(panel: Any) -> None:
 def main() -> None:
     """Run, write the numbers, draw."""
     result: dict[str, Any] = {"format": str(FORMAT), "sums": SUMS, "terms": TERMS, "error_over_u_S": {}}
+    measured = errors()
     with subplots(1, 2, width=10.5, height=4) as (figure, axes):
-        for panel, (kind, title) in zip(axes[0], PANELS.items(), strict=True):
-            found = errors(kind)
+        for place, (panel, (kind, title)) in enumerate(zip(axes[0], PANELS.items(), strict=True)):
+            found = {name: error[:, place] for name, error in measured.items()}
             result["error_over_u_S"][kind] = {
                 name: np.percentile(error, QUARTILES, axis=1).T.tolist() for name, error in found.items()
             }

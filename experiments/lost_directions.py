@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,21 @@ def matrix(condition: float, seed: int) -> np.ndarray[Any, Any]:
     return found
 
 
+@cache
+def matrices(condition: float) -> np.ndarray[Any, Any]:
+    """Return the matrices of a condition, one a seed."""
+    return np.array([matrix(condition, seed) for seed in SEEDS])
+
+
 def measured(coefficients: str, iterates: str) -> dict[str, list[list[float]]]:
     """Return both measures, a row a condition, a column a seed."""
     how = NewtonSchulz(coefficients, **ITERATES[iterates])
     rows: dict[str, list[list[float]]] = {"lost_orthogonality": [], "polar_distance": []}
     for condition in CONDITIONS:
-        pairs = [(x, orthogonalize(x, how)) for x in (matrix(condition, seed) for seed in SEEDS)]
-        rows["lost_orthogonality"].append([lost_orthogonality(found) for _, found in pairs])
-        rows["polar_distance"].append([polar_distance(found, x) for x, found in pairs])
+        found = orthogonalize(matrices(condition), how)
+        rows["lost_orthogonality"].append([lost_orthogonality(x) for x in found])
+        pairs = zip(found, matrices(condition), strict=True)
+        rows["polar_distance"].append([polar_distance(*pair) for pair in pairs])
     return rows
 
 

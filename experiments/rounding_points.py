@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import numpy as np
 import mcfsim as mcf
 from experiments.common import read_result, write_result
 from mcfsim.optim import adamw, torchadamw
-from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.adamw import AdamW, AdamWScalars
 from mcfsim.optim.declaration import Slot
 from mcfsim.optim.state import State, Step, converted, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
-from mcfsim.optim.torchadamw import TorchAdamW, inner
+from mcfsim.optim.torchadamw import TorchAdamW, TorchAdamWScalars, inner
 from mcfsim.protocol import Value
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.exact_step import REFERENCE, REFERENCE_ROLES
+from mcfsim.training.problems import Problem
 
 STEPS, SIZE, SEEDS = 1000, 512, (0, 1, 2)
 TRAINED = 200
@@ -36,7 +38,15 @@ CHANGED = {
 
 def _of_ours(slot: Slot) -> Slot:
     """Return a slot whose average takes the scalars of both steps."""
-    return Slot(slot.name, lambda ar, x, gradient, scalars: slot.average(ar, x, gradient, scalars[0]))
+    return Slot(slot.name, lambda ar, x, gradient, scalars: slot.average(ar, x, gradient, _apart(scalars)[0]))
+
+
+def _apart(scalars: dict[str, Any]) -> tuple[AdamWScalars, TorchAdamWScalars]:
+    """Return the scalars of our step and of PyTorch's."""
+    return tuple(  # type: ignore[return-value]
+        kind(**{name: scalars[f"{kind.__name__}_{name}"] for name in kind._fields})
+        for kind in (AdamWScalars, TorchAdamWScalars)
+    )
 
 
 @dataclass(frozen=True)
@@ -47,14 +57,15 @@ class Mixed(AdamW):
     points: tuple[str, ...] = ()
 
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
-        """Return the scalars of both."""
+        """Return the scalars of both by name, so that a step is recorded once for all."""
         given = roles, strategy, step, rate
         theirs = TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
-        return super().scalars(*given, decayed=decayed), theirs.scalars(*given, decayed=decayed)
+        both = super().scalars(*given, decayed=decayed), theirs.scalars(*given, decayed=decayed)
+        return {f"{type(x).__name__}_{name}": number for x in both for name, number in x._asdict().items()}
 
     def step(self, roles: Roles, strategy: Strategy, state: State, gradient: Value, scalars: Any) -> Step:
         """Make one step, each part by the text that it is asked from."""
-        ours, theirs = scalars
+        ours, theirs = _apart(scalars)
         ar, second, up = roles.moments, roles.second_moment, roles.update
 
         def text(part: str) -> tuple[Any, Any]:
@@ -79,6 +90,7 @@ class Mixed(AdamW):
         return Step(State(parameter, m, v, extra), update)
 
 
+@cache
 def gradients(step: int) -> np.ndarray[Any, Any]:
     """Return the gradients of a step, values of bf16: a third by each seed, of scales from 1 to 2^-10."""
     parts = []
@@ -94,7 +106,7 @@ def trained(strategy: str, parts: tuple[str, ...]) -> dict[int, dict[str, np.nda
     start = np.random.default_rng(7).standard_normal(SIZE * len(SEEDS)) * 0.1
     start = mcf.round_to(start, "bfloat16")
     chosen = mcf.strategy(strategy, "bfloat16")
-    optimizer = mcf.Optimizer(Mixed(**HYPER, points=parts), chosen, {"w": start}, {"w"}, compiled=False)
+    optimizer = mcf.Optimizer(Mixed(**HYPER, points=parts), chosen, {"w": start}, {"w"}, steps=STEPS)
     found = {}
     for step in range(1, STEPS + 1):
         optimizer.advance(optimizer.receive({"w": gradients(step)}), RATE)
@@ -121,12 +133,18 @@ def by_seed(x: np.ndarray[Any, Any]) -> list[float]:
     return [float(part.mean()) for part in x.reshape(len(SEEDS), SIZE)]
 
 
+@cache
+def logistic() -> Problem:
+    """Return logistic regression, whose data take a while to make."""
+    return mcf.get_problem("logistic")
+
+
 def losses(strategy: str, parts: tuple[str, ...]) -> list[float]:
     """Return the final loss of logistic regression for each seed."""
-    found = []
+    found, problem = [], logistic()
     for seed in SEEDS:
         run = mcf.simulate(
-            *("logistic", Mixed(**HYPER, points=parts), strategy, TRAINED),
+            *(problem, Mixed(**HYPER, points=parts), strategy, TRAINED),
             schedule=mcf.Schedule(peak=1e-2, warmup=10),
             seed=seed,
             record_every=TRAINED,

@@ -315,7 +315,7 @@ class Loops:
         """
         given, loop = program.reals(scalars), account.loop
         once = (account.element * elements + _CALL * len(program.steps)) * rows
-        now = once * (1 + ahead / elements) if ahead else once
+        now = once * (1 + ahead / max(elements, 1))
         long = len(program.steps) > MOST
         try:
             if long and compiled:

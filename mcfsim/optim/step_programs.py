@@ -272,7 +272,6 @@ def size_of(bits: int) -> int:
 
 # -- one loop ---------------------------------------------------------------------------------------------
 Array = NDArray[Any]
-
 #: With fewer elements in all steps that a recording serves, it is not worth asking whether compiling pays.
 _LEAST_COMPILED = 1 << 12
 
@@ -345,18 +344,15 @@ class CompiledStep:
         if staged:
             recorded()  # between means there are straight lines, whether they run as loops or not
 
-        def program_at(place: int) -> Program:
-            return recorded()[place].program
-
         packed = self.packed and not staged  # results of stages between means are numbers in carriers
         kept = loops(roles.moments.scalars, packed=packed, apart=True)  # type: ignore[attr-defined]
         found, named = {}, numbers(scalars)
         for place, elements in enumerate(sizes):
             if elements < least:
                 continue
-            record = partial(program_at, place)
             given = named, lambda program: words_of(roles, count), elements * ahead
-            joined = as_bits(self.strategy, record()) if self._closed else None
+            joined = as_bits(self.strategy, recorded()[place].program) if self._closed else None
+            record = partial(lambda place: recorded()[place].program, place)
             loop = kept.bound_loop(record, elements, compiled, *given, joined=joined, **self._options)
             if loop is not None:
                 found[place] = BoundStage(loop, recorded()[place].results)

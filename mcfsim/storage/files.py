@@ -272,7 +272,10 @@ def _scratch(folder: Path, label: Pathlike) -> Iterator[tuple[Path, io.BufferedW
     """Create a file in a folder, locked while open, and remove it at the end unless it was renamed."""
     while True:
         scratch = folder / f".mcfsim-{uuid4().hex}.partial"
-        file = io.BufferedWriter(ToldFile(scratch, "xb", label))
+        try:
+            file = io.BufferedWriter(ToldFile(scratch, "xb", label))
+        except OSError as problem:  # which names a file that nobody asked for
+            raise _refusal(label, problem.strerror or str(problem)) from problem
         # Another process that removes leftover files may have come between the two calls.
         if _locked(file) is not False and scratch.exists():
             break
@@ -293,11 +296,8 @@ def _named(scratch: Path) -> Path:
 
 def _try_out(folder: Path, path: Pathlike) -> None:
     """Refuse a folder in which no file can be created."""
-    try:
-        with _scratch(folder, path):
-            pass
-    except OSError as problem:
-        raise _refusal(path, problem.strerror or str(problem)) from problem
+    with telling(path), _scratch(folder, path):
+        pass
 
 
 def _put(scratch: Path, target: Path, *, exclusive: bool) -> None:

@@ -133,6 +133,8 @@ def test_two_outputs_in_one_file_are_refused(other, there, relative, tmp_path, m
 def test_a_folder_that_takes_no_file_is_refused_before_work_is_done():
     with pytest.raises(OutputError, match=r"^cannot write /proc/self/it: "):
         check_outputs({"--output": "/proc/self/it"})
+    with pytest.raises(OutputError, match=r"^cannot write /proc/self/it: "):
+        write_text("/proc/self/it", "new")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mcfsim.kernels.operation_plan import integers_as_binary64
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
-from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK, scratch
+from mcfsim.storage.buffers import BLOCK, LARGE_BLOCK, overlaps_itself, scratch
 
 if TYPE_CHECKING:
     import torch
@@ -294,7 +294,7 @@ def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
         raise ValueError(f"out must be {target} of shape {shape}, not {out.dtype} of shape {out.shape}")
     if not out.flags.writeable:
         raise ValueError("out is read-only")
-    if any(size > 1 and not step for size, step in zip(out.shape, out.strides, strict=True)):
+    if overlaps_itself(out.shape, out.strides, out.itemsize):
         raise ValueError("out is spread over memory that several of its elements share")
 
 

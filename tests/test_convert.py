@@ -196,7 +196,15 @@ def into(out, x=None):
     refused(ValueError, "unknown format 'bf61'", round_to, (1.0, "bf61")),
     refused(ValueError, r"out must be float32 of shape \(3,\)", into, *NO_PLACES),
     refused(ValueError, "read-only", into, (READ_ONLY, np.ones(3))),
-    refused(ValueError, "several of its elements share", into, as_strided(np.empty(1, "f4"), (3,), (0,))),
+    *(
+        refused(
+            ValueError,
+            "several of its elements share",
+            into,
+            as_strided(np.empty(9, "f4")[4:], (3,), (step,)),
+        )
+        for step in (0, 2, -3)
+    ),
     refused(TypeError, "out must be an array without a mask", into, [1.0, 2.0, 3.0], np.ma.array(np.ones(3))),
     refused(ValueError, "out is for arrays", into, (np.empty(()), 1.0)),
 )

@@ -1,4 +1,4 @@
-"""Reusable memory for intermediate blocks.
+"""Reusable memory for intermediate blocks, and arrays whose elements share memory.
 
 Allocating an array the size of a block costs a call to the operating system and a page fault for each page.
 That takes several times as long as the arithmetic on it.
@@ -7,6 +7,7 @@ That takes several times as long as the arithmetic on it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -58,3 +59,21 @@ def retain_freed_memory() -> None:
     frees one large block that is never written to. With other libraries it does nothing.
     """
     np.empty(1 << 24, np.uint8)
+
+
+def overlaps_itself(shape: Sequence[int], steps: Sequence[int], size: int = 1) -> bool:
+    """Return whether elements of an array share memory, given its steps and the size of an element."""
+    if 0 in shape:
+        return False
+    axes = sorted((abs(step), length) for step, length in zip(steps, shape, strict=True) if length != 1)
+    reach = size
+    for step, length in axes:
+        if step < reach:  # axes are not one within another, so all places are compared
+            break
+        reach += (length - 1) * step
+    else:
+        return False
+    places = np.zeros(1, np.int64)
+    for step, length in axes:
+        places = np.add.outer(places, step * np.arange(length)).reshape(-1)
+    return bool((np.diff(np.sort(places)) < size).any())

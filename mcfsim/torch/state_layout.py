@@ -24,6 +24,7 @@ from mcfsim.optim.vectors import Formats, Remainder, Split, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
+from mcfsim.storage.buffers import overlaps_itself
 from mcfsim.torch.local import SCALES, Grouped, check_whole, is_spread, local
 
 #: The dtype that stores 16 bits that are no number. Of torch's formats only bfloat16 leads float32, so 16
@@ -232,8 +233,7 @@ class StateLayout:
             raise TypeError("a parameter was made in torch.inference_mode; make it a usual one by .clone()")
         here = local(parameter.detach())
         check_dense(here)
-        dimensions = () if here.is_contiguous() else zip(here.shape, here.stride(), strict=True)
-        if here.numel() and any(size > 1 and not step for size, step in dimensions):
+        if not here.is_contiguous() and overlaps_itself(here.shape, here.stride()):
             raise TypeError("elements of the parameter share memory; make it a tensor of its own by .clone()")
         self.check_groups(parameter)
 

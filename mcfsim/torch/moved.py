@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration, Granularity
@@ -207,20 +210,40 @@ def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
     return next((x.log for x in moved if x.log is not None), None)
 
 
-def check_memory(parameters: Iterable[torch.Tensor], begins: MutableMapping[int, torch.Tensor]) -> None:
-    """Raise ValueError if a parameter begins in memory where another one does, and else add them to these."""
-    fresh: dict[int, torch.Tensor] = {}
-    for p in parameters:
-        if not (here := local(p.detach())).numel():
-            continue
-        begin = here.data_ptr()
-        for other in (begins.get(begin, p), fresh.setdefault(begin, p)):
-            if other is not p and local(other.detach()).data_ptr() == begin:  # and has not been moved since
+def check_memory(
+    parameters: Iterable[torch.Tensor], places: MutableMapping[tuple[int, int], torch.Tensor]
+) -> None:
+    """Raise ValueError if parameters share elements in memory, and else add them to those at known places."""
+    fresh = [(_place(here), p) for p in parameters if (here := local(p.detach())).numel()]
+    near: list[tuple[tuple[int, int], torch.Tensor]] = []  # whose places may reach into the next ones
+    for place, p in sorted([*places.items(), *fresh], key=lambda item: item[0]):
+        near = [x for x in near if x[0][1] > place[0]]
+        for _, other in near:
+            if other is not p and _share_elements(local(other.detach()), local(p.detach())):
                 raise ValueError(
                     f"a parameter of shape {tuple(p.shape)} has the memory of another, and both would move "
                     "it, each by a state of its own; make them one, as by head.weight = table.weight"
                 )
-    begins.update(fresh)
+        near.append((place, p))
+    places.update(fresh)
+
+
+def _place(x: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses where a tensor with elements begins and ends."""
+    begin = x.data_ptr()
+    last = sum((length - 1) * step for length, step in zip(x.shape, x.stride(), strict=True))
+    return begin, begin + (last + 1) * x.itemsize
+
+
+def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors share memory now; NumPy tells from addresses, on any device."""
+
+    def there(x: torch.Tensor) -> NDArray[Any]:
+        steps = tuple(step * x.itemsize for step in x.stride())
+        about = {"shape": tuple(x.shape), "strides": steps, "typestr": f"|V{x.itemsize}", "version": 3}
+        return np.asarray(SimpleNamespace(__array_interface__={**about, "data": (x.data_ptr(), True)}))
+
+    return bool(np.shares_memory(there(one), there(other)))
 
 
 def check_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -74,7 +74,8 @@ class StoredOptimizer(SavedOptimizer):
         self._number = captured.enrolled(self)
         self._made: dict[Settings, Steps] = {}
         self._writes = Writes()
-        self._begins = WeakValueDictionary[int, torch.Tensor]()  # where parameters lay when they were added
+        # Where parameters lay when they were added.
+        self._places = WeakValueDictionary[tuple[int, int], torch.Tensor]()
         self.watches: list[Watching] = []
         self.whole = Whole("load what was saved together, the model's state and the optimizer's")
         self._captured: list[CapturedStep] = []
@@ -113,7 +114,7 @@ class StoredOptimizer(SavedOptimizer):
             self._slots(parameter, group)  # raises if the step cannot be made
         if steps.whole is None:
             steps.check(hyper)
-        check_memory(group["params"], self._begins)
+        check_memory(group["params"], self._places)
         self.param_groups.append(group)
 
     def _check_group(self, group: Mapping[str, Any]) -> None:

@@ -228,8 +228,22 @@ def test_parameters_of_one_memory_are_refused():
     with pytest.raises(ValueError, match="has the memory of another,"):
         AdamW([table, head])
     assert len(optimizer.param_groups) == 1
-    whole = torch.zeros(4, dtype=torch.bfloat16)
-    AdamW([torch.nn.Parameter(x) for x in (whole[:2], whole[:0], whole[2:])])  # as a flat buffer has them
+    whole = torch.zeros(12, dtype=torch.bfloat16)
+    rows = whole.view(3, 4)
+    for parts in ((whole[:2], whole[:0], whole[2:]), (rows[:, :2], rows[:, 2:]), (whole[::2], whole[1::2])):
+        AdamW([torch.nn.Parameter(x) for x in parts])  # as a flat buffer has them
+    for parts in (
+        (whole[:8], whole[7:]),
+        (rows[:, 1:3], rows[:, :2]),
+        (whole, whole[5:6]),
+        (whole[::2], rows[1]),
+    ):
+        with pytest.raises(ValueError, match="has the memory of another,"):
+            AdamW([{"params": torch.nn.Parameter(x)} for x in parts])
+    for given in (whole.expand(2, 12), whole.as_strided((3, 3), (1, 1)), whole.as_strided((3, 2), (2, 4))):
+        with pytest.raises(TypeError, match="elements of the parameter share memory"):
+            AdamW([torch.nn.Parameter(given)])
+    AdamW([torch.nn.Parameter(whole.as_strided((3, 2), (2, 3)))])
 
 
 #: What is wrong with what a constructor is given as parameters, or with its call.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import as_array, chosen
+from mcfsim.checks import as_array, chosen, whole_number
 
 Array = NDArray[Any]
 
@@ -91,9 +91,10 @@ class Delta:
     Raises
     ------
     TypeError
-        If arrays are not of integers, or codes not unsigned ones of one dtype.
+        If the size is no int, arrays are not of integers, or codes not unsigned ones of one dtype.
     ValueError
-        If arrays are not vectors of one length, or places do not ascend within the tensor.
+        If arrays are not vectors of one length, places do not ascend within the tensor, or an old code is the
+        new one.
     """
 
     size: int
@@ -102,6 +103,7 @@ class Delta:
     before: Array | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "size", whole_number("size", self.size, least=0))
         for label in ("places", "after", "before"):
             if label == "before" and self.before is None:
                 continue
@@ -110,13 +112,18 @@ class Delta:
                 raise TypeError(f"{label} are integers, codes unsigned ones, not {x.dtype}")
             if x.ndim != 1 or x.size != np.size(self.places):
                 raise ValueError(f"{label} have shape {x.shape}; there are {np.size(self.places)} places")
-            object.__setattr__(self, label, x)
+            object.__setattr__(self, label, _native(x))
         if self.before is not None and self.before.dtype != self.after.dtype:
             raise TypeError(f"codes of {self.before.dtype} do not become codes of {self.after.dtype}")
         if self.places.size and not (
             self.places[0] >= 0 and self.places[-1] < self.size and (self.places[1:] > self.places[:-1]).all()
         ):
             raise ValueError(f"places must ascend from 0 at least to below {self.size}")
+        if self.before is not None and (same := self.before == self.after).any():
+            which = int(np.argmax(same))
+            raise ValueError(
+                f"at place {self.places[which]} the code stays {self.after[which]}: leave it out"
+            )
 
     @classmethod
     def between(cls, old: Any, new: Any) -> Delta:
@@ -132,7 +139,7 @@ class Delta:
             raise TypeError(f"old weights are {a.dtype}, and new ones {b.dtype}")
         if a.shape != b.shape:
             raise ValueError(f"old weights have shape {a.shape}, and new ones {b.shape}")
-        a, b = (_codes(np.ascontiguousarray(x)) for x in (a, b))
+        a, b = (_native(_codes(np.ascontiguousarray(x))) for x in (a, b))
         places = np.flatnonzero(a != b)
         return cls(a.size, places, b[places], a[places])
 
@@ -177,7 +184,7 @@ class Delta:
         if kind is Encoding.DENSE:
             if weights is None:
                 raise ValueError("dense sends all weights: hand them over as weights=")
-            codes = _codes(np.ascontiguousarray(as_array(weights, "weights")))
+            codes = _native(_codes(np.ascontiguousarray(as_array(weights, "weights"))))
             if codes.dtype != self.after.dtype or codes.size != self.size:
                 raise ValueError(f"weights are {codes.size} of {codes.itemsize} bytes, not {self._told}")
             if (codes[self.places] != self.after).any():
@@ -222,7 +229,7 @@ def apply_delta(data: bytes, weights: Array) -> int:
     Raises
     ------
     TypeError
-        If `data` are no bytes, or `weights` no array.
+        If `data` are no bytes, or `weights` no array, or a masked one.
     ValueError
         If bytes are damaged or missing, or are of another number or size of codes; or if the old codes were
         kept, and `weights` have others at these places. Codes that did not change are not checked.
@@ -231,6 +238,7 @@ def apply_delta(data: bytes, weights: Array) -> int:
         raise TypeError(f"a change is sent as bytes, not as {type(data).__name__}")
     if not isinstance(weights, np.ndarray):
         raise TypeError(f"weights must be an array, not {type(weights).__name__}")
+    weights = as_array(weights, "weights")
     if not (weights.flags.c_contiguous and weights.flags.writeable):
         raise ValueError("weights that are changed in place must be contiguous, and may not be read-only")
     codes = _codes(weights)
@@ -301,10 +309,14 @@ def _places(head: _Head, said: bytes) -> Array:
 
 
 def _codes(x: Array) -> Array:
-    """Return a contiguous array's codes as a vector in the same memory."""
+    """Return a contiguous array's codes as a vector in the same memory, and so in its byte order."""
     if x.dtype.hasobject or x.itemsize not in (1, 2, 4, 8):
         raise TypeError(f"elements of {x.dtype} are not codes of 1, 2, 4 or 8 bytes")
-    return x.reshape(-1).view(f"u{x.itemsize}")
+    return x.reshape(-1).view(np.dtype(f"u{x.itemsize}").newbyteorder(x.dtype.byteorder))
+
+
+def _native(x: Array) -> Array:
+    return x.astype(x.dtype.newbyteorder("="), copy=False)
 
 
 def _little(x: Array) -> Array:

@@ -62,6 +62,28 @@ def test_what_is_sent_arrives(dtype, encoding, compress):
 
 
 @pytest.mark.parametrize("encoding", [*Encoding])
+def test_codes_are_the_same_in_both_byte_orders(encoding):
+    old, new = pair(300, 0.05, "float32")
+    sent = Delta.between(old, new).encode(encoding, new)
+    turned, changed = (x.astype(">f4") for x in (old, new))
+    delta = Delta.between(turned, changed)
+    assert delta.encode(encoding, changed) == delta.encode(encoding, new) == sent
+    given = (x.astype(x.dtype.newbyteorder()) for x in (delta.places, delta.after, delta.before))
+    assert Delta(delta.size, *given).encode(encoding, new) == sent
+    apply_delta(sent, turned)
+    assert turned.tobytes() == changed.tobytes()
+
+
+@pytest.mark.parametrize("encoding", [*Encoding])
+def test_a_matrix_is_its_numbers(encoding):
+    """Its rows stay rows, however it is laid out."""
+    old, new = pair(300, 0.05)
+    delta, there = Delta.between(old, new), old.copy().view(np.matrix)
+    apply_delta(delta.encode(encoding, new), there)
+    assert there.tobytes() == new.tobytes()
+
+
+@pytest.mark.parametrize("encoding", [*Encoding])
 def test_the_bytes_are_those_written_code_by_code(encoding):
     old, new = pair(300, 0.05)
     sent = Delta.between(old, new).encode(encoding, new)
@@ -160,6 +182,7 @@ def test_what_is_refused():
     for why, call, error in (
         ("not as str", lambda: apply_delta("x", old), TypeError),
         ("an array", lambda: apply_delta(sent, [1, 2]), TypeError),
+        ("masked", lambda: apply_delta(sent, np.ma.array(old, hard_mask=True)), TypeError),
         ("50 codes of 2 bytes", lambda: apply_delta(sent, old[:-1].copy()), ValueError),
         ("50 of 4", lambda: apply_delta(sent, old.astype(np.uint32)), ValueError),
         ("contiguous", lambda: apply_delta(sent, np.repeat(old, 2)[::2]), ValueError),
@@ -171,8 +194,15 @@ def test_what_is_refused():
         ("uint16", lambda: Delta.between(old, new.astype(np.int32)), TypeError),
         ("shape", lambda: Delta.between(old, new[1:]), ValueError),
         ("complex128", lambda: Delta.between(old.astype(complex), new.astype(complex)), TypeError),
-        ("ascend", lambda: Delta(2, places, places.astype("u2"), places.astype("u2")), ValueError),
-        ("ascend", lambda: Delta(9, places[::-1], places.astype("u2"), places.astype("u2")), ValueError),
+        ("ascend", lambda: Delta(2, places, places.astype("u2"), places.astype("u2") + 1), ValueError),
+        ("ascend", lambda: Delta(9, places[::-1], places.astype("u2")), ValueError),
+        (
+            "at place 2 the code stays 2",
+            lambda: Delta(9, places, np.uint16([0, 2]), np.uint16([1, 2])),
+            ValueError,
+        ),
+        ("size must be an int", lambda: Delta(9.0, places, places.astype("u2")), TypeError),
+        ("size = -1", lambda: Delta(-1, places[:0], places[:0].astype("u2")), ValueError),
         ("unsigned", lambda: Delta(9, places, places), TypeError),
         ("do not become", lambda: Delta(9, places, places.astype("u1"), places.astype("u2")), TypeError),
         ("2 places", lambda: Delta(9, places, places.astype("u2"), places[:1].astype("u2")), ValueError),

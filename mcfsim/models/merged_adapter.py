@@ -21,7 +21,7 @@ Array = NDArray[Any]
 _LARGEST = 2.0**100
 #: The update is summed exactly, then rounded to this: no float32 factors make it vanish or overflow.
 _WIDE = Format(precision=50, emin=-350, emax=400)
-#: A scale's high part has so many bits that its product with a float32 number is exact.
+#: A scale's high part; its product with a float32 number is exact, and so is that of the rest.
 _HIGH = Format(precision=26, emin=-350, emax=400)
 
 
@@ -114,11 +114,12 @@ def merge_adapter(
         if not np.array_equal(round_to(x, stored), x, equal_nan=True):
             raise ValueError(f"{label} holds numbers that are no values of {stored}; round it first")
     before = round_to(base, fmt)
-    # s B in two parts, each exact in binary64.
-    high = float(round_to(scale, _HIGH))
-    parts = np.hstack([left.astype(np.float64) * high, left.astype(np.float64) * (scale - high)])
-    twice = np.vstack([right, right]).astype(np.float64)
+    # s B in parts, each exact in binary64, and of one sign, as infinite ones would else be NaN together.
+    high = float(round_to(scale, _HIGH, "toward_zero"))
+    shares = [high, scale - high] if scale != high else [scale]
+    twice = np.vstack([right] * len(shares)).astype(np.float64)
     with np.errstate(invalid="ignore"):
+        parts = np.hstack([left.astype(np.float64) * share for share in shares])
         asked = matmul(parts, twice, Accumulator(_WIDE, block=None))
         if stepwise:
             ar = arithmetic(fmt)
@@ -127,6 +128,7 @@ def merge_adapter(
         else:
             after = matmul(parts, twice, Accumulator(fmt, block=None), c=before)
     moved = metrics.effective_update([before.ravel()], [after.ravel()])
+    moved[~np.isfinite(before.ravel())] = np.nan  # what stays infinite would count as still
     other = (after != before) | (np.signbit(after) != np.signbit(before))
     return MergedAdapter(
         after,

@@ -336,6 +336,19 @@ def test_what_is_not_finite_passes_into_the_merged_weights():
     assert all(map(math.isnan, (found.lost, found.edq, found.error)))
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.3, 0.7, -0.1, 16 / math.sqrt(3), 0.0])
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize("of", ["weight", "a", "b"])
+def test_an_infinity_stays_one_whatever_the_bits_of_the_scale(of, stepwise, scale):
+    given = {"weight": np.ones((2, 2)), "a": np.ones((1, 2)), "b": np.ones((2, 1))}
+    given[of][0, 0] = np.inf
+    found = mcf.merge_adapter(**given, scale=scale, stepwise=stepwise)
+    update = np.inf * scale if of != "weight" else np.inf
+    assert np.array_equal(found.weights[0, 0], update, equal_nan=True)
+    assert np.isfinite(found.weights[1, 1])
+    assert all(map(math.isnan, (found.lost, found.edq, found.error)))
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [

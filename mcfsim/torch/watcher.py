@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -242,14 +243,23 @@ def _teller(to: Any) -> Callable[[Seen], Any]:
 
 def _line_writer(path: Path) -> Callable[[Seen], Any]:
     """Return a function that adds lines to a CSV file; if the file is new, its header is written first."""
-    with telling(path), path.open("a", newline="") as file:
-        if not file.tell() and is_first_process():
-            csv.writer(file).writerow(Seen._fields)
 
-    def add(seen: Seen) -> None:
-        with telling(path), path.open("a", newline="") as file:
-            csv.writer(file).writerow(seen)
+    def add(cells: Sequence[Any]) -> None:
+        line = io.StringIO()
+        csv.writer(line).writerow(cells)
+        with telling(path), path.open("ab", buffering=0) as file:
+            end, rest = file.tell(), line.getvalue().encode()
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(end)  # or the next line would go on this one
+                raise
 
+    with telling(path), path.open("ab") as file:
+        new = not file.tell()
+    if new and is_first_process():
+        add(Seen._fields)
     return add
 
 

@@ -151,14 +151,19 @@ def test_an_error_of_who_is_told_begins_no_state():
     assert (given[0] > 4.9).all()
 
 
-def test_a_disk_that_becomes_full_is_told_by_name(tmp_path):
+@pytest.mark.parametrize("room", [0, 5])
+def test_a_disk_that_becomes_full_is_told_by_name(room, tmp_path):
+    """And leaves no part of a line, which a later one would go on."""
     path = tmp_path / "seen.csv"
     optimizer = AdamW(parameters(SHAPES))
     watch(optimizer, 1, path)
     runs.give(optimizer.param_groups[0]["params"], 0)
-    told = pytest.raises(OSError, match=re.escape(f"cannot write {path}: "))
-    with told, no_room(path.stat().st_size):
+    told, before = pytest.raises(OSError, match=re.escape(f"cannot write {path}: ")), path.read_bytes()
+    with told, no_room(path.stat().st_size + room):
         optimizer.step()
+    assert path.read_bytes() == before
+    optimizer.step()
+    assert [line.split(",")[:2] for line in path.read_text().splitlines()[1:]] == [["1", "0"]]
 
 
 # -- what others write ---------------------------------------------------------------------------------------

@@ -214,6 +214,7 @@ def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecord
 
     Examples
     --------
+    >>> import mcfsim.torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0, 0.001]).bfloat16())
     >>> optimizer = mcfsim.torch.AdamW([weight], lr=1e-3, strategy="plain")
     >>> with mcfsim.torch.changes(optimizer) as changed:

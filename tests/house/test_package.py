@@ -1,5 +1,6 @@
-"""The package as a whole: what an import does, the public names, floors of its parts, its source's digest."""
+"""The package as a whole: imports, public names, examples, floors of its parts, its source's digest."""
 
+import doctest
 import inspect
 import json
 import re
@@ -85,6 +86,20 @@ PROMISED = {
     mcf.strategy: ["name", "low"],
     mcf.metrics.edq: ["intended", "effective"],
 }
+
+
+EXAMPLES = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(EXAMPLES), ids=str)
+@pytest.mark.sampled(9, each=False)
+def test_examples_in_docstrings_print_what_they_show(path):
+    """On their own, with the names of their module."""
+    if path.parts[0] == "torch":
+        pytest.importorskip("torch", reason="needs PyTorch")
+    name = ".".join(("mcfsim", *path.with_suffix("").parts)).removesuffix(".__init__")
+    assert doctest.testmod(import_module(name)).failed == 0
 
 
 def test_names_that_users_rely_on():

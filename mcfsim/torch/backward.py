@@ -6,11 +6,15 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from mcfsim.checks import whole_number
 from mcfsim.torch.host_step import SMALL
 from mcfsim.torch.moved import ParameterPlace
 from mcfsim.torch.step import StoredOptimizer
+
+#: The parameters that have hooks.
+_HOOKED = WeakTensorKeyDictionary()
 
 
 class BackwardSteps:
@@ -27,6 +31,8 @@ class BackwardSteps:
         ]
         if every > 1:
             self._hooks += [p.register_hook(partial(self._look, p)) for _, _, p, _ in places]
+        self._hooked = [place.parameter for place in places]
+        _HOOKED.update(dict.fromkeys(self._hooked))
 
     def finish(self) -> None:
         """Make the steps of parameters with gradients of fewer backward passes, and free these gradients."""
@@ -38,6 +44,8 @@ class BackwardSteps:
         """Remove the hooks; existing gradients stay."""
         for hook in self._hooks:
             hook.remove()
+        while self._hooked:
+            _HOOKED.pop(self._hooked.pop(), None)
         self._added.clear()
         self._waiting.clear()
 
@@ -49,7 +57,11 @@ class BackwardSteps:
 
     def _receiver(self, place: ParameterPlace) -> Any:
         def received(parameter: torch.Tensor) -> None:
-            assert parameter.grad is not None
+            if parameter.grad is None:
+                raise RuntimeError(
+                    f"another hook has freed the gradient of a parameter of shape {tuple(parameter.shape)}, "
+                    "of which a step was to be made"
+                )
             count, gradient, _ = self._added.get(parameter, (0, None, 0))
             if gradient is not parameter.grad:  # the previous gradient is gone
                 count = 0
@@ -111,7 +123,8 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
     TypeError
         If `optimizer` is no optimizer of `mcfsim.torch`, or `every` no int.
     ValueError
-        If `every` is not positive, or a parameter has a gradient already, which would be added in.
+        If `every` is not positive, or a parameter has a gradient already, which would be added in, or hooks,
+        which would free the gradients of these.
 
     Notes
     -----
@@ -125,5 +138,9 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
     passes = whole_number("every", every, least=1)
     if any(place.parameter.grad is not None for place in optimizer.listed()):
         raise ValueError("a parameter has a gradient already; call optimizer.zero_grad() first")
+    if any(place.parameter in _HOOKED for place in optimizer.listed()):
+        raise ValueError(
+            "a parameter moves in the backward pass already; call remove() of what step_in_backward returned"
+        )
     optimizer._opt_called = True  # tells torch's schedulers that steps come before their own
     return BackwardSteps(optimizer, passes)

@@ -190,3 +190,20 @@ def test_what_is_refused():
     backward(given, 0)
     with pytest.raises(ValueError, match="has a gradient already"):
         step_in_backward(optimizer)
+    optimizer.zero_grad()
+    steps = step_in_backward(optimizer)
+    for again in (optimizer, AdamW(given.parameters())):
+        with pytest.raises(ValueError, match=r"moves in the backward pass already; call remove\(\)"):
+            step_in_backward(again)
+    steps.remove()
+    step_in_backward(optimizer).remove()
+
+
+def test_a_gradient_that_another_hook_freed_makes_no_step():
+    given = model()
+    given[0].weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    optimizer = AdamW(given.parameters())
+    step_in_backward(optimizer)
+    with pytest.raises(RuntimeError, match="another hook has freed the gradient"):
+        backward(given, 0)
+    assert given[0].weight not in optimizer.state

@@ -152,7 +152,7 @@ class WeightAverage:
         if not listed or [*map(_kinds, given)] != [*map(_kinds, self._stored)]:
             raise ValueError("the state is of parameters of other shapes, or of another dtype")
         self._stored = [
-            tuple(part.to(own.device, copy=True) for part, own in zip(x, owns, strict=True))
+            tuple(part.detach().to(own.device, copy=True) for part, own in zip(x, owns, strict=True))
             for x, owns in zip(given, self._stored, strict=True)
         ]
         self.count = count

@@ -206,7 +206,11 @@ def test_a_saved_average_goes_on_with_the_same_bits():
     torch.save(first.state_dict(), file)
     file.seek(0)
     second = mcfsim.torch.average(optimizer, 0.95)
-    second.load_state_dict(torch.load(file, weights_only=True))
+    state = torch.load(file, weights_only=True)
+    for x in state["stored"]:
+        for part in x:
+            part.requires_grad_()
+    second.load_state_dict(state)
     train(model, optimizer)
     for averaged in (first, second):
         averaged.update()

@@ -22,7 +22,7 @@ from mcfsim.optim.start import receive, start
 from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.step_programs import CompiledStep, fill_block
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
-from mcfsim.optim.strategy import warn_of_vanishing
+from mcfsim.optim.strategy import check_words, warn_of_vanishing
 from mcfsim.optim.switch import carry_over
 from mcfsim.optim.vectors import (
     Formats,
@@ -305,6 +305,7 @@ class Optimizer:
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and write the update to a vector if there is one."""
         count = self.count + 1
+        check_words(self.strategy, self.roles, count)
         # One thread if an arithmetic is watched, or is not the emulator.
         threads = min(ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles)
         # Plan the whole step before anything is changed: compiling it may raise an error.
@@ -395,6 +396,4 @@ class Optimizer:
         if not isinstance(out, np.ndarray) or out.dtype != dtype:
             raise TypeError(f"out must be an array of {dtype}, not {getattr(out, 'dtype', type(out))}")
         if out.shape != (self.layout.size,) or not out.flags.writeable:
-            raise ValueError(
-                f"out must be writeable, and have shape ({self.layout.size},); it has {out.shape}"
-            )
+            raise ValueError(f"out must be writeable, of shape ({self.layout.size},), not {out.shape}")

@@ -78,6 +78,13 @@ class Roles(NamedTuple):
         return self.mapped(lambda ar: ar.on_block(step, start))
 
 
+def check_words(strategy: Strategy, roles: Roles, step: int) -> None:
+    """Raise ValueError if a step draws random words, and its number is beyond the steps that have some."""
+    roles.on_block(step, 0)
+    if strategy.draws:  # a grid draws by itself
+        RandomWords(0, step)
+
+
 def arithmetics(
     tensors: Sequence[Stored],
     policy: Rounding,

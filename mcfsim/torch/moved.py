@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration, Granularity
+from mcfsim.optim.strategy import check_words
 from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import is_cut, is_spread, local, stretches
 from mcfsim.torch.state_layout import StateLayout
@@ -61,7 +62,8 @@ class StepInputs(NamedTuple):
     rate: float
 
     def scalars(self, stores: StateLayout) -> Any:
-        """Return the scalars of the step; raise ValueError if it cannot be made with them."""
+        """Return the scalars of the step; raise ValueError if these or its number allow none."""
+        check_words(stores.strategy, stores.roles, self.number)
         return self.hyper.scalars(stores.roles, stores.strategy, self.number, self.rate, decayed=True)
 
 

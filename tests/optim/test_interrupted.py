@@ -139,6 +139,22 @@ def test_what_is_refused_before_a_step_spoils_nothing():
     assert optimizer.count == 1
 
 
+@pytest.mark.parametrize("hyper", [mcf.AdamW(), Adafactor()], ids=repr)
+@pytest.mark.parametrize("strategy", ["stochastic", "stochastic-parameter", "dqt-int8", "bitnet"])
+def test_a_step_beyond_those_that_have_random_words_spoils_nothing(strategy, hyper):
+    optimizer = Optimizer(hyper, mcf.strategy(strategy, "bfloat16"), {"w": np.ones((4, 6))})
+    optimizer.count = 2**32 - 2
+    gradient = np.ones(24, np.float32)
+    optimizer.step(gradient, 0.1)
+    before = bits(optimizer)
+    if strategy == "bitnet":
+        optimizer.step(gradient, 0.1)
+        return
+    with pytest.raises(ValueError, match=r"step = 4294967296 must lie in"):
+        optimizer.step(gradient, 0.1)
+    assert bits(optimizer) == before
+
+
 @pytest.mark.parametrize("kind", [mcf.AdamW, AMSGrad])
 def test_a_quotient_by_zero_in_exact_numbers_changes_nothing(kind):
     """Not even in the blocks and tensors before it."""

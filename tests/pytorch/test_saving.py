@@ -391,3 +391,22 @@ def test_what_is_refused_before_a_step_spoils_nothing():
     assert_same_states({name: after[name] for name in before}, before)
     optimizer.param_groups[1]["lr"] = 2.0**-6
     run(optimizer, [0])
+
+
+@pytest.mark.parametrize("strategy", ["stochastic", "stochastic-parameter", "dqt-int8", "plain", "bitnet"])
+@pytest.mark.parametrize("kind", ["adamw", "adafactor"])
+def test_a_step_beyond_those_that_have_random_words_spoils_nothing(kind, strategy):
+    given = runs.parameters(dtype=runs.dtype_of(strategy))
+    optimizer = runs.EVERY[kind](given, strategy=strategy)
+    run(optimizer, [0])
+    for state in optimizer.state.values():
+        state["step"] = 2**32 - 2
+    run(optimizer, [1])
+    before = frozen(optimizer)
+    if strategy in ("plain", "bitnet"):
+        run(optimizer, [2])
+        return
+    with pytest.raises(ValueError, match=r"step = 4294967296 must lie in"):
+        run(optimizer, [2])
+    assert is_same(frozen(optimizer), before)
+    optimizer.state_dict()

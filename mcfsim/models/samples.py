@@ -144,7 +144,8 @@ def scan(
         How many elements to take from each tensor.
     kept : path, optional
         A file for the samples. It is saved at the end, and when KeyboardInterrupt (Ctrl-C) or an error of a
-        file ends the scan. If it exists, the tensors in it are not read again.
+        file ends the scan. If it exists, the tensors in it are not read again, and those that another scan
+        has put there meanwhile stay.
     told : callable, optional
         Is called with a tensor's name, the number of its elements read since the last call, and whether they
         were read earlier.
@@ -155,7 +156,7 @@ def scan(
         If a tensor cannot be read; or, after all were read, if there are NaNs or infinities. The message
         counts them by tensor.
     ValueError
-        If the file is of other weights, or of other samples, or damaged.
+        If the file is of other weights, or of other samples, or damaged, at the start or at the end.
     """
     found: dict[str, TensorSample] = {}
     bad: dict[str, tuple[int, int]] = {}
@@ -172,6 +173,9 @@ def scan(
             found[name], bad[name] = sample, counts
     finally:
         if kept is not None:
+            if Path(kept).exists():  # another reading may have come between
+                theirs, their_bad = _load(kept, weights, about)
+                found, bad = {**theirs, **found}, {**their_bad, **bad}
             _save(kept, about, found, bad)
     refuse_not_finite(weights.path, bad)
     return [found[name] for name in weights]

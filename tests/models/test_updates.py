@@ -185,6 +185,28 @@ def test_what_was_kept_of_other_weights_is_refused(tmp_path):
         assert kept.read_bytes() == content
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_what_another_reading_kept_meanwhile_is_not_lost(same, tmp_path, monkeypatch):
+    """Of the same weights it is joined; of others it stays, and this reading is refused."""
+    path, other, kept = tmp_path / "m.safetensors", tmp_path / "o.safetensors", tmp_path / "kept.npz"
+    checkpoint(path)
+    checkpoint(other, seed=1)
+
+    def between(weight, *rest):
+        if weight.name == "matrix":
+            return read_sample(weight, *rest)
+        monkeypatch.undo()
+        scan(open_weights(path if same else other), 64, kept)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mcfsim.models.samples.read_sample", between)
+    with pytest.raises(KeyboardInterrupt if same else ValueError, match=None if same else "files differ"):
+        scan(open_weights(path), 64, kept)
+    told = []
+    scan(open_weights(path if same else other), 64, kept, lambda *what: told.append(what))
+    assert [earlier for _, _, earlier in told] == [True] * 3
+
+
 def test_what_was_kept_of_files_that_others_wrote_meanwhile_is_refused(tmp_path):
     path, kept = tmp_path / "m.safetensors", tmp_path / "kept.npz"
     checkpoint(path)

@@ -17,6 +17,7 @@ from mcfsim.models.recording import (
     check_dtypes,
     check_shapes,
     check_tensor,
+    read_count,
     read_step,
     read_weights,
     step_files,
@@ -83,10 +84,16 @@ class Recorder:
             If a name, shape or dtype is not that of the step before, a number is NaN or infinite, or the rate
             is out of range.
         OutputError
-            If the file cannot be written, or the disk has no room for it.
+            If the file cannot be written, the disk has no room for it, or another recorder goes on with the
+            recording.
         """
         if rate is not None and (rate := finite_number("rate", rate)) < 0:
             raise ValueError(f"rate = {rate} must not be negative")
+        if (found := read_count(self.directory)) not in (None, self.count):
+            raise OutputError(
+                f"{self.directory} has {found} steps, and this recorder is after step {self.count}: another "
+                "one goes on with the recording"
+            )
         number = self.count + 1
         path = self.directory / step_name(number)
         stored = _stored(path, gradients)

@@ -298,18 +298,25 @@ def write_count(folder: Path, steps: int) -> None:
     write_text(folder / COUNT, json.dumps({"format": RECORDING, "steps": steps}) + "\n")
 
 
+def read_count(folder: Path) -> int | None:
+    """Return how many steps a recorder counted, or None; raise FileOfTensorsError if a file says it wrong."""
+    if not (folder / COUNT).exists():
+        return None
+    try:
+        found: int = build(_Count, parse(read_text(folder / COUNT, _LONGEST_COUNT)), "").steps
+    except ValueError as problem:
+        raise FileOfTensorsError(folder / COUNT, f"says no number of steps: {problem}") from problem
+    return found
+
+
 def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
     """Raise FileOfTensorsError unless the files are as many as a recorder counted; others do not count."""
-    if not (folder / COUNT).exists():
+    if (recorded := read_count(folder)) is None:
         if shards.read_metadata(files[1]).get("format") != RECORDING:
             return
         raise FileOfTensorsError(
             folder, f"lacks {COUNT}, which says how many steps were recorded; say how many of them are meant"
         )
-    try:
-        recorded = build(_Count, parse(read_text(folder / COUNT, _LONGEST_COUNT)), "").steps
-    except ValueError as problem:
-        raise FileOfTensorsError(folder / COUNT, f"says no number of steps: {problem}") from problem
     # A recorder that was killed may have written its last step without counting it.
     if len(files) not in (recorded, recorded + 1):
         raise FileOfTensorsError(

@@ -301,9 +301,13 @@ def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writ
     first = mcf.record(weights(), tmp_path)
     second = mcf.record(weights(), tmp_path, after=0)
     first.step(gradients(1))
-    with pytest.raises(FileExistsError):
+    with pytest.raises(OSError, match="has 1 steps, and this recorder is after step 0: another one"):
         second.step(gradients(2))
     np.testing.assert_array_equal(open_recording(tmp_path).steps[0].read()["bias"], gradients(1)["bias"])
+    mcf.record(weights(), tmp_path, after=0)
+    with pytest.raises(OSError, match="has 0 steps, and this recorder is after step 1: another one"):
+        first.step(gradients(2))  # which would leave a hole before it
+    mcf.record(weights(), tmp_path, after=0).step(gradients(1))
     (tmp_path / "weights.safetensors").unlink()
     with pytest.raises(OSError, match=r"has a recording; go on with it by after=\.\.\., or name another"):
         mcf.record(weights(), tmp_path)

@@ -109,7 +109,8 @@ class OnGrid:
         if self.grid.reach is Reach.ABSMEAN:
             self._scale(weights, self.grid.reach)
         for part, scale in self._scaled():
-            words = replace(self._random, step=step if self.grid.draws else 0)  # there are 2**32 steps
+            # The words of 2**32 steps; a grid that draws none goes on beyond these.
+            words = replace(self._random, step=step) if self.grid.draws else self._random
             _put(weights[part], scale, self._arithmetic, self.grid, words, first + part.start)
 
     def measures(self, before: Array, after: Array, part: slice) -> dict[str, float]:

@@ -83,7 +83,7 @@ class Reduction:
         for label in ("format", "out_format"):
             if (fmt := getattr(self, label)) is not None:
                 object.__setattr__(self, label, _kept(get_format(fmt)))
-        self([np.zeros(1, np.float32)] * self.parts)  # refuses roundings
+        self._reduced([np.zeros(1, np.float32)] * min(self.parts, 2))  # refuses roundings
 
     @classmethod
     def of(cls, given: Reduction | str | None) -> Reduction | None:
@@ -120,6 +120,9 @@ class Reduction:
         if np.asarray(parts[0]).dtype == object:
             total = sum(parts[1:], start=parts[0])
             return np.asarray(total if self.divide is Division.NONE else total / len(parts))
+        return self._reduced(parts)
+
+    def _reduced(self, parts: Sequence[Array]) -> Array:
         divide, out_format = self.divide, self.out_format
         return reduce(parts, self.order, self.format, self.rounding, divide=divide, out_format=out_format)
 

@@ -76,6 +76,7 @@ def test_a_text_is_the_reduction_that_it_says():
     assert Reduction.of("4") == Reduction(4)
     assert Reduction.of(MANY) is MANY
     assert Reduction.of(None) is None
+    assert Reduction.of("1000000000").parts == 10**9  # it is not tried with so many
 
 
 @pytest.mark.parametrize(

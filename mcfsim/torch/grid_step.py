@@ -31,6 +31,7 @@ class GridStep:
 
     def __init__(self, stores: StateLayout, inner: StepRunner, random: RandomWords | None) -> None:
         self.stores, self._inner, self._random = stores, inner, random or DEFAULT_WORDS
+        grid_of(stores, 0, self._random)  # raises if words are so many that none are left for a grid
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
         """Make a step of these parameters; a first one puts them on their grids before."""

@@ -196,6 +196,10 @@ def leaf(**options):
         (leaf(), {"rounding": "stochastic"}, r"needs random=RandomWords\(seed\)"),
         (leaf(), {"rounding": "stochastic", "random": 5}, "random must be RandomWords"),
         (leaf(), {"random": np.zeros(4, np.uint32)}, "random must be RandomWords"),
+        *(
+            (leaf(), {"strategy": name, "random": mcf.RandomWords(1, operation=2**32 - 1)}, "must lie in")
+            for name in ("stochastic", "dqt-int8")
+        ),
     ],
     ids=str,
 )  # fmt: skip

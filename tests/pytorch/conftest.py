@@ -60,6 +60,13 @@ def _compiler():
 
 
 @pytest.fixture
+def few_steps(monkeypatch):
+    """Let no steps follow: those of few elements are not compiled, which would be of no use to a test."""
+    monkeypatch.setattr("mcfsim.torch.host_step.AHEAD", 0)
+    monkeypatch.setattr("mcfsim.torch.whole_step.AHEAD", 0)
+
+
+@pytest.fixture
 def one_thread():
     """Let PyTorch sum in one order, whatever the machine has; threads are of no use to small matrices."""
     import torch

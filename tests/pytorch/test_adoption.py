@@ -56,10 +56,10 @@ def moment(state, name, count):
     return sum(state[f"{name}_{i}" if i else name].double() for i in reversed(range(count)))
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("strategy", STORED)
 @pytest.mark.sampled(13, each=False)
-@pytest.mark.costly("a step of three components, of 830 operations, is compiled when it is first made")
 def test_what_the_formats_can_hold_is_kept(strategy, dtype):
     """Parameters that have the dtype of the strategy stay where they lie."""
     chosen = mcf.strategy(strategy)

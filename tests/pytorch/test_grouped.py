@@ -127,6 +127,7 @@ def test_quotients_are_noticed_if_they_are_wrong_and_only_then(way, monkeypatch)
 
 
 # -- in optimizers -------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("shape", [(6, 256), (33, 19)], ids=str)
 def test_tensors_take_the_bytes_of_the_declaration(name, shape):

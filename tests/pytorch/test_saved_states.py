@@ -242,6 +242,7 @@ def expected(m: torch.Tensor, v: torch.Tensor, step: int) -> np.ndarray:
 
 
 # -- states of mcfsim.torch ----------------------------------------------------------------------------------
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("strategy", STORED)
 @pytest.mark.sampled(2, each=False)
 def test_a_state_of_this_package_is_read(strategy, tmp_path):

@@ -227,6 +227,7 @@ def altered(old, new):
     return module
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.slow
 @pytest.mark.sampled(2, each=False)
 @pytest.mark.parametrize(("name", "dtype"), [(name, x) for name, item in ALTERED.items() for x in item[0]])

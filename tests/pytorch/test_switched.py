@@ -52,6 +52,7 @@ def assert_alike(ours, params, theirs):
     assert_all_same(compared(ours, params, theirs))
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("third", range(3))
 @pytest.mark.parametrize(("optimizer", "old"), rotating(STORED))
 @pytest.mark.sampled(72, each=False)
@@ -81,6 +82,7 @@ CHAINS = [
 ]
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize(("optimizer", "old", "chain"), CHAINS)
 @pytest.mark.sampled(5, each=False)
 @pytest.mark.costly("stages are compiled")

@@ -80,8 +80,8 @@ class Roles(NamedTuple):
 
 def check_words(strategy: Strategy, roles: Roles, step: int) -> None:
     """Raise ValueError if a step draws random words, and its number is beyond the steps that have some."""
-    roles.on_block(step, 0)
-    if strategy.draws:  # a grid draws by itself
+    # A grid draws by itself.
+    if strategy.draws or any(ar.rounding is not None and ar.rounding.stochastic for ar in roles):
         RandomWords(0, step)
 
 

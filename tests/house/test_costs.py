@@ -15,7 +15,7 @@ CASES = """
 
     def spend():
         begun = time.process_time()
-        while time.process_time() - begun < 0.1:
+        while time.process_time() - begun < 0.2:
             pass
 
     @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ CASES = """
         pass
 
     def test_dear_by_a_process():
-        subprocess.run([sys.executable, '-c', 'for i in range(4 * 10**6): pass'])
+        subprocess.run([sys.executable, '-c', 'for i in range(10**7): pass'])
 
     @pytest.mark.costly("it is said why")
     def test_cheap_as_it_may():
@@ -60,7 +60,7 @@ CASES = """
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Return a function that runs a text of tests where a case may take a fiftieth of a second."""
+    """Return a function that runs a text of tests where a case may take .08 seconds."""
     monkeypatch.setattr("tests.costs._slowness", lambda: 1.0)
 
     def run(text):
@@ -68,7 +68,7 @@ def run(pytester, monkeypatch):
         pytester.makeconftest("pytest_plugins = ['tests.costs']")
         pytester.makeini("[pytest]\nmarkers =\n costly\n exhaustive\n gpu")
         pytester.makepyfile(text)
-        options = ("-p", "no:cacheprovider", "-rE", "--costs", "9", "--cost-limit", "0.02")
+        options = ("-p", "no:cacheprovider", "-rE", "--costs", "9", "--cost-limit", "0.08")
         return pytester.runpytest_inprocess(*options)
 
     return run
@@ -84,7 +84,7 @@ def test_a_case_that_costs_too_much_fails_and_what_is_shared_is_counted_apart(ru
         "test_dear_by_a_process",
         "test_dear_though_it_imports_a_little",
     ]
-    told = r"^\S+::(\w+) took 0\.[1-9] seconds of a processor; 0\.02 are allowed"
+    told = r"^\S+::(\w+) took 0\.[1-9] seconds of a processor; 0\.08 are allowed"
     assert re.findall(told, shown, re.MULTILINE) == failed
     for line in (r"0 \S+::shared", r"0 \S+::what is left at the end", r"1 \S+::test_dear_by_itself"):
         assert re.search(rf"^ +0\.[1-9] +{line}$", shown, re.MULTILINE), line

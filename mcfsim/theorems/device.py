@@ -21,7 +21,7 @@ from mcfsim.rounding import Rounding
 from mcfsim.theorems.compiled import CaseCounts, Predicates, nearer_zero, recordable
 from mcfsim.theorems.identity import identity_of
 from mcfsim.theorems.operands import Block, Columns
-from mcfsim.theorems.parts import Domain, Part, Pieces, Sample
+from mcfsim.theorems.parts import Domain, Pairs, Part, Pieces, Sample
 from mcfsim.theorems.statement import Theorem
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class DeviceJudge:
         """Return the operands of a range of a part's cases, one tensor per component."""
         import torch
 
-        if isinstance(part, Sample):  # the CPU draws these
+        if isinstance(part, Sample | Pairs):  # the CPU draws or lists these
             blocks = zip(*(block for _, block in part.blocks(start, stop)), strict=True)
             return [torch.from_numpy(np.concatenate(x)).to(self._device.device) for x in blocks]
         if isinstance(part, Pieces):

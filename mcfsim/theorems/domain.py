@@ -34,10 +34,11 @@ from mcfsim.theorems.operands import (
     every,
     has_all,
     normal,
+    normal_pairs,
     unbounded,
     unscaled_reach,
 )
-from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
+from mcfsim.theorems.parts import Domain, Pairs, Part, Sample, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: With at most this many cases, a core is not worth its reductions.
@@ -173,16 +174,20 @@ def _core_of_pairs(
         fewest = prod(_fewest(o, e, p, depth) for o, e in zip(theorem.operands, exponents, strict=True))
         if fewest > most:
             continue  # before long tables are made
-        tables = [normal(theorem.operands[0], wide, first, depth, signs=not positive[0], zero=False)]
-        for operand in theorem.operands[1:]:
-            tables.append(normal(operand, wide, later, depth, signs=not positive[1], zero=common))
-        fewest = prod(len(table[0]) for table in tables)
-        if fewest <= most:
-            text = (
-                f"exponents {first[0]} to {first[-1]} of the first operand, {later[0]} to {later[-1]} of "
-                f"others, low words zero or in the {depth} binades below half an ulp"
-            )
+        text = (
+            f"exponents {first[0]} to {first[-1]} of the first operand, {later[0]} to {later[-1]} of "
+            f"others, low words zero or in the {depth} binades below half an ulp"
+        )
+        one, *rest = theorem.operands
+        core: Part
+        if rest or not one.paired:
+            tables = [normal(one, wide, first, depth, signs=not positive[0], zero=False)]
+            tables += [normal(x, wide, later, depth, signs=not positive[1], zero=common) for x in rest]
             core = Part("core", text, tuple(tables))
+        else:
+            rows = normal_pairs(one, wide, first, depth, signs=not positive[0], zero=False)
+            core = Pairs("core", text, (), rows)
+        if (fewest := core.size) <= most:
             return Domain(wide, (core, *others), tuple(reductions), covers=False)
     none = NO_CORE.format(fewest, selection.limit)
     return Domain(wide, others, (*reductions[-2:], none), covers=False)

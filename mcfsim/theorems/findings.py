@@ -26,7 +26,7 @@ WITNESSES = 8
 #: Quotients in binary64 within this relative distance of the largest are compared exactly.
 _SHARE = 2.0**-45
 #: How many cases are measured before loops compare others with them, and how many may stay open for a while.
-_FIRST, _OPEN = 1 << 11, 1 << 12
+_FIRST, _OPEN = 1 << 8, 1 << 12
 #: Loops are kept for at least this many cases, however many they leave open.
 _TRUSTED = 1 << 20
 

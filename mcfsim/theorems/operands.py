@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -55,6 +56,57 @@ class OperandSpec:
         return self.kind in ("double word", "relaxed pair")
 
 
+@dataclass(frozen=True, eq=False)
+class PairRows:
+    """Pairs of words, by high words: each has low words that follow one another in an array.
+
+    Attributes
+    ----------
+    high, low : array
+        High words, one a row; and low words.
+    start, count : array of int
+        For each row, the place of its first low word, and how many it has.
+    """
+
+    high: Block
+    low: Block
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(self.count)
+
+    @property
+    def size(self) -> int:
+        """Number of pairs."""
+        return int(self._ends[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the arrays."""
+        return self.high.nbytes + self.low.nbytes + self.start.nbytes + self.count.nbytes
+
+    def between(self, start: int, stop: int | None = None) -> Columns:
+        """Return the pairs of a range, by default up to the last one: high words, and low words."""
+        stop = self.size if stop is None else stop
+        first, last = np.searchsorted(self._ends, [start, stop - 1], "right").tolist()
+        rows = slice(first, last + 1)
+        count = self.count[rows]
+        before = int(self._ends[first] - count[0])
+        # What is to be added to the number of a pair for the place of its low word.
+        shift = np.repeat(self.start[rows] - self._ends[rows] + count, count)
+        place = np.arange(before, before + shift.size) + shift
+        own = slice(start - before, stop - before)
+        return np.repeat(self.high[rows], count)[own], self.low[place[own]]
+
+    def at(self, cases: NDArray[np.int64]) -> Columns:
+        """Return the pairs of given numbers."""
+        row = np.searchsorted(self._ends, cases, "right")
+        place = cases - self._ends[row] + self.count[row] + self.start[row]
+        return self.high[row], self.low[place]
+
+
 def value(name: str) -> OperandSpec:
     """Return an operand that is a value of the format."""
     return OperandSpec(name, "value", 1)
@@ -79,7 +131,7 @@ def every(operand: OperandSpec, fmt: Format) -> Columns:
     """Return every finite operand of a format, of either sign, subnormal numbers and zero included."""
     values = finite_values(fmt)
     if operand.paired:
-        return _pairs(values, values, operand.kind, fmt)
+        return _pairs(values, values, operand.kind, fmt).between(0)
     if operand.components == 1:
         return (values,)
     raise ValueError(f"{operand.name} is a sequence: there is no list of all of them")
@@ -99,19 +151,27 @@ def normal(
     zero : bool
         Whether zero is included.
     """
+    if operand.paired:
+        return normal_pairs(operand, fmt, exponents, depth, signs=signs, zero=zero).between(0)
     high = significands(fmt, exponents, signs=signs)
-    if not operand.paired:
-        return (np.append(high, high.dtype.type(0)) if zero else high,)
-    columns: list[Columns] = []
+    return (np.append(high, high.dtype.type(0)) if zero else high,)
+
+
+def normal_pairs(
+    operand: OperandSpec, fmt: Format, exponents: Sequence[int], depth: int, *, signs: bool, zero: bool
+) -> PairRows:
+    """Return the operands of `normal`, of an operand that is a pair, without listing them."""
+    found: list[PairRows] = []
     for exponent in exponents:
         words = significands(fmt, [exponent], signs=signs)
         top = exponent - fmt.precision
         low = significands(fmt, range(top - depth, top + 1), signs=True)
         low = np.sort(np.append(low[np.abs(low) <= 2.0**top], low.dtype.type(0)))
-        columns.append(_pairs(words, low, operand.kind, fmt))
+        found.append(_pairs(words, low, operand.kind, fmt))
     if zero:
-        columns.append((high[:1] * 0, high[:1] * 0))
-    return tuple(np.concatenate(column) for column in zip(*columns, strict=True))
+        nothing, one = found[0].high[:1] * 0, np.ones(1, np.int64)
+        found.append(PairRows(nothing, nothing, 0 * one, one))
+    return _joined(found)
 
 
 def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block:
@@ -175,19 +235,37 @@ def finite_values(fmt: Format) -> Block:
     return values
 
 
-def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> Columns:
-    """Return all pairs of a kind; `low` must be sorted."""
+def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> PairRows:
+    """Return all pairs of a kind; `low` must be sorted, and have zero."""
     # The low word is at most half an ulp of the high one, which rules out most candidates.
     half = _half_ulp(high, fmt)
     start, stop = np.searchsorted(low, -half, "left"), np.searchsorted(low, half, "right")
-    count = stop - start
-    highs = np.repeat(high, count)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    lows = low[np.repeat(start, count) + within]
-    if kind == "relaxed pair":
-        return highs, lows
-    there = _normalised(highs, lows, fmt)
-    return highs[there], lows[there]
+    if kind == "double word":
+        # Rounding is monotonic, so the low words that do not change the high one follow one another.
+        zero = np.full(high.shape, np.searchsorted(low, 0))
+        last = zero
+        while (searched := start < zero).any():
+            middle = np.where(searched, (start + zero) // 2, zero)
+            there = _normalised(high, low[middle], fmt)
+            start, zero = np.where(there, start, middle + 1), np.where(there, middle, zero)
+        stop = stop - 1
+        while (searched := last < stop).any():
+            middle = np.where(searched, (last + stop + 1) // 2, last)
+            there = _normalised(high, low[middle], fmt)
+            last, stop = np.where(there, middle, last), np.where(there, stop, middle - 1)
+        stop = stop + 1
+    return PairRows(high, low, start, stop - start)
+
+
+def _joined(parts: list[PairRows]) -> PairRows:
+    """Return the pairs of all parts, one after the other."""
+    before = accumulate((rows.low.size for rows in parts[:-1]), initial=0)
+    return PairRows(
+        np.concatenate([rows.high for rows in parts]),
+        np.concatenate([rows.low for rows in parts]),
+        np.concatenate([rows.start + many for rows, many in zip(parts, before, strict=True)]),
+        np.concatenate([rows.count for rows in parts]),
+    )
 
 
 def belongs(operand: OperandSpec, words: Columns, fmt: Format) -> NDArray[np.bool_]:

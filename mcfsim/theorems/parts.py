@@ -21,7 +21,7 @@ from mcfsim.formats.floating import floor_log2
 from mcfsim.random import RandomWords, Words
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.theorems.operands import Block, Columns, OperandSpec
+from mcfsim.theorems.operands import Block, Columns, OperandSpec, PairRows
 
 #: Kinds of parts: every operand of the format; every operand up to the reductions; operands near overflow or
 #: underflow, where reductions end; some of all exponents, whatever the reductions say; known extremal ones;
@@ -76,12 +76,23 @@ class Part:
         # A block is a run of rows of the table `axis`, with all rows of the tables after it.
         axis = max(axis - 1, 0)
         inner = prod(sizes[axis + 1 :])
+        if 0 < stop - start < inner:  # too few for a run
+            yield start, self.at(np.arange(start, stop))
+            return
+        repeated: tuple[int, list[Block]] = (0, [])
         while start < stop:
             outer, row = divmod(start // inner, sizes[axis])
             rows = min(max(BLOCK // inner, 1), sizes[axis] - row, -(-stop // inner) - start // inner)
             offset = start % inner
             size = min(rows * inner - offset, stop - start)
-            yield start, [block[offset : offset + size] for block in self._run(axis, outer, row, rows)]
+            if repeated[0] != rows:
+                repeated = rows, self._repeated(axis, rows)
+            own = [
+                np.broadcast_to(column[row : row + rows, None], (rows, inner)).ravel()
+                for column in self.tables[axis]
+            ]
+            run = [*self._fixed(axis, outer, rows * inner), *own, *repeated[1]]
+            yield start, [block[offset : offset + size] for block in run]
             start += size
 
     def at(self, cases: NDArray[np.int64]) -> list[Block]:
@@ -89,19 +100,22 @@ class Part:
         places = np.unravel_index(cases, [len(table[0]) for table in self.tables])
         return [column[place] for table, place in zip(self.tables, places, strict=True) for column in table]
 
-    def _run(self, axis: int, outer: int, row: int, rows: int) -> Iterator[Block]:
-        sizes = [len(table[0]) for table in self.tables]
-        shape = (rows, *sizes[axis + 1 :])
-        place = dict(zip(range(axis), np.unravel_index(outer, sizes[:axis]), strict=True)) if axis else {}
-        for i, table in enumerate(self.tables):
+    def _fixed(self, axis: int, outer: int, size: int) -> Iterator[Block]:
+        """Yield the columns of the tables before `axis`, of which a run has one row."""
+        places = np.unravel_index(outer, [len(table[0]) for table in self.tables[:axis]]) if axis else ()
+        for table, place in zip(self.tables, places, strict=False):
+            yield from (np.full(size, column[place]) for column in table)
+
+    def _repeated(self, axis: int, rows: int) -> list[Block]:
+        """Return the columns of the tables after `axis`, read-only, since runs of as many rows share them."""
+        shape = (rows, *(len(table[0]) for table in self.tables[axis + 1 :]))
+        found = []
+        for i, table in enumerate(self.tables[axis + 1 :], start=1):
             for column in table:
-                block = np.empty(shape, column.dtype)
-                if i < axis:
-                    block[...] = column[place[i]]
-                else:
-                    own = column[row : row + rows] if i == axis else column
-                    block[...] = own.reshape([-1 if j == i - axis else 1 for j in range(len(shape))])
-                yield block.ravel()
+                spread = column.reshape([-1 if j == i else 1 for j in range(len(shape))])
+                found.append(np.broadcast_to(spread, shape).ravel())
+                found[-1].flags.writeable = False
+        return found
 
 
 class InOrder:
@@ -152,6 +166,32 @@ class Pieces(InOrder, Part):
             for block, some in zip(found, self.parts[i].at(cases[there] - first[i]), strict=True):
                 block[there] = some
         return found
+
+
+@dataclass(frozen=True)
+class Pairs(Part):
+    """A `Part` of one operand that is a pair of words, which are listed where they are needed."""
+
+    rows: PairRows
+
+    @property
+    def size(self) -> int:
+        """Number of pairs."""
+        return self.rows.size
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the rows."""
+        return self.rows.nbytes
+
+    def blocks(self, start: int, stop: int) -> Iterator[tuple[int, list[Block]]]:
+        """Yield a range of cases in blocks: the index of the first case, and the high and the low words."""
+        for first in range(start, stop, BLOCK):
+            yield first, list(self.rows.between(first, min(first + BLOCK, stop)))
+
+    def at(self, cases: NDArray[np.int64]) -> list[Block]:
+        """Return the cases with the given indices: the high and the low words."""
+        return list(self.rows.at(cases))
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,10 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
     now = given + 0.0  # zeros are positive, unless they must be negative
     if not violates(theorem, ar, now):
         now = given
-    if not violates(theorem, ar, now):
-        raise ValueError(
-            f"{theorem.name!r}: {tuple(now.tolist())} is no violation, so there is nothing to shrink"
-        )
+        if not violates(theorem, ar, now):
+            raise ValueError(
+                f"{theorem.name!r}: {tuple(now.tolist())} is no violation, so there is nothing to shrink"
+            )
     first, last = (int(extreme) for extreme in (_exponents(now)[0].max(), _exponents(now)[1].min()))
     span = range(min(last, 0), max(first, first - last, 0) + 2)
     wholes, groups = _groups(theorem)

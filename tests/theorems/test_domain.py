@@ -18,8 +18,18 @@ from mcfsim.theorems import THEOREMS, check, double_word, relaxed_pair, sequence
 from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.domain import cover
-from mcfsim.theorems.operands import Selection, belongs, every, finite_values, normal, significands, sparse
-from mcfsim.theorems.parts import Part, Sample, anywhere
+from mcfsim.theorems.operands import (
+    Selection,
+    belongs,
+    every,
+    finite_values,
+    normal,
+    normal_pairs,
+    significands,
+    sparse,
+    unbounded,
+)
+from mcfsim.theorems.parts import Pairs, Part, Sample, anywhere
 from mcfsim.theorems.verification import prepare, run, sort_out
 from tests.shared import formats as shared
 from tests.theorems.trying import PAIR, mine
@@ -110,7 +120,8 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
     assert part.size == np.prod(sizes)
     rng = np.random.default_rng(1)
     some = (sorted(rng.choice(part.size + 1, 2, replace=False).tolist()) for _ in range(5))
-    for start, stop in ((0, part.size), *some):
+    short = ((start, start + 2) for start in rng.choice(part.size - 1, 5).tolist())
+    for start, stop in ((0, part.size), *some, *short):
         places = np.unravel_index(np.arange(start, stop), sizes)
         expected = [column[at] for table, at in zip(tables, places, strict=True) for column in table]
         for found, right in zip(whole(part, start, stop), expected, strict=True):
@@ -118,7 +129,24 @@ def test_blocks_of_any_range_are_that_part_of_the_product(tables, assert_same):
     assert not list(part.blocks(part.size, part.size))
 
 
-@pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum"])
+@pytest.mark.parametrize(
+    "operand", [double_word("x"), relaxed_pair("x")], ids=["double word", "relaxed pair"]
+)
+@pytest.mark.parametrize("zero", [False, True])
+def test_pairs_that_are_not_listed_are_those_of_the_list(operand, zero, assert_same):
+    listed = normal(operand, unbounded(8), [0, 1, 5], 4, signs=zero, zero=zero)
+    part = Pairs("core", "", (), normal_pairs(operand, unbounded(8), [0, 1, 5], 4, signs=zero, zero=zero))
+    assert part.size == listed[0].size
+    assert part.nbytes < listed[0].nbytes / 20
+    rng = np.random.default_rng(1)
+    some = (sorted(rng.choice(part.size + 1, 2, replace=False).tolist()) for _ in range(5))
+    for start, stop in ((0, part.size), (0, 1), (part.size - 1, part.size), *some):
+        for found, right in zip(whole(part, start, stop), listed, strict=True):
+            assert_same(found, right[start:stop])
+    assert not list(part.blocks(part.size, part.size))
+
+
+@pytest.mark.parametrize("name", ["two_prod_fma", "div_remainder", "two_sum", "sqrt_dw"])
 @pytest.mark.slow
 def test_single_cases_are_those_of_the_blocks(name):
     for part in cover(THEOREMS[name], TOY, Rounding(), Selection(samples=1600), few=0).parts:

@@ -352,6 +352,25 @@ def test_every_statement_is_tried_or_refused_in_every_kind_of_format(seed, drawn
     assert min(tried, refused, 20 * fails) > enough
 
 
+@pytest.mark.parametrize("fmt", ["float64", "float32", "tf32", "posit32"])
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.sampled(16, each=False)
+@pytest.mark.slow
+def test_every_statement_begins_or_is_refused_in_large_formats(fmt, part):
+    """As above, but in each mode for which it is claimed, and by the first cases of each part."""
+    begun = 0
+    for theorem in [*THEOREMS.values()][part::4]:
+        for mode in theorem.modes:
+            check = prepare(theorem, fmt, mode, Selection(limit=1 << 14, samples=64))
+            reason = check.refusal()
+            assert reason is None or (str(reason) and isinstance(reason, UnsupportedFormatError))
+            if reason is None:
+                domain, begun = check.domain(), begun + 1
+                for start, tried in zip(domain.starts(), domain.parts, strict=True):
+                    check(start, start + min(tried.size, 64))
+    assert begun > 15
+
+
 REASONS = [
     ("sterbenz", "float8_e8m0fnu", "formats with sign and zero, and float8_e8m0fnu has no sign"),
     ("sterbenz", "binary8p4ue", "has no sign"),

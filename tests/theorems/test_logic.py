@@ -213,6 +213,23 @@ def test_multiples_of_several_ulps():
     assert both(lg.IsMultiple(A, lg.Ulp(B)), far, made, FORMATS["float64"]) == [False, True, True]
 
 
+def test_multiples_that_binary64_does_not_hold():
+    tiny, a, b = 2.0**-1074, 1 + 2.0**-52, 3 + 2.0**-51
+    cases, made = (
+        [(a, b), (a * 2.0**-485, b * 2.0**-485), (tiny, tiny), (3.0, 2.0), (0.0, tiny)],
+        [(1.0,)] * 5,
+    )
+    fmt, four = FORMATS["float64"], lg.OfFormat("4", lambda fmt, _: 4)
+    for of, expected in (
+        (lg.SMALLEST, [True, True, False, True, True]),
+        (lg.Ulp(B), [False, False, False, True, True]),
+        (2 * lg.Ulp(lg.Result(0)), [False, False, False, True, True]),
+        (four, [False, False, False, False, True]),
+        (lg.Ulp(B) * four, [False, False, False, True, True]),
+    ):
+        assert both(lg.IsMultiple(A * B, of), cases, made, fmt) == expected
+
+
 def test_the_last_bit_of_zero_has_an_exponent_above_all_others():
     cases = [(0.0, 1.0), (1.5, 1.0)]
     for said in (lg.Exponent(lg.LowBit(A)) >= 200, ~(lg.Exponent(lg.LowBit(A)) <= lg.Exponent(B))):

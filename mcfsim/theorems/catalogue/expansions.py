@@ -80,7 +80,7 @@ def _long_terms(p: int) -> Iterable[Case]:
         state, terms = seed, []
         for _ in range(MANY):
             state = (1103515245 * state + 12345) % 2**31
-            terms.append(1 + Fraction(state >> (32 - p), 2 ** (p - 1)))
+            terms.append(1 + Fraction(state << p >> 32, 2 ** (p - 1)))
         yield tuple(terms)
 
 

@@ -234,26 +234,27 @@ def _is_value(x: Term, t: Trial) -> Truth:
 
 def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
     """Return where a term is an integer multiple of a power of two."""
-    number = near(x, t)
-    if number is not None and number[1] is None:
-        place = None
-        match of:
-            case Ulp(Word() | Result() as y):
-                place = ulp_place(y, t)
-            case Product(Number(2), Ulp(Word() | Result() as y)):
-                place = ulp_place(y, t) + 1
-            case OfFormat():
-                place = _exponent_of(of, t)
-        if place is not None:
-            given = wide(number[0])
-            units = np.ldexp(given, -place)  # zero of what binary64 has not: a number far below the unit
-            held = (np.floor(units) == units) & ((units != 0) | (given == 0))
-            return and_finite(_of_every_case(held, t), t, x, of)
     match of:
+        case Ulp(Word() | Result() as y):
+            place = ulp_place(y, t)
+        case Product(Number(2), Ulp(Word() | Result() as y)):
+            place = ulp_place(y, t) + 1
+        case OfFormat():
+            place = _exponent_of(of, t)
         case Product(Ulp(whole), OfFormat() as share):
             place = ulp_of(exact(whole, t), t.format) + _exponent_of(share, t)
             return and_finite(is_multiple(exact(x, t), place), t, x)
-    raise UnreadableError("multiples are read of powers of two and of ulp(x), and of these multiplied by one")
+        case _:
+            raise UnreadableError(
+                "multiples are read of powers of two and of ulp(x), and of these multiplied by one"
+            )
+    number = near(x, t)
+    if number is None or number[1] is not None:
+        return and_finite(is_multiple(exact(x, t), np.broadcast_to(place, t.size)), t, x, of)
+    given = wide(number[0])
+    units = np.ldexp(given, -place)  # zero of what binary64 has not: a number far below the unit
+    held = (np.floor(units) == units) & ((units != 0) | (given == 0))
+    return and_finite(_of_every_case(held, t), t, x, of)
 
 
 def _exponent_of(unit: OfFormat, t: Trial) -> int:

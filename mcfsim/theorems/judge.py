@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from mcfsim.backends.block_arithmetic import BlockArithmetic
-from mcfsim.backends.factory import on_blocks
+from mcfsim.backends.factory import arithmetic, on_blocks
 from mcfsim.compile.choice import loops
 from mcfsim.compile.program import Program, flat
+from mcfsim.compile.rolling import MANY
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import get_kernel
@@ -172,7 +173,9 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     results = None if paths else run_compiled(theorem, ar, blocks)
     if results is None:
         with np.errstate(all="ignore"), blaming(theorem, "the algorithm"):
-            results = tuple(flat(theorem.algorithm(paths or ar, *structured(theorem.operands, given))))
+            results = tuple(
+                flat(theorem.algorithm(paths or _rolling(ar, blocks), *structured(theorem.operands, given)))
+            )
             sealed.check()
     if paths:
         results, size = tuple(map(paths.settled, results)), paths.whose.size
@@ -188,6 +191,13 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
         return Trial(ar, names, structured(theorem.operands, given), made, sealed)
     operands = structured(theorem.operands, sealed.copies(list(map(paths.settled, given))))
     return Paths(ar, names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
+
+
+def _rolling(ar: Any, blocks: list[Block]) -> Any:
+    """Return the arithmetic in which to run an algorithm: of many operands, one that rolls up its steps."""
+    if type(ar) is not BlockArithmetic or len(blocks) < MANY:
+        return ar
+    return arithmetic(ar.format, ar.rounding, scalars=ar.scalars)
 
 
 def run_compiled(theorem: Theorem, ar: Any, blocks: list[Block]) -> tuple[Block, ...] | None:

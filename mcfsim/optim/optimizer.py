@@ -20,13 +20,14 @@ from mcfsim.optim.staged import Staged, check_step
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.start import receive, start
 from mcfsim.optim.state import State, Step, step_by
-from mcfsim.optim.step_programs import CompiledStep, fill_block
+from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import check_words, warn_of_vanishing
 from mcfsim.optim.switch import carry_over
 from mcfsim.optim.vectors import (
     Formats,
     check_gradient,
+    filling,
     form,
     read,
     read_block,
@@ -353,7 +354,7 @@ class Optimizer:
                 bound_loop = found[0].loop.on_threads(threads)
                 # Numbers that share scales are read and written by calls: fewer and larger ones are faster.
                 size = bound_loop.block if self._edges is None else BLOCK
-                planned.append((part, size, partial(self._fill, bound_loop, gradient, update)))
+                planned.append((part, size, self._filling(bound_loop, gradient, update)))
 
         def move() -> None:
             for part, block, work in planned:
@@ -383,13 +384,13 @@ class Optimizer:
             write(update[block], asked, self.roles.update.format)
         write_block(self.state, new, self.formats, block)
 
-    def _fill(
-        self, bound_loop: BoundLoop, gradient: NDArray[Any], update: NDArray[Any] | None, block: slice
-    ) -> None:
-        """Make the step of one block by a compiled loop."""
+    def _filling(
+        self, bound_loop: BoundLoop, gradient: NDArray[Any], update: NDArray[Any] | None
+    ) -> Callable[[slice], None]:
+        """Return a function that makes the step of one block by a compiled loop."""
         vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         given = [*vectors, (gradient, self.strategy.gradient.format)]
-        fill_block(bound_loop, block, given, [*vectors, (update, self.roles.update.format)])
+        return filling(bound_loop, given, [*vectors, (update, self.roles.update.format)])
 
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Raise an error unless `out` is an array that can receive a gradient."""

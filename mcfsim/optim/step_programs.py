@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
@@ -22,11 +21,10 @@ from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.staged import Gathered, Known, Stage, Staged, Text, known_state, stages_of
 from mcfsim.optim.state import grid_of, steps_of, with_steps
 from mcfsim.optim.strategies import FLOAT32, Roles, Strategy
-from mcfsim.optim.vectors import Vector, is_packed, read, write
+from mcfsim.optim.vectors import is_packed
 from mcfsim.protocol import Arithmetic
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode
-from mcfsim.storage.buffers import scratch
 
 
 def symbols(scalars: Any) -> Any:
@@ -357,44 +355,3 @@ class CompiledStep:
             if loop is not None:
                 found[place] = BoundStage(loop, recorded()[place].results)
         return found
-
-
-def fill_block(
-    bound_loop: BoundLoop,
-    block: slice,
-    given: Sequence[tuple[Vector, Format | None]],
-    asked: Sequence[tuple[Vector | None, Format | None]],
-    first: int = 0,
-) -> None:
-    """Run a loop on a block of vectors, each with its format; `asked` may have vectors of `given`.
-
-    For random words, the first element of the vectors has number `first`. A loop must not write where it
-    reads, and knows the codes of some formats only, or of none if it runs by NumPy: then numbers are read and
-    written outside the loop. A result whose vector is None is dropped.
-    """
-    operands = [
-        _operand(x[block], fmt, dtype) for (x, fmt), dtype in zip(given, bound_loop.operands, strict=True)
-    ]
-    read_from = {id(x) for x, _ in given}
-    results: list[Array] = []
-    for place, ((x, _), dtype) in enumerate(zip(asked, bound_loop.results, strict=True)):
-        if isinstance(x, np.ndarray) and x.dtype == dtype and id(x) not in read_from:
-            results.append(x[block])
-        else:
-            results.append(scratch(f"step{place}", operands[0].size, dtype))
-    bound_loop(operands, results, first + block.start)
-    for (x, fmt), made in zip(asked, results, strict=True):
-        if x is not None and not (isinstance(x, np.ndarray) and np.may_share_memory(x, made)):
-            write(x[block], made, fmt)
-
-
-def _operand(x: Vector, fmt: Format | None, dtype: np.dtype[Any]) -> Array:
-    """Return a block in the form that a loop reads: unchanged, as numbers, or as codes."""
-    if isinstance(x, np.ndarray) and x.dtype == dtype:
-        return np.ascontiguousarray(x)
-    numbers = read(x, fmt)
-    if dtype.kind != "u":
-        return numbers
-    codes = np.empty(numbers.size, dtype)
-    write(codes, numbers, fmt)
-    return codes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import is_masked, is_real
 from mcfsim.codec import check_codes, values_of
+from mcfsim.compile.loops import BoundLoop
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
@@ -25,7 +26,7 @@ from mcfsim.optim.state import State, steps_of, with_steps
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize
 from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.storage.buffers import BLOCK
+from mcfsim.storage.buffers import BLOCK, scratch
 
 Array = NDArray[Any]
 #: The formats of a `State`'s vectors, in its order.
@@ -288,3 +289,52 @@ class Remainder:
         ar, leading = arithmetic("float32", compiled=False), read(self.leading, self.low)
         with np.errstate(all="ignore"):
             return np.array(text(ar, self.low, self.bits, leading, beside), np.float32)
+
+
+def filling(
+    bound_loop: BoundLoop,
+    given: Sequence[tuple[Vector, Format | None]],
+    asked: Sequence[tuple[Vector | None, Format | None]],
+    first: int = 0,
+) -> Callable[[slice], None]:
+    """Return a function that runs a loop on a block of vectors, each with its format.
+
+    The vectors asked for may be vectors given. For random words, the first element of the vectors has number
+    `first`. A loop must not write where it reads, and knows the codes of some formats only, or of none if it
+    runs by NumPy: then numbers are read and written outside the loop. A result without a vector is dropped.
+    """
+    read_from = {id(x) for x, _ in given}
+    # What is the same for all blocks: a step has hundreds, each of some hundred microseconds.
+    sources: list[tuple[Any, Format | None, np.dtype[Any], bool]] = [
+        (x, fmt, dtype, isinstance(x, np.ndarray) and x.dtype == dtype and x.flags.c_contiguous)
+        for (x, fmt), dtype in zip(given, bound_loop.operands, strict=True)
+    ]
+    targets: list[tuple[Any, Format | None, np.dtype[Any], bool, str]] = [
+        (x, fmt, dtype, isinstance(x, np.ndarray) and x.dtype == dtype and id(x) not in read_from, f"step{i}")
+        for i, ((x, fmt), dtype) in enumerate(zip(asked, bound_loop.results, strict=True))
+    ]
+
+    def fill(block: slice) -> None:
+        operands = [x[block] if ready else _operand(x[block], fmt, dtype) for x, fmt, dtype, ready in sources]
+        size = operands[0].size
+        results = [
+            x[block] if direct else scratch(place, size, dtype) for x, _, dtype, direct, place in targets
+        ]
+        bound_loop(operands, results, first + block.start)
+        for (x, fmt, _, direct, _), made in zip(targets, results, strict=True):
+            if x is not None and not direct:
+                write(x[block], made, fmt)
+
+    return fill
+
+
+def _operand(x: Vector, fmt: Format | None, dtype: np.dtype[Any]) -> Array:
+    """Return a block in the form that a loop reads: unchanged, as numbers, or as codes."""
+    if isinstance(x, np.ndarray) and x.dtype == dtype:
+        return np.ascontiguousarray(x)
+    numbers = read(x, fmt)
+    if dtype.kind != "u":
+        return numbers
+    codes = np.empty(numbers.size, dtype)
+    write(codes, numbers, fmt)
+    return codes

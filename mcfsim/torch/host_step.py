@@ -15,8 +15,8 @@ from mcfsim.compile.loops import BoundLoop
 from mcfsim.kernels.torch_tensors import torch_dtype
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import in_stripes
-from mcfsim.optim.step_programs import CompiledStep, fill_block
-from mcfsim.optim.vectors import Vector, read, read_block, write, write_block
+from mcfsim.optim.step_programs import CompiledStep
+from mcfsim.optim.vectors import Vector, filling, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.change_log import noting
 from mcfsim.torch.local import SCALES
@@ -136,6 +136,8 @@ class HostStep:
         A vector for what differs is filled in as the log of changes has it.
         """
         stores, size, threads, block = self.stores, joint.gradient.numel(), torch.get_num_threads(), BLOCK
+        if not size:  # the loop may be that of others, which have a log
+            return
         vectors: Vectors = {name: packed(joint.tensors[name]) for name in stores.formats}
         for name, kept in stores.grouped.items():
             vectors[name] = kept.vector(joint.tensors[name], joint.tensors[name + SCALES], joint.parts)
@@ -169,7 +171,7 @@ class HostStep:
         asked = [*new, (update, stores.roles.update.format)]
         if differing is not None:  # a loop that is not on codes has no difference of codes
             asked.append((differing.view(loop.results[-1]) if loop.source else None, None))
-        return lambda block: fill_block(loop, block, given, asked, joint.first)
+        return filling(loop, given, asked, joint.first)
 
     def _by_numpy(
         self, joint: JointSlice, vectors: Vectors, inputs: StepInputs, update: NDArray[Any] | None

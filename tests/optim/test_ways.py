@@ -13,9 +13,8 @@ from mcfsim.optim import optimizer as stepping
 from mcfsim.optim.adafactor import Adafactor
 from mcfsim.optim.declaration import optimizers
 from mcfsim.optim.groups import Groups
-from mcfsim.optim.step_programs import fill_block
 from mcfsim.optim.strategies import FLOAT32, Stored
-from mcfsim.optim.vectors import packed_dtype, read
+from mcfsim.optim.vectors import filling, packed_dtype, read
 from tests.optim.stored import E4M3, SHORT, Stretches, held, scaled
 from tests.shared.kinds import STORED, UNPACKED
 
@@ -161,7 +160,7 @@ def test_all_ways_have_the_bits_of_the_plain_step(case, small_blocks, assert_sam
     """By operations, and, as many steps are to come, as a list of NumPy's calls."""
     monkeypatch.setattr(choice, "is_available", lambda: False)
     filled = []
-    monkeypatch.setattr(stepping, "fill_block", lambda *given: filled.append(1) or fill_block(*given))
+    monkeypatch.setattr(stepping, "filling", lambda *given: filled.append(1) or filling(*given))
     operations, calls = {"compiled": False}, {"steps": 10**6}
     packed = packing(case)
     ways = {

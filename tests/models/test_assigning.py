@@ -208,6 +208,15 @@ def test_formats_that_do_not_reach_are_out_of_the_question_until_gradients_say_o
         assert found.asked[place] == pytest.approx(asked, rel=0.2)
 
 
+def test_demotion_is_the_same_whichever_candidate_is_named_first(tmp_path):
+    found = []
+    for names in (["plain", "kahan"], ["kahan", "plain"]):
+        made = assign(*planned(tmp_path, names), 9, "demotion")
+        found.append([made.choices.candidates[place].name for place in made.chosen])
+    assert found[0] == found[1]
+    assert {*found[0]} == {"plain bfloat16", "kahan bfloat16"}
+
+
 def test_what_makes_no_sense_is_refused(tmp_path):
     good = {"names": ("a", "b"), "sizes": (1, 2), "candidates": STRATEGIES[:2], "losses": np.zeros((2, 2))}
     good |= {"bytes": ((Fraction(8), Fraction(10)),) * 2}

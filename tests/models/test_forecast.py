@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.models.forecast import Course, TensorRows, forecast, frozen_share, points_of, stop_of
+from mcfsim.models.forecast import (
+    Course,
+    TensorRows,
+    forecast,
+    frozen_share,
+    points_of,
+    significands,
+    stop_of,
+)
 from mcfsim.models.plan import Steady, noise_rms, normal_directions
 from mcfsim.models.samples import places_of, read_sample
 from mcfsim.models.weights import open_weights
@@ -222,3 +230,14 @@ def test_without_a_first_moment_only_what_is_longer_than_one_keeps_its_sign():
     assert kept == pytest.approx(np.repeat(kept[:, :1], 16, axis=1))
     together = kept[:, 0] ** 2 + (1 - kept[:, 0] ** 2) * square / 0.3125 * noise_rms(0.9) ** 2
     assert together == pytest.approx([0.1**2, 0.5**2, 1.0])
+
+
+@pytest.mark.parametrize("name", ["float8_e5m2", "bfloat16", "float16", "tf32", "float32"])
+def test_significands_are_numbers_from_one_to_the_last_below_two(name):
+    fmt = mcf.get_format(name)
+    found, ulp = significands(fmt), 2.0 ** (1 - fmt.precision)
+    assert found[0] == 1
+    assert found[-1] == 2 - ulp
+    assert found.size == 2 ** min(fmt.precision - 1, 14)
+    assert (np.diff(found) >= ulp).all()
+    assert (mcf.round_to(found, name) == found).all()

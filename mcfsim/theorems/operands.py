@@ -170,7 +170,7 @@ def normal_pairs(
         found.append(_pairs(words, low, operand.kind, fmt))
     if zero:
         nothing, one = found[0].high[:1] * 0, np.ones(1, np.int64)
-        found.append(PairRows(nothing, nothing, 0 * one, one))
+        found.append(PairRows(nothing, nothing, np.zeros(1, np.int64), one))
     return _joined(found)
 
 
@@ -236,25 +236,31 @@ def finite_values(fmt: Format) -> Block:
 
 
 def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> PairRows:
-    """Return all pairs of a kind; `low` must be sorted, and have zero."""
+    """Return all pairs of a kind; `low` must be sorted."""
     # The low word is at most half an ulp of the high one, which rules out most candidates.
     half = _half_ulp(high, fmt)
     start, stop = np.searchsorted(low, -half, "left"), np.searchsorted(low, half, "right")
     if kind == "double word":
-        # Rounding is monotonic, so the low words that do not change the high one follow one another.
-        zero = np.full(high.shape, np.searchsorted(low, 0))
-        last = zero
-        while (searched := start < zero).any():
-            middle = np.where(searched, (start + zero) // 2, zero)
-            there = _normalised(high, low[middle], fmt)
-            start, zero = np.where(there, start, middle + 1), np.where(there, middle, zero)
-        stop = stop - 1
-        while (searched := last < stop).any():
-            middle = np.where(searched, (last + stop + 1) // 2, last)
-            there = _normalised(high, low[middle], fmt)
-            last, stop = np.where(there, middle, last), np.where(there, stop, middle - 1)
-        stop = stop + 1
+        # Rounding is monotonic: the low words that do not change the high one lie around zero, without gaps.
+        zero = np.searchsorted(low, 0)
+        start = _farthest(high, low, np.maximum(zero, start), start - 1, fmt)
+        stop = _farthest(high, low, np.minimum(zero, stop - 1), stop, fmt) + 1
+        stop = np.where(_normalised(high, low[start], fmt), stop, start)  # none, without a zero
     return PairRows(high, low, start, stop - start)
+
+
+def _farthest(
+    high: Block, low: Block, inside: NDArray[np.int64], outside: NDArray[np.int64], fmt: Format
+) -> NDArray[np.int64]:
+    """Return the last places, from `inside` toward `outside`, of low words that do not change the high ones.
+
+    Those at `inside` are taken not to; those at `outside` are left out.
+    """
+    while (np.abs(outside - inside) > 1).any():
+        middle = inside + ((outside - inside) / 2).astype(np.int64)
+        there = _normalised(high, low[middle], fmt)
+        inside, outside = np.where(there, middle, inside), np.where(there, outside, middle)
+    return inside
 
 
 def _joined(parts: list[PairRows]) -> PairRows:

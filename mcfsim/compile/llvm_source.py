@@ -60,8 +60,8 @@ def source(lowered: Lowered, about: str, *, apart: bool = False) -> str:
     about : str
         What the module is, for its reader.
     apart : bool, optional
-        Whether results share no memory with operands: a long line then becomes several loops
-        (`mcfsim.compile.loop_parts`).
+        Whether a result shares no memory with operands, unless it is the very array that is one. LLVM is then
+        told so, and a long line becomes several loops (`mcfsim.compile.loop_parts`).
     """
     return module(about, _loop(lowered, apart=apart))
 
@@ -166,7 +166,7 @@ def loops(
             put(number, there[asked[number]], i)
 
     if len(split) == 1:
-        with function.loop(size) as i:
+        with function.loop(size, independent=apart) as i:
             compute(split[0], i, dict(known))
         return
     rows, at_once = _rows(function, split)
@@ -176,7 +176,7 @@ def loops(
         left = function.made(f"sub i64 {size}, {base}")
         count = function.made(f"call i64 @llvm.smin.i64(i64 {left}, i64 {at_once})")
         for part in split:
-            with function.loop(count) as i:
+            with function.loop(count, independent=True) as i:
                 there = dict(known)
                 for x in part.taken:
                     kept = function.load(_KEPT[x.type], rows[x], i)

@@ -39,19 +39,25 @@ declare i32 @llvm.umin.i32(i32, i32)
 """
 
 
-#: Marks a loop that is not to be unrolled.
-_ROLLED = "!rolled"
+#: Marks a loop; the node that says something of it follows.
+_LOOP = "!loop"
+#: The nodes: not to unroll a loop; a group of accesses to memory; these depend on no other iterations.
+_ROLLED, _GROUP, _INDEPENDENT = "!0", "!1", "!2"
+_NODES = f"""{_ROLLED} = !{{!"llvm.loop.unroll.disable"}}
+{_GROUP} = distinct !{{}}
+{_INDEPENDENT} = !{{!"llvm.loop.parallel_accesses", {_GROUP}}}
+"""
 
 
 def module(about: str, *functions: Function) -> str:
     """Return functions as the text of a module; `about` says what they are."""
     entries = [_entry(x) for x in functions if not x.private]
-    text, *rest = "\n".join(map(str, (*functions, *entries))).split(_ROLLED)
-    for place, after in enumerate(rest, 1):
-        text += f"!llvm.loop !{place}{after}"
-    nodes = [f"!{place} = distinct !{{!{place}, !0}}\n" for place in range(1, len(rest) + 1)]
-    kept = ['!0 = !{!"llvm.loop.unroll.disable"}\n', *nodes] if nodes else []
-    return f"; {about}\n{_DECLARED}\n{text}{''.join(kept)}"
+    text, *rest = "\n".join(map(str, (*functions, *entries))).split(_LOOP)
+    nodes = _NODES if rest else ""
+    for place, after in enumerate(rest, 3):
+        text += f"!llvm.loop !{place}{after[2:]}"
+        nodes += f"!{place} = distinct !{{!{place}, {after[:2]}}}\n"
+    return f"; {about}\n{_DECLARED}\n{text}{nodes}"
 
 
 def element(dtype: np.dtype) -> str:
@@ -168,6 +174,7 @@ class Function:
         self._body: list[str] = []
         self._named = 0
         self._block = "entry"
+        self._independent = False
 
     def __str__(self) -> str:
         body = "".join(line if line.endswith(":\n") else f"  {line}" for line in self._body)
@@ -192,11 +199,15 @@ class Function:
 
     def load(self, kind: str, pointer: str, place: str = "") -> str:
         """Return what is in memory, at a place after a pointer if one is given."""
-        return self.made(f"load {kind}, ptr {self.at(kind, pointer, place)}")
+        return self.made(f"load {kind}, ptr {self.at(kind, pointer, place)}{self._group(place)}")
 
     def store(self, kind: str, x: str, pointer: str, place: str = "") -> None:
         """Write to memory, at a place after a pointer if one is given."""
-        self.do(f"store {kind} {x}, ptr {self.at(kind, pointer, place)}")
+        self.do(f"store {kind} {x}, ptr {self.at(kind, pointer, place)}{self._group(place)}")
+
+    def _group(self, place: str) -> str:
+        """Return the mark of an access to memory: of an array, not a variable, in an independent loop."""
+        return f", !llvm.access.group {_GROUP}" if self._independent and place else ""
 
     def at(self, kind: str, pointer: str, place: str) -> str:
         """Return a pointer to the element at a place after a pointer."""
@@ -210,10 +221,12 @@ class Function:
         return self.made(f"{how} {own} {x} to {kind}")
 
     @contextmanager
-    def loop(self, count: str) -> Iterator[str]:
+    def loop(self, count: str, *, independent: bool = False) -> Iterator[str]:
         """Return a context in which statements are done so many times; it gives the number of each time.
 
-        A loop whose count is a constant stays one: unrolled, as LLVM begins, it would not be vectorized.
+        A loop whose count is a constant stays one: unrolled, as LLVM begins, it would not be vectorized. An
+        `independent` one contains no other, and writes nothing to an array that another iteration reads or
+        writes: LLVM need not find out whether arrays overlap.
         """
         i, following, more = self._name("i"), self._name("i"), self._name("i")
         each, after = (self._name(part)[1:] for part in ("each", "after"))
@@ -222,12 +235,16 @@ class Function:
         self.do(f"br i1 {some}, label %{each}, label %{after}")
         self._begin(each)
         phi = len(self._body)
+        self._independent = independent
         yield i
+        self._independent = False
         self._body.insert(phi, f"{i} = phi i64 [0, %{before}], [{following}, %{self._block}]\n")
         self.do(f"{following} = add nuw nsw i64 {i}, 1")
         self.do(f"{more} = icmp slt i64 {following}, {count}")
-        kept = "" if count.startswith("%") else f", {_ROLLED}"
-        self.do(f"br i1 {more}, label %{each}, label %{after}{kept}")
+        told = "" if count.startswith("%") else f", {_LOOP}{_ROLLED}"
+        if independent:
+            told = f", {_LOOP}{_INDEPENDENT}"
+        self.do(f"br i1 {more}, label %{each}, label %{after}{told}")
         self._begin(after)
 
     def returns(self, x: str) -> None:

@@ -49,7 +49,7 @@ def whole(lowered: Lowered, results: Sequence[Value]) -> LoopPart:
 def parts(lowered: Lowered, results: Sequence[Value]) -> list[LoopPart]:
     """Cut a line into parts where few values must be kept; a short line is one part.
 
-    Later parts still read operands after earlier ones have written results.
+    The last part computes or takes all results, so that they may be written where operands were read.
     """
     undivided = whole(lowered, results)
     cones = _cones(undivided.values)
@@ -61,11 +61,12 @@ def parts(lowered: Lowered, results: Sequence[Value]) -> list[LoopPart]:
     last = dict(places)
     for x in long:
         last |= dict.fromkeys(last.keys() & set(x.operands), places[x])
+    last |= dict.fromkeys(places.keys() & set(results), len(long) - 1)
     bounds = [0, *_cuts([_KEPT[x.type] for x in long], [last[x] for x in long]), len(long)]
     found: list[LoopPart] = []
     for start, stop in pairwise(bounds):
         own = long[start:stop]
-        made = [k for k, x in enumerate(results) if start <= places.get(x, len(long) - 1) < stop]
+        made = list(range(len(results))) if stop == len(long) else []
         asked = [*(y for x in own for y in x.operands), *(results[k] for k in made)]
         taken = {x for x in asked if places.get(x, start) < start}
         beside = {y for x in asked if x not in places for y in cones.get(x, {x})}

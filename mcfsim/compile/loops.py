@@ -40,6 +40,8 @@ class BoundLoop:
         The dtypes of the vectors that it takes and fills.
     checks : bool
         Whether it checks that all operands are values of their formats.
+    in_place : bool
+        Whether a result may be the very vector that is an operand.
     block : int
         The best number of elements per call, so that its results are used while they are in the cache.
     """
@@ -48,6 +50,7 @@ class BoundLoop:
     operands: tuple[np.dtype[Any], ...]
     results: tuple[np.dtype[Any], ...]
     checks: bool
+    in_place: bool
     block: int
     _loop: Callable[..., int]
     _numbers: tuple[Any, ...]
@@ -130,7 +133,8 @@ class Loop(Lines):
     joined : AsBits, optional
         The operand that is stored as bits, if there is one, in a program on codes. NumPy does not run it.
     apart : bool, optional
-        Whether results share no memory with operands: a long algorithm is then faster.
+        Whether a result shares no memory with operands, unless it is the very vector that is one: the
+        compiled loop is then faster, and a long algorithm becomes several.
     trusted : collection of int, optional
         The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
     """
@@ -201,6 +205,7 @@ class Loop(Lines):
             operands=operands,
             results=results,
             checks=lowered.strange is not None,
+            in_place=bool(text) and self._apart,
             block=BLOCK if text and lowered.draws else AT_ONCE,  # each word is a call of its own
             _loop=loop,
             _numbers=tuple([dtype.type(x) for dtype, x in zip(numbers[: len(found)], found, strict=True)]),

@@ -300,10 +300,11 @@ def filling(
     """Return a function that runs a loop on a block of vectors, each with its format.
 
     The vectors asked for may be vectors given. For random words, the first element of the vectors has number
-    `first`. A loop must not write where it reads, and knows the codes of some formats only, or of none if it
-    runs by NumPy: then numbers are read and written outside the loop. A result without a vector is dropped.
+    `first`. A loop may not be allowed to write where it reads (`BoundLoop.in_place`), and knows the codes of
+    some formats only, or of none if it runs by NumPy: then numbers are read and written outside the loop. A
+    result without a vector is dropped.
     """
-    read_from = {id(x) for x, _ in given}
+    read_from = set() if bound_loop.in_place else {id(x) for x, _ in given}
     # What is the same for all blocks: a step has hundreds, each of some hundred microseconds.
     sources: list[tuple[Any, Format | None, np.dtype[Any], bool]] = [
         (x, fmt, dtype, isinstance(x, np.ndarray) and x.dtype == dtype and x.flags.c_contiguous)

@@ -9,7 +9,7 @@ import pytest
 from mcfsim.kernels.element import verbs as by_numpy
 from mcfsim.kernels.element.machine import F32, F64, I32, I64
 from tests.shared.emitters import EMITTERS, MACHINES, given
-from tests.shared.lines import at_random, by_definition, hard, of_all_verbs, operands, pairs
+from tests.shared.lines import Frame, at_random, by_definition, hard, of_all_verbs, operands, pairs
 
 #: Of so many random lines `make test` takes so few; those that compile or interpret take their time.
 LINES = {True: (60, 400), False: (5, 60)}
@@ -125,6 +125,17 @@ def seeds():
 @pytest.mark.sampled(15, each=False)
 def test_random_lines(emitter, seed):
     answered(EMITTERS[emitter], *line(seed))
+
+
+def test_a_result_lies_where_an_operand_is_read_to_the_end():
+    """Although the long line is cut, and the result is there early."""
+    frame = Frame()
+    z, w = frame.numbers[2:]
+    totals = [z]
+    for _ in range(60):
+        totals.append(totals[-1] * w + z)
+    results = {"early": totals[2], "late": totals[-1]}
+    answered(EMITTERS["LLVM, cut, in place"], *asked(frame, results, operands(7, 60, 0.3)))
 
 
 # -- would it be noticed? -----------------------------------------------------------------------------------

@@ -63,16 +63,21 @@ def by_calls(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
     return [a.astype(lowered.dtype(x)) for x, a in zip(lowered.results, out, strict=True)]
 
 
-def by_llvm(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
-    """A compiled loop."""
+def by_llvm(lowered: Lowered, arrays: Arrays, in_place: bool = False, **options: Any) -> list[Any]:
+    """A compiled loop; in place, a result goes to an operand's memory as far as there are operands."""
     pytest.importorskip("llvmlite", reason="LLVM is not installed")
     from mcfsim.compile.objects import called
 
-    out = _empty(lowered, arrays[0].size)
+    operands, out = [x.copy() for x in arrays], _empty(lowered, arrays[0].size)
+    if in_place:
+        left = list(operands)
+        for place, x in enumerate(out):
+            found = next((k for k, y in enumerate(left) if y.dtype == x.dtype), None)
+            out[place] = x if found is None else left.pop(found)
     tables = [table_of(key) for key in lowered.tables]
     rest = [
         *tables,
-        *map(np.ascontiguousarray, arrays),
+        *operands,
         *_words(lowered, arrays[0].size, draw),
         *_numbers(lowered),
         *out,
@@ -178,6 +183,7 @@ MACHINES: dict[str, Callable[..., list[Any]]] = {
 EMITTERS = MACHINES | {
     "calls in parts": partial(by_calls, at_once=25),
     "LLVM, cut": partial(by_llvm, apart=True),
+    "LLVM, cut, in place": partial(by_llvm, apart=True, in_place=True),
     "Triton, table": by_triton_table,
     "Triton, table, on a GPU": partial(by_triton_table, device="cuda"),
 }

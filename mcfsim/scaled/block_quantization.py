@@ -20,12 +20,10 @@ from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
 from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import SATURATING, Float32Text, Shared, line_of, overall
+from mcfsim.scaled.float32_rules import Float32Text, ScaledText, Shared, finite, line_of, overall
 from mcfsim.scaled.formats import ScaledFormat
-from mcfsim.scaled.power_scales import exponents, power_element
-from mcfsim.scaled.rules import divisors
+from mcfsim.scaled.rules import SATURATING, divisors, exponents, power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
-from mcfsim.scaled.scaled_text import ScaledText, finite
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]

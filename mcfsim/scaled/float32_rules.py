@@ -9,32 +9,69 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupLine
+from mcfsim.compile.group_text import GroupLine, GroupText
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.element.verbs import run
-from mcfsim.rounding import Overflow, Rounding
-from mcfsim.scaled.formats import SMALLER_TOP
-from mcfsim.scaled.power_scales import power_element
+from mcfsim.rounding import Rounding
+from mcfsim.scaled.formats import SMALLER_TOP, ScaledFormat
+from mcfsim.scaled.rules import SATURATING, power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
-from mcfsim.scaled.scaled_text import ScaledText, finite
 
 Array = NDArray[Any]
 #: The shared numbers of blocks: scales, and the factors or divisors of numbers.
 Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-SATURATING = Rounding(overflow=Overflow.SATURATE)
 _MOST = float(np.finfo(np.float32).max)
 #: EDEN's, below 256 so that corrections have room, and what 6 stands for.
 _EDEN_TOP = 255.99
 _EDEN_SIX = 6.0 / (17 / 16 * 0.93)
+#: Infinity's bits in binary32: the measure of a block of finite numbers is less.
+INFINITE = 0xFF << 23
+
+
+@dataclass(frozen=True)
+class ScaledText(GroupText):
+    """An algorithm of a scaled format whose elements are numbers of binary32.
+
+    The first shared number of a block is its scale. Two further numbers are the same for all blocks; the last
+    is the tensor scale, or 1.
+
+    Parameters
+    ----------
+    format : ScaledFormat
+    rounding : Rounding
+        Of the elements.
+    """
+
+    format: ScaledFormat
+    rounding: Rounding
+
+    coded: ClassVar[bool] = False
+    numbers: ClassVar[int] = 2
+
+    @property
+    def random_bits(self) -> int:
+        """Those of stochastic rounding."""
+        return self.rounding.drawn_bits
+
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the element times the scales."""
+        scale, *_, tensor_scale = shared
+        x = code.widen()
+        return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
+
+
+def finite(found: NDArray[np.int32]) -> NDArray[Any]:
+    """Return the largest magnitudes of the blocks of finite numbers, from the greatest measures of all."""
+    return found[found < INFINITE].view(np.float32)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from mcfsim.kernels.native import is_floating
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews, axis_of
-from mcfsim.scaled.float32_rules import SATURATING, Float32Text, quotients
+from mcfsim.scaled.float32_rules import Float32Text, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
-from mcfsim.scaled.rules import Floats, factors, quotient, scales
+from mcfsim.scaled.rules import SATURATING, Floats, factors, quotient, scales
 from mcfsim.scaled.scale_rules import POWERS, ScaleRule
 from mcfsim.scaled.searched_scales import corrected_scales, published_scales, rounding_of_scales
 

@@ -29,7 +29,8 @@ Array = NDArray[Any]
 #: The shared numbers of blocks: scales, and the factors or divisors of numbers.
 Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-_MOST = float(np.finfo(np.float32).max)
+#: The largest number of binary32.
+MOST = float(np.finfo(np.float32).max)
 #: EDEN's, below 256 so that corrections have room, and what 6 stands for.
 _EDEN_TOP = 255.99
 _EDEN_SIX = 6.0 / (17 / 16 * 0.93)
@@ -126,7 +127,7 @@ class Float32Text(ScaledText):
     def both(self, amax: float) -> tuple[float, float]:
         """Return the two numbers that all blocks share, from the largest magnitude of them all."""
         rule, largest = self.format.rule, np.float32(amax)
-        top, most = np.float32(self.top), np.float32(_MOST)
+        top, most = np.float32(self.top), np.float32(MOST)
         highest = float(self.format.scale.max)
         with np.errstate(all="ignore"):
             if rule is ScaleRule.TORCHAO and self.format.tensor_scale is not None:
@@ -156,7 +157,7 @@ def _rounded(x: Value, target: Format) -> Value:
 
 
 def _inverse(x: Value) -> Value:
-    return _least(x.like(1.0) / x, _MOST)
+    return _least(x.like(1.0) / x, MOST)
 
 
 def _torchao(text: Float32Text, largest: Value, inverse: Value, tensor_scale: Value) -> tuple[Value, Value]:
@@ -187,17 +188,10 @@ def _eden(text: Float32Text, largest: Value, six: Value, tensor_scale: Value) ->
     return scale, scale * tensor_scale
 
 
-def _encode_scale(text: Float32Text, largest: Value) -> Value:
-    return largest.equals(0.0).select(1.0, _least(largest.like(text.top) / largest, _MOST))
-
-
 def _current(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
-    encode = _encode_scale(text, largest)
-    return largest.like(1.0) / encode, encode
-
-
-def _floor_power(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
-    encode = (_encode_scale(text, largest).bits() & -(2**23)).as_number()
+    encode = largest.equals(0.0).select(1.0, _least(largest.like(text.top) / largest, MOST))
+    if text.format.rule is ScaleRule.FLOOR_POWER:
+        encode = (encode.bits() & -(2**23)).as_number()
     return largest.like(1.0) / encode, encode
 
 
@@ -221,7 +215,7 @@ _SCALES: Mapping[ScaleRule, Callable[..., tuple[Value, Value]]] = {
     ScaleRule.FOUR_SIX_MSE: _transformer_engine,
     ScaleRule.EDEN: _eden,
     ScaleRule.CURRENT: _current,
-    ScaleRule.FLOOR_POWER: _floor_power,
+    ScaleRule.FLOOR_POWER: _current,
     ScaleRule.DEEPSEEK: _deepseek,
     ScaleRule.DEEPSEEK_POWER: _deepseek,
     ScaleRule.QUARTET: _quartet,

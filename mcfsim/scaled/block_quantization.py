@@ -46,10 +46,8 @@ class BlockText(ScaledText):
     2^-53 of it at most, so no other quotient becomes t.
     """
 
-    @property
-    def shared(self) -> int:
-        """The scale alone."""
-        return 1
+    #: The scale alone.
+    shared = 1
 
     @classmethod
     def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:

@@ -92,10 +92,8 @@ class Float32Text(ScaledText):
 
     expansion: float = 1.0
 
-    @property
-    def shared(self) -> int:
-        """The scale, and the factor or divisor of numbers."""
-        return 2
+    #: The scale, and the factor or divisor of numbers.
+    shared = 2
 
     @property
     def top(self) -> float:

@@ -345,8 +345,8 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
         If a unit takes several formats, and no dtype of an array names that of the elements.
     """
     for label, fmt in (("left", left), ("right", right)):
-        for scale in (fmt.scale, fmt.tensor_scale) if isinstance(fmt, ScaledFormat) else ():
-            if scale is not None and not within(scale, FORMATS["float32"]):
+        for scale in fmt.scales if isinstance(fmt, ScaledFormat) else ():
+            if not within(scale, FORMATS["float32"]):
                 raise ValueError(
                     f"{unit} does not go with the {label} operand, {fmt}: binary32, in which scales multiply "
                     f"sums, does not hold those of {scale}"

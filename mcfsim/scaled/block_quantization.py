@@ -54,8 +54,7 @@ class BlockText(ScaledText):
         """Return the algorithm of a format and a rounding of its elements, or None if there is none."""
         powers = fmt.rule in POWERS
         scaled = powers or fmt.rule is ScaleRule.ABSMAX
-        scales = [fmt.scale] if fmt.tensor_scale is None else [fmt.scale, fmt.tensor_scale]
-        bits = fmt.element.precision + rounding.guard_bits + sum(x.precision for x in scales)
+        bits = fmt.element.precision + rounding.guard_bits + sum(x.precision for x in fmt.scales)
         short = carrier_of(fmt.element) == FLOAT32 and (powers or bits <= 50)
         _, lowest, highest = exponents(fmt)
         held = -149 <= lowest <= highest <= 127 if powers else holds(FLOAT32, fmt.scale)

@@ -77,13 +77,6 @@ class BlockViews:
         count = -(-self._length // self._size)
         return tuple(count if place == self.axis else x for place, x in enumerate(self._shape))
 
-    def check(self, scale: Array) -> None:
-        """Raise ValueError if scales have another shape."""
-        if scale.shape != self.scales_shape:
-            raise ValueError(
-                f"scales of elements of shape {self._shape} have shape {self.scales_shape}, not {scale.shape}"
-            )
-
     def widths(self, parts: Sequence[Array]) -> list[int]:
         """Return the length of the rows of each part's blocks; for runs, the length of the blocks."""
         if self._tiled:

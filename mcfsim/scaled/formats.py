@@ -97,8 +97,7 @@ class ScaledFormat:
             raise TypeError(f"element must be a floating-point format or a grid, not {_kind(self.element)}")
         if not (self.element.has_nan or self.element.zero):
             raise ValueError(f"{self.element} has neither NaN nor zero, and so no element in place of a NaN")
-        scales = [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
-        for label, scale in zip(("scale", "tensor_scale"), scales, strict=False):
+        for label, scale in zip(("scale", "tensor_scale"), self.scales, strict=False):
             if type(scale) is not Format:
                 raise TypeError(f"{label} must be a floating-point format, not {_kind(scale)}")
             if not scale.has_nan:
@@ -117,7 +116,7 @@ class ScaledFormat:
             self._check_group()
         if not self.rule.exact:
             self._check_binary32()
-        self._check_exactness(scales)
+        self._check_exactness()
 
     def _check_block(self) -> None:
         block = self.block
@@ -171,7 +170,7 @@ class ScaledFormat:
                 f"{float(most):g}; that of {self.element} is {float(self.element.max):g}"
             )
 
-    def _check_exactness(self, scales: list[Format]) -> None:
+    def _check_exactness(self) -> None:
         try:
             carrier_of(self.values)
         except UnsupportedFormatError:
@@ -179,7 +178,7 @@ class ScaledFormat:
                 f"{self}: not every product of an element and its scale ({self.values.precision} bits) is a "
                 "number of float64"
             ) from None
-        for parts in ([self.element], scales) if self.rule.exact else ():
+        for parts in ([self.element], self.scales) if self.rule.exact else ():
             low = sum(map(_low_exponent, parts))
             high = sum(floor_log2(part.max) for part in parts)
             if low < -_RANGE or high >= _RANGE:
@@ -211,9 +210,14 @@ class ScaledFormat:
         return self.block if isinstance(self.block, int) else None
 
     @property
+    def scales(self) -> list[Format]:
+        """The formats of scales: that of blocks and, if there is one, that of the tensor."""
+        return [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
+
+    @property
     def values(self) -> Format:
         """A floating-point format that contains all products of elements and scales."""
-        return _products([self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])])
+        return _products([self.element, *self.scales])
 
     @property
     def block_values(self) -> Format:

@@ -71,7 +71,11 @@ class Scaled:
         if (self.tensor_scale is None) is not (self.format.tensor_scale is None):
             one = "none" if self.format.tensor_scale is None else "one"
             raise ValueError(f"tensor_scale = {self.tensor_scale}, and the format {self.format} has {one}")
-        BlockViews(self.shape, self.format.block, self.axis).check(self.scale)
+        shape = BlockViews(self.shape, self.format.block, self.axis).scales_shape
+        if self.scale.shape != shape:
+            raise ValueError(
+                f"scales of elements of shape {self.shape} have shape {shape}, not {self.scale.shape}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import get_kernel, on_threads
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.exact_dot import COMFORT, ODD_BITS, Summands, add_to_odd, dot_to_odd, tiles
+from mcfsim.kernels.native import Wide
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding, Underflow, get_rounding
 from mcfsim.scaled import Scaled
@@ -134,7 +135,6 @@ class Accumulator:
 
 # -- products ---------------------------------------------------------------------------------------------
 Array = NDArray[Any]
-Wide = NDArray[np.float64]
 
 
 class Accumulation:

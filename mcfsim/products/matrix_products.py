@@ -120,10 +120,8 @@ def products_of(
     threads: int,
 ) -> Any:
     """Return matrix products, summed in a given way; the other arguments are those of `matmul`."""
-    left: Any
-    right: Any
-    left = way.operand(a, "a", -1)
-    right = way.operand(b, "b", -2)
+    left: Any = way.operand(a, "a", -1)
+    right: Any = way.operand(b, "b", -2)
     for label, operand in (("a", left), ("b", right)):
         if operand.ndim == 0:
             raise ValueError(f"{label} is a number; matmul takes arrays of at least one dimension")

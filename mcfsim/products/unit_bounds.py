@@ -105,12 +105,10 @@ def error_bound(
 
     if not groups:
         return Fraction(0)
-    sizes = [min(length, unit.k), unit.k, length - unit.k * (groups - 1)]
-    found = of_group(sizes[0], unit.added.precision if addend else None)
-    if groups > 2:
-        found += (groups - 2) * of_group(sizes[1], unit.output.precision)
+    found = of_group(min(length, unit.k), unit.added.precision if addend else None)
     if groups > 1:
-        found += of_group(sizes[2], unit.output.precision)
+        carried, last_group = unit.output.precision, length - unit.k * (groups - 1)
+        found += (groups - 2) * of_group(unit.k, carried) + of_group(last_group, carried)
     return found * grows ** (groups - 1)
 
 

@@ -6,7 +6,9 @@ product is a product.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, reduce
+from operator import add
 
 from mcfsim.compile.contraction import ContractionLine
 from mcfsim.eft import two_prod, two_sum
@@ -68,8 +70,7 @@ def scale_line(fmt: Format) -> tuple[Line, tuple[Value, ...]]:
     line = Line()
     scale = abs(line.input("scale", F64))
     power = _power(scale, fmt.emin)
-    inverse = (-power.bits() + (2046 << 52)).as_number()
-    return line, (scale * inverse, power)
+    return line, (scale * _inverse(power), power)
 
 
 # -- groups -----------------------------------------------------------------------------------------------
@@ -87,15 +88,14 @@ def group_line(unit: Unit) -> ContractionLine:
     return made
 
 
-def _halves(given: list[Value], k: int) -> tuple[list[Value], list[Value]]:
-    return given[:k], given[k:]
+def _products(unit: Unit, left: list[Value], right: list[Value]) -> tuple[list[Value], list[Value]]:
+    """Return the products of a group of numbers, and those of their powers."""
+    products = [x * y for x, y in zip(left, right, strict=True)]
+    return products[: unit.k], products[unit.k :]
 
 
 def _aligned(unit: Unit, left: list[Value], right: list[Value], carried: Value) -> Value:
-    (a, of_a), (b, of_b) = _halves(left, unit.k), _halves(right, unit.k)
-    terms = [x * y for x, y in zip(a, b, strict=True)]
-    powers = [x * y for x, y in zip(of_a, of_b, strict=True)]
-    return _with_carried(unit, terms, powers, carried)
+    return _with_carried(unit, *_products(unit, left, right), carried)
 
 
 def _aligned_sums(unit: Unit, left: list[Value], right: list[Value], carried: Value) -> Value:
@@ -103,7 +103,7 @@ def _aligned_sums(unit: Unit, left: list[Value], right: list[Value], carried: Va
     products = [x * y for x, y in zip(left[: unit.k], right[: unit.k], strict=True)]
     terms, powers = [], []
     for place in range(count):
-        term = _sum(products[TERM * place : TERM * (place + 1)])
+        term = _combined(products[TERM * place : TERM * (place + 1)], add)
         at, of = unit.k + place, unit.k + count + place
         power = left[of] * right[of]
         terms.append(term * (left[at] * right[at]) * power)
@@ -115,34 +115,32 @@ def _with_carried(unit: Unit, terms: list[Value], powers: list[Value], carried: 
     """Return the rounded sum of terms and what is carried, all cut at the same place."""
     c, of_c = _carried(carried, unit)
     least = [] if unit.least_exponent is None else [c.like(2.0**unit.least_exponent)]
-    total, quantum = _cut_sum([c, *terms], _most([of_c, *powers, *least]), _bits(unit))
+    total, quantum = _cut_sum([c, *terms], _combined([of_c, *powers, *least], _greater), _bits(unit))
     return _output(total * quantum, unit)
 
 
 def _floored(unit: Unit, left: list[Value], right: list[Value], carried: Value) -> Value:
-    (a, of_a), (b, of_b) = _halves(left, unit.k), _halves(right, unit.k)
-    products = [x * y for x, y in zip(a, b, strict=True)]
-    powers = [x * y for x, y in zip(of_a, of_b, strict=True)]
+    products, powers = _products(unit, left, right)
     c, of_c = _carried(carried, unit)
-    plain = _sum(products) + c  # for NaN and infinity alone
+    plain = _combined(products, add) + c  # for NaN and infinity alone
     # Such a product is infinite, and any sum with it.
     terms = [(abs(x) < 2.0**128).select(x, x * INFINITY) for x in products]
     bits = _bits(unit)
-    most = _most(powers)
+    most = _combined(powers, _greater)
     if unit.sums is UnitSums.FLOORED:
         total, quantum = _cut_sum(terms, most, bits)
     else:
         sums = []
         for half in (slice(0, None, 2), slice(1, None, 2)):
-            part, own = _cut_sum(terms[half], _most(powers[half]), bits)
+            part, own = _cut_sum(terms[half], _combined(powers[half], _greater), bits)
             sums.append(_floor(part * own * _to_quanta(most, bits)))
-        total, quantum = _sum(sums), _of_quanta(_to_quanta(most, bits))
+        total, quantum = _combined(sums, add), _inverse(_to_quanta(most, bits))
     top = _greater(most, of_c)
     total = _floor(total * quantum * _to_quanta(top, bits + 7))
     kept = c * _to_quanta(top, bits)
     if unit.sums is UnitSums.FLOORED_HALVES:
         kept = (of_c < top * 2.0 ** -(bits + 1)).select(0.0, kept)
-    exact = (total + _floor(kept) * 2.0**7) * _of_quanta(_to_quanta(top, bits + 7))
+    exact = (total + _floor(kept) * 2.0**7) * _inverse(_to_quanta(top, bits + 7))
     return _output((abs(plain) < INFINITY).select(exact, plain), unit)
 
 
@@ -191,19 +189,11 @@ def _greater(x: Value, y: Value) -> Value:
     return chosen
 
 
-def _most(powers: list[Value]) -> Value:
-    while len(powers) > 1:
-        pairs = [powers[i : i + 2] for i in range(0, len(powers), 2)]
-        powers = [_greater(*x) if len(x) == 2 else x[0] for x in pairs]
-    return powers[0]
-
-
-def _sum(terms: list[Value]) -> Value:
-    """Return a sum of numbers whose partial sums binary64 holds."""
-    while len(terms) > 1:
-        pairs = [terms[i : i + 2] for i in range(0, len(terms), 2)]
-        terms = [x[0] + x[1] if len(x) == 2 else x[0] for x in pairs]
-    return terms[0]
+def _combined(given: list[Value], both: Callable[[Value, Value], Value]) -> Value:
+    """Return numbers put together, neighbours first; binary64 holds their partial sums."""
+    while len(given) > 1:
+        given = [reduce(both, given[i : i + 2]) for i in range(0, len(given), 2)]
+    return given[0]
 
 
 def _carried(carried: Value, unit: Unit) -> tuple[Value, Value]:
@@ -216,8 +206,9 @@ def _to_quanta(power: Value, bits: int) -> Value:
     return (-power.bits() + (2046 << 52) + (bits << 52)).as_number()
 
 
-def _of_quanta(scale: Value) -> Value:
-    return (-scale.bits() + (2046 << 52)).as_number()
+def _inverse(power: Value) -> Value:
+    """Return the inverse of a power of two."""
+    return (-power.bits() + (2046 << 52)).as_number()
 
 
 def _cut_sum(terms: list[Value], power: Value, bits: int) -> tuple[Value, Value]:
@@ -226,7 +217,7 @@ def _cut_sum(terms: list[Value], power: Value, bits: int) -> tuple[Value, Value]
     The sum is in quanta. It is infinite or NaN if that of the terms is.
     """
     scale = _to_quanta(power, bits)
-    return _sum([_cut(term * scale) for term in terms]), _of_quanta(scale)
+    return _combined([_cut(term * scale) for term in terms], add), _inverse(scale)
 
 
 def _cut(x: Value) -> Value:

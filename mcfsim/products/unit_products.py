@@ -19,6 +19,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.blocks import on_threads
 from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.real_numbers import same_integers
 from mcfsim.products.accumulator import spread_addend
 from mcfsim.products.unit_lines import TERM, group_line, operand_line, scale_line
 from mcfsim.products.units import Unit, UnitSums, get_unit
@@ -153,14 +154,12 @@ class UnitProducts:
 
     def _values(self, array: Array, fmt: Format, label: str, *, known: bool) -> Array:
         """Return numbers in binary64, or raise if a format lacks one."""
-        if array.dtype.kind in "iu":
-            wrong = np.asarray((array > 2**53) | (array < -(2**53))) if array.dtype.itemsize == 8 else None
-            if wrong is not None and wrong.any():
-                wrong[wrong] = [int(x) != int(float(x)) for x in array[wrong]]
-                if wrong.any():
-                    self._refuse(array, wrong, fmt, label)
         with np.errstate(all="ignore"):
             numbers = array.astype(np.float64)
+        if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+            same = same_integers(array, numbers)
+            if not same.all():
+                self._refuse(array, ~same, fmt, label)
         if not known and fmt != FORMATS["float64"]:
             given = array if array.dtype == np.float32 else numbers
             same = np.asarray(round_to(given, fmt)) == given
@@ -307,9 +306,8 @@ def taken_blocks(unit: Unit) -> str:
 
 
 def _nan(unit: Unit) -> Any:
-    """Return the NaN of a unit in the carrier of its output."""
-    if unit.sums in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
-        code = 0x7FFFE000 if unit.output == FORMATS["float16"] else 0x7FFFFFFF
-        return np.uint32(code).view(np.float32)
-    wide = unit.output.precision > 24
-    return np.uint64(0x7FF8 << 48).view(np.float64) if wide else np.uint32(0x7FC00000).view(np.float32)
+    """Return the NaN of a unit, in binary32 unless it is the usual quiet one."""
+    if unit.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
+        return np.nan
+    code = 0x7FFFE000 if unit.output == FORMATS["float16"] else 0x7FFFFFFF
+    return np.uint32(code).view(np.float32)

@@ -293,53 +293,31 @@ def _quanta(formats: tuple[Format, ...]) -> int:
 _E8M13 = Format("e8m13", precision=14, emin=-126, emax=127)
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
 _SMALL = (*_FP8, "float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn")
-_MX: dict[str, Any] = {"scales": ("float8_e8m0fnu",), "blocks": (32,)}
 
 
-def _unit(name: str, inputs: Any, **fields: Any) -> Unit:
-    """Return a unit of formats given by name."""
-    return Unit(name, inputs, **fields)
+def _unit(name: str, inputs: Any, k: int, bits: int | None, output: Any = "float32", **fields: Any) -> Unit:
+    """Return a unit of formats given by name; `bits` are its fraction bits."""
+    return Unit(name, inputs, k=k, fraction_bits=bits, output=output, **fields)
 
 
 def _nvidia(
-    name: str,
-    bits: int,
-    groups: Mapping[str, int],
-    fp8: tuple[int, int, Format] | None = None,
-    *,
-    least_exponent: int | None = None,
+    name: str, bits: int, groups: Mapping[str, int], fp8: tuple[int, int, Any] | None = None, **fields: Any
 ) -> Iterator[Unit]:
     """Return the units of an architecture, by its products of a group for each input."""
-    inputs = {"fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
     for kind, k in groups.items():
-        common: dict[str, Any] = {"k": k, "fraction_bits": bits, "least_exponent": least_exponent}
-        common["cut"] = kind == "tf32"
-        yield _unit(f"{name}_{kind}", inputs[kind], output="float32", **common)
+        yield _unit(f"{name}_{kind}", kind, k, bits, cut=kind == "tf32", **fields)
         if kind == "fp16":
-            yield _unit(
-                f"{name}_fp16_to_fp16", "float16", output="float16", rounding="nearest_even", **common
-            )
+            yield _unit(f"{name}_fp16_to_fp16", kind, k, bits, "float16", rounding="nearest_even", **fields)
     if fp8 is not None:
         k, bits, output = fp8
         taken = _FP8 if output == _E8M13 else _SMALL
-        eight: dict[str, Any] = {"k": k, "fraction_bits": bits, "least_exponent": least_exponent}
-        yield _unit(f"{name}_fp8", taken, output=output, addend="float32", **eight)
-        yield _unit(f"{name}_fp8_to_fp16", taken, output="float16", rounding="nearest_even", **eight)
+        yield _unit(f"{name}_fp8", taken, k, bits, output, addend="float32", **fields)
+        yield _unit(f"{name}_fp8_to_fp16", taken, k, bits, "float16", rounding="nearest_even", **fields)
 
 
-def _chain(name: str, fmt: str) -> Unit:
-    common = {"sums": "chain", "rounding": "nearest_even"}
-    return _unit(name, fmt, k=1, fraction_bits=None, output=fmt, **common)
-
-
-def _pairwise(name: str, fmt: str, k: int) -> Unit:
-    common = {"sums": "pairwise", "rounding": "nearest_even", "flush": name.startswith("cdna2")}
-    return _unit(name, fmt, k=k, fraction_bits=None, output="float32", **common)
-
-
-def _floored(name: str, fmt: str | tuple[str, ...], k: int, **others: Any) -> Unit:
-    common = {"sums": "floored", "rounding": "nearest_even"} | others
-    return _unit(name, fmt, k=k, fraction_bits=24, output="float32", **common)
+def _nearest(name: str, sums: str, inputs: Any, k: int, bits: int | None = None, **fields: Any) -> Unit:
+    """Return a unit that rounds to nearest even."""
+    return _unit(name, inputs, k, bits, sums=sums, rounding="nearest_even", **fields)
 
 
 def _units() -> Iterator[Unit]:
@@ -347,25 +325,27 @@ def _units() -> Iterator[Unit]:
     yield from _nvidia("turing", 24, {"fp16": 8})
     yield from _nvidia("ampere", 24, {"fp16": 8, "bf16": 8, "tf32": 4})
     yield from _nvidia("ada", 24, {"fp16": 8, "bf16": 8, "tf32": 4}, (16, 13, _E8M13))
-    hopper = {"fp16": 16, "bf16": 16, "tf32": 8}
-    yield from _nvidia("hopper", 25, hopper, (32, 13, _E8M13), least_exponent=-126)
-    float32 = FORMATS["float32"]
-    yield from _nvidia("blackwell", 25, {"fp16": 16, "bf16": 16, "tf32": 8}, (32, 25, float32))
-    yield _unit("blackwell_mxfp8", _SMALL, k=32, fraction_bits=25, output=float32, **_MX)
-    four: dict[str, Any] = {"k": 64, "fraction_bits": 35, "output": float32, "sums": "aligned_sums"}
-    yield _unit("blackwell_mxfp4", "float4_e2m1fn", scales=("float8_e8m0fnu",), blocks=(16, 32), **four)
-    yield _unit("blackwell_nvfp4", "float4_e2m1fn", scales=("float8_e4m3fn",), blocks=(16, 32), **four)
-    yield from (_chain(f"{x}_fp64", "float64") for x in ("ampere", "ada", "hopper", "blackwell"))
-    yield from (_chain(f"cdna{x}_fp32", "float32") for x in (1, 2, 3))
-    yield from (_chain(f"cdna{x}_fp64", "float64") for x in (2, 3))
+    of_hopper = {"fp16": 16, "bf16": 16, "tf32": 8}
+    yield from _nvidia("hopper", 25, of_hopper, (32, 13, _E8M13), least_exponent=-126)
+    yield from _nvidia("blackwell", 25, of_hopper, (32, 25, "float32"))
+    yield _unit("blackwell_mxfp8", _SMALL, 32, 25, scales="float8_e8m0fnu", blocks=32)
+    four: dict[str, Any] = {"sums": "aligned_sums", "blocks": (16, 32)}
+    yield _unit("blackwell_mxfp4", "float4_e2m1fn", 64, 35, scales="float8_e8m0fnu", **four)
+    yield _unit("blackwell_nvfp4", "float4_e2m1fn", 64, 35, scales="float8_e4m3fn", **four)
+    for name in ("ampere", "ada", "hopper", "blackwell"):
+        yield _nearest(f"{name}_fp64", "chain", "float64", 1, output="float64")
+    for number in (1, 2, 3):
+        yield _nearest(f"cdna{number}_fp32", "chain", "float32", 1)
+    for number in (2, 3):
+        yield _nearest(f"cdna{number}_fp64", "chain", "float64", 1, output="float64")
     for number in (1, 2):
-        yield _pairwise(f"cdna{number}_fp16", "float16", 4)
-        yield _pairwise(f"cdna{number}_bf16", "bfloat16", 2)
-    yield _pairwise("cdna2_bf16_1k", "bfloat16", 4)
-    yield _floored("cdna3_fp16", "float16", 8)
-    yield _floored("cdna3_bf16", "bfloat16", 8)
-    yield _floored("cdna3_xf32", "tf32", 4, cut=True)
-    yield _floored("cdna3_fp8", ("float8_e4m3fnuz", "float8_e5m2fnuz"), 16, sums="floored_halves")
+        yield _nearest(f"cdna{number}_fp16", "pairwise", "float16", 4, flush=number == 2)
+        yield _nearest(f"cdna{number}_bf16", "pairwise", "bfloat16", 2, flush=number == 2)
+    yield _nearest("cdna2_bf16_1k", "pairwise", "bfloat16", 4, flush=True)
+    yield _nearest("cdna3_fp16", "floored", "float16", 8, 24)
+    yield _nearest("cdna3_bf16", "floored", "bfloat16", 8, 24)
+    yield _nearest("cdna3_xf32", "floored", "tf32", 4, 24, cut=True)
+    yield _nearest("cdna3_fp8", "floored_halves", ("float8_e4m3fnuz", "float8_e5m2fnuz"), 16, 24)
 
 
 #: Units by name: architecture and inputs; results are float32 unless the name says another format.

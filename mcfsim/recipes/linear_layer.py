@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 from mcfsim.random import RandomWords
 from mcfsim.recipes.named_recipes import get_recipe
-from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.numpy_products import Entered, NumPyProducts
 from mcfsim.recipes.recipe import OperandRecipe, OperandSource, ProductRecipe, Recipe
-from mcfsim.recipes.unit_operands import Entered
 
 #: How many operations of random words an operand can take: its elements', and its scales'.
 _EACH = 4

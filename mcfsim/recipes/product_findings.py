@@ -15,9 +15,8 @@ from mcfsim.formats import Format
 from mcfsim.random import RandomWords
 from mcfsim.recipes.linear_layer import LinearLayer
 from mcfsim.recipes.named_recipes import get_recipe
-from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.numpy_products import Entered, NumPyProducts
 from mcfsim.recipes.recipe import OperandRecipe, Recipe
-from mcfsim.recipes.unit_operands import Entered
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.block_views import BlockViews
 

@@ -20,12 +20,10 @@ from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
 from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import SATURATING, Float32Text, Shared, line_of, overall
+from mcfsim.scaled.float32_rules import Float32Text, ScaledText, Shared, finite, line_of, overall
 from mcfsim.scaled.formats import ScaledFormat
-from mcfsim.scaled.power_scales import exponents, power_element
-from mcfsim.scaled.rules import divisors
+from mcfsim.scaled.rules import SATURATING, divisors, exponents, power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
-from mcfsim.scaled.scaled_text import ScaledText, finite
 from mcfsim.storage.buffers import BLOCK
 
 Array = NDArray[Any]
@@ -48,18 +46,15 @@ class BlockText(ScaledText):
     2^-53 of it at most, so no other quotient becomes t.
     """
 
-    @property
-    def shared(self) -> int:
-        """The scale alone."""
-        return 1
+    #: The scale alone.
+    shared = 1
 
     @classmethod
     def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:
         """Return the algorithm of a format and a rounding of its elements, or None if there is none."""
         powers = fmt.rule in POWERS
         scaled = powers or fmt.rule is ScaleRule.ABSMAX
-        scales = [fmt.scale] if fmt.tensor_scale is None else [fmt.scale, fmt.tensor_scale]
-        bits = fmt.element.precision + rounding.guard_bits + sum(x.precision for x in scales)
+        bits = fmt.element.precision + rounding.guard_bits + sum(x.precision for x in fmt.scales)
         short = carrier_of(fmt.element) == FLOAT32 and (powers or bits <= 50)
         _, lowest, highest = exponents(fmt)
         held = -149 <= lowest <= highest <= 127 if powers else holds(FLOAT32, fmt.scale)
@@ -121,15 +116,16 @@ def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tu
     return divisor, 1.0 if tensor_scale is None else tensor_scale
 
 
-def _loops(
+def _blocks(
     x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews, name: str
-) -> BlockLoops | None:
-    """Return loops over the blocks of an array, if all are whole and the method of a name pays."""
+) -> tuple[Array, BlockText | Float32Text, BlockLoops] | None:
+    """Return an array's blocks, their text and loops over them, if all are whole and a method pays."""
     text = text_of(fmt, rounding)
     if text is None or not x.ndim or x.dtype != FLOAT32:
         return None
-    parts = views.parts(x)
-    return _loops_of(parts[0], text, name) if len(parts) == 1 else None
+    part, *others = views.parts(x)
+    loops = None if others else _loops_of(part, text, name)
+    return None if loops is None else (part, text, loops)
 
 
 def decoded(
@@ -137,15 +133,15 @@ def decoded(
 ) -> Array | None:
     """Return the numbers of elements by compiled loops; None as for `encoded`."""
     views = BlockViews(elements.shape, fmt.block, axis)
-    loops = _loops(elements, fmt, SATURATING, views, "decode")
-    if loops is None or fmt.carrier != FLOAT64:
+    blocks = _blocks(elements, fmt, SATURATING, views, "decode")
+    if blocks is None or fmt.carrier != FLOAT64:
         return None
-    (part,), (by,) = views.parts(elements), views.shared(scale)
+    (part, text, loops), (by,) = blocks, views.shared(scale)
     out, found = _place(elements.shape, np.float64, views)
-    rows = np.ones((scale.size, loops.text.shared), np.float32)
+    rows = np.ones((scale.size, text.shared), np.float32)
     rows[:, 0] = by.reshape(-1)
     same = 0.0, 1.0 if tensor_scale is None else tensor_scale
-    loops.decode(_lying(part).reshape(-1), rows, found.reshape(-1), *same)
+    loops.decode(_vector(part), rows, found.reshape(-1), *same)
     return _put_back(found, out, views)
 
 
@@ -158,14 +154,12 @@ def encoded(
     Words are as for `mcfsim.quantize`, which says what is raised.
     """
     views = BlockViews(x.shape, fmt.block, axis)
-    loops = _loops(x, fmt, rounding, views, "encode")
-    text = text_of(fmt, rounding)
-    if loops is None or text is None:
+    given = _blocks(x, fmt, rounding, views, "encode")
+    if given is None:
         return None
+    part, text, loops = given
     words = _words(x.shape, rounding, random, views)
-    (part,) = views.parts(x)
-    vector = _lying(part).reshape(-1)
-    blocks = part.shape[:-1]
+    vector, blocks = _vector(part), part.shape[:-1]
     found = np.empty(math.prod(blocks) if fmt.tensor_scale else 0, np.int32)
     if fmt.tensor_scale is not None:
         loops.measure(vector, found, 1.0, 1.0)
@@ -186,7 +180,7 @@ def measures(part: Array, text: Float32Text) -> NDArray[np.int32]:
         (found,) = run(line.line, (line.measured,), x=part)
         return np.asarray(found.max(axis=-1, initial=0), np.int32)
     greatest = np.empty(part.shape[:-1], np.int32)
-    loops.measure(_lying(part).reshape(-1), greatest.reshape(-1), 1.0, 1.0)
+    loops.measure(_vector(part), greatest.reshape(-1), 1.0, 1.0)
     return greatest
 
 
@@ -235,8 +229,8 @@ def filled(
     if loops is None:
         return None
     rows, out = np.stack([x.reshape(-1) for x in shared], axis=1), np.empty(part.shape, np.float32)
-    lying = None if words is None else _lying(_shortest(words, text.random_bits)).reshape(-1)
-    loops.fill(_lying(part).reshape(-1), out.reshape(-1), rows, *numbers, words=lying)
+    lying = None if words is None else _vector(_shortest(words, text.random_bits))
+    loops.fill(_vector(part), out.reshape(-1), rows, *numbers, words=lying)
     return out
 
 
@@ -265,7 +259,7 @@ def _words(
     else:
         words = given_words(random, rounding, shape)
     (part,) = views.parts(_shortest(words, bits).reshape(shape))
-    return _lying(part).reshape(-1)
+    return _vector(part)
 
 
 def _shortest(words: Array, bits: int) -> Array:
@@ -291,13 +285,13 @@ def _put_back(part: Array, out: Array, views: BlockViews) -> Array:
     return out
 
 
-def _lying(part: Array) -> Array:
-    """Return an array whose blocks lie one after another."""
+def _vector(part: Array) -> Array:
+    """Return blocks one after another, as a vector."""
     if part.flags.c_contiguous and part.flags.aligned:
-        return part
+        return part.reshape(-1)
     found = np.empty(part.shape, part.dtype)
     _copy(part, found)
-    return found
+    return found.reshape(-1)
 
 
 def _copy(part: Array, target: Array) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -43,7 +43,7 @@ class BlockViews:
                     f"tiles of {block[0]}x{block[1]} need an array of at least two axes, not shape {shape}"
                 )
             ranges = [_ranges(length, size) for length, size in zip(shape[-2:], block, strict=True)]
-            self._tiles = [(rows, columns) for rows in ranges[0] for columns in ranges[1]]
+            self._tiles, self._ranges_of_columns = list(product(*ranges)), len(ranges[1])
         elif not self._whole:
             self._length = (shape or (1,))[axis]
             whole = max(self._length, 1)
@@ -77,13 +77,6 @@ class BlockViews:
         count = -(-self._length // self._size)
         return tuple(count if place == self.axis else x for place, x in enumerate(self._shape))
 
-    def check(self, scale: Array) -> None:
-        """Raise ValueError if scales have another shape."""
-        if scale.shape != self.scales_shape:
-            raise ValueError(
-                f"scales of elements of shape {self._shape} have shape {self.scales_shape}, not {scale.shape}"
-            )
-
     def widths(self, parts: Sequence[Array]) -> list[int]:
         """Return the length of the rows of each part's blocks; for runs, the length of the blocks."""
         if self._tiled:
@@ -107,10 +100,8 @@ class BlockViews:
         if self._whole:
             return found[0]
         if self._tiled:
-            of_rows = dict.fromkeys(rows for rows, _ in self._tiles)
-            width = len(found) // max(len(of_rows), 1)
-            parts = [found[place : place + width] for place in range(0, len(found), max(width, 1))]
-            return np.concatenate([np.concatenate(part, axis=-1) for part in parts], axis=-2)
+            width = self._ranges_of_columns
+            return np.block([found[place : place + width] for place in range(0, len(found), width)])
         whole = np.concatenate(found, axis=-1)
         return whole.reshape(()) if not self._shape else np.moveaxis(whole, -1, self.axis)
 
@@ -122,8 +113,7 @@ class BlockViews:
             return [scale[..., rows.blocks, columns.blocks, np.newaxis] for rows, columns in self._tiles]
         rows = np.moveaxis(scale.reshape(1) if scale.ndim == 0 else scale, self.axis, -1)[..., np.newaxis]
         count, rest = divmod(self._length, self._size)
-        ends = accumulate([count, 1] if rest else [count])
-        return np.split(rows, list(ends)[:-1], axis=-2)
+        return np.split(rows, [count] if rest else [], axis=-2)
 
 
 class _Range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -11,16 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.checks import check_int, whole_number
-from mcfsim.formats import FORMATS, Format, get_format
+from mcfsim.formats import Format, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.scaled.block_quantization import RandomSource
-from mcfsim.scaled.formats import ScaledFormat
+from mcfsim.scaled.float32_rules import MOST
+from mcfsim.scaled.formats import SCALED
 from mcfsim.scaled.quantization import Scaled, prepared, quantized
-from mcfsim.scaled.scale_rules import ScaleRule
 
 #: The longest history, and margins beyond which binary32 has no number for any format.
 _LONGEST, _MARGINS = 2**31 - 1, 600
-_MOST = float(np.finfo(np.float32).max)
 
 
 class DelayedScale:
@@ -81,13 +81,7 @@ class DelayedScale:
         most_recent: bool = False,
     ) -> None:
         check_int("margin", margin)
-        self._format = ScaledFormat(
-            "delayed",
-            element=get_format(element),
-            block=None,
-            scale=FORMATS["float32"],
-            rule=ScaleRule.CURRENT,
-        )
+        self._format = replace(SCALED["fp8_e4m3_tensor"], name="delayed", element=get_format(element))
         self._length, self._margin = whole_number("length", length, least=1), margin
         if self._length > _LONGEST:
             raise ValueError(f"length = {length} must be at most {_LONGEST}")
@@ -96,7 +90,7 @@ class DelayedScale:
         with np.errstate(all="ignore"):
             self._top = top * np.float32(2.0) ** np.float32(max(-_MARGINS, min(-margin, _MARGINS)))
             # The smallest scale is that of the largest magnitude.
-            fits = np.isfinite(self._top) and _has_inverse(self._top / np.float32(_MOST))
+            fits = np.isfinite(self._top) and _has_inverse(self._top / np.float32(MOST))
         if not fits:
             raise ValueError(
                 f"margin = {margin}: {top:g}, the largest number of {self._format.element}, over 2**margin "
@@ -143,7 +137,7 @@ class DelayedScale:
         amax = amax.item() if isinstance(amax, np.generic) else amax  # float16 would hold no bound
         if amax < 0:
             raise ValueError(f"amax = {amax} must not be negative")
-        if _MOST < amax < np.inf:
+        if MOST < amax < np.inf:
             raise ValueError(f"amax = {amax} is beyond the range of binary32")
         last = np.float32(amax)
         if last == 0:
@@ -152,7 +146,7 @@ class DelayedScale:
         largest = last if self._most_recent else np.float32(np.fmax.reduce(list(self._history), initial=0.0))
         if np.isfinite(largest) and largest > 0:
             with np.errstate(over="ignore"):
-                self.scale = np.minimum(self._top / largest, np.float32(_MOST))
+                self.scale = np.minimum(self._top / largest, np.float32(MOST))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the history and the scale as arrays, to be saved."""

@@ -9,32 +9,70 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupLine
+from mcfsim.compile.group_text import GroupLine, GroupText
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
 from mcfsim.kernels.element.verbs import run
-from mcfsim.rounding import Overflow, Rounding
-from mcfsim.scaled.formats import SMALLER_TOP
-from mcfsim.scaled.power_scales import power_element
+from mcfsim.rounding import Rounding
+from mcfsim.scaled.formats import SMALLER_TOP, ScaledFormat
+from mcfsim.scaled.rules import SATURATING, power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
-from mcfsim.scaled.scaled_text import ScaledText, finite
 
 Array = NDArray[Any]
 #: The shared numbers of blocks: scales, and the factors or divisors of numbers.
 Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
-SATURATING = Rounding(overflow=Overflow.SATURATE)
-_MOST = float(np.finfo(np.float32).max)
+#: The largest number of binary32.
+MOST = float(np.finfo(np.float32).max)
 #: EDEN's, below 256 so that corrections have room, and what 6 stands for.
 _EDEN_TOP = 255.99
 _EDEN_SIX = 6.0 / (17 / 16 * 0.93)
+#: Infinity's bits in binary32: the measure of a block of finite numbers is less.
+INFINITE = 0xFF << 23
+
+
+@dataclass(frozen=True)
+class ScaledText(GroupText):
+    """An algorithm of a scaled format whose elements are numbers of binary32.
+
+    The first shared number of a block is its scale. Two further numbers are the same for all blocks; the last
+    is the tensor scale, or 1.
+
+    Parameters
+    ----------
+    format : ScaledFormat
+    rounding : Rounding
+        Of the elements.
+    """
+
+    format: ScaledFormat
+    rounding: Rounding
+
+    coded: ClassVar[bool] = False
+    numbers: ClassVar[int] = 2
+
+    @property
+    def random_bits(self) -> int:
+        """Those of stochastic rounding."""
+        return self.rounding.drawn_bits
+
+    def decoded(self, code: Value, *shared: Value) -> Value:
+        """Return the element times the scales."""
+        scale, *_, tensor_scale = shared
+        x = code.widen()
+        return x.equals(x).select(x * (scale.widen() * tensor_scale), x)
+
+
+def finite(found: NDArray[np.int32]) -> NDArray[Any]:
+    """Return the largest magnitudes of the blocks of finite numbers, from the greatest measures of all."""
+    return found[found < INFINITE].view(np.float32)
 
 
 @dataclass(frozen=True)
@@ -54,10 +92,8 @@ class Float32Text(ScaledText):
 
     expansion: float = 1.0
 
-    @property
-    def shared(self) -> int:
-        """The scale, and the factor or divisor of numbers."""
-        return 2
+    #: The scale, and the factor or divisor of numbers.
+    shared = 2
 
     @property
     def top(self) -> float:
@@ -89,7 +125,7 @@ class Float32Text(ScaledText):
     def both(self, amax: float) -> tuple[float, float]:
         """Return the two numbers that all blocks share, from the largest magnitude of them all."""
         rule, largest = self.format.rule, np.float32(amax)
-        top, most = np.float32(self.top), np.float32(_MOST)
+        top, most = np.float32(self.top), np.float32(MOST)
         highest = float(self.format.scale.max)
         with np.errstate(all="ignore"):
             if rule is ScaleRule.TORCHAO and self.format.tensor_scale is not None:
@@ -119,7 +155,7 @@ def _rounded(x: Value, target: Format) -> Value:
 
 
 def _inverse(x: Value) -> Value:
-    return _least(x.like(1.0) / x, _MOST)
+    return _least(x.like(1.0) / x, MOST)
 
 
 def _torchao(text: Float32Text, largest: Value, inverse: Value, tensor_scale: Value) -> tuple[Value, Value]:
@@ -150,17 +186,10 @@ def _eden(text: Float32Text, largest: Value, six: Value, tensor_scale: Value) ->
     return scale, scale * tensor_scale
 
 
-def _encode_scale(text: Float32Text, largest: Value) -> Value:
-    return largest.equals(0.0).select(1.0, _least(largest.like(text.top) / largest, _MOST))
-
-
 def _current(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
-    encode = _encode_scale(text, largest)
-    return largest.like(1.0) / encode, encode
-
-
-def _floor_power(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
-    encode = (_encode_scale(text, largest).bits() & -(2**23)).as_number()
+    encode = largest.equals(0.0).select(1.0, _least(largest.like(text.top) / largest, MOST))
+    if text.format.rule is ScaleRule.FLOOR_POWER:
+        encode = (encode.bits() & -(2**23)).as_number()
     return largest.like(1.0) / encode, encode
 
 
@@ -184,7 +213,7 @@ _SCALES: Mapping[ScaleRule, Callable[..., tuple[Value, Value]]] = {
     ScaleRule.FOUR_SIX_MSE: _transformer_engine,
     ScaleRule.EDEN: _eden,
     ScaleRule.CURRENT: _current,
-    ScaleRule.FLOOR_POWER: _floor_power,
+    ScaleRule.FLOOR_POWER: _current,
     ScaleRule.DEEPSEEK: _deepseek,
     ScaleRule.DEEPSEEK_POWER: _deepseek,
     ScaleRule.QUARTET: _quartet,

@@ -7,29 +7,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from mcfsim.checks import chosen, hint, whole_number
 from mcfsim.formats import FORMATS, Format, Posit, get_format
 from mcfsim.formats.floating import floor_log2
-from mcfsim.formats.grids import Grid, grid
+from mcfsim.formats.grids import Grid
 from mcfsim.formats.named import RELATED
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, carrier_of, holds
 from mcfsim.scaled.scale_rules import ScaleRule
 
 #: Elements, and products of block and tensor scales, lie between 2 to this power and its inverse.
 _RANGE = 200
-_E8M0 = FORMATS["float8_e8m0fnu"]
+_E8M0, _FLOAT32 = FORMATS["float8_e8m0fnu"], FORMATS["float32"]
 #: Four Over Six's stand-in for the largest scale: 1.5 times it is a number of float8_e4m3fn, too.
 SMALLER_TOP = 256
-#: The range of largest elements for which scales of some rules, and their inverses, are in binary32.
-_REACH: Mapping[ScaleRule, tuple[Fraction, Fraction]] = {
-    ScaleRule.CURRENT: (Fraction(3, 2), FORMATS["float32"].max),
-    ScaleRule.FLOOR_POWER: (Fraction(4), FORMATS["float32"].max),
-    ScaleRule.DEEPSEEK: (Fraction(1), Fraction(2**112)),
-    ScaleRule.DEEPSEEK_POWER: (Fraction(2), Fraction(2**112)),
+#: The formats in which some rules keep their scales, and the range of largest elements for which these, and
+#: their inverses, are in binary32.
+_KEPT: Mapping[ScaleRule, tuple[tuple[Format, ...], Fraction, Fraction]] = {
+    ScaleRule.CURRENT: ((_FLOAT32,), Fraction(3, 2), _FLOAT32.max),
+    ScaleRule.FLOOR_POWER: ((_FLOAT32, _E8M0), Fraction(4), _FLOAT32.max),
+    ScaleRule.DEEPSEEK: ((_FLOAT32,), Fraction(1), Fraction(2**112)),
+    ScaleRule.DEEPSEEK_POWER: ((_FLOAT32, _E8M0), Fraction(2), Fraction(2**112)),
+    ScaleRule.QUARTET: ((_E8M0,), Fraction(0), _FLOAT32.max),
 }
 
 
@@ -95,8 +97,7 @@ class ScaledFormat:
             raise TypeError(f"element must be a floating-point format or a grid, not {_kind(self.element)}")
         if not (self.element.has_nan or self.element.zero):
             raise ValueError(f"{self.element} has neither NaN nor zero, and so no element in place of a NaN")
-        scales = [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
-        for label, scale in zip(("scale", "tensor_scale"), scales, strict=False):
+        for label, scale in zip(("scale", "tensor_scale"), self.scales, strict=False):
             if type(scale) is not Format:
                 raise TypeError(f"{label} must be a floating-point format, not {_kind(scale)}")
             if not scale.has_nan:
@@ -115,7 +116,7 @@ class ScaledFormat:
             self._check_group()
         if not self.rule.exact:
             self._check_binary32()
-        self._check_exactness(scales)
+        self._check_exactness()
 
     def _check_block(self) -> None:
         block = self.block
@@ -145,35 +146,31 @@ class ScaledFormat:
 
     def _check_binary32(self) -> None:
         """Raise UnsupportedFormatError unless a rule that computes in binary32 can."""
-        float32, named = FORMATS["float32"], f"rule '{self.rule}' computes in binary32"
+        named = f"rule '{self.rule}' computes in binary32"
         if not holds(FLOAT32, self.element):
             raise UnsupportedFormatError(f"{named}, which does not hold elements of {self.element}")
-        if self.tensor_scale not in (None, float32):
+        if self.tensor_scale not in (None, _FLOAT32):
             raise UnsupportedFormatError(f"{named}: its tensor scale is float32, not {self.tensor_scale}")
-        kept: dict[ScaleRule, tuple[Format, ...]] = dict.fromkeys(
-            (ScaleRule.CURRENT, ScaleRule.DEEPSEEK), (float32,)
-        )
-        kept[ScaleRule.QUARTET] = (_E8M0,)
-        kept |= dict.fromkeys((ScaleRule.FLOOR_POWER, ScaleRule.DEEPSEEK_POWER), (float32, _E8M0))
-        if self.rule in kept and self.scale not in kept[self.rule]:
-            allowed = " or ".join(map(str, kept[self.rule]))
-            raise UnsupportedFormatError(f"{named}: its scales are {allowed}, not {self.scale}")
-        if self.rule not in kept and not (holds(FLOAT32, self.scale) and self.scale.zero):
+        if self.rule in _KEPT:
+            kept, least, most = _KEPT[self.rule]
+            if self.scale not in kept:
+                allowed = " or ".join(map(str, kept))
+                raise UnsupportedFormatError(f"{named}: its scales are {allowed}, not {self.scale}")
+        elif holds(FLOAT32, self.scale) and self.scale.zero:
+            whole = self.rule in (ScaleRule.TORCHAO, ScaleRule.TRANSFORMER_ENGINE)
+            times = self.scale.max if whole else SMALLER_TOP
+            least, most = Fraction(0), _FLOAT32.max / (times if self.tensor_scale else 1)
+        else:
             raise UnsupportedFormatError(
                 f"{named}, and rounds scales to a format with zero, not {self.scale}"
             )
-        times = Fraction(1)
-        if self.tensor_scale and self.rule is not ScaleRule.QUARTET:
-            whole = self.rule in (ScaleRule.TORCHAO, ScaleRule.TRANSFORMER_ENGINE)
-            times = self.scale.max if whole else Fraction(SMALLER_TOP)
-        least, most = _REACH.get(self.rule, (Fraction(0), float32.max / times))
         if not least <= self.element.max <= most:
             raise UnsupportedFormatError(
                 f"{named}, which has its scales if the largest element lies from {float(least):g} to "
                 f"{float(most):g}; that of {self.element} is {float(self.element.max):g}"
             )
 
-    def _check_exactness(self, scales: list[Format]) -> None:
+    def _check_exactness(self) -> None:
         try:
             carrier_of(self.values)
         except UnsupportedFormatError:
@@ -181,7 +178,7 @@ class ScaledFormat:
                 f"{self}: not every product of an element and its scale ({self.values.precision} bits) is a "
                 "number of float64"
             ) from None
-        for parts in ([self.element], scales) if self.rule.exact else ():
+        for parts in ([self.element], self.scales) if self.rule.exact else ():
             low = sum(map(_low_exponent, parts))
             high = sum(floor_log2(part.max) for part in parts)
             if low < -_RANGE or high >= _RANGE:
@@ -213,9 +210,14 @@ class ScaledFormat:
         return self.block if isinstance(self.block, int) else None
 
     @property
+    def scales(self) -> list[Format]:
+        """The formats of scales: that of blocks and, if there is one, that of the tensor."""
+        return [self.scale] if self.tensor_scale is None else [self.scale, self.tensor_scale]
+
+    @property
     def values(self) -> Format:
         """A floating-point format that contains all products of elements and scales."""
-        return _products([self.element, self.scale, *([self.tensor_scale] if self.tensor_scale else [])])
+        return _products([self.element, *self.scales])
 
     @property
     def block_values(self) -> Format:
@@ -253,18 +255,12 @@ def _low_exponent(fmt: Format) -> int:
     return floor_log2(fmt.smallest_subnormal)
 
 
-def _mx(name: str, element: Format) -> ScaledFormat:
+def _mx(name: str, element: Any) -> ScaledFormat:
     return ScaledFormat(name, element=element, block=32, scale=_E8M0, rule=ScaleRule.FLOOR)
 
 
-def _integers(name: str, rule: ScaleRule) -> ScaledFormat:
-    return ScaledFormat(name, element=grid(name), block=None, scale=FORMATS["float32"], rule=rule)
-
-
-def _fp8(
-    name: str, element: str, block: int | tuple[int, int] | Literal["axis"] | None, rule: ScaleRule
-) -> ScaledFormat:
-    return ScaledFormat(name, element=FORMATS[element], block=block, scale=FORMATS["float32"], rule=rule)
+def _by_float32(name: str, element: Any, block: Any, rule: ScaleRule) -> ScaledFormat:
+    return ScaledFormat(name, element=element, block=block, scale=_FLOAT32, rule=rule)
 
 
 _NVFP4 = ScaledFormat(
@@ -273,31 +269,27 @@ _NVFP4 = ScaledFormat(
     block=16,
     scale=FORMATS["float8_e4m3fn"],
     rule=ScaleRule.ABSMAX,
-    tensor_scale=FORMATS["float32"],
+    tensor_scale=_FLOAT32,
 )
 
 _ALL = (
-    _mx("mxfp8_e4m3", FORMATS["float8_e4m3fn"]),
-    _mx("mxfp8_e5m2", FORMATS["float8_e5m2"]),
-    _mx("mxfp6_e3m2", FORMATS["float6_e3m2fn"]),
-    _mx("mxfp6_e2m3", FORMATS["float6_e2m3fn"]),
-    _mx("mxfp4", FORMATS["float4_e2m1fn"]),
+    _mx("mxfp8_e4m3", "float8_e4m3fn"),
+    _mx("mxfp8_e5m2", "float8_e5m2"),
+    _mx("mxfp6_e3m2", "float6_e3m2fn"),
+    _mx("mxfp6_e2m3", "float6_e2m3fn"),
+    _mx("mxfp4", "float4_e2m1fn"),
     _mx("mxint8", Grid("int8_fraction6", low=-128, high=127, fraction_bits=6)),
     _NVFP4,
     replace(_NVFP4, name="nvfp4_16x16", block=(16, 16)),
     replace(_NVFP4, name="nvfp4_eden", rule=ScaleRule.EDEN, group=128),
-    replace(
-        _mx("mxfp4_quartet", FORMATS["float4_e2m1fn"]),
-        rule=ScaleRule.QUARTET,
-        tensor_scale=FORMATS["float32"],
-    ),
-    _fp8("fp8_e4m3_tensor", "float8_e4m3fn", None, ScaleRule.CURRENT),
-    _fp8("fp8_e5m2_tensor", "float8_e5m2", None, ScaleRule.CURRENT),
-    _fp8("fp8_e4m3_rows", "float8_e4m3fn", "axis", ScaleRule.CURRENT),
-    _fp8("fp8_e4m3_1x128", "float8_e4m3fn", 128, ScaleRule.FLOOR_POWER),
-    _fp8("fp8_e4m3_128x128", "float8_e4m3fn", (128, 128), ScaleRule.FLOOR_POWER),
-    _integers("ternary", ScaleRule.ABSMEAN),
-    *(_integers(f"int{bits}", ScaleRule.ABSMAX) for bits in range(2, 9)),
+    replace(_mx("mxfp4_quartet", "float4_e2m1fn"), rule=ScaleRule.QUARTET, tensor_scale=_FLOAT32),
+    _by_float32("fp8_e4m3_tensor", "float8_e4m3fn", None, ScaleRule.CURRENT),
+    _by_float32("fp8_e5m2_tensor", "float8_e5m2", None, ScaleRule.CURRENT),
+    _by_float32("fp8_e4m3_rows", "float8_e4m3fn", "axis", ScaleRule.CURRENT),
+    _by_float32("fp8_e4m3_1x128", "float8_e4m3fn", 128, ScaleRule.FLOOR_POWER),
+    _by_float32("fp8_e4m3_128x128", "float8_e4m3fn", (128, 128), ScaleRule.FLOOR_POWER),
+    _by_float32("ternary", "ternary", None, ScaleRule.ABSMEAN),
+    *(_by_float32(f"int{bits}", f"int{bits}", None, ScaleRule.ABSMAX) for bits in range(2, 9)),
 )
 
 #: The named scaled formats: the concrete formats of OCP MX, NVIDIA's NVFP4 with rows of 16 or tiles, what

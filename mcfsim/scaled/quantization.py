@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, check_int, real_array
+from mcfsim.checks import as_array, check_int, check_processor, real_array
 from mcfsim.codec import encode
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
@@ -25,9 +25,9 @@ from mcfsim.kernels.native import is_floating
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews, axis_of
-from mcfsim.scaled.float32_rules import SATURATING, Float32Text, quotients
+from mcfsim.scaled.float32_rules import Float32Text, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
-from mcfsim.scaled.rules import Floats, factors, quotient, scales
+from mcfsim.scaled.rules import SATURATING, Floats, factors, quotient, scales
 from mcfsim.scaled.scale_rules import POWERS, ScaleRule
 from mcfsim.scaled.searched_scales import corrected_scales, published_scales, rounding_of_scales
 
@@ -71,7 +71,11 @@ class Scaled:
         if (self.tensor_scale is None) is not (self.format.tensor_scale is None):
             one = "none" if self.format.tensor_scale is None else "one"
             raise ValueError(f"tensor_scale = {self.tensor_scale}, and the format {self.format} has {one}")
-        BlockViews(self.shape, self.format.block, self.axis).check(self.scale)
+        shape = BlockViews(self.shape, self.format.block, self.axis).scales_shape
+        if self.scale.shape != shape:
+            raise ValueError(
+                f"scales of elements of shape {self.shape} have shape {shape}, not {self.scale.shape}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,14 +107,12 @@ class Scaled:
         found = decoded(self.elements, self.scale, self.format, self.tensor_scale, self.axis)
         if found is not None:
             return found
+        check_processor()
         result = np.empty(self.shape, self.format.carrier)
         tensor_scale = 1.0 if self.tensor_scale is None else self.tensor_scale
-
-        def on_block(start: int, elements: Floats, scale: Floats, out: Floats) -> None:
-            np.multiply(elements, scale * tensor_scale, out=out)
-
-        for part, scale, target in self._parts(self.elements, self.scale, result):
-            for_each_block(on_block, [part, scale], FLOAT64, 1, out=target)
+        with np.errstate(all="ignore"):
+            for part, scale, target in self._parts(self.elements, self.scale, result):
+                np.multiply(part, scale.astype(np.float64) * tensor_scale, out=target, casting="unsafe")
         return result
 
     def in_binary32(self) -> NDArray[np.float32]:

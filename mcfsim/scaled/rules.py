@@ -1,8 +1,9 @@
-"""Scales of blocks by each rule, exact means of magnitudes, and quotients by a scale."""
+"""Scales of blocks by exact rules: powers of two, exact means of magnitudes, and quotients by a scale."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from operator import add
 from typing import Any
@@ -16,11 +17,14 @@ from mcfsim.formats import Format
 from mcfsim.kernels import native
 from mcfsim.kernels.blocks import for_each_block, get_kernel
 from mcfsim.kernels.carriers import FLOAT64, carrier_of
+from mcfsim.kernels.element.machine import Value, greatest, least
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled.block_views import BlockViews
 from mcfsim.scaled.formats import ScaledFormat
-from mcfsim.scaled.power_scales import carried, exponents
 from mcfsim.scaled.scale_rules import POWERS, ScaleRule
+
+SATURATING = Rounding(overflow=Overflow.SATURATE)
+
 
 # -- exact sums, from which a mean is rounded once --------------------------------------------------------
 #: Significands of binary64 are summed in two halves; the sum of each over a block is exact in binary64.
@@ -85,13 +89,43 @@ def quotient(x: Floats, power: Floats, significand: Floats) -> Floats:
     return native.make_odd(*native.div(scaled, significand))
 
 
+# -- powers of two: the exponent of a largest magnitude, and when it is increased -------------------------
+def carried(fmt: ScaledFormat) -> float:
+    """Return the significand, in [1/2, 1), from which on the exponent is one larger; 1 if it never is."""
+    top, _ = math.frexp(float(fmt.element.max))
+    found: Mapping[ScaleRule, float] = {
+        ScaleRule.CEIL: math.nextafter(0.5, 1.0),
+        ScaleRule.ROUND_UP: math.nextafter(top, 1.0),
+        ScaleRule.EVEN: 1 - 2.0 ** -(fmt.top_precision + 1),
+    }
+    return found.get(fmt.rule, 1.0)
+
+
+def exponents(fmt: ScaledFormat) -> tuple[int, int, int]:
+    """Return the largest element's exponent, as frexp has it, and the least and the largest of a scale."""
+    lowest = math.frexp(float(fmt.scale.smallest_subnormal))[1] - 1
+    highest = math.frexp(float(fmt.scale.max))[1] - 1
+    return math.frexp(float(fmt.element.max))[1], lowest, highest
+
+
+def power_element(largest: Value, fmt: ScaledFormat) -> Value:
+    """Return the power of two for a largest magnitude of binary32, within the range of the scales."""
+    bits = largest.widen().bits()
+    exponent = bits.shr(52).cut() - 1022  # as frexp has it
+    fraction = int(carried(fmt) * 2**53) & (2**52 - 1)
+    over = (bits & (2**52 - 1)) >= fraction
+    exponent = exponent + over.count() if carried(fmt) < 1 else exponent
+    top, lowest, highest = exponents(fmt)
+    exponent = least(greatest(exponent - top, lowest), highest)
+    return ((exponent + 1023).extend() << 52).as_number().narrow()
+
+
 # -- the rules --------------------------------------------------------------------------------------------
 Array = NDArray[Any]
 OnBlock = Callable[[int, Floats, Floats], None]
 
 #: The rule ``absmean`` replaces smaller means by this one.
 LEAST_MEAN = Fraction(1, 100_000)
-_NEAREST = Rounding(overflow=Overflow.SATURATE)
 
 
 def scales(parts: Sequence[Array], fmt: ScaledFormat, views: BlockViews) -> tuple[Array, float | None]:
@@ -169,7 +203,7 @@ def _powers(fmt: ScaledFormat) -> OnBlock:
 
 def _quotients(divisor: float, target: Format) -> OnBlock:
     """Return a function that divides a block of numbers and rounds to nearest even, saturating."""
-    kernel = get_kernel(target, _NEAREST, FLOAT64)
+    kernel = get_kernel(target, SATURATING, FLOAT64)
     power, significand = factors(divisor)
     least = 0.0 if target.zero else float(target.smallest_normal)
 
@@ -189,7 +223,7 @@ def _by_mean(part: Array, fmt: ScaledFormat) -> Array:
             result[index] = np.nan
             continue
         mean = total / block.size if block.size else Fraction(0)
-        result[index] = round_to(max(mean, LEAST_MEAN) / fmt.element.max, fmt.scale, _NEAREST)
+        result[index] = round_to(max(mean, LEAST_MEAN) / fmt.element.max, fmt.scale, SATURATING)
     return result
 
 

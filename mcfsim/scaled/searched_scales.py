@@ -17,14 +17,9 @@ from mcfsim.kernels.element.machine import Value
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.scaled.block_quantization import measures, of_each, shared_numbers
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import (
-    SATURATING,
-    Float32Text,
-    Shared,
-    overall,
-)
+from mcfsim.scaled.float32_rules import Float32Text, Shared, overall
 from mcfsim.scaled.formats import SMALLER_TOP
-from mcfsim.scaled.rules import across, halved_sums
+from mcfsim.scaled.rules import SATURATING, across, halved_sums
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
 
 Array = NDArray[Any]

@@ -12,8 +12,8 @@ import torch
 from mcfsim.checks import check_processor
 from mcfsim.random import RandomWords
 from mcfsim.recipes.linear_layer import ForwardOperands, LinearLayer
+from mcfsim.recipes.numpy_products import Entered
 from mcfsim.recipes.recipe import OperandSource, Recipe
-from mcfsim.recipes.unit_operands import Entered
 from mcfsim.torch.tensor_products import TensorProducts
 
 #: How many operations of random words a product of a stack takes.

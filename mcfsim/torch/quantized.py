@@ -22,9 +22,8 @@ from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled import quantize as quantize_array
 from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
 from mcfsim.scaled.block_views import BlockViews, axis_of
-from mcfsim.scaled.float32_rules import Float32Text, overall
+from mcfsim.scaled.float32_rules import INFINITE, Float32Text, overall
 from mcfsim.scaled.scale_rules import FOUR_SIX
-from mcfsim.scaled.scaled_text import INFINITE
 from mcfsim.scaled.searched_scales import rounding_of_scales
 from mcfsim.torch.tensor_scales import (
     Blocks,

@@ -14,9 +14,8 @@ from mcfsim.compile.torch_calls import check_machine
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS
 from mcfsim.random import RandomWords
-from mcfsim.recipes.numpy_products import NumPyProducts, signs_in
+from mcfsim.recipes.numpy_products import Entered, NumPyProducts, by_unit, signs_in
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe
-from mcfsim.recipes.unit_operands import Entered, by_unit
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.hadamard_transform import butterflies, factor_of, signs_of
 from mcfsim.torch.matrix_units import on_host_by

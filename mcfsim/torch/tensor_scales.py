@@ -23,9 +23,8 @@ from mcfsim.kernels.element.operations import change_element
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import SATURATING, Float32Text
-from mcfsim.scaled.power_scales import exponents
-from mcfsim.scaled.rules import clips_by_deviation
+from mcfsim.scaled.float32_rules import Float32Text
+from mcfsim.scaled.rules import SATURATING, clips_by_deviation, exponents
 from mcfsim.scaled.searched_scales import ElementErrors, Quotients
 
 #: The bits of the exponent of a binary32 number.

@@ -9,7 +9,7 @@ import pytest
 from mcfsim.formats.grids import grid
 from mcfsim.products import UNITS
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, get_recipe
-from mcfsim.recipes.recipe_data import recipe_data, recipe_from
+from mcfsim.recipes.named_recipes import recipe_data, recipe_from
 from mcfsim.scaled import SCALED
 
 

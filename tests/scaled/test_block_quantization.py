@@ -67,12 +67,14 @@ def both(monkeypatch):
 
     def quantised(x, *given, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(block_quantization, "_loops", lambda *_: None)
+            patch.setattr(block_quantization, "_blocks", lambda *_: None)
             expected = quantize(x, *given, **options)
             numbers = expected.dequantize()
-        used, loops = [], block_quantization._loops
+        used, loops = [], block_quantization._blocks
         with monkeypatch.context() as patch:
-            patch.setattr(block_quantization, "_loops", lambda *given: used.append(loops(*given)) or used[-1])
+            patch.setattr(
+                block_quantization, "_blocks", lambda *given: used.append(loops(*given)) or used[-1]
+            )
             found = quantize(x, *given, **options)
             pairs = [(found.dequantize(), numbers), (found.elements, expected.elements)]
         assert found.tensor_scale == expected.tensor_scale

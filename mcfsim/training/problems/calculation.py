@@ -16,7 +16,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds
 from mcfsim.products import Accumulator, Products, matmul
 from mcfsim.recipes import RECIPES, Recipe
-from mcfsim.recipes.recipe_data import recipe_data, recipe_from
+from mcfsim.recipes.named_recipes import recipe_data, recipe_from
 from mcfsim.training.problems._transformer import BackPair
 
 Array = NDArray[Any]

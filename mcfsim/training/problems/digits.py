@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.formats import Format
 from mcfsim.recipes import Recipe
-from mcfsim.recipes.recipe_data import recipe_from
+from mcfsim.recipes.named_recipes import recipe_from
 from mcfsim.training.problems._rounded_transformer import RoundedPieces
 from mcfsim.training.problems._transformer import BackPair, cross_entropy
 from mcfsim.training.problems.base import (

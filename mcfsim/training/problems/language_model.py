@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.recipes import Recipe
-from mcfsim.recipes.recipe_data import recipe_from
+from mcfsim.recipes.named_recipes import recipe_from
 from mcfsim.training.problems._rounded_transformer import RoundedPieces
 from mcfsim.training.problems._transformer import Array, TransformerPieces, as_integers
 from mcfsim.training.problems.base import (

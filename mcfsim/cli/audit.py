@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
-from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
+from mcfsim.cli.application import (
+    Place,
+    check_checkpoint,
+    command,
+    save_json,
+    save_text,
+    telling_how_to_go_on,
+)
 from mcfsim.cli.options import FILES, PLAN, Json, Most, Resume, Samples, WeightsFile, with_settings
 from mcfsim.formats import get_format
 from mcfsim.report import terminal
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say
-from mcfsim.storage.files import write_text
 
 if TYPE_CHECKING:
     from mcfsim.models.assigning import Assignment
@@ -80,9 +85,9 @@ def assign(
     found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
     _show_assignment(model, found, most)
     if output is not None:
-        _write(output, _json(as_json(found, dict(model.left_out))))
+        save_json(output, as_json(found, dict(model.left_out)))
     if table is not None:
-        _write(table, as_csv(found))
+        save_text(table, as_csv(found))
 
 
 def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
@@ -109,15 +114,6 @@ def _introduce(model: Weights, found: Audit, more: str = "", *lines: str) -> Non
         *(f"left out: {name}, {why}" for name, why in model.left_out.items()),
         *lines,
     )
-
-
-def _json(data: dict[str, Any]) -> str:
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    write_text(path, text)
-    say(f"saved {path}")
 
 
 # -- audit ------------------------------------------------------------------------------------------------
@@ -245,9 +241,9 @@ def audit(
             say("", "Bytes that send what a step changes:")
             print_rows(transfer_table(found), terminal.TRANSFER)
         if output is not None:
-            _write(output, _json(as_json(found, model.left_out, adapters)))
+            save_json(output, as_json(found, model.left_out, adapters))
         if html is not None:
-            _write(html, page)
+            save_text(html, page)
         if png is not None:
             with audit_figure(found) as figure:
                 save_one(figure, png)

@@ -73,7 +73,7 @@ def assign(
     from mcfsim.models.adapters import config_beside
     from mcfsim.models.audit import audit
     from mcfsim.models.weights import open_weights
-    from mcfsim.report.assignments import as_csv, as_json
+    from mcfsim.report.audits import assignment_csv, assignment_json
     from mcfsim.storage.shards import check_apart
 
     check_apart({"--json": output, "--csv": table}, {"WEIGHTS": config_beside(weights)})
@@ -85,15 +85,14 @@ def assign(
     found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
     _show_assignment(model, found, most)
     if output is not None:
-        save_json(output, as_json(found, dict(model.left_out)))
+        save_json(output, assignment_json(found, dict(model.left_out)))
     if table is not None:
-        save_text(table, as_csv(found))
+        save_text(table, assignment_csv(found))
 
 
 def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
     """Print the assignment, and the memory and loss of each candidate given to all tensors."""
-    from mcfsim.report.assignments import assignment_table, comparison_table
-    from mcfsim.report.audits import update_model
+    from mcfsim.report.audits import assignment_table, comparison_table, update_model
 
     tensors, compared = assignment_table(found, most), comparison_table(found)
     _introduce(model, found.audit, f"; at most {float(found.budget):g} bytes a parameter, by {found.method}")
@@ -201,7 +200,7 @@ def audit(
         from mcfsim.optim.strategies import strategy as look_up
         from mcfsim.report.audit_figure import audit_figure
         from mcfsim.report.audit_page import at_rates, audit_page
-        from mcfsim.report.audits import adapters_text, as_json, transfer_table
+        from mcfsim.report.audits import adapters_text, audit_json, transfer_table
         from mcfsim.report.plotting import checked_suffix, save_one
         from mcfsim.storage.shards import check_apart
 
@@ -241,7 +240,7 @@ def audit(
             say("", "Bytes that send what a step changes:")
             print_rows(transfer_table(found), terminal.TRANSFER)
         if output is not None:
-            save_json(output, as_json(found, model.left_out, adapters))
+            save_json(output, audit_json(found, model.left_out, adapters))
         if html is not None:
             save_text(html, page)
         if png is not None:

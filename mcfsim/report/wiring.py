@@ -108,9 +108,7 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     results : tuple of str
         Names of the program's results.
     """
-    depths: dict[Any, int] = {}
-    for step in program.steps:
-        depths[step.result] = 1 + max((depths.get(x, 0) for x in step.registers), default=0)
+    depths = program.depths()
     order = sorted(program.steps, key=lambda step: depths[step.result])
     called: dict[Any, str] = {}
     for label, x in zip(results, program.outputs(), strict=True):
@@ -184,7 +182,7 @@ def _place(rows: list[_Row], taken: list[_Row]) -> _Row:
     return new
 
 
-def _columns(order: list[ProgramStep], depths: dict[Any, int], row: dict[Any, int]) -> dict[Any, int]:
+def _columns(order: list[ProgramStep], depths: dict[Register, int], row: dict[Any, int]) -> dict[Any, int]:
     """Return the columns of results, by depth; where vertical lines would meet, a depth takes several."""
     levels: dict[Any, tuple[int, int]] = {}
     spans: dict[int, list[tuple[int, int, int]]] = {}

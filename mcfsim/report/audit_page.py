@@ -8,8 +8,6 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 from mcfsim.models.audit import EDGES, Audit, Total, audit
@@ -18,7 +16,7 @@ from mcfsim.models.samples import TensorSample
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.report import terminal
 from mcfsim.report.audits import frozen, mix_offered, product_table, update_model
-from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, source_hash
+from mcfsim.report.plotting import ARRIVING, BEYOND, COLOURS, UNASKED, filled_page, page_file
 
 #: Peak learning rates of the page, as multiples of the plan's rate.
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -74,18 +72,12 @@ def audit_page(
     ValueError
         If there is no audit or no tensor, or audits are of different tensors, strategies or steps.
     """
-    folder = files("mcfsim.report") / "page"
     palette = "".join(f"--{name}: {colour}; " for name, colour in COLOURS.items())
-    style = f":root {{ {palette}}}\n" + (folder / "audit.css").read_text("utf-8")
-    script = "".join((folder / name).read_text("utf-8") for name in _SCRIPTS)
+    style = f":root {{ {palette}}}\n" + page_file("audit.css")
+    script = "".join(map(page_file, _SCRIPTS))
     data = json.dumps(page_data(source, audits, left_out, products), allow_nan=False, separators=(",", ":"))
-    return Template((folder / "audit.html").read_text("utf-8")).substitute(
-        script_hash=source_hash(script),
-        style_hash=source_hash(style),
-        style=style,
-        script=script,
-        data=base64.b64encode(zlib.compress(data.encode())).decode(),
-    )
+    packed = base64.b64encode(zlib.compress(data.encode())).decode()
+    return filled_page("audit.html", style, script, data=packed)
 
 
 def page_data(

@@ -13,9 +13,8 @@ from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import Type
+from mcfsim.report.tables import Rows
 from mcfsim.report.texts import RecordedText
-
-Rows = list[dict[str, str]]
 
 _TYPES = {
     Type.F32: "binary32",

@@ -19,6 +19,7 @@ import mcfsim as mcf
 from experiments import paired, side_by_side, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.drawing import draw_row
 from mcfsim.models.audit import audit
 from mcfsim.models.forecast import lengths
 from mcfsim.models.known import RecordedUpdates
@@ -364,12 +365,7 @@ def draw() -> None:
         label_ends(left, gap=0.085)
         names = list(found["kept"])
         for place, parts in enumerate(reversed(names)):
-            gap = without("low", parts)
-            low, high = paired.interval(gap)
-            colour = colours.get(parts, COLOURS["black"])
-            right.plot([low, high], [place, place], color=colour, linewidth=2.2)
-            right.plot(gap, [place] * gap.size, "o", color=colour, markersize=2.5, alpha=0.5)
-            right.plot(gap.mean(), place, "D", color=colour, markersize=5)
+            draw_row(right, place, without("low", parts), colours.get(parts, COLOURS["black"]))
         right.axvline(0, color=COLOURS["black"], linewidth=1)
         right.set_xticks([-0.015, -0.01, -0.005, 0.0])
         right.set_yticks(range(len(names)), [f"{name} in fp32" for name in reversed(names)])

@@ -15,6 +15,7 @@ import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.drawing import draw_row
 from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, message, save, subplots
 from mcfsim.report.tables import markdown_table
 
@@ -164,12 +165,7 @@ def draw() -> None:
         left.legend(fontsize=8.5)
         shown = [option for option in OPTIONS if option != REFERENCE]
         for place, option in enumerate(reversed(shown)):
-            gap = difference(option)
-            low, high = paired.interval(gap)
-            colour = STRATEGY_STYLES[option]["color"]
-            right.plot([low, high], [place, place], color=colour, linewidth=2.2)
-            right.plot(gap, [place] * gap.size, "o", color=colour, markersize=2.5, alpha=0.5)
-            right.plot(gap.mean(), place, "D", color=colour, markersize=5)
+            draw_row(right, place, difference(option), STRATEGY_STYLES[option]["color"])
         right.axvline(0, color=COLOURS["black"], linewidth=1)
         names = [f"{option}, {result['runs'][option]['bytes']:.3g} bytes" for option in reversed(shown)]
         right.set_yticks(range(len(shown)), names)

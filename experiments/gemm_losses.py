@@ -7,7 +7,7 @@ and head are those of float32 everywhere: what differs is the products of the la
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ def train(name: str, rate: float, seed: int) -> float | None:
 def study() -> None:
     """Choose rates, train, and write what came of it; some 50 minutes of a processor."""
     names = (REFERENCE, *NAMES, *PARTS)
-    tuned = tuning.tune(names, lambda jobs: resumed(RESULT, train, jobs))
+    tuned = tuning.tune(names, partial(resumed, RESULT, train))
     rates = {name: tuning.best_rate(tuned[name]) for name in names}
     jobs = [(name, rates[name], seed) for name in names for seed in SEEDS]
     losses: dict[str, list[float | None]] = {}

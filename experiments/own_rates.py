@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,9 @@ def train(option: str, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _losses(jobs: list[Any]) -> list[float | None]:
-    """Return the losses of options at rates, on seeds."""
-    return [run["loss"] for run in resumed(RESULT, train, jobs)]
-
-
 def study() -> None:
     """Choose the rates, train, and write what came of it; some 100 minutes on two cores."""
-    tuned = tuning.tune(OPTIONS, _losses)
+    tuned = tuning.tune(OPTIONS, partial(tuning.losses, RESULT, train))
     best = {option: tuning.best_rate(tuned[option]) for option in OPTIONS}
     jobs = [(option, best[option], seed) for option in OPTIONS for seed in SEEDS]
     made = resumed(RESULT, train, jobs)

@@ -123,8 +123,7 @@ def memory_table(recorded: RecordedText) -> Rows:
         # Used only to observe a step.
         "written, the update": [x for label, x in results.items() if label == "update"],
     }
-    rows = {label: [x.format for x in part] for label, part in parts.items()}
-    rows = {label: formats for label, formats in rows.items() if formats}
+    rows = {label: [x.format for x in part] for label, part in parts.items() if part}
     rows["all"] = [fmt for formats in rows.values() for fmt in formats]
     return [
         {

@@ -170,7 +170,7 @@ def filled_page(template: str, style: str, script: str = "", **parts: str) -> st
     return Template(page_file(template)).substitute(parts)
 
 
-def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None:
+def label_ends(axes: Axes, *, gap: float = 0.055) -> None:
     """Write each line's label at its right end, with overlapping labels moved apart.
 
     A line that ends in NaN or infinity, such as that of a diverged run, is labelled at its last finite point,
@@ -201,4 +201,4 @@ def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None
             push = max(0.0, (gap - (upper[0] - lower[0])) / 2)
             lower[0], upper[0] = max(0.0, lower[0] - push), min(1.0, upper[0] + push)
     for height, label, colour in ends:
-        axes.text(1.02, height, label, color=colour, fontsize=fontsize, va="center", transform=axes.transAxes)
+        axes.text(1.02, height, label, color=colour, fontsize=8.5, va="center", transform=axes.transAxes)

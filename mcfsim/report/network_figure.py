@@ -64,23 +64,22 @@ def network_figure(wiring: Wiring, title: str) -> Iterator[Figure]:
         page.set_title(title)
         top = 0.0
         for part in parts:
-            _draw(page, part, wiring, top, colours)
+            _draw(page, part, top, colours)
             top += len(part.rows) + BETWEEN
         _explain(page, wiring, colours)
         yield figure
 
 
-def _draw(page: Axes, stave: Stave, wiring: Wiring, top: float, colours: dict[str, str]) -> None:
+def _draw(page: Axes, stave: Stave, top: float, colours: dict[str, str]) -> None:
     height = {row: top + place for row, place in stave.rows.items()}
     _draw_depths(page, stave, top)
     for wire in stave.wires:
         start, end = stave.span(wire)
         y, colour = height[wire.row], colours[str(wire.format)]
         page.plot([start, end], [y, y], color=colour, linewidth=1.2, solid_capstyle="butt", zorder=2)
-        first, final = wire.start < 0 and stave.first == 0, stave.last == wiring.columns - 1
         for x, text, side, outer in (
-            (start - 0.6, stave.before(wire), "right", first),
-            (end + 0.6, stave.after(wire, wiring.columns), "left", final),
+            (start - 0.6, stave.before(wire), "right", wire.start < 0 and stave.first == 0),
+            (end + 0.6, stave.after(wire), "left", stave.final),
         ):
             weight = "bold" if outer else "normal"
             page.text(x, y, text, ha=side, va="center", fontsize=8.5, color=colour, fontweight=weight)

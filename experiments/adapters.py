@@ -70,9 +70,7 @@ def base() -> dict[str, NDArray[Any]]:
     problem = MODEL.problem()
     start, hyper = problem.initial_parameters(0), mcf.AdamW(beta2=0.99, weight_decay=0.1)
     optimizer = mcf.Optimizer(hyper, mcf.strategy(REFERENCE), start, problem.decayed, steps=BASE_STEPS)
-    for step in range(1, BASE_STEPS + 1):
-        gradients = side_by_side.clipped_gradients(problem, side_by_side.weights_of(optimizer), step, 0)
-        optimizer.step(optimizer.receive(gradients), BASE_SCHEDULE.rate(step, BASE_STEPS))
+    side_by_side.make_steps(problem, optimizer, BASE_SCHEDULE, BASE_STEPS, 0)
     return {name: mcf.round_to(x, "bfloat16") for name, x in optimizer.weights().items()}
 
 

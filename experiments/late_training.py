@@ -21,7 +21,7 @@ import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
-from experiments.side_by_side import clipped_gradients, weights_of
+from experiments.side_by_side import make_steps, weights_of
 from mcfsim.models.audit import audit
 from mcfsim.models.plan import NoiseModel, Plan
 from mcfsim.models.samples import scan
@@ -80,9 +80,7 @@ def half_trained(model: Model, rate: float, seed: int) -> tuple[Tensors, float]:
     problem, schedule = model.problem(), mcf.Schedule(rate, WARMUP, final=1.0)
     start: Any = problem.initial_parameters(seed)
     optimizer = mcf.Optimizer(HYPER, mcf.strategy(REFERENCE), start, problem.decayed, steps=HALF)
-    for step in range(1, HALF + 1):
-        gradients = clipped_gradients(problem, weights_of(optimizer), step, seed)
-        optimizer.step(optimizer.receive(gradients), schedule.rate(step, HALF))
+    make_steps(problem, optimizer, schedule, HALF, seed)
     (master,) = optimizer.represented()
     kept = {name: np.array(x, np.float32) for name, x in optimizer.layout.split(master).items()}
     return kept, float(problem.validation_loss(weights_of(optimizer)))

@@ -30,6 +30,15 @@ def clipped_gradients(problem: Problem, weights: Tensors, step: int, seed: int) 
     return clipped(problem.loss_and_gradient(weights, step, seed)[1], 1.0)[0]
 
 
+def make_steps(
+    problem: Problem, optimizer: mcf.Optimizer, schedule: mcf.Schedule, steps: int, seed: int
+) -> None:
+    """Make all steps of a training."""
+    for step in range(1, steps + 1):
+        gradients = clipped_gradients(problem, weights_of(optimizer), step, seed)
+        optimizer.step(optimizer.receive(gradients), schedule.rate(step, steps))
+
+
 def train(
     problem: Problem,
     hyper: Any,

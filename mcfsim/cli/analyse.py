@@ -178,12 +178,7 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         If there is no such file, module or function.
     """
     if ":" not in name:
-        known = library()
-        if name in known:
-            return known[name], {}
-        if name.endswith(".py"):
-            raise ValueError(f"which function of {name}? Write {name}:NAME")
-        return _benchmark(name, known)
+        return _of_library(name)
     path, _, attribute = name.rpartition(":")
     if not (path and attribute):
         raise ValueError(f"{name!r} names no function: write mine.py:NAME or module:NAME")
@@ -195,10 +190,16 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     return found, {}
 
 
-def _benchmark(name: str, known: Sequence[str] | dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _of_library(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return a function of the library, or a benchmark and its inputs."""
     from mcfsim.analysis.samplers import operand_names, uniform
     from mcfsim.functions import FPBENCH
 
+    known = library()
+    if name in known:
+        return known[name], {}
+    if name.endswith(".py"):
+        raise ValueError(f"which function of {name}? Write {name}:NAME")
     if name not in FPBENCH:
         every = [*known, *FPBENCH]
         raise ValueError(f"no function {name!r}{hint(name, every)}; mcfsim analyse --list shows all")

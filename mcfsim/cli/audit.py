@@ -198,8 +198,7 @@ def audit(
         from mcfsim.models.product_rows import read_rows
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.strategies import strategy as look_up
-        from mcfsim.report.audit_figure import audit_figure
-        from mcfsim.report.audit_page import at_rates, audit_page
+        from mcfsim.report.audit_report import at_rates, audit_figure, audit_page
         from mcfsim.report.audits import adapters_text, audit_json, transfer_table
         from mcfsim.report.plotting import checked_suffix, save_one
         from mcfsim.storage.shards import check_apart

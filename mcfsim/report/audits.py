@@ -266,7 +266,7 @@ def _stop(found: TensorFinding) -> str:
     return "-" if found.stops is None else str(found.stops)
 
 
-# -- assignments -------------------------------------------------------------------------------------------
+# -- assignments ------------------------------------------------------------------------------------------
 def assignment_table(found: Assignment, most: int | None = None) -> Rows:
     """Return one row of strings per tensor, in order of decreasing loss.
 

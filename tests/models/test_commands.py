@@ -23,7 +23,7 @@ from mcfsim.models.product_rows import ProductRow, write_rows
 from mcfsim.models.replay import RecordedGradients
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
-from mcfsim.report.audit_page import at_rates, audit_page
+from mcfsim.report.audit_report import at_rates, audit_page
 from mcfsim.report.audits import audit_json
 from tests.cli import runner
 from tests.models import pages

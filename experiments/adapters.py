@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import mcfsim as mcf
 from experiments import paired, side_by_side, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.drawing import draw_row
 from mcfsim.models.audit import audit
 from mcfsim.models.forecast import lengths
 from mcfsim.models.known import RecordedUpdates
@@ -30,7 +31,6 @@ from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.problems.base import DataStream, LossAndGradient, Tensors, generator
 from mcfsim.training.problems.language_model import Corpus
-from mcfsim.training.schedule import clipped
 
 RESULT = "adapters"
 RANK, ALPHA = 8, 16
@@ -70,10 +70,7 @@ def base() -> dict[str, NDArray[Any]]:
     problem = MODEL.problem()
     start, hyper = problem.initial_parameters(0), mcf.AdamW(beta2=0.99, weight_decay=0.1)
     optimizer = mcf.Optimizer(hyper, mcf.strategy(REFERENCE), start, problem.decayed, steps=BASE_STEPS)
-    for step in range(1, BASE_STEPS + 1):
-        weights = {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
-        gradients, _ = clipped(problem.loss_and_gradient(weights, step, 0)[1], 1.0)
-        optimizer.step(optimizer.receive(gradients), BASE_SCHEDULE.rate(step, BASE_STEPS))
+    side_by_side.make_steps(problem, optimizer, BASE_SCHEDULE, BASE_STEPS, 0)
     return {name: mcf.round_to(x, "bfloat16") for name, x in optimizer.weights().items()}
 
 
@@ -172,15 +169,10 @@ def train(option: str, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
-def rounded_start(problem: AdaptedModel, seed: int) -> dict[str, NDArray[Any]]:
-    """Return the start of a seed in bf16, from which `mcfsim.simulate` starts all options."""
-    return {name: mcf.round_to(x, "bfloat16") for name, x in problem.initial_parameters(seed).items()}
-
-
 def keep(parts: Sequence[str], rate: float, seed: int) -> float:
     """Return the loss if some parts alone have fp32 master weights and the others are plain bf16."""
     problem, endings = AdaptedModel(), tuple(PARTS[part] for part in parts)
-    start = rounded_start(problem, seed)
+    start = side_by_side.rounded_start(problem, seed)
     chosen = {name: mcf.strategy(REFERENCE if name.endswith(endings) else LOSING) for name in start}
     return side_by_side.train(problem, HYPER, chosen, start, schedule(rate), STEPS, seed)
 
@@ -188,7 +180,7 @@ def keep(parts: Sequence[str], rate: float, seed: int) -> float:
 def forecast(rate: float, seed: int) -> dict[str, Any]:
     """Return what parts of plain bf16 are forecast to lose by step, from the start and from gradients."""
     problem, low, found = AdaptedModel(), mcf.get_format("bfloat16"), {}
-    start = rounded_start(problem, seed)
+    start = side_by_side.rounded_start(problem, seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chosen = dict.fromkeys(start, mcf.strategy(REFERENCE))
@@ -202,11 +194,6 @@ def forecast(rate: float, seed: int) -> dict[str, Any]:
             names, sizes = zip(*((item.name, item.size) for item in made.tensors), strict=True)
             found[known] = {"steps": list(made.steps), "lost": of_parts(names, lost, sizes)}
     return found
-
-
-def _losses(jobs: list[Any]) -> list[float | None]:
-    """Return the losses of options at rates, on seeds."""
-    return [run["loss"] for run in resumed(RESULT, train, jobs)]
 
 
 def _over_run(runs: Sequence[Any], rate: float) -> dict[str, list[float]]:
@@ -223,7 +210,7 @@ def _by_step(runs: Sequence[Any]) -> dict[str, list[Any]]:
 
 def study() -> None:
     """Choose the rates, train, forecast, and write what came of it; some 10 minutes on one core."""
-    tuned = tuning.tune(OPTIONS, _losses)
+    tuned = tuning.tune(OPTIONS, partial(tuning.losses, RESULT, train))
     best = {option: tuning.best_rate(tuned[option]) for option in OPTIONS}
     found: dict[str, Any] = {}
     for label, rates in (("best", best), ("low", dict.fromkeys(OPTIONS, LOW_RATE))):
@@ -364,12 +351,7 @@ def draw() -> None:
         label_ends(left, gap=0.085)
         names = list(found["kept"])
         for place, parts in enumerate(reversed(names)):
-            gap = without("low", parts)
-            low, high = paired.interval(gap)
-            colour = colours.get(parts, COLOURS["black"])
-            right.plot([low, high], [place, place], color=colour, linewidth=2.2)
-            right.plot(gap, [place] * gap.size, "o", color=colour, markersize=2.5, alpha=0.5)
-            right.plot(gap.mean(), place, "D", color=colour, markersize=5)
+            draw_row(right, place, without("low", parts), colours.get(parts, COLOURS["black"]))
         right.axvline(0, color=COLOURS["black"], linewidth=1)
         right.set_xticks([-0.015, -0.01, -0.005, 0.0])
         right.set_yticks(range(len(names)), [f"{name} in fp32" for name in reversed(names)])

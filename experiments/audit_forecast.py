@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import mcfsim as mcf
+from experiments import side_by_side
 from experiments.common import FIGURES, read_result, write_result
 from mcfsim.models.audit import Audit, audit
 from mcfsim.models.forecast import lengths, stop_of
@@ -24,7 +25,6 @@ from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.schedule import clipped
 
 STEPS, RECORD_EVERY, SAMPLES = 300, 5, 1024
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
@@ -42,14 +42,9 @@ def record(folder: Path) -> None:
     """Train with fp32 master weights, and record start, gradients and rates."""
     problem = mcf.get_problem("language-model")
     start = {name: np.asarray(x, np.float32) for name, x in problem.initial_parameters(0).items()}
-    optimizer = mcf.Optimizer(HYPER, mcf.strategy("fp32-master"), start, problem.decayed, steps=STEPS)
+    chosen = dict.fromkeys(start, mcf.strategy("fp32-master"))
     recorder = mcf.record(start, folder)
-    for step in range(1, STEPS + 1):
-        weights = {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
-        gradients = clipped(problem.loss_and_gradient(weights, step, 0)[1], 1.0)[0]
-        rate = SCHEDULE.rate(step, STEPS)
-        recorder.step({name: np.asarray(x, np.float32) for name, x in gradients.items()}, rate)
-        optimizer.step(optimizer.receive(gradients), rate)
+    side_by_side.train(problem, HYPER, chosen, start, SCHEDULE, STEPS, 0, recorder.step)
 
 
 def forecast(folder: Path, updates: Updates) -> Audit:

@@ -14,6 +14,7 @@ import mcfsim as mcf
 from experiments import best_rates
 from experiments.best_rates import BETAS, STRATEGIES
 from experiments.common import FIGURES, in_processes, read_result, write_result
+from experiments.drawing import draw_seeds
 from mcfsim.optim.strategies import LOW, Addition, Stored
 from mcfsim.report.plotting import STRATEGY_STYLES, message, save, subplots
 
@@ -102,13 +103,11 @@ def draw() -> None:
             series = result["series"][str(beta2)]
             against = np.array(series[REFERENCE]["loss"])
             for name in STRATEGIES:
-                style = STRATEGY_STYLES[name]
+                style = {"label": name, **STRATEGY_STYLES[name]}
                 numbers = [np.array(series[name]["loss"]) - against]
                 numbers += [np.array(series[name][measure]) for measure in DRAWN]
                 for panel, by_seed in zip(row, numbers, strict=True):
-                    panel.plot(series["steps"], by_seed.mean(axis=0), label=name, **style)
-                    ends = by_seed.min(axis=0), by_seed.max(axis=0)
-                    panel.fill_between(series["steps"], *ends, color=style["color"], alpha=0.08, linewidth=0)
+                    draw_seeds(panel, series["steps"], by_seed, style, alpha=0.08)
             row[0].set_ylabel(f"beta2 = {beta2}")
             row[0].set_ylim(-0.06, 0.12)
             row[1].set_ylim(-0.03, 1.03)

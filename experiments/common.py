@@ -128,12 +128,17 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _shorten(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _shorten(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shorten(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def each_float(data: Any, change: Callable[[float], Any]) -> Any:
+    """Return data with every float changed; tuples become lists."""
+    if isinstance(data, dict):
+        return {key: each_float(item, change) for key, item in data.items()}
+    if isinstance(data, list | tuple):
+        return [each_float(item, change) for item in data]
+    return change(data) if isinstance(data, float) else data
+
+
+def _shorten(data: Any) -> Any:
+    return each_float(data, lambda number: float(f"{number:.6g}"))
 
 
 def versions_of(about: dict[str, Any]) -> str:

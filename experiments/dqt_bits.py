@@ -127,21 +127,20 @@ def train(
     }
 
 
-def clipped(integers: str) -> float:
+def clipped(integers: str, within: float = 0.0) -> float:
     """Return the share of normal weights beyond the ends of their grid at the start.
 
     The largest integer Q stands for the mean magnitude, sqrt(2 / pi) standard deviations, and the least for
-    -low / Q times as much: ``Phi(-c) + Phi(c low / Q)``.
+    -low / Q times as much: ``Phi(-c) + Phi(c low / Q)``. Ends may lie so far within the grid's.
     """
     found, mean = grid(integers), math.sqrt(2 / math.pi)
-    return sum(math.erfc(mean * end / found.high / math.sqrt(2)) / 2 for end in (found.high, -found.low))
+    ends = (end - within for end in (found.high, -found.low))
+    return sum(math.erfc(mean * end / found.high / math.sqrt(2)) / 2 for end in ends)
 
 
 def at_ends(integers: str) -> float:
     """Return the share of normal weights that the start rounds to the ends of their grid."""
-    found, mean = grid(integers), math.sqrt(2 / math.pi)
-    near = (end - 0.5 for end in (found.high, -found.low))
-    return sum(math.erfc(mean * end / found.high / math.sqrt(2)) / 2 for end in near)
+    return clipped(integers, 0.5)
 
 
 def expected(integers: str, asked: float) -> float:

@@ -16,7 +16,6 @@ import mcfsim as mcf
 from experiments import paired, side_by_side
 from experiments.common import FIGURES, read_result, resumed, write_result
 from experiments.dqt_bits import BITNET, BY_MEANS, HYPER, REFERENCE, changed
-from mcfsim.convert import round_to
 from mcfsim.optim.stored import Reach
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
@@ -52,9 +51,7 @@ STYLES = {
 def loss(choice: str, optimizer: str, width: int, steps: int, rate: float, seed: int) -> float | None:
     """Return the validation loss of one training; None if it is not finite."""
     problem = Llama(width=width, heads=width // DEPTH, activation_bits=8)
-    start: Any = {
-        name: round_to(np.asarray(x), "bfloat16") for name, x in problem.initial_parameters(seed).items()
-    }
+    start = side_by_side.rounded_start(problem, seed)
     strategy, everything = CHOICES[choice]
     chosen = {
         name: mcf.strategy(strategy if everything or _in_layers(name) else REFERENCE, "bfloat16")

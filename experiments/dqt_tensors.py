@@ -16,7 +16,6 @@ import mcfsim as mcf
 from experiments import paired, side_by_side
 from experiments.common import read_result, resumed, write_result
 from experiments.dqt_bits import BITNET, HYPER, LONG, RATE, REFERENCE, SEEDS
-from mcfsim.convert import round_to
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.problems.language_model import VOCABULARY
@@ -39,9 +38,7 @@ ALL, MATRICES = "all", "the layers' matrices"
 def loss(strategy: str, choice: str, width: int, steps: int, seed: int) -> float:
     """Return the validation loss of a model of some width with the chosen tensors on a strategy's grid."""
     problem = LanguageModel(width=width)
-    start: Any = {
-        name: round_to(np.asarray(x), "bfloat16") for name, x in problem.initial_parameters(seed).items()
-    }
+    start = side_by_side.rounded_start(problem, seed)
     chosen = {
         name: mcf.strategy(strategy if CHOICES[choice](name) else REFERENCE, "bfloat16") for name in start
     }

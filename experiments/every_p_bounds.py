@@ -41,13 +41,10 @@ def table() -> str:
             }
         )
     about = result["versions"]
-    return "\n".join(
-        [
-            markdown_table(rows),
-            "",
-            f"Assumed: {result['assumed']}. {about['solver']}, seconds of one core of {about['processor']}; "
-            "no answer: ended after so many.",
-        ]
+    return (
+        f"{markdown_table(rows)}\n\n"
+        f"Assumed: {result['assumed']}. {about['solver']}, seconds of one core of {about['processor']}; "
+        "no answer: ended after so many."
     )
 
 

@@ -17,12 +17,12 @@ import mcfsim as mcf
 from experiments import paired
 from experiments.collage_options import PLUS_TWO_M
 from experiments.common import read_result, resumed, write_result
+from experiments.side_by_side import clipped_gradients, rounded_start, weights_of
 from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.optim.state import State
 from mcfsim.report.tables import markdown_table
 from mcfsim.rounding import get_rounding
-from mcfsim.training.schedule import clipped
 
 RESULT = "first_moment"
 STEPS, SEEDS, BETAS = 300, (0, 1, 2, 3, 4), (0.999, 0.95)
@@ -82,14 +82,11 @@ def blame(seed: int) -> dict[str, float]:
     """
     problem, plus = mcf.get_problem("language-model"), mcf.strategy("collage-plus", "bfloat16")
     hyper = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
-    start: Any = {
-        name: mcf.round_to(np.asarray(x), "bfloat16") for name, x in problem.initial_parameters(seed).items()
-    }
+    start = rounded_start(problem, seed)
     optimizer = mcf.Optimizer(hyper, plus, start, problem.decayed, steps=STEPS)
     found: list[dict[str, float]] = []
     for step in range(1, STEPS + 1):
-        weights = {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
-        gradients, _ = clipped(problem.loss_and_gradient(weights, step, seed)[1], 1.0)
+        gradients = clipped_gradients(problem, weights_of(optimizer), step, seed)
         received, rate = optimizer.receive(gradients), SCHEDULE.rate(step, STEPS)
         if step > (1 - LATE) * STEPS and step % 5 == 0:
             found.append(_blamed(optimizer, received, rate))

@@ -7,7 +7,7 @@ and head are those of float32 everywhere: what differs is the products of the la
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.drawing import draw_row
 from mcfsim.recipes import RECIPES, Recipe
 from mcfsim.recipes.recipe import OperandRecipe, Signs
 from mcfsim.report.plotting import COLOURS, message, save, subplots
@@ -96,7 +97,7 @@ def train(name: str, rate: float, seed: int) -> float | None:
 def study() -> None:
     """Choose rates, train, and write what came of it; some 50 minutes of a processor."""
     names = (REFERENCE, *NAMES, *PARTS)
-    tuned = tuning.tune(names, lambda jobs: resumed(RESULT, train, jobs))
+    tuned = tuning.tune(names, partial(resumed, RESULT, train))
     rates = {name: tuning.best_rate(tuned[name]) for name in names}
     jobs = [(name, rates[name], seed) for name in names for seed in SEEDS]
     losses: dict[str, list[float | None]] = {}
@@ -184,9 +185,7 @@ def draw() -> None:
                 low, high = paired.interval(gap)
                 colour = COLOURS["vermilion"] if low > 0 else COLOURS["grey"]
                 colour = COLOURS["blue"] if high < 0 else colour
-                panel.plot([low, high], [place, place], color=colour, linewidth=2.2)
-                panel.plot(gap, [place] * gap.size, "o", color=colour, markersize=2.5, alpha=0.5)
-                panel.plot(gap.mean(), place, "D", color=colour, markersize=5)
+                draw_row(panel, place, gap, colour)
             panel.axvline(0, color=COLOURS["black"], linewidth=1)
             panel.set_yticks(range(len(names)), list(reversed(names)))
             panel.set_xlabel(f"{label} (nats a byte):\nmean, 95 % interval, a dot a seed")

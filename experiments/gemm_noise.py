@@ -8,6 +8,7 @@ enter the backward pass, to formats of more and less noise, and each trains at i
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def train(name: str, rate: float, seed: int) -> dict[str, Any]:
 def study() -> None:
     """Choose rates, train, and write what came of it; some ten minutes of a processor."""
     names = (gemm_losses.REFERENCE, *NOISY)
-    tuned = tuning.tune(names, lambda jobs: [found["loss"] for found in resumed(RESULT, train, jobs)])
+    tuned = tuning.tune(names, partial(tuning.losses, RESULT, train))
     rates = {name: tuning.best_rate(tuned[name]) for name in names}
     jobs = [(name, rates[name], seed) for name in names for seed in SEEDS]
     runs: dict[str, dict[str, list[Any]]] = {name: {"loss": [], "ratios": []} for name in names}

@@ -14,6 +14,7 @@ import numpy as np
 import mcfsim as mcf
 from experiments import gemm_losses, paired
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.side_by_side import make_steps
 from mcfsim.random import RandomWords
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe
 from mcfsim.recipes.numpy_products import NumPyProducts
@@ -21,7 +22,6 @@ from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
 from mcfsim.training.problems._transformer import Array, BackPair, TransformerPieces, matmul
-from mcfsim.training.schedule import clipped
 
 RESULT = "gemm_underflow"
 STEPS, RATE, SEEDS = 64, 4e-3, tuple(range(4))
@@ -38,9 +38,7 @@ def trained(seed: int, steps: int = STEPS) -> tuple[LanguageModel, dict[str, Arr
     start, schedule = problem.initial_parameters(seed), mcf.Schedule(RATE, warmup=STEPS // 8)
     hyper = mcf.AdamW(beta1=0.9, beta2=gemm_losses.BETA2, weight_decay=0.1)
     optimizer = mcf.Optimizer(hyper, mcf.strategy("fp32"), start, problem.decayed, steps=steps)
-    for step in range(1, steps + 1):
-        _, gradient = problem.loss_and_gradient(dict(optimizer.weights()), step, seed)
-        optimizer.step(optimizer.receive(clipped(gradient, 1.0)[0]), schedule.rate(step, steps))
+    make_steps(problem, optimizer, schedule, steps, seed)
     return problem, {name: x.copy() for name, x in optimizer.weights().items()}
 
 

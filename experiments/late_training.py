@@ -21,6 +21,7 @@ import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.side_by_side import make_steps, weights_of
 from mcfsim.models.audit import audit
 from mcfsim.models.plan import NoiseModel, Plan
 from mcfsim.models.samples import scan
@@ -28,7 +29,6 @@ from mcfsim.models.weights import open_weights
 from mcfsim.report.plotting import STRATEGY_STYLES, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
-from mcfsim.training.schedule import clipped
 
 RESULT = "late_training"
 #: Three sizes, a factor of ten apart, and how many seeds each can afford.
@@ -80,16 +80,10 @@ def half_trained(model: Model, rate: float, seed: int) -> tuple[Tensors, float]:
     problem, schedule = model.problem(), mcf.Schedule(rate, WARMUP, final=1.0)
     start: Any = problem.initial_parameters(seed)
     optimizer = mcf.Optimizer(HYPER, mcf.strategy(REFERENCE), start, problem.decayed, steps=HALF)
-
-    def weights() -> Tensors:
-        return {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
-
-    for step in range(1, HALF + 1):
-        gradients, _ = clipped(problem.loss_and_gradient(weights(), step, seed)[1], 1.0)
-        optimizer.step(optimizer.receive(gradients), schedule.rate(step, HALF))
+    make_steps(problem, optimizer, schedule, HALF, seed)
     (master,) = optimizer.represented()
     kept = {name: np.array(x, np.float32) for name, x in optimizer.layout.split(master).items()}
-    return kept, float(problem.validation_loss(weights()))
+    return kept, float(problem.validation_loss(weights_of(optimizer)))
 
 
 def half_loss(size: str, rate: float, seed: int) -> float | None:

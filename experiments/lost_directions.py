@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import FIGURES, read_result, write_result
+from experiments.drawing import draw_seeds
 from mcfsim.optim.newton_schulz import (
     COEFFICIENTS,
     NewtonSchulz,
@@ -78,10 +79,8 @@ def draw() -> None:
             panel.set_xscale("log")
             panel.set_yscale("log")
             for name, style in STYLES.items():
-                numbers = np.array(found[name][measure])
-                panel.plot(CONDITIONS, numbers.mean(axis=1), label=name, **style)
-                ends = numbers.min(axis=1), numbers.max(axis=1)
-                panel.fill_between(CONDITIONS, *ends, color=style["color"], alpha=0.15, linewidth=0)
+                numbers = np.array(found[name][measure]).T
+                draw_seeds(panel, CONDITIONS, numbers, {"label": name, **style})
             panel.set_title(title)
             panel.set_xlabel("condition of the matrix")
             panel.set_ylim(1e-5, 2)

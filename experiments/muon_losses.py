@@ -5,6 +5,7 @@ Each option trains at its own best rate, chosen by `experiments.tuning` on two o
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.lost_directions import ITERATES
 from mcfsim.optim.declaration import Declaration
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
@@ -34,12 +36,6 @@ class Option(NamedTuple):
     strategy: str
 
 
-#: What iterates are kept in, by name.
-ITERATES: dict[str, dict[str, Any]] = {
-    "bf16": {"iterate": "bfloat16"},
-    "two bf16": {"iterate": "bfloat16", "components": 2},
-    "fp32": {"iterate": "float32"},
-}
 USUAL = Option("keller-jordan", "bf16", "fp32-master")
 OPTIONS: dict[str, Option] = {
     "usual": USUAL,
@@ -85,13 +81,9 @@ def train(name: str, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _losses(jobs: list[Any]) -> list[float | None]:
-    return [run["loss"] for run in resumed(RESULT, train, jobs)]
-
-
 def study() -> None:
     """Choose the rates, train, and write what came of it; some 20 minutes on two cores."""
-    tuned = tuning.tune(list(OPTIONS), _losses)
+    tuned = tuning.tune(list(OPTIONS), partial(tuning.losses, RESULT, train))
     best = {name: tuning.best_rate(tuned[name]) for name in OPTIONS}
     jobs = [(name, rate, seed) for name in OPTIONS for rate in _rates(name, best) for seed in SEEDS]
     runs: dict[str, dict[str, Any]] = {}

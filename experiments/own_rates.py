@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import mcfsim as mcf
 from experiments import paired, tuning
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.drawing import draw_row
 from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, message, save, subplots
 from mcfsim.report.tables import markdown_table
 
@@ -60,14 +62,9 @@ def train(option: str, rate: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _losses(jobs: list[Any]) -> list[float | None]:
-    """Return the losses of options at rates, on seeds."""
-    return [run["loss"] for run in resumed(RESULT, train, jobs)]
-
-
 def study() -> None:
     """Choose the rates, train, and write what came of it; some 100 minutes on two cores."""
-    tuned = tuning.tune(OPTIONS, _losses)
+    tuned = tuning.tune(OPTIONS, partial(tuning.losses, RESULT, train))
     best = {option: tuning.best_rate(tuned[option]) for option in OPTIONS}
     jobs = [(option, best[option], seed) for option in OPTIONS for seed in SEEDS]
     made = resumed(RESULT, train, jobs)
@@ -164,12 +161,7 @@ def draw() -> None:
         left.legend(fontsize=8.5)
         shown = [option for option in OPTIONS if option != REFERENCE]
         for place, option in enumerate(reversed(shown)):
-            gap = difference(option)
-            low, high = paired.interval(gap)
-            colour = STRATEGY_STYLES[option]["color"]
-            right.plot([low, high], [place, place], color=colour, linewidth=2.2)
-            right.plot(gap, [place] * gap.size, "o", color=colour, markersize=2.5, alpha=0.5)
-            right.plot(gap.mean(), place, "D", color=colour, markersize=5)
+            draw_row(right, place, difference(option), STRATEGY_STYLES[option]["color"])
         right.axvline(0, color=COLOURS["black"], linewidth=1)
         names = [f"{option}, {result['runs'][option]['bytes']:.3g} bytes" for option in reversed(shown)]
         right.set_yticks(range(len(shown)), names)

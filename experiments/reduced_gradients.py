@@ -8,6 +8,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, read_result, write_result
+from experiments.drawing import draw_seeds
 from mcfsim.report.plotting import COLOURS, label_ends, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel
@@ -60,10 +61,7 @@ def draw() -> None:
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         for name, style in STYLES.items():
-            numbers = np.array(found[name])
-            panel.plot(COUNTS[1:], numbers.mean(axis=0)[1:], label=name, **style)
-            ends = numbers.min(axis=0)[1:], numbers.max(axis=0)[1:]
-            panel.fill_between(COUNTS[1:], *ends, color=style["color"], alpha=0.15, linewidth=0)
+            draw_seeds(panel, COUNTS[1:], np.array(found[name])[:, 1:], {"label": name, **style})
         panel.set_xlabel("gradients that are added (micro-batches or ranks)")
         panel.set_ylabel("error of the sum,\nrelative to its norm")
         label_ends(panel, gap=0.085)

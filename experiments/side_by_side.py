@@ -1,4 +1,4 @@
-"""A training in which each tensor has a strategy of its own."""
+"""The steps of a training as `mcfsim.simulate` makes them, and one where each tensor has its own strategy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,30 @@ from mcfsim.training.problems.base import Problem
 from mcfsim.training.schedule import clipped
 
 Tensors = dict[str, NDArray[np.float32]]
+
+
+def rounded_start(problem: Problem, seed: int) -> dict[str, NDArray[Any]]:
+    """Return the start of a seed in bf16, from which `mcfsim.simulate` starts all options."""
+    return {name: mcf.round_to(x, "bfloat16") for name, x in problem.initial_parameters(seed).items()}
+
+
+def weights_of(optimizer: mcf.Optimizer) -> Tensors:
+    """Return the weights as the model takes them."""
+    return {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
+
+
+def clipped_gradients(problem: Problem, weights: Tensors, step: int, seed: int) -> dict[str, NDArray[Any]]:
+    """Return the gradients of a step, of norm 1 at most."""
+    return clipped(problem.loss_and_gradient(weights, step, seed)[1], 1.0)[0]
+
+
+def make_steps(
+    problem: Problem, optimizer: mcf.Optimizer, schedule: mcf.Schedule, steps: int, seed: int
+) -> None:
+    """Make all steps of a training."""
+    for step in range(1, steps + 1):
+        gradients = clipped_gradients(problem, weights_of(optimizer), step, seed)
+        optimizer.step(optimizer.receive(gradients), schedule.rate(step, steps))
 
 
 def train(
@@ -37,11 +61,11 @@ def train(
         parts.append(mcf.Optimizer(hyper, one, tensors, decayed, steps=steps, random=words))
 
     def weights() -> Tensors:
-        found = {name: x.astype(np.float32) for part in parts for name, x in part.weights().items()}
+        found = {name: x for part in parts for name, x in weights_of(part).items()}
         return {name: found[name] for name in start}
 
     for step in range(1, steps + 1):
-        gradients, _ = clipped(problem.loss_and_gradient(weights(), step, seed)[1], 1.0)
+        gradients = clipped_gradients(problem, weights(), step, seed)
         rate = schedule.rate(step, steps)
         if keep is not None:
             keep({name: np.asarray(x, np.float32) for name, x in gradients.items()}, rate)

@@ -38,11 +38,7 @@ def beside() -> str:
         for row in result["files"]
     )
     about = result["versions"]
-    return "\n".join(
-        [
-            markdown_table(rows),
-            "",
-            f"Out of files, from the disk and back to it: {files}. {about['processor']}; "
-            f"{versions_of(about)}.",
-        ]
+    return (
+        f"{markdown_table(rows)}\n\n"
+        f"Out of files, from the disk and back to it: {files}. {about['processor']}; {versions_of(about)}."
     )

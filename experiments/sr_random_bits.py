@@ -9,6 +9,7 @@ import numpy as np
 
 import mcfsim as mcf
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.drawing import draw_seeds
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored, Strategy
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
@@ -130,11 +131,7 @@ def draw() -> None:
         for rule, look in LOOK.items():
             rows = result["rules"][str(rule)]
             left.plot(list(BITS), [row["measured"][0] for row in rows], **look)
-            seeds = np.array([row["arrived"] for row in rows])
-            right.plot(list(BITS), seeds.mean(axis=1), **look)
-            right.fill_between(
-                list(BITS), seeds.min(axis=1), seeds.max(axis=1), color=look["color"], alpha=0.15, linewidth=0
-            )
+            draw_seeds(right, list(BITS), np.array([row["arrived"] for row in rows]).T, look)
         left.set_yscale("symlog", base=2, linthresh=2.0**-18)
         left.set_yticks([*(-(2.0**-k) for k in (2, 7, 12, 17)), 0, 2.0**-17])
         left.minorticks_off()

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 import mcfsim as mcf
 from experiments import paired
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.side_by_side import clipped_gradients, weights_of
 from mcfsim.analysis.preimage import beside
 from mcfsim.models.forecast import significands
 from mcfsim.optim.state import average
 from mcfsim.report.plotting import COLOURS, label_ends, message, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.schedule import clipped
 
 RESULT = "stalled_averages"
 Array = NDArray[Any]
@@ -171,9 +171,7 @@ def gradients(seed: int) -> Iterator[Array]:
     hyper = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
     optimizer = mcf.Optimizer(hyper, mcf.strategy("fp32-master"), start, problem.decayed, steps=STEPS)
     for step in range(1, STEPS + 1):
-        weights = {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
-        found, _ = clipped(problem.loss_and_gradient(weights, step, seed)[1], 1.0)
-        received = optimizer.receive(found)
+        received = optimizer.receive(clipped_gradients(problem, weights_of(optimizer), step, seed))
         yield mcf.round_to(np.asarray(received), "bfloat16")
         optimizer.step(received, SCHEDULE.rate(step, STEPS))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,10 @@ def train(name: str, rate: float, seed: int) -> dict[str, Any]:
     return {measure: found[measure][0] for measure in ("loss", "edq", "lost")}
 
 
-def _losses(jobs: list[Any]) -> list[float | None]:
-    return [run["loss"] for run in resumed(RESULT, train, jobs)]
-
-
 def study() -> None:
     """Choose the rates, and train at the reference's and at each one's own; some 15 minutes on two cores."""
     options = names()
-    tuned = tuning.tune(options, _losses)
+    tuned = tuning.tune(options, partial(tuning.losses, RESULT, train))
     best = {name: tuning.best_rate(tuned[name]) for name in options}
     rates = {name: {"common": best[REFERENCE], "own": best[name]} for name in options}
     jobs = [(name, rate, seed) for name in options for rate in {*rates[name].values()} for seed in SEEDS]

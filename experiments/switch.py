@@ -16,9 +16,9 @@ import mcfsim as mcf
 from experiments import paired
 from experiments.cells import Model
 from experiments.common import FIGURES, read_result, resumed, write_result
+from experiments.side_by_side import clipped_gradients, rounded_start, weights_of
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.schedule import clipped
 
 RESULT = "switch"
 MODEL, STEPS, WARMUP, FINAL = Model(layers=1, width=32), 600, 60, 0.01
@@ -34,7 +34,7 @@ SEEDS = tuple(range(5))
 def losses(strategy: str, rate: float, seed: int, last: tuple[int, ...]) -> dict[str, Any]:
     """Return the validation loss of a training, and those of its copies that were switched."""
     problem, schedule = MODEL.problem(), mcf.Schedule(rate, WARMUP, FINAL)
-    start = {name: mcf.round_to(x, "bfloat16") for name, x in problem.initial_parameters(seed).items()}
+    start = rounded_start(problem, seed)
     optimizer = mcf.Optimizer(HYPER, mcf.strategy(strategy), start, problem.decayed, steps=STEPS)
     copies = {}
     for step in range(1, STEPS + 1):
@@ -54,16 +54,12 @@ def losses(strategy: str, rate: float, seed: int, last: tuple[int, ...]) -> dict
 
 def _step(problem: Any, optimizer: mcf.Optimizer, schedule: mcf.Schedule, step: int, seed: int) -> None:
     """Make a step as `mcfsim.simulate` does."""
-    gradients, _ = clipped(problem.loss_and_gradient(_weights(optimizer), step, seed)[1], 1.0)
+    gradients = clipped_gradients(problem, weights_of(optimizer), step, seed)
     optimizer.advance(optimizer.receive(gradients), schedule.rate(step, STEPS))
 
 
 def _loss(problem: Any, optimizer: mcf.Optimizer) -> float:
-    return float(problem.validation_loss(_weights(optimizer)))
-
-
-def _weights(optimizer: mcf.Optimizer) -> dict[str, NDArray[np.float32]]:
-    return {name: x.astype(np.float32) for name, x in optimizer.weights().items()}
+    return float(problem.validation_loss(weights_of(optimizer)))
 
 
 def study() -> None:

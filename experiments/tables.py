@@ -218,13 +218,11 @@ def benchmarks() -> str:
     result = read_result("benchmarks")
     about = result["versions"]
     steps = ", ".join(f"{row['strategy']} {row['ns_per_parameter']:.0f}" for row in result["adamw"])
-    return "\n".join(
-        [
-            _beside([pair for pair in result["pairs"] if pair["peer"] != "the algorithm alone"]),
-            "",
-            f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; "
-            f"{versions_of(about)}. One AdamW step: {steps} ns a parameter.",
-        ]
+    peers = [pair for pair in result["pairs"] if pair["peer"] != "the algorithm alone"]
+    return (
+        f"{_beside(peers)}\n\n"
+        f"{about['processor']}, one thread, 2^{result['size'].bit_length() - 1} elements, medians; "
+        f"{versions_of(about)}. One AdamW step: {steps} ns a parameter."
     )
 
 
@@ -300,13 +298,10 @@ def texts() -> str:
     """Return the benchmark of whole texts on NumPy."""
     result = read_result("texts")
     about = result["versions"]
-    return "\n".join(
-        [
-            _beside(result["pairs"]),
-            "",
-            f"{about['processor']}, one thread, medians of its time; 2^{result['size'].bit_length() - 1} "
-            f"elements; NumPy {about['numpy']}, Python {about['python']}.",
-        ]
+    return (
+        f"{_beside(result['pairs'])}\n\n"
+        f"{about['processor']}, one thread, medians of its time; 2^{result['size'].bit_length() - 1} "
+        f"elements; NumPy {about['numpy']}, Python {about['python']}."
     )
 
 

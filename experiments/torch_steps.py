@@ -49,13 +49,10 @@ def table() -> str:
             row["times fused, 32 bits"] = f"{found['ns'] / fused:.1f}"
             row["a step that is watched"] = f"{found['watched']:.0f}" if "watched" in found else ""
     about = result["versions"]
-    return "\n".join(
-        [
-            markdown_table(list(rows.values())),
-            "",
-            f"{result['parameters']:.3g} parameters in tensors of a million, medians of one run. "
-            f"{about['processor']}; {versions_of(about)}.",
-        ]
+    return (
+        f"{markdown_table(list(rows.values()))}\n\n"
+        f"{result['parameters']:.3g} parameters in tensors of a million, medians of one run. "
+        f"{about['processor']}; {versions_of(about)}."
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
 from experiments.cells import NOTHING
+from experiments.common import resumed
 
 #: A factor of two apart; where the best is the first or the last, there is one more.
 RATES = tuple(5e-4 * 2**k for k in range(6))
@@ -16,6 +18,11 @@ SEEDS = (1000, 1001)
 Losses = Callable[[list[tuple[Hashable, float, int]]], Sequence[float | None]]
 #: Of each option, the losses at each rate, one a seed.
 Tuned = dict[Hashable, dict[float, list[float]]]
+
+
+def losses(name: str, train: Callable[..., dict[str, Any]], jobs: list[Any]) -> list[float | None]:
+    """Return the losses of trainings that measure more, as `experiments.common.resumed` makes them."""
+    return [found["loss"] for found in resumed(name, train, jobs)]
 
 
 def tune(options: Sequence[Hashable], losses: Losses) -> Tuned:

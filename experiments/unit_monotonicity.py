@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import write_result
+from experiments.common import each_float, write_result
 from experiments.unit_statements import SMALL, certificates
 from mcfsim.products import UNITS, Unit, dot, get_unit, is_monotone
 
@@ -117,11 +117,7 @@ def order_across_groups(name: str) -> tuple[float, float]:
 
 def exactly(data: Any) -> Any:
     """Return data with floats as fractions, in text."""
-    if isinstance(data, dict):
-        return {name: exactly(x) for name, x in data.items()}
-    if isinstance(data, list | tuple):
-        return [exactly(x) for x in data]
-    return str(Fraction(data)) if isinstance(data, float) else data
+    return each_float(data, lambda x: str(Fraction(x)))
 
 
 def study() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable, Sequence
 from inspect import isfunction
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from mcfsim.checks import hint
-from mcfsim.cli.application import Place, command, given
+from mcfsim.cli.application import Place, command, given, save_json, save_text
+from mcfsim.cli.options import FILES, Json
 from mcfsim.report.terminal import say, say_text
 
 if TYPE_CHECKING:
     from mcfsim.analysis.curves import Curve
 
-_FILES, _MORE = "Files", "Further questions"
+_MORE = "Further questions"
 
 
 @command()
@@ -73,20 +73,16 @@ def analyse(
             rich_help_panel=_MORE,
         ),
     ] = None,
-    json_file: Annotated[
-        Path | None,
-        Place.WRITTEN,
-        Option("--json", help="Write all that was found here.", rich_help_panel=_FILES),
-    ] = None,
+    json_file: Json = None,
     html: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option(help="Write it as one page for a browser here.", rich_help_panel=_FILES),
+        Option(help="Write it as one page for a browser here.", rich_help_panel=FILES),
     ] = None,
     png: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option(help="Draw errors and shares here; a name in .svg too.", rich_help_panel=_FILES),
+        Option(help="Draw errors and shares here; a name in .svg too.", rich_help_panel=FILES),
     ] = None,
     list_functions: Annotated[
         bool, Option("--list", help="Show the functions of the library, and exit.")
@@ -105,7 +101,6 @@ def analyse(
         )
     from mcfsim.analysis.advice import target_of, wider_format
     from mcfsim.analysis.analyse import analyse as run_analysis
-    from mcfsim.analysis.curves import curve as run_curve
     from mcfsim.analysis.samplers import sampler, text_of
     from mcfsim.formats import get_format
     from mcfsim.report.plotting import checked_suffix
@@ -124,10 +119,6 @@ def analyse(
     formats = format or ["bfloat16"]
     if len(formats) > 1 and any(x is not None for x in (json_file, html, png)):
         raise ValueError("files are written of one format: give --format once")
-    shared: dict[str, Any] = {
-        **{"count": count, "seed": seed, "rounding": rounding, "scalars": scalars, "data": data},
-        **{"options": options, "threads": threads},
-    }
     if target is None and wide is not None:
         raise ValueError("--wide needs --target, which asks for advice")
     wide = "float32" if wide is None else wide
@@ -135,11 +126,12 @@ def analyse(
         for fmt in map(get_format, formats):
             target_of(target, fmt)
             wider_format(wide, fmt)
-    chosen: Any = output if output == "sum" else _whole(output)
-    curves = [] if along is None else _curves(run_curve, found, inputs, formats, along, shared, chosen)
-    for place, report in enumerate(
-        run_analysis(found, inputs, formats, truth=truth, output=chosen, **shared)
-    ):
+    shared: dict[str, Any] = {
+        **{"count": count, "seed": seed, "rounding": rounding, "scalars": scalars, "data": data},
+        **{"options": options, "threads": threads, "output": output if output == "sum" else _whole(output)},
+    }
+    curves = [] if along is None else _curves(found, inputs, formats, along, shared)
+    for place, report in enumerate(run_analysis(found, inputs, formats, truth=truth, **shared)):
         say_text(("\n" if place else "") + str(report))
         advice = report.advise(target, wide) if target is not None else None
         if advice is not None:
@@ -149,11 +141,11 @@ def analyse(
             say(f"worst    {worst}")
         more = given({"advice": advice, "found": worst, "curve": curves[0] if curves else None})
         if json_file is not None:
-            _write(json_file, json.dumps(report.as_json(**more), indent=1, allow_nan=False) + "\n")
+            save_json(json_file, report.as_json(**more))
         if html is not None:
             from mcfsim.report.analysis_page import analysis_page
 
-            _write(html, analysis_page(report, **more))
+            save_text(html, analysis_page(report, **more))
         if png is not None:
             from mcfsim.report.plot import plot
 
@@ -161,13 +153,6 @@ def analyse(
             say(f"saved {png}")
     for made in curves:
         say_text(f"\n{made}")
-
-
-def _write(path: Path, text: str) -> None:
-    from mcfsim.storage.files import write_text
-
-    write_text(path, text)
-    say(f"saved {path}")
 
 
 # -- functions by name ------------------------------------------------------------------------------------
@@ -193,12 +178,7 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         If there is no such file, module or function.
     """
     if ":" not in name:
-        known = library()
-        if name in known:
-            return known[name], {}
-        if name.endswith(".py"):
-            raise ValueError(f"which function of {name}? Write {name}:NAME")
-        return _benchmark(name, known)
+        return _of_library(name)
     path, _, attribute = name.rpartition(":")
     if not (path and attribute):
         raise ValueError(f"{name!r} names no function: write mine.py:NAME or module:NAME")
@@ -210,10 +190,16 @@ def function_named(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     return found, {}
 
 
-def _benchmark(name: str, known: Sequence[str] | dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _of_library(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return a function of the library, or a benchmark and its inputs."""
     from mcfsim.analysis.samplers import operand_names, uniform
     from mcfsim.functions import FPBENCH
 
+    known = library()
+    if name in known:
+        return known[name], {}
+    if name.endswith(".py"):
+        raise ValueError(f"which function of {name}? Write {name}:NAME")
     if name not in FPBENCH:
         every = [*known, *FPBENCH]
         raise ValueError(f"no function {name!r}{hint(name, every)}; mcfsim analyse --list shows all")
@@ -294,16 +280,10 @@ def _whole(text: str) -> int:
 
 
 def _curves(
-    run_curve: Any,
-    function: Any,
-    inputs: Any,
-    formats: Sequence[str],
-    along: str,
-    shared: dict[str, Any],
-    output: Any,
+    function: Any, inputs: Any, formats: Sequence[str], along: str, shared: dict[str, Any]
 ) -> list[Curve]:
     """Return what --along asks for, a curve for each format: a quantity, and its values if given."""
-    from mcfsim.analysis.curves import SET
+    from mcfsim.analysis.curves import SET, curve
 
     name, sign, text = along.partition("=")
     at: list[Any] | None = None
@@ -319,6 +299,6 @@ def _curves(
         if not at:
             raise ValueError(f"--along {along}: there are no values between these ends")
     own = SET.get(name, ())
-    rest = {key: value for key, value in {**shared, "output": output}.items() if key not in own}
+    rest = {key: value for key, value in shared.items() if key not in own}
     some = formats[:1] if name == "precision" else formats
-    return [run_curve(function, inputs, name, at, formats=x, **rest) for x in some]
+    return [curve(function, inputs, name, at, formats=x, **rest) for x in some]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import os
 import shlex
 import signal
@@ -22,7 +23,8 @@ from typer import Option
 from typer.core import TyperCommand
 
 from mcfsim.checks import printable
-from mcfsim.storage.files import OutputError, ToldFile
+from mcfsim.report.terminal import say
+from mcfsim.storage.files import OutputError, ToldFile, check_outputs, write_text
 
 
 # -- closed or full output --------------------------------------------------------------------------------
@@ -57,10 +59,8 @@ def standard_streams() -> Iterator[None]:
         _refuse("cannot write standard output: it is closed")
     streams = sys.stdout, sys.stderr
     try:
-        sys.stdout, sys.stderr = (
-            _watched(sys.stdout, "standard output"),
-            _watched(sys.stderr, "standard error"),
-        )
+        sys.stdout = _watched(sys.stdout, "standard output")
+        sys.stderr = _watched(sys.stderr, "standard error")
         try:
             yield
         finally:
@@ -216,7 +216,6 @@ def _spelling(name: str, about: tuple[Any, ...]) -> str:
 
 def _check_places(places: Mapping[str, tuple[str, Place]], options: Mapping[str, Any]) -> None:
     """Raise if an output cannot be written, or is the same file as an input or another output."""
-    from mcfsim.storage.files import OutputError, check_outputs
     from mcfsim.storage.shards import check_apart
 
     paths: dict[Place, dict[str, Path]] = {place: {} for place in Place}
@@ -284,3 +283,14 @@ def check_checkpoint(checkpoint: Path | None, *, resume: bool = False, every: in
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a text file, and say so."""
+    write_text(path, text)
+    say(f"saved {path}")
+
+
+def save_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write JSON data to a file, and say so."""
+    save_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

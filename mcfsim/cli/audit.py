@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
-from mcfsim.cli.application import Place, check_checkpoint, command, telling_how_to_go_on
+from mcfsim.cli.application import (
+    Place,
+    check_checkpoint,
+    command,
+    save_json,
+    save_text,
+    telling_how_to_go_on,
+)
 from mcfsim.cli.options import FILES, PLAN, Json, Most, Resume, Samples, WeightsFile, with_settings
 from mcfsim.formats import get_format
 from mcfsim.report import terminal
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say
-from mcfsim.storage.files import write_text
 
 if TYPE_CHECKING:
     from mcfsim.models.assigning import Assignment
@@ -68,7 +73,7 @@ def assign(
     from mcfsim.models.adapters import config_beside
     from mcfsim.models.audit import audit
     from mcfsim.models.weights import open_weights
-    from mcfsim.report.assignments import as_csv, as_json
+    from mcfsim.report.audits import assignment_csv, assignment_json
     from mcfsim.storage.shards import check_apart
 
     check_apart({"--json": output, "--csv": table}, {"WEIGHTS": config_beside(weights)})
@@ -80,15 +85,14 @@ def assign(
     found = assigning.assign(audit(read, plan, lows[0]), read, budget, by, frozen_cost)
     _show_assignment(model, found, most)
     if output is not None:
-        _write(output, _json(as_json(found, dict(model.left_out))))
+        save_json(output, assignment_json(found, dict(model.left_out)))
     if table is not None:
-        _write(table, as_csv(found))
+        save_text(table, assignment_csv(found))
 
 
 def _show_assignment(model: Weights, found: Assignment, most: int) -> None:
     """Print the assignment, and the memory and loss of each candidate given to all tensors."""
-    from mcfsim.report.assignments import assignment_table, comparison_table
-    from mcfsim.report.audits import update_model
+    from mcfsim.report.audits import assignment_table, comparison_table, update_model
 
     tensors, compared = assignment_table(found, most), comparison_table(found)
     _introduce(model, found.audit, f"; at most {float(found.budget):g} bytes a parameter, by {found.method}")
@@ -109,15 +113,6 @@ def _introduce(model: Weights, found: Audit, more: str = "", *lines: str) -> Non
         *(f"left out: {name}, {why}" for name, why in model.left_out.items()),
         *lines,
     )
-
-
-def _json(data: dict[str, Any]) -> str:
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    write_text(path, text)
-    say(f"saved {path}")
 
 
 # -- audit ------------------------------------------------------------------------------------------------
@@ -203,9 +198,8 @@ def audit(
         from mcfsim.models.product_rows import read_rows
         from mcfsim.models.weights import open_weights
         from mcfsim.optim.strategies import strategy as look_up
-        from mcfsim.report.audit_figure import audit_figure
-        from mcfsim.report.audit_page import at_rates, audit_page
-        from mcfsim.report.audits import adapters_text, as_json, transfer_table
+        from mcfsim.report.audit_report import at_rates, audit_figure, audit_page
+        from mcfsim.report.audits import adapters_text, audit_json, transfer_table
         from mcfsim.report.plotting import checked_suffix, save_one
         from mcfsim.storage.shards import check_apart
 
@@ -245,9 +239,9 @@ def audit(
             say("", "Bytes that send what a step changes:")
             print_rows(transfer_table(found), terminal.TRANSFER)
         if output is not None:
-            _write(output, _json(as_json(found, model.left_out, adapters)))
+            save_json(output, audit_json(found, model.left_out, adapters))
         if html is not None:
-            _write(html, page)
+            save_text(html, page)
         if png is not None:
             with audit_figure(found) as figure:
                 save_one(figure, png)

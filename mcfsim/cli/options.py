@@ -14,6 +14,7 @@ from typer import Argument, Option
 from mcfsim.checks import hint
 from mcfsim.cli.application import Place, given
 from mcfsim.optim.adamw import AdamW
+from mcfsim.training.simulate import DEFAULT_STRATEGIES
 
 if TYPE_CHECKING:
     from mcfsim.models.plan import Plan
@@ -215,7 +216,7 @@ class RunOptions:
         Option(
             "--strategy",
             help="Repeat it to compare; plain,fp32@201 changes it at step 201.",
-            show_default="plain, collage-light, collage-plus, fp32-master",
+            show_default=", ".join(map(str, DEFAULT_STRATEGIES)),
             rich_help_panel=_STORED,
         ),
     ] = None
@@ -239,8 +240,6 @@ class RunOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Return the options as arguments of `mcfsim.simulate` and `mcfsim.replay`."""
-        from mcfsim.training.simulate import DEFAULT_STRATEGIES
-
         clip = None if self.clip == math.inf else self.clip
         return {**given(vars(self)), "clip": clip, "strategies": self.strategies or DEFAULT_STRATEGIES}
 

@@ -117,31 +117,26 @@ def simulate(
         )
         about = f"peak rate = {schedule.peak!r}, steps = {steps}, low = {get_format(options.low)}"
         say(f"{problem}, {optimizer}: {_described(hyperparameters)}; {about}")
-        good = show_run(run, terminal.SIMULATE, "loss, gradient or state")
-        _save(run, output, png)
-    if not good:
-        raise typer.Exit(1)
+        _show(run, terminal.SIMULATE, "loss, gradient or state", output, png)
 
 
 def _described(hyperparameters: Any) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in asdict(hyperparameters).items())
 
 
-def _save(run: Run, output: Path | None, png: Path | None) -> None:
-    """Draw a run, and say what was saved."""
-    if png is not None:
-        run.plot(png)
-    for path in (output, png):
-        if path is not None:
-            say(f"saved {path}")
-
-
-def show_run(run: Run, legend: terminal.Legend, infinite: str) -> bool:
-    """Print each strategy's losses, and which diverged; return whether none did.
+def _show(
+    run: Run,
+    legend: terminal.Legend,
+    infinite: str,
+    output: Path | None,
+    png: Path | None,
+    per_tensor: int = 0,
+) -> None:
+    """Print what strategies lose, draw it, and say what was saved; exit with status 1 if one diverged.
 
     `infinite` names what is infinite or NaN in a run that diverged.
     """
-    from mcfsim.report.tables import run_table
+    from mcfsim.report.tables import run_table, tensor_table
 
     rows = run_table(run)
     print_rows(rows, {})
@@ -150,7 +145,16 @@ def show_run(run: Run, legend: terminal.Legend, infinite: str) -> bool:
     diverged = {name: found["diverged_at"] for name, found in run.results.items() if "diverged_at" in found}
     for name, step in diverged.items():
         say(f"{name} diverged at step {step}: its {infinite} is infinite or NaN")
-    return not diverged
+    if tensors := tensor_table(run, per_tensor):
+        say("")
+        print_rows(tensors, {})
+    if png is not None:
+        run.plot(png)
+    for path in (output, png):
+        if path is not None:
+            say(f"saved {path}")
+    if diverged:
+        raise typer.Exit(1)
 
 
 # -- replay -----------------------------------------------------------------------------------------------
@@ -196,7 +200,6 @@ def replay(
         from mcfsim.checks import whole_number
         from mcfsim.models.recording import open_recording
         from mcfsim.models.replay import replay as run_replay
-        from mcfsim.report.tables import tensor_table
 
         whole_number("per_tensor", per_tensor, least=0)
         check_checkpoint(options.checkpoint, resume=resume, every=options.checkpoint_every)
@@ -218,10 +221,4 @@ def replay(
         about = f"rates {rates}, steps = {run.settings['steps']}, low = {get_format(options.low)}"
         size = run.settings["recording"]["parameters"]
         say(f"{size} parameters, {optimizer}: {_described(hyperparameters)}; {about}")
-        good = show_run(run, terminal.REPLAY, "state")
-        if rows := tensor_table(run, per_tensor):
-            say("")
-            print_rows(rows, {})
-        _save(run, output, png)
-    if not good:
-        raise typer.Exit(1)
+        _show(run, terminal.REPLAY, "state", output, png, per_tensor)

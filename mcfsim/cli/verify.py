@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Options that --check takes.
 _OF_CHECK = ("--check", "--limit", "--samples", "--seed")
+#: Why options of trials are no use with --every-p and --upper.
+_OF_EVERY = "tries no operands, and speaks of every precision"
 
 
 @command(epilog=terminal.help_text(terminal.VERIFY, terminal.LISTING))
@@ -143,14 +145,12 @@ def verify(
         said["an ID"] = theorems or None
         _refuse("--check writes nothing, and certificates say what they are of", said, _OF_CHECK)
         good = _examine(check, theorem, options)
-    elif every_p or upper:
-        what = f"{'--every-p' if every_p else '--upper'} tries no operands, and speaks of every precision"
-        if every_p:
-            _refuse(what, said, ("--every-p", "--rounding", "--output"))
-            good = _prove(theorems or [], rounding or [], output)
-        else:
-            _refuse(what, said, ("--upper", "--seconds"))
-            good = _bound(theorems or [], given({"seconds": seconds}))
+    elif every_p:
+        _refuse(f"--every-p {_OF_EVERY}", said, ("--every-p", "--rounding", "--output"))
+        good = _prove(theorems or [], rounding or [], output)
+    elif upper:
+        _refuse(f"--upper {_OF_EVERY}", said, ("--upper", "--seconds"))
+        good = _bound(theorems or [], given({"seconds": seconds}))
     else:
         if seconds is not None:
             raise ValueError("--seconds is the longest for each statement of --upper, and needs it")

@@ -218,11 +218,16 @@ class Program:
         """Return the number of operations of each kind in each format."""
         return Counter((step.operation, str(step.result.format)) for step in self.steps)
 
-    def depth(self) -> int:
-        """Return the number of operations on the longest path to a result."""
+    def depths(self) -> dict[Register, int]:
+        """Return, for the result of each step, the number of operations on the longest path to it."""
         deep: dict[Register, int] = {}
         for step in self.steps:
             deep[step.result] = 1 + max((deep.get(x, 0) for x in step.registers), default=0)
+        return deep
+
+    def depth(self) -> int:
+        """Return the number of operations on the longest path to a result."""
+        deep = self.depths()
         return max((deep.get(x, 0) for x in self.outputs() if isinstance(x, Register)), default=0)
 
     def registers(self) -> int:

@@ -20,34 +20,13 @@ from mcfsim.analysis.error_report import QUANTILES, BoundRow, Report, error_text
 from mcfsim.analysis.expressions import Expression
 from mcfsim.analysis.worst_inputs import WorstInput
 from mcfsim.report.analysis_figure import curve_figure, report_figure
-from mcfsim.report.plotting import ARRIVING, source_hash
+from mcfsim.report.plotting import ARRIVING, filled_page, page_file
 
 #: Shades of the heat, from none to the largest share; the text is white on the darkest ones.
 _SHADES = tuple(reversed(ARRIVING))
 _DARK = 6
 #: Lines that are shown before and after each expression.
 _AROUND = 3
-
-_STYLE = (
-    """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1 { font-size: 1.35rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
-pre { font: 13px/1.6 ui-monospace, monospace; background: #fff; border: 1px solid #ddd; padding: .8rem;
-      overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; }
-td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top;
-         border-bottom: 1px solid #eee; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-code { font: 13px ui-monospace, monospace; } img { max-width: 100%; }
-.line { color: #999; user-select: none; } .bad { color: #993404; font-weight: 600; }
-"""
-    + "\n".join(
-        f".h{k} {{ background: {colour}; color: {'#fff' if k >= _DARK else '#222'}; }}"
-        for k, colour in enumerate(_SHADES)
-    )
-    + "\n"
-)
 
 
 def analysis_page(
@@ -94,13 +73,16 @@ def analysis_page(
             _picture(curve_figure(curve), "curve of errors"),
             f"<pre>{html.escape(str(curve))}</pre>",
         ]
-    policy = f"default-src 'none'; img-src data:; style-src '{source_hash(_STYLE)}'"
-    body = "\n".join(parts)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    return filled_page("analysis.html", _style(), title=html.escape(title), body="\n".join(parts))
+
+
+def _style() -> str:
+    """Return the style of the page, with a class for each shade."""
+    shades = (
+        f".h{k} {{ background: {colour}; color: {'#fff' if k >= _DARK else '#222'}; }}\n"
+        for k, colour in enumerate(_SHADES)
     )
+    return f"\n{page_file('analysis.css')}{''.join(shades)}"
 
 
 def _paragraph(text: str) -> str:
@@ -190,18 +172,16 @@ def _blame_table(
 
     def cells(row: BlameRow) -> list[str]:
         where = row.expression
-        known = isinstance(where, Expression)
-        name = f"<code>{html.escape(where.text if isinstance(where, Expression) else str(where))}</code>"
+        text, place = (where.text, where.where) if isinstance(where, Expression) else (str(where), "")
+        name = f"<code>{html.escape(text)}</code>"
         if within := opened.get(where):
             name = f"<details><summary>{name}</summary>{_blame_table(within, {}, 4)}</details>"
-        explains = _percent(row.explains)
         counts = [str(x) if x else "" for x in (row.operations, row.nonfinite, row.stagnant, row.turned)]
-        place = html.escape(where.where) if known and isinstance(where, Expression) else ""
         return [
             name,
-            place,
+            html.escape(place),
             f"{row.rms:.3g}",
-            explains,
+            _percent(row.explains),
             f"{row.first_order:.3g}",
             f"{row.median:.3g}",
             *counts,

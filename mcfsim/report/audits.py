@@ -1,16 +1,21 @@
-"""Audits as tables and as JSON data."""
+"""Audits, and assignments of strategies and formats, as tables, as JSON data and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from mcfsim.models.adapters import CONFIG
+from mcfsim.models.assigning import Assignment
 from mcfsim.models.audit import EDGES, Audit, Total
 from mcfsim.models.muon_updates import MuonModel
-from mcfsim.models.plan import Plan, Updates
+from mcfsim.models.plan import Plan
 from mcfsim.models.product_rows import ProductRow, summary
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding
@@ -26,10 +31,10 @@ def strategy_table(audit: Audit) -> Rows:
             "strategy": total.strategy.name,
             "bytes / parameter": f"{total.strategy.bytes_per_parameter:g}",
             "GiB in all": f"{total.bytes / 2**30:.3g}",
-            "lost": share_text(total.lost),
-            "EDQ": share_text(total.edq),
-            "changed": share_text(total.changed),
-            "least EDQ": share_text(total.of_worst.edq),
+            "lost": _share_text(total.lost),
+            "EDQ": _share_text(total.edq),
+            "changed": _share_text(total.changed),
+            "least EDQ": _share_text(total.of_worst.edq),
             "of tensor": total.worst,
             "stop": f"{total.stopped} of {len(audit.tensors)}",
             "v frozen": frozen(total),
@@ -45,8 +50,8 @@ def transfer_table(audit: Audit) -> Rows:
     for total in audit.totals():
         least = min(total.transfer.values())
         sizes = {str(name): f"{size:.4g}" for name, size in total.transfer.items() if name != Encoding.XOR}
-        share = share_text(least / total.transfer[Encoding.DENSE])
-        changed = share_text(total.changed)
+        share = _share_text(least / total.transfer[Encoding.DENSE])
+        changed = _share_text(total.changed)
         rows.append({"strategy": total.strategy.name, "changed": changed, **sizes, "of dense": share})
     return rows
 
@@ -64,14 +69,14 @@ def tensor_table(audit: Audit, most: int) -> Rows:
     return [
         {
             "tensor": item.name,
-            "shape": shape_text(item.shape),
+            "shape": _shape_text(item.shape),
             "rms": f"{item.rms:.3g}",
-            "lost": share_text(item.found[first].lost),
-            "EDQ": share_text(item.found[first].edq),
+            "lost": _share_text(item.found[first].lost),
+            "EDQ": _share_text(item.found[first].edq),
             "stops at": _stop(item.found[first]),
-            "decay idle": share_text(item.found[first].idle),
+            "decay idle": _share_text(item.found[first].idle),
             "bytes": f"{item.found[first].bytes:.4g}",
-            **{f"EDQ, {name}": share_text(item.found[name].edq) for name in others},
+            **{f"EDQ, {name}": _share_text(item.found[name].edq) for name in others},
             **({} if mix is None else {"in the mix": mix.strategies[item.name].name}),
         }
         for item in audit.worst_first(first)[:most]
@@ -93,9 +98,9 @@ def kind_table(audit: Audit) -> Rows:
                 "tensors": str(len(part.tensors)),
                 "parameters": f"{part.size:,}",
                 "stays below": " to ".join(dict.fromkeys(f"{x:.3g}" for x in (min(middles), max(middles)))),
-                "lost at first": share_text(sum(lost) / sum(item.size for item in asked) if asked else None),
-                "lost": share_text(total.lost),
-                "EDQ": share_text(total.edq),
+                "lost at first": _share_text(sum(lost) / sum(item.size for item in asked) if asked else None),
+                "lost": _share_text(total.lost),
+                "EDQ": _share_text(total.edq),
                 "stop": f"{total.stopped} of {len(part.tensors)}",
                 "cheapest that does": "-" if chosen is None else chosen.strategy.name,
             }
@@ -117,18 +122,14 @@ def product_table(rows: Sequence[ProductRow]) -> Rows:
             "recipe": row.recipe,
             "product": row.product,
             "operand": row.operand,
-            "error": _fixed(row.error),
-            "operand's": _fixed(row.operand_error),
-            "underflow": _fixed(row.underflow),
-            "clipped": _fixed(row.saturation),
-            "outliers": _fixed(row.outliers),
+            "error": _share_text(row.error),
+            "operand's": _share_text(row.operand_error),
+            "underflow": _share_text(row.underflow),
+            "clipped": _share_text(row.saturation),
+            "outliers": _share_text(row.outliers),
         }
         for row in worst
     ]
-
-
-def _fixed(number: float) -> str:
-    return "-" if math.isnan(number) else f"{number:.4f}"
 
 
 def adapters_text(adapters: Mapping[str, Any]) -> str:
@@ -173,7 +174,7 @@ def mix_offered(audit: Audit) -> str:
     )
 
 
-def as_json(
+def audit_json(
     audit: Audit, left_out: Mapping[str, str], adapters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return an audit as JSON data; NaN, where no update was asked for, is null.
@@ -188,7 +189,7 @@ def as_json(
     plan = audit.plan
     (recommended, why), mix = audit.recommended(), audit.mixed()
     data = {
-        **planned(plan),
+        **_planned(plan),
         "low": str(audit.low),
         "updates": update_model(audit),
         "threshold": plan.threshold,
@@ -215,21 +216,14 @@ def as_json(
     return without_nan(data)  # type: ignore[no-any-return]
 
 
-def planned(plan: Plan) -> dict[str, Any]:
-    """Return the optimizer and the schedule of a plan as JSON data."""
-    return {
-        "optimizer": {"name": "adamw", **asdict(plan.hyper)},
-        **_muon(plan.updates),
-        "schedule": {**asdict(plan.schedule), "steps": plan.steps},
-    }
-
-
-def _muon(updates: Updates) -> dict[str, Any]:
-    """Return what moves matrices, if Muon does."""
-    if not isinstance(updates, MuonModel):
-        return {}
-    muon = updates.muon
-    return {"muon": {"scale": str(muon.scale), "momentum": muon.momentum, "others": list(muon.others)}}
+def _planned(plan: Plan) -> dict[str, Any]:
+    """Return the optimizer and the schedule of a plan as JSON data, and Muon if it moves matrices."""
+    data: dict[str, Any] = {"optimizer": {"name": "adamw", **asdict(plan.hyper)}}
+    if isinstance(plan.updates, MuonModel):
+        muon = plan.updates.muon
+        data["muon"] = {"scale": str(muon.scale), "momentum": muon.momentum, "others": list(muon.others)}
+    data["schedule"] = {**asdict(plan.schedule), "steps": plan.steps}
+    return data
 
 
 def _total(total: Total) -> dict[str, Any]:
@@ -256,12 +250,12 @@ def _tensor(item: AuditedTensor) -> dict[str, Any]:
     return {"name": item.name, "shape": item.shape, "parameters": item.size, **about, "strategies": found}
 
 
-def shape_text(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
     """Return a tensor's shape for a table."""
     return " x ".join(map(str, shape)) or "scalar"
 
 
-def share_text(number: float | None) -> str:
+def _share_text(number: float | None) -> str:
     """Return a share for a table; "-" if there is none."""
     return "-" if number is None or math.isnan(number) else f"{number:.4f}"
 
@@ -270,3 +264,109 @@ def _stop(found: TensorFinding) -> str:
     if found.beyond is not None:
         return f"beyond at {found.beyond}"
     return "-" if found.stops is None else str(found.stops)
+
+
+# -- assignments ------------------------------------------------------------------------------------------
+def assignment_table(found: Assignment, most: int | None = None) -> Rows:
+    """Return one row of strings per tensor, in order of decreasing loss.
+
+    Parameters
+    ----------
+    most : int, optional
+        Largest number of rows; by default all.
+    """
+    rows = sorted(assigned_tensors(found), key=lambda row: -row["lost"])
+    return [
+        {
+            "tensor": row["name"],
+            "shape": _shape_text(row["shape"]),
+            "strategy": row["strategy"],
+            "format": row["format"],
+            "bytes / parameter": f"{row['bytes_per_parameter']:g}",
+            "EDQ": _share_text(row["edq"]),
+            "lost": _share_text(row["lost"]),
+        }
+        for row in rows[:most]
+    ]
+
+
+def comparison_table(found: Assignment) -> Rows:
+    """Return one row of strings for the assignment, and one for each candidate given to all tensors."""
+    choices = found.choices
+    rows = [("as assigned", found.chosen)]
+    rows += [(item.name, (place,) * len(choices.names)) for place, item in enumerate(choices.candidates)]
+    return [
+        {
+            "all tensors": name,
+            "bytes / parameter": f"{float(choices.bytes_of(chosen) / choices.size):.6g}",
+            "GiB in all": f"{float(choices.bytes_of(chosen)) / 2**30:.3g}",
+            "lost": _share_text(without_nan(found.lost(chosen))),
+            "in budget": "yes" if choices.bytes_of(chosen) <= found.budget * choices.size else "no",
+        }
+        for name, chosen in rows
+    ]
+
+
+def assigned_tensors(found: Assignment) -> list[dict[str, Any]]:
+    """Return the assignment of each tensor as data, in the order of the files.
+
+    ``lost`` is the tensor's loss as a share of the updates that are asked of all tensors; NaN if none are.
+    """
+    whole = math.fsum(found.asked)
+    losses = found.choices.losses[np.arange(len(found.chosen)), found.chosen].tolist()
+    return [
+        {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "parameters": tensor.size,
+            "strategy": chosen.name.rpartition(" ")[0],
+            "format": str(chosen.parameter.format),
+            "bytes_per_parameter": float(row[place]),
+            "edq": what.edq,
+            "lost": loss / whole if whole else math.nan,
+        }
+        for (tensor, chosen, what), row, place, loss in zip(
+            found.tensors(), found.choices.bytes, found.chosen, losses, strict=True
+        )
+    ]
+
+
+def assignment_json(found: Assignment, left_out: dict[str, str]) -> dict[str, Any]:
+    """Return an assignment as JSON data; NaN, where no update was asked for, is null.
+
+    Parameters
+    ----------
+    left_out : dict of str to str
+        Tensors that were left out, and the reasons.
+    """
+    choices = found.choices
+    data = {
+        **_planned(found.audit.plan),
+        "method": found.method,
+        "budget": float(found.budget),
+        "frozen_cost": found.frozen_cost,
+        "weighed": found.words,
+        "parameters": choices.size,
+        "bytes": float(found.bytes),
+        "bytes_per_parameter": float(found.bytes / choices.size),
+        "lost": found.lost(),
+        "candidates": {
+            item.name: float(choices.bytes_of((place,) * len(choices.names)) / choices.size)
+            for place, item in enumerate(choices.candidates)
+        },
+        "left_out": left_out,
+        "tensors": assigned_tensors(found),
+    }
+    return without_nan(data)  # type: ignore[no-any-return]
+
+
+def assignment_csv(found: Assignment) -> str:
+    """Return the assignment of each tensor as CSV with a heading; a shape is ``3x4``, NaN is empty."""
+    rows = assigned_tensors(found)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows[0])
+    for row in rows:
+        values = {**row, "shape": "x".join(map(str, row["shape"]))}
+        writer.writerow("" if value != value else value for value in values.values())
+    return text.getvalue()

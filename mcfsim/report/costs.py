@@ -13,9 +13,8 @@ from mcfsim.compile.scalars import ScalarEncoding, encoding
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import Type
+from mcfsim.report.tables import Rows
 from mcfsim.report.texts import RecordedText
-
-Rows = list[dict[str, str]]
 
 _TYPES = {
     Type.F32: "binary32",
@@ -124,8 +123,7 @@ def memory_table(recorded: RecordedText) -> Rows:
         # Used only to observe a step.
         "written, the update": [x for label, x in results.items() if label == "update"],
     }
-    rows = {label: [x.format for x in part] for label, part in parts.items()}
-    rows = {label: formats for label, formats in rows.items() if formats}
+    rows = {label: [x.format for x in part] for label, part in parts.items() if part}
     rows["all"] = [fmt for formats in rows.values() for fmt in formats]
     return [
         {

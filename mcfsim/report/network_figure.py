@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 WIDTH, CHARACTER, ROW, BETWEEN = 140, 0.094, 0.36, 1.7
 #: Half the height of a box, in rows.
 _HALF = 0.36
+#: Kinds of operations: the fill of their boxes, and the operations.
 _KINDS = {
-    "sum, difference": ("add", "sub"),
-    "product, fma": ("mul", "fma"),
-    "quotient, root": ("div", "sqrt"),
-    "sign, rounding": ("neg", "abs", "sign", "round"),
-    "choice": SELECTING,
-    "function": FUNCTIONS,
+    "sum, difference": ("#CFE6F5", ("add", "sub")),
+    "product, fma": ("#FBE3B5", ("mul", "fma")),
+    "quotient, root": ("#F6D3C2", ("div", "sqrt")),
+    "sign, rounding": ("#E9E9E9", ("neg", "abs", "sign", "round")),
+    "choice": ("#D5EBD5", SELECTING),
+    "function": ("#E6DCF0", FUNCTIONS),
 }
 #: Meaning of the mark of an operation's other operand.
 _OTHER = {"sub": "subtrahend", "div": "divisor", "fma": "addend of fma"}
-_FILLS = dict(zip(_KINDS, ("#CFE6F5", "#FBE3B5", "#F6D3C2", "#E9E9E9", "#D5EBD5", "#E6DCF0"), strict=True))
 #: Colours of the wires, by format; all are black if there is one format.
 _WIRES = ("black", "blue", "vermilion", "green", "purple")
 
@@ -64,23 +64,22 @@ def network_figure(wiring: Wiring, title: str) -> Iterator[Figure]:
         page.set_title(title)
         top = 0.0
         for part in parts:
-            _draw(page, part, wiring, top, colours)
+            _draw(page, part, top, colours)
             top += len(part.rows) + BETWEEN
         _explain(page, wiring, colours)
         yield figure
 
 
-def _draw(page: Axes, stave: Stave, wiring: Wiring, top: float, colours: dict[str, str]) -> None:
+def _draw(page: Axes, stave: Stave, top: float, colours: dict[str, str]) -> None:
     height = {row: top + place for row, place in stave.rows.items()}
     _draw_depths(page, stave, top)
     for wire in stave.wires:
         start, end = stave.span(wire)
         y, colour = height[wire.row], colours[str(wire.format)]
         page.plot([start, end], [y, y], color=colour, linewidth=1.2, solid_capstyle="butt", zorder=2)
-        first, final = wire.start < 0 and stave.first == 0, stave.last == wiring.columns - 1
         for x, text, side, outer in (
-            (start - 0.6, stave.before(wire), "right", first),
-            (end + 0.6, stave.after(wire, wiring.columns), "left", final),
+            (start - 0.6, stave.before(wire), "right", wire.start < 0 and stave.first == 0),
+            (end + 0.6, stave.after(wire), "left", stave.final),
         ):
             weight = "bold" if outer else "normal"
             page.text(x, y, text, ha=side, va="center", fontsize=8.5, color=colour, fontweight=weight)
@@ -128,7 +127,7 @@ def _draw_gate(page: Axes, gate: Gate, centre: float, height: dict[int, float]) 
         *(2 * half, 2 * _HALF),
         boxstyle="round,pad=0,rounding_size=0.35",
         mutation_aspect=CHARACTER / ROW,
-        facecolor=_FILLS[_kind(gate)],
+        facecolor=_KINDS[_kind(gate)][0],
         edgecolor=black,
         linewidth=0.9,
         zorder=3,
@@ -151,7 +150,7 @@ def _mark(*, other: bool) -> dict[str, Any]:
 
 
 def _kind(gate: Gate) -> str:
-    return next(kind for kind, operations in _KINDS.items() if gate.step.operation in operations)
+    return next(kind for kind, (_, operations) in _KINDS.items() if gate.step.operation in operations)
 
 
 def _explain(page: Axes, wiring: Wiring, colours: dict[str, str]) -> None:
@@ -163,7 +162,7 @@ def _explain(page: Axes, wiring: Wiring, colours: dict[str, str]) -> None:
     marked = {gate.step.operation for gate in wiring.gates if any(other for _, other in gate.taken)}
     handles: list[Any] = [
         Patch(facecolor=fill, edgecolor=COLOURS["black"], linewidth=0.9, label=kind)
-        for kind, fill in _FILLS.items()
+        for kind, (fill, _) in _KINDS.items()
         if kind in there
     ]
     if marked:

@@ -7,8 +7,10 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from string import Template
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -150,12 +152,25 @@ def checked_suffix(path: str | os.PathLike[str]) -> str:
     return suffix
 
 
-def source_hash(text: str) -> str:
-    """Return the hash of a page's script or style for its Content-Security-Policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def page_file(name: str) -> str:
+    """Return the text of a file from the folder of pages: a template, a style or a script."""
+    return (files("mcfsim.report") / "page" / name).read_text("utf-8")
 
 
-def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None:
+def filled_page(template: str, style: str, script: str = "", **parts: str) -> str:
+    """Return a page: a template with a style, a script, and other parts by their names in it.
+
+    The template can name the hashes of style and script in a Content-Security-Policy.
+    """
+
+    def digest(text: str) -> str:
+        return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    parts |= {"style": style, "style_hash": digest(style), "script": script, "script_hash": digest(script)}
+    return Template(page_file(template)).substitute(parts)
+
+
+def label_ends(axes: Axes, *, gap: float = 0.055) -> None:
     """Write each line's label at its right end, with overlapping labels moved apart.
 
     A line that ends in NaN or infinity, such as that of a diverged run, is labelled at its last finite point,
@@ -186,4 +201,4 @@ def label_ends(axes: Axes, *, gap: float = 0.055, fontsize: float = 8.5) -> None
             push = max(0.0, (gap - (upper[0] - lower[0])) / 2)
             lower[0], upper[0] = max(0.0, lower[0] - push), min(1.0, upper[0] + push)
     for height, label, colour in ends:
-        axes.text(1.02, height, label, color=colour, fontsize=fontsize, va="center", transform=axes.transAxes)
+        axes.text(1.02, height, label, color=colour, fontsize=8.5, va="center", transform=axes.transAxes)

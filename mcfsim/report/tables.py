@@ -185,18 +185,16 @@ def memory_table(
     from mcfsim.optim.strategies import strategy
 
     reference = footprint(strategy(REFERENCE, low))
-    rows = []
-    for name, stored in footprints(low, strategies).items():
-        rows.append(
-            {
-                "strategy": name,
-                **{label: f"{float(size):g}" if size else "-" for label, size in vars(stored).items()},
-                "bytes / parameter": f"{float(stored.total):g}",
-                f"saved against {REFERENCE}": f"{float(stored.saving(reference)):.1%}",
-                **{f"{item.name}, GiB": f"{float(stored.total * item.size / 2**30):.2f}" for item in models},
-            }
-        )
-    return rows
+    return [
+        {
+            "strategy": name,
+            **{label: f"{float(size):g}" if size else "-" for label, size in vars(stored).items()},
+            "bytes / parameter": f"{float(stored.total):g}",
+            f"saved against {REFERENCE}": f"{float(stored.saving(reference)):.1%}",
+            **{f"{item.name}, GiB": f"{float(stored.total * item.size / 2**30):.2f}" for item in models},
+        }
+        for name, stored in footprints(low, strategies).items()
+    ]
 
 
 def certificate_table(certificates: Sequence[Certificate]) -> list[dict[str, str]]:

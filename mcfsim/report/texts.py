@@ -202,13 +202,12 @@ def stage_table(name: str) -> list[dict[str, str]]:
     for shape in _SHAPES:
         for item in kind().stages(shape):
             gathered = isinstance(item, Gathered)
-            what = item.what if gathered else (inspect.getdoc(item.text) or "")
             rows.append(
                 {
                     "of a": "matrix" if len(shape) > 1 else "vector",
                     "made": item.name if gathered else f"{name}.{item.name}",
                     "for each": item.over.name.lower(),
-                    "what": what.partition("\n")[0],
+                    "what": item.what if gathered else _about(item.text),
                 }
             )
     return rows

@@ -108,9 +108,7 @@ def wired(program: Program, results: tuple[str, ...]) -> Wiring:
     results : tuple of str
         Names of the program's results.
     """
-    depths: dict[Any, int] = {}
-    for step in program.steps:
-        depths[step.result] = 1 + max((depths.get(x, 0) for x in step.registers), default=0)
+    depths = program.depths()
     order = sorted(program.steps, key=lambda step: depths[step.result])
     called: dict[Any, str] = {}
     for label, x in zip(results, program.outputs(), strict=True):
@@ -184,7 +182,7 @@ def _place(rows: list[_Row], taken: list[_Row]) -> _Row:
     return new
 
 
-def _columns(order: list[ProgramStep], depths: dict[Any, int], row: dict[Any, int]) -> dict[Any, int]:
+def _columns(order: list[ProgramStep], depths: dict[Register, int], row: dict[Any, int]) -> dict[Any, int]:
     """Return the columns of results, by depth; where vertical lines would meet, a depth takes several."""
     levels: dict[Any, tuple[int, int]] = {}
     spans: dict[int, list[tuple[int, int, int]]] = {}
@@ -213,12 +211,12 @@ def network_text(wiring: Wiring, width: int | None = None) -> str:
     width : int, optional
         Largest length of a line in characters; unlimited by default.
     """
-    return "\n\n".join(_drawn(stave, wiring) for stave in staves(wiring, width))
+    return "\n\n".join(map(_drawn, staves(wiring, width)))
 
 
-def _drawn(stave: Stave, wiring: Wiring) -> str:
+def _drawn(stave: Stave) -> str:
     """Return a stave in characters, with a line between its rows."""
-    longest = max((len(stave.after(wire, wiring.columns)) for wire in stave.wires), default=0)
+    longest = max((len(stave.after(wire)) for wire in stave.wires), default=0)
     page = [[" "] * (stave.right + longest + 3) for _ in range(2 * len(stave.rows))]
 
     def write(row: int, place: int, text: str) -> None:
@@ -227,7 +225,7 @@ def _drawn(stave: Stave, wiring: Wiring) -> str:
     for wire in stave.wires:
         start, end = stave.span(wire)
         write(wire.row, start, WIRE * (end - start))
-        before, after = stave.before(wire), stave.after(wire, wiring.columns)
+        before, after = stave.before(wire), stave.after(wire)
         write(wire.row, stave.left - 1 - len(before), before)
         write(wire.row, end + 1, after)
     for gate in stave.gates:
@@ -262,6 +260,8 @@ class Stave:
         The wires that are alive in the stave.
     first, last : int
         First and last column.
+    final : bool
+        Whether the drawing ends with it.
     rows : dict of int to int
         Position of each row in use, from the top.
     centres : dict of int to int
@@ -274,6 +274,7 @@ class Stave:
     wires: tuple[Wire, ...]
     first: int
     last: int
+    final: bool
     rows: dict[int, int]
     centres: dict[int, int]
     left: int
@@ -289,11 +290,11 @@ class Stave:
         """Return the text before a wire: its name if it comes from the left, else nothing."""
         return wire.name if wire.start < self.first else ""
 
-    def after(self, wire: Wire, columns: int) -> str:
+    def after(self, wire: Wire) -> str:
         """Return the text after a wire: the name of the result, or the wire's name if it goes on."""
         if wire.end <= self.last:
             return ""
-        return wire.result if self.last == columns - 1 else wire.name
+        return wire.result if self.final else wire.name
 
 
 def staves(wiring: Wiring, width: int | None = None) -> Iterator[Stave]:
@@ -314,4 +315,5 @@ def staves(wiring: Wiring, width: int | None = None) -> Iterator[Stave]:
             place += widths[column]
         gates = tuple(gate for gate in wiring.gates if gate.column in centres)
         rows = {row: number for number, row in enumerate(sorted({wire.row for wire in alive}))}
-        yield Stave(gates, alive, first, last, rows, centres, left, place + 1)
+        final = last == wiring.columns - 1
+        yield Stave(gates, alive, first, last, final, rows, centres, left, place + 1)

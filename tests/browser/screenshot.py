@@ -19,8 +19,7 @@ from mcfsim.models.audit import audit
 from mcfsim.models.plan import forecast_in
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
-from mcfsim.report.audit_figure import audit_figure
-from mcfsim.report.audit_page import at_rates, audit_page
+from mcfsim.report.audit_report import at_rates, audit_figure, audit_page
 from mcfsim.report.plotting import save
 from mcfsim.storage.files import replacing
 from tests.browser.browser import chromium, missing, open_page, sized

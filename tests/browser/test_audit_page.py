@@ -20,7 +20,7 @@ from selenium.webdriver import ActionChains, Keys
 
 from mcfsim.models.audit import EDGES
 from mcfsim.models.product_rows import ProductRow
-from mcfsim.report.audit_page import at_rates, audit_page
+from mcfsim.report.audit_report import at_rates, audit_page
 from mcfsim.report.audits import mix_offered, product_table, update_model
 from mcfsim.report.plotting import ARRIVING, BEYOND
 from tests.browser.browser import attributes, cells, click, open_page, sized, texts

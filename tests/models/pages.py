@@ -9,7 +9,7 @@ import mcfsim as mcf
 from mcfsim.models.audit import Audit, audit
 from mcfsim.models.plan import Plan
 from mcfsim.models.samples import TensorSample
-from mcfsim.report.audit_page import at_rates
+from mcfsim.report.audit_report import at_rates
 
 BFLOAT16, FLOAT16 = mcf.get_format("bfloat16"), mcf.get_format("float16")
 #: Names of tensors that are markup, ends of scripts, or characters that few expect.

@@ -15,7 +15,7 @@ from mcfsim.models.known import RecordedUpdates
 from mcfsim.models.plan import NoiseModel
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
-from mcfsim.report.assignments import as_csv, as_json, assignment_table, comparison_table
+from mcfsim.report.audits import assignment_csv, assignment_json, assignment_table, comparison_table
 from tests.models import pages
 from tests.models.files import adam, checkpoint
 from tests.models.pages import BFLOAT16, FLOAT16
@@ -168,7 +168,7 @@ def test_a_tensor_that_stops_gets_components_first(tmp_path):
     lost = sum(float(row["lost"]) for row in assignment_table(found))
     assert lost == pytest.approx(found.lost(), abs=2e-4)
     assert [row["in budget"] for row in comparison_table(found)] == ["yes", "yes", "no", "no"]
-    lines, data = as_csv(found).splitlines(), as_json(found, {})
+    lines, data = assignment_csv(found).splitlines(), assignment_json(found, {})
     assert lines[0].startswith("name,shape,parameters,strategy,format")
     assert len(lines) == 4
     assert data["bytes"] == sum(row["parameters"] * row["bytes_per_parameter"] for row in data["tensors"])

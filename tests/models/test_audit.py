@@ -18,7 +18,7 @@ from mcfsim.models.plan import NoiseModel, Plan, forecast_in
 from mcfsim.models.samples import TensorSample, scan
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.weights import open_weights
-from mcfsim.report.audits import as_json, mix_offered, strategy_table, tensor_table, update_model
+from mcfsim.report.audits import audit_json, mix_offered, strategy_table, tensor_table, update_model
 from tests.models import pages
 from tests.models.files import checkpoint, raw_safetensors
 from tests.models.pages import BFLOAT16
@@ -64,7 +64,7 @@ def test_why_a_strategy_is_recommended_and_what_does_not_do(samples, beta2, froz
     enough = {row["strategy"]: row["enough"] for row in strategy_table(found)}
     assert enough == expected | {chosen: "recommended"}
     best, why = (none := audit(samples, plan(["plain", "fp32-optim"]), BFLOAT16)).recommended()
-    assert best is None is as_json(none, {})["recommended"]
+    assert best is None is audit_json(none, {})["recommended"]
     assert all(f"{name} does not do" in why for name in ("plain", "fp32-optim")), why
 
 
@@ -88,7 +88,7 @@ def test_where_nothing_is_asked_nothing_is_said(tmp_path):
     plain = found.tensors[0].found["plain"]
     assert math.isnan(plain.edq)
     assert plain.stops is None
-    data = json.loads(json.dumps(as_json(found, {}), allow_nan=False))
+    data = json.loads(json.dumps(audit_json(found, {}), allow_nan=False))
     assert data["tensors"][0]["strategies"]["plain"]["edq"] is None
     assert strategy_table(found)[0]["EDQ"] == tensor_table(found, 5)[0]["EDQ"] == "-"
 

@@ -21,8 +21,7 @@ import mcfsim as mcf
 from mcfsim.models.audit import EDGES, audit
 from mcfsim.models.product_rows import ProductRow
 from mcfsim.report import terminal
-from mcfsim.report.audit_figure import MOST, audit_figure
-from mcfsim.report.audit_page import at_rates, audit_page, page_data
+from mcfsim.report.audit_report import MOST, at_rates, audit_figure, audit_page, page_data
 from mcfsim.report.audits import product_table, update_model
 from mcfsim.report.plotting import BEYOND, COLOURS, save_one
 from tests.models.pages import BFLOAT16, HOSTILE, beyond, plan, some_audits, some_samples

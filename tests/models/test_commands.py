@@ -23,8 +23,8 @@ from mcfsim.models.product_rows import ProductRow, write_rows
 from mcfsim.models.replay import RecordedGradients
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
-from mcfsim.report.audit_page import at_rates, audit_page
-from mcfsim.report.audits import as_json
+from mcfsim.report.audit_report import at_rates, audit_page
+from mcfsim.report.audits import audit_json
 from tests.cli import runner
 from tests.models import pages
 from tests.models.files import SHAPES as RECORDED
@@ -175,7 +175,7 @@ def test_an_audit_writes_what_the_library_finds():
         **{"beta2": 0.999, "decay": 0.2, "updates": NoiseModel(0.4), "threshold": 0.9, "stopped": 0.25},
     )
     plan = replace(plan, hyper=replace(plan.hyper, epsilon=1e-6))
-    expected = as_json(audit(scan(open_weights(Path("m.safetensors")), 16), plan, pages.FLOAT16), {})
+    expected = audit_json(audit(scan(open_weights(Path("m.safetensors")), 16), plan, pages.FLOAT16), {})
     assert load("x.json") == json.loads(json.dumps(expected))
 
 

@@ -19,7 +19,6 @@ from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.switch import alike, split_sum, stored_parameter
 from mcfsim.torch.foreign import Held, Library, SavedRun, held, library_of
 from mcfsim.torch.giving import Giving
-from mcfsim.torch.grid_step import grid_of
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
 from mcfsim.torch.moved import check_memory
@@ -27,6 +26,7 @@ from mcfsim.torch.optimizers import declared_optimizer, family
 from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, packed, summed
 from mcfsim.torch.step import StoredOptimizer
+from mcfsim.torch.whole_step import grid_of
 
 
 def adopt(

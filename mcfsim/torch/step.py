@@ -15,7 +15,6 @@ from mcfsim.optim.layout import offsets
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
-from mcfsim.torch.gathered_step import GatheredStep
 from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags, without_doubles
 from mcfsim.torch.local import is_cut, is_first_copy, is_first_process, local, placed_as, spread_as
 from mcfsim.torch.moved import (
@@ -36,6 +35,7 @@ from mcfsim.torch.moved import (
 )
 from mcfsim.torch.state_dicts import SavedOptimizer
 from mcfsim.torch.state_layout import SCALE, Slots, summed
+from mcfsim.torch.whole_step import GatheredStep
 
 
 class StoredOptimizer(SavedOptimizer):

@@ -1,8 +1,9 @@
-"""Steps in stages on tensors: each parameter is moved whole, on the CPU, as `mcfsim.Optimizer` does it."""
+"""Steps of whole parameters: in stages, on grids, and put together from processes that have parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,14 +13,17 @@ from numpy.typing import NDArray
 
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout, StateSlices
+from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.step_programs import CompiledStep
-from mcfsim.optim.vectors import Vector, form, read
+from mcfsim.optim.strategies import DEFAULT_WORDS
+from mcfsim.optim.vectors import Vector, form, read, write
+from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import noted
 from mcfsim.torch.host_step import AHEAD
-from mcfsim.torch.local import SCALES
-from mcfsim.torch.moved import ParameterSlice, StepInputs
-from mcfsim.torch.state_layout import StateLayout, packed
+from mcfsim.torch.local import SCALES, gathered, own_part
+from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
+from mcfsim.torch.state_layout import SCALE, StateLayout, packed
 
 Shape = tuple[int, ...]
 
@@ -90,3 +94,136 @@ class WholeStep:
 def on_host(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the CPU whose elements lie one after another; itself if it is one."""
     return x.resolve_neg().cpu().contiguous()
+
+
+# -- on grids ---------------------------------------------------------------------------------------------
+class GridStep:
+    """A step runner for strategies whose parameter lies on a grid; tensors are rounded on the CPU.
+
+    Parameters
+    ----------
+    stores : StateLayout
+    inner : StepRunner
+        Makes the step before weights are put on their grids.
+    random : RandomWords or None
+        The words of the run.
+    """
+
+    def __init__(self, stores: StateLayout, inner: StepRunner, random: RandomWords | None) -> None:
+        self.stores, self._inner, self._random = stores, inner, random or DEFAULT_WORDS
+        grid_of(stores, 0, self._random)  # raises if words are so many that none are left for a grid
+
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of these parameters; a first one puts them on their grids before."""
+        with ExitStack() as stack:
+            for x in moved:
+                stack.enter_context(noted(x))
+                if inputs.number == 1 and not x.tensors[SCALE]:
+                    self.begin(x)
+            grids = [self._grid(x) for x in moved]
+            for x, grid in zip(moved, grids, strict=True):
+                grid.before(read(packed(on_host(x.tensors["parameter"])), grid.format))
+            self._inner.move([_without_scale(x) for x in moved], inputs)
+            for x, grid in zip(moved, grids, strict=True):
+                self._put(x, grid, inputs.number)
+
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter."""
+        return self._inner.asked([_without_scale(x) for x in moved], inputs)
+
+    def begin(self, x: ParameterSlice) -> None:
+        """Put a parameter on its grid at the start."""
+        self._put(x, self._grid(x), None)
+
+    def _put(self, x: ParameterSlice, grid: OnGrid, step: int | None) -> None:
+        """Put a parameter on its grid after a step, or at the start, and keep the scale."""
+        weights = on_host(x.tensors["parameter"])
+        vector = packed(weights)
+        numbers = read(vector, grid.format)
+        if step is None:
+            grid.begin(numbers)
+        else:
+            grid.after(numbers, step, x.first)
+        if numbers is not vector:
+            write(vector, numbers, grid.format)
+        if weights is not x.tensors["parameter"]:
+            x.tensors["parameter"].copy_(weights)
+        x.tensors[SCALE].fill_(float(grid.scales[0]))
+
+    def _grid(self, x: ParameterSlice) -> OnGrid:
+        """Return the grid of a parameter, with the scale that its state has."""
+        made = grid_of(self.stores, x.gradient.numel(), self._random)
+        made.scales[0] = float(x.tensors[SCALE])
+        return made
+
+
+def grid_of(stores: StateLayout, size: int, random: RandomWords = DEFAULT_WORDS) -> OnGrid:
+    """Return the grid of one parameter of so many elements, which is not begun."""
+    grid = stores.strategy.parameter.grid
+    assert grid is not None
+    return OnGrid(grid, stores.formats["parameter"], {"": slice(0, size)}, random)
+
+
+def _without_scale(x: ParameterSlice) -> ParameterSlice:
+    """Return a slice for the step before the grid, whose changes are none yet."""
+    return x._replace(log=None, tensors={name: y for name, y in x.tensors.items() if name != SCALE})
+
+
+# -- put together from processes --------------------------------------------------------------------------
+class GatheredStep:
+    """A step runner that hands whole parameters to another one, and keeps the part of this process.
+
+    Each process makes the same step of the whole. For one parameter at a time it has the gradient, the
+    weights and their state whole in memory; each of these is sent once a step.
+
+    Parameters
+    ----------
+    stores : StateLayout
+    inner : StepRunner
+        Makes the step of whole parameters.
+    """
+
+    def __init__(self, stores: StateLayout, inner: StepRunner) -> None:
+        self.stores, self._inner = stores, inner
+
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of these parameters; all processes that have parts of them must do so."""
+        if here := [x for x in moved if not x.cut]:
+            self._inner.move(here, inputs)
+        for x in moved:
+            if x.cut:
+                whole = _whole(x)
+                with noted(x):
+                    self._inner.move([whole], inputs)
+                    _keep(x, whole)
+
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter, of its part here."""
+        found = []
+        for x in moved:
+            (update,) = self._inner.asked([_whole(x) if x.cut else x], inputs)
+            if x.like is not None:
+                update = own_part(update.view(x.like.shape), x.like).reshape(-1)
+            found.append(update)
+        return found
+
+    def begin(self, x: ParameterSlice) -> None:
+        """Put a parameter on its grid at the start."""
+        assert isinstance(self._inner, GridStep)
+        whole = _whole(x) if x.cut else x
+        self._inner.begin(whole)
+        _keep(x, whole)
+
+
+def _whole(x: ParameterSlice) -> ParameterSlice:
+    """Return a slice of the whole parameter, put together from all processes."""
+    assert x.like is not None
+    tensors = {name: gathered(y, x.like) if name in x.cut else y for name, y in x.tensors.items()}
+    return x._replace(tensors=tensors, gradient=gathered(x.gradient, x.like), cut=(), like=None, log=None)
+
+
+def _keep(x: ParameterSlice, whole: ParameterSlice) -> None:
+    """Write the parts of this process; what it has whole is written already."""
+    for name in x.cut:
+        assert x.like is not None
+        x.tensors[name].copy_(own_part(whole.tensors[name], x.like))

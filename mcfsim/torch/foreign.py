@@ -33,7 +33,7 @@ from mcfsim.torch.foreign_torch import (
 )
 from mcfsim.torch.group import LABELS, number
 from mcfsim.torch.local import SCALES, is_spread, local
-from mcfsim.torch.saved_entries import check_form, step_count
+from mcfsim.torch.state_dicts import check_form, step_count
 from mcfsim.torch.state_layout import Slots, StateLayout
 
 #: Where a state dict of bitsandbytes has the tensors of a parameter.

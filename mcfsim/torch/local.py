@@ -22,7 +22,7 @@ from mcfsim.kernels.torch_tensors import as_array, torch_dtype
 from mcfsim.optim.groups import GroupBoundaries, Groups, text_of, why_not_packed
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.torch.tensor_groups import decoded, encoded
+from mcfsim.torch.tensor_scales import decoded, encoded
 
 
 # -- spread over processes --------------------------------------------------------------------------------

@@ -16,24 +16,21 @@ from mcfsim.products import Unit
 from mcfsim.random import RandomWords
 from mcfsim.recipes.named_recipes import get_recipe
 from mcfsim.recipes.recipe import Recipe
-from mcfsim.torch.emulated_attention import (
+from mcfsim.torch.emulated_layers import (
+    EmulatedConv1D,
+    EmulatedEmbedding,
+    EmulatedLinear,
     attention_calls,
     attention_left,
+    close_fast_paths,
     emulate_attention,
-    restore_attention,
-)
-from mcfsim.torch.emulated_linear import (
-    EmulatedConv1D,
-    EmulatedLinear,
-    Enrolled,
-    Placed,
-    begin_counting,
     emulated_conv1d,
-    end_counting,
     linear_layers,
+    open_fast_paths,
+    restore_attention,
+    why_left,
 )
-from mcfsim.torch.emulated_table import EmulatedEmbedding, why_left
-from mcfsim.torch.fast_paths import close_fast_paths, open_fast_paths
+from mcfsim.torch.emulated_products import Enrolled, Placed, begin_counting, end_counting
 
 #: What `unit` says by default: each product by what the recipe names.
 AS_THE_RECIPE = "recipe"

@@ -145,9 +145,8 @@ class DeviceStep:
 
     def program(self, inputs: StepInputs) -> tuple[Program, list[Any]]:
         """Return a step as a program, with its real scalars."""
-        scalars = inputs.scalars(self.stores)
-        program = self._programs(inputs.hyper).of(self.stores.roles, scalars, self.stores.gradient)
-        return program, program.reals(numbers(scalars))
+        program = self._programs(inputs.hyper).of(self.stores.roles, inputs.scalars, self.stores.gradient)
+        return program, program.reals(numbers(inputs.scalars))
 
     def words(self, inputs: StepInputs) -> SourceWords:
         """Return the random words of a step, by source."""

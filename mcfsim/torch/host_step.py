@@ -19,7 +19,6 @@ from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.vectors import Vector, filling, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.change_log import noting
-from mcfsim.torch.local import SCALES
 from mcfsim.torch.moved import ParameterSlice, StepInputs, log_of
 from mcfsim.torch.state_layout import StateLayout, packed
 
@@ -27,9 +26,6 @@ from mcfsim.torch.state_layout import StateLayout, packed
 SMALL = BLOCK // 8
 #: How many steps are assumed to follow when deciding whether compiling pays.
 AHEAD = 1000
-
-#: The vectors of a parameter's state, by name.
-Vectors = dict[str, Vector]
 
 
 class JointSlice(NamedTuple):
@@ -117,7 +113,7 @@ class HostStep:
         stores, elements = self.stores, sum(x.gradient.numel() for x in moved)
         if not elements:
             return None
-        given = stores.roles, inputs.scalars(stores), self._gradient, (elements,), inputs.number
+        given = stores.roles, inputs.scalars, self._gradient, (elements,), inputs.number
         log = log_of(moved)
         compiled = self._compiled(inputs.hyper, epilogue=None if log is None else log.epilogue)
         found = compiled.bound_loops(*given, AHEAD)
@@ -138,9 +134,7 @@ class HostStep:
         stores, size, threads, block = self.stores, joint.gradient.numel(), torch.get_num_threads(), BLOCK
         if not size:  # the loop may be that of others, which have a log
             return
-        vectors: Vectors = {name: packed(joint.tensors[name]) for name in stores.formats}
-        for name, kept in stores.grouped.items():
-            vectors[name] = kept.vector(joint.tensors[name], joint.tensors[name + SCALES], joint.parts)
+        vectors = stores.vectors(joint.tensors, dict.fromkeys(stores.grouped, joint.parts))
         edges = common_edges(vectors.values(), joint.parts)
         apart = None if differing is None else differing.numpy()
         if bound_loop is None:
@@ -158,7 +152,7 @@ class HostStep:
     def _by_loop(
         self,
         joint: JointSlice,
-        vectors: Vectors,
+        vectors: Mapping[str, Vector],
         loop: BoundLoop,
         update: NDArray[Any] | None,
         differing: NDArray[Any] | None,
@@ -174,17 +168,21 @@ class HostStep:
         return filling(loop, given, asked, joint.first)
 
     def _by_numpy(
-        self, joint: JointSlice, vectors: Vectors, inputs: StepInputs, update: NDArray[Any] | None
+        self,
+        joint: JointSlice,
+        vectors: Mapping[str, Vector],
+        inputs: StepInputs,
+        update: NDArray[Any] | None,
     ) -> Callable[[slice], None]:
         """Return a function that makes the step of a block by NumPy."""
-        stores, scalars, gradient = self.stores, inputs.scalars(self.stores), packed(joint.gradient)
+        stores, gradient = self.stores, packed(joint.gradient)
         state, formats = stores.state_of(vectors)
 
         def work(block: slice) -> None:
             roles = stores.roles.on_block(inputs.number, joint.first + block.start)
             with np.errstate(all="ignore"):
                 old, given = read_block(state, formats, block), read(gradient[block], stores.gradient)
-                new, made = inputs.hyper.step(roles, stores.strategy.unshared, old, given, scalars)
+                new, made = inputs.hyper.step(roles, stores.strategy.unshared, old, given, inputs.scalars)
                 if update is None:
                     write_block(state, new, formats, block)
                 else:

@@ -55,16 +55,21 @@ class StepInputs(NamedTuple):
         The number of the step, from 1.
     rate : float
         The learning rate.
+    scalars
+        The scalars of the step, as `Declaration.scalars` returns them.
     """
 
     hyper: Declaration
     number: int
     rate: float
+    scalars: Any
 
-    def scalars(self, stores: StateLayout) -> Any:
-        """Return the scalars of the step; raise ValueError if these or its number allow none."""
-        check_words(stores.strategy, stores.roles, self.number)
-        return self.hyper.scalars(stores.roles, stores.strategy, self.number, self.rate, decayed=True)
+    @classmethod
+    def of(cls, hyper: Declaration, number: int, rate: float, stores: StateLayout) -> StepInputs:
+        """Return the inputs of a step; raise ValueError if its number or scalars allow none."""
+        check_words(stores.strategy, stores.roles, number)
+        scalars = hyper.scalars(stores.roles, stores.strategy, number, rate, decayed=True)
+        return cls(hyper, number, rate, scalars)
 
 
 class StepRunner(Protocol):

@@ -17,11 +17,11 @@ from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import DEFAULT_WORDS
-from mcfsim.optim.vectors import Vector, form, read, write
+from mcfsim.optim.vectors import form, read, write
 from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import noted
 from mcfsim.torch.host_step import AHEAD
-from mcfsim.torch.local import SCALES, gathered, own_part
+from mcfsim.torch.local import gathered, own_part
 from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
 from mcfsim.torch.state_layout import SCALE, StateLayout, packed
 
@@ -72,10 +72,7 @@ class WholeStep:
         assert whole is not None
         steps = self._made(inputs.hyper, whole.name, tuple(x.gradient.shape))
         here = {name: on_host(y) for name, y in x.tensors.items()}
-        vectors: dict[str, Vector] = {name: packed(here[name]) for name in stores.formats}
-        for name, kept in stores.grouped.items():
-            parts = steps.parts[name].every()
-            vectors[name] = kept.vector(here[name], here[name + SCALES], parts)
+        vectors = stores.vectors(here, {name: steps.parts[name].every() for name in stores.grouped})
         gradient = packed(on_host(stores.received(x.gradient)))
         steps.planned(
             *(stores.roles, *stores.state_of(vectors), gradient, update),

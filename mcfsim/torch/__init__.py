@@ -1,7 +1,7 @@
 """PyTorch optimizers that make exactly the steps of `mcfsim.simulate`, and quantised operands of products.
 
-`optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
-whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe.
+`optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored;
+`straight_step` and `whole_step` make its steps, which `watcher` and `change_recorder` observe.
 `quantized` is about operands of products, `tensor_products` multiplies tensors, as tensor cores do or by a
 recipe, and `emulation` puts such products into a model. The rest deals with PyTorch: state dicts, DTensors,
 captured graphs, steps in the backward pass. Imports `optim` and below. Begin with `optimizers`.

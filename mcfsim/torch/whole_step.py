@@ -20,10 +20,10 @@ from mcfsim.optim.strategies import DEFAULT_WORDS
 from mcfsim.optim.vectors import form, read, write
 from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import noted
-from mcfsim.torch.host_step import AHEAD
 from mcfsim.torch.local import gathered, own_part
 from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
 from mcfsim.torch.state_layout import SCALE, StateLayout, packed
+from mcfsim.torch.straight_step import AHEAD
 
 Shape = tuple[int, ...]
 

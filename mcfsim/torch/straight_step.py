@@ -1,27 +1,35 @@
-"""Steps on CPU tensors: by one loop, or by NumPy a block at a time; small tensors are joined first."""
+"""Steps that are straight lines: by loops or NumPy on the CPU, by one kernel for a whole group on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.compile.kernel import Table, TableKernel, TableLauncher
+from mcfsim.compile.launch import SourceWords
 from mcfsim.compile.loops import BoundLoop
+from mcfsim.compile.program import Program
+from mcfsim.compile.torch_kernels import check_kernels
+from mcfsim.compile.torch_loops import TensorLines
 from mcfsim.kernels.torch_tensors import torch_dtype
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import in_stripes
-from mcfsim.optim.step_programs import CompiledStep
+from mcfsim.optim.step_programs import CompiledStep, StepPrograms, as_bits, numbers, words_of
 from mcfsim.optim.vectors import Vector, filling, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.torch.change_log import noting
+from mcfsim.torch.change_log import ChangeLog, noting
 from mcfsim.torch.moved import ParameterSlice, StepInputs, log_of
 from mcfsim.torch.state_layout import StateLayout, packed
 
+# -- on the CPU -------------------------------------------------------------------------------------------
 #: Most elements of a small tensor: copying it there and back takes less time than a step of its own.
 SMALL = BLOCK // 8
 #: How many steps are assumed to follow when deciding whether compiling pays.
@@ -41,12 +49,15 @@ class JointSlice(NamedTuple):
         The index of the first element.
     parts : list of slice
         The elements of each parameter.
+    pieces : mapping of str to list of tensor
+        What the tensors are joined of.
     """
 
     tensors: Mapping[str, torch.Tensor]
     gradient: torch.Tensor
     first: int
     parts: list[slice]
+    pieces: Mapping[str, list[torch.Tensor]]
 
 
 class HostStep:
@@ -56,15 +67,13 @@ class HostStep:
         self.stores = stores
         made = partial(CompiledStep, strategy=stores.strategy, packed=True, closed=True)
         self._compiled = lru_cache(maxsize=64)(made)
-        self._quantised = bool(stores.scaled)
         self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient), device="cpu"))
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
         """Make a step of these parameters."""
         bound_loop = self._bound_loop(moved, inputs)
         for batch in _batches(moved):
-            vectors = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
-            joint = self._joined(batch, vectors)
+            joint = self._joined(batch)
             parameter, log = joint.tensors["parameter"], log_of(batch)
             differing = None if log is None else log.apart(parameter)
             self._make(joint, bound_loop, inputs, None, differing)
@@ -72,7 +81,7 @@ class HostStep:
                 if x.log is not None and differing is not None:
                     x.log.note(parameter[part], differing[part])
             for name, whole in joint.tensors.items():
-                parts = vectors[name]
+                parts = joint.pieces[name]
                 if whole is not parts[0]:
                     pieces = whole.split([part.numel() for part in parts])
                     copies = [
@@ -84,7 +93,7 @@ class HostStep:
                             part.copy_(piece)
                     else:
                         torch._foreach_copy_(parts, copies)
-            if self._quantised:
+            if self.stores.scaled:
                 for x in batch:
                     self.stores.requantize(x.tensors)
 
@@ -92,21 +101,19 @@ class HostStep:
         """Return the intended update of a step: one float64 vector per parameter."""
         bound_loop, fmt, found = self._bound_loop(moved, inputs), self.stores.roles.update.format, []
         for batch in _batches(moved):
-            vectors = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
-            joint = self._joined(batch, vectors)
+            joint = self._joined(batch)
             dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
             update = torch.empty(joint.gradient.numel(), dtype=dtype, device="cpu")
             self._make(joint, bound_loop, inputs, packed(update))
             found += update.to(torch.float64).split([x.gradient.numel() for x in batch])
         return found
 
-    def _joined(
-        self, batch: Sequence[ParameterSlice], vectors: Mapping[str, list[torch.Tensor]]
-    ) -> JointSlice:
-        tensors = {name: _vector(parts) for name, parts in vectors.items()}
+    def _joined(self, batch: Sequence[ParameterSlice]) -> JointSlice:
+        pieces = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
+        tensors = {name: _vector(parts) for name, parts in pieces.items()}
         gradient = _vector([_flat(self.stores.received(x.gradient)) for x in batch])
         ends = accumulate((x.gradient.numel() for x in batch), initial=0)
-        return JointSlice(tensors, gradient, batch[0].first, [slice(*x) for x in pairwise(ends)])
+        return JointSlice(tensors, gradient, batch[0].first, [slice(*x) for x in pairwise(ends)], pieces)
 
     def _bound_loop(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> BoundLoop | None:
         """Return the loop for these parameters, or None if none is to be used."""
@@ -226,3 +233,167 @@ def _follows(batch: Sequence[ParameterSlice], x: ParameterSlice) -> bool:
     last, size = batch[-1].gradient.numel(), x.gradient.numel()
     end = batch[-1].first + last
     return bool(max(last, size) <= SMALL and x.first == end and end + size - batch[0].first <= BLOCK)
+
+
+# -- on other devices -------------------------------------------------------------------------------------
+class VectorSet(NamedTuple):
+    """The vectors that a step reads and writes.
+
+    Attributes
+    ----------
+    slice : ParameterSlice
+    operands, results : list of tensor
+        The parameter, its state and its gradient; the same without the gradient. If changes are logged, a
+        last result says where codes differ.
+    """
+
+    slice: ParameterSlice
+    operands: list[torch.Tensor]
+    results: list[torch.Tensor]
+
+
+class DeviceStep:
+    """A step runner for device tensors: a Triton kernel if possible, else PyTorch operations.
+
+    It keeps programs, kernels and tables of addresses from step to step.
+    """
+
+    def __init__(self, stores: StateLayout) -> None:
+        self.stores = stores
+        self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy, closed=True))
+        self._lines: dict[Any, TableKernel | TensorLines] = {}
+        #: Tables of vectors, each after the numbers of first elements, sizes and addresses that it has.
+        self._tables: dict[Any, tuple[list[int], Table]] = {}
+
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
+        """Make a step of parameters on one device."""
+        (program, scalars), log = self.program(inputs), log_of(moved)
+        line, words = self.line(program, moved[0].gradient.device, log), self.words(inputs)
+        moved = [x for x in moved if x.gradient.numel()]
+        if log is None and isinstance(line, TableKernel) and self._launch_again(line, scalars, moved, words):
+            return
+        sets = [self.set_of(x) for x in moved]
+        if isinstance(line, TensorLines):
+            ready = line.with_numbers(scalars)
+            for x, operands, results in sets:
+                ready(operands, results, x.first, words)
+        elif sets:
+            self._launch(line, scalars, sets, words)
+        for x, operands, results in sets:
+            self.put_back(x, operands)
+            self.stores.requantize(x.tensors)
+            if x.log is not None:
+                x.log.note(operands[0], results[-1])
+
+    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
+        """Return the intended update of a step: one float64 vector per parameter."""
+        stores, words = self.stores, self.words(inputs)
+        program, scalars = self.program(inputs)
+        lines = TensorLines(program, stores.scalars, as_bits(stores.strategy, program))
+        ready, fmt = lines.with_numbers(scalars), stores.roles.update.format
+        assert fmt is not None
+        dtype, found = torch_dtype(fmt), []
+        for x in moved:
+            vectors = self.vectors(x)
+            update = torch.empty(x.gradient.numel(), dtype=dtype, device=x.gradient.device)
+            ready(vectors, [*(torch.empty_like(y) for y in vectors[:-1]), update], x.first, words)
+            found.append(update.to(torch.float64))
+        return found
+
+    def _launch(
+        self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
+    ) -> None:
+        """Run a kernel on the vectors of parameters."""
+        ready = line.with_numbers(scalars)
+        ready(self._table(ready, sets), words)
+
+    def _launch_again(
+        self, line: TableKernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
+    ) -> bool:
+        """Run a kernel on the vectors of the last step if they lie where they lay; return whether it ran."""
+        ready = line.with_numbers(scalars)
+        kept = self._tables.get(_table_key(ready, moved)) if moved and not self.stores.scaled else None
+        if kept is None or kept[0] != self._places(moved):
+            return False
+        ready(kept[1], words)
+        return True
+
+    def _places(self, moved: Sequence[ParameterSlice]) -> list[int]:
+        """Return where tensors lie, as a table has it; nothing unless each is a vector as it is."""
+        names, dtype = [*chain(*self.stores.names)], torch_dtype(self.stores.gradient)
+        found = []
+        for x in moved:
+            gradient = x.gradient
+            if gradient.dtype != dtype or gradient.is_neg() or not gradient.is_contiguous():
+                return []
+            found += [x.first, gradient.numel()]
+            for name in names:
+                tensor = x.tensors[name]
+                if not tensor.is_contiguous():
+                    return []
+                found.append(tensor.data_ptr())
+            found.append(gradient.data_ptr())
+        return found
+
+    def program(self, inputs: StepInputs) -> tuple[Program, list[Any]]:
+        """Return a step as a program, with its real scalars."""
+        program = self._programs(inputs.hyper).of(self.stores.roles, inputs.scalars, self.stores.gradient)
+        return program, program.reals(numbers(inputs.scalars))
+
+    def words(self, inputs: StepInputs) -> SourceWords:
+        """Return the random words of a step, by source."""
+        return words_of(self.stores.roles, inputs.number)
+
+    def vectors(self, x: ParameterSlice) -> list[torch.Tensor]:
+        """Return a parameter, its state and its gradient as vectors, some of which may be copies."""
+        ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
+        return [*ordered, self.stores.received(x.gradient).reshape(-1).contiguous()]
+
+    def set_of(self, x: ParameterSlice) -> VectorSet:
+        """Return the vectors of a parameter's step."""
+        operands = self.vectors(x)
+        more = [] if x.log is None else [x.log.apart(operands[0])]
+        return VectorSet(x, operands, [*operands[:-1], *more])
+
+    def put_back(self, x: ParameterSlice, vectors: list[torch.Tensor]) -> None:
+        """Write back the vectors that are copies."""
+        for name, vector in zip(chain(*self.stores.names), vectors, strict=False):
+            self.stores.keep(x.tensors, name, vector)
+
+    def line(
+        self, program: Program, device: torch.device, log: ChangeLog | None = None
+    ) -> TableKernel | TensorLines:
+        """Return the line of a step, made once per program; it does not store the intended update."""
+        epilogue = None if log is None else log.epilogue
+        key = program.key, device, epilogue
+        if key not in self._lines:
+            kept = replace(program, results=program.results[:-1])
+            given = kept, self.stores.scalars, as_bits(self.stores.strategy, program)
+            self._lines[key] = TensorLines(*given, epilogue=epilogue)
+            with suppress(ImportError, ValueError):
+                check_kernels(device)
+                self._lines[key] = TableKernel(*given, packed=True, hardware=True, epilogue=epilogue)
+        return self._lines[key]
+
+    def _table(self, ready: TableLauncher, sets: Sequence[VectorSet]) -> Table:
+        """Return the table of vectors: that of the last step if they lie where they lay."""
+        moved, places = [x.slice for x in sets], list[int]()
+        for x in sets:
+            places += [x.slice.first, x.operands[0].numel(), *(y.data_ptr() for y in x.operands)]
+            if x.slice.log is not None:
+                places.append(x.results[-1].data_ptr())
+        key = _table_key(ready, moved)
+        if key not in self._tables or self._tables[key][0] != places:
+            self._tables[key] = places, Table(taken(ready, sets), [x.first for x in moved])
+        return self._tables[key][1]
+
+
+def _table_key(ready: TableLauncher, moved: Sequence[ParameterSlice]) -> Any:
+    return ready.source, len(moved), moved[0].first
+
+
+def taken(ready: TableLauncher, sets: Sequence[VectorSet]) -> list[list[torch.Tensor]]:
+    """Return vectors, checked, as a kernel takes them: those it reads, then those it writes."""
+    for x in sets:
+        ready.checked(x.operands, x.results)
+    return [[*x.operands, *x.results] for x in sets]

@@ -72,16 +72,20 @@ class StepInputs(NamedTuple):
         return cls(hyper, number, rate, scalars)
 
 
+#: Where the intended updates of a step go, vectors of float64; None if nobody asks for them.
+Updates = list[torch.Tensor] | None
+
+
 class StepRunner(Protocol):
     """A step runner: an object that makes steps, on the CPU or on a GPU."""
 
     stores: StateLayout
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of parameters on one device."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of parameters on one device.
 
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
+        A list gets the intended update of each parameter that has elements: a vector of float64.
+        """
 
 
 class Work(NamedTuple):

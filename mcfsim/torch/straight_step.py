@@ -26,7 +26,7 @@ from mcfsim.optim.step_programs import CompiledStep, StepPrograms, as_bits, numb
 from mcfsim.optim.vectors import Vector, filling, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.change_log import ChangeLog, noting
-from mcfsim.torch.moved import ParameterSlice, StepInputs, log_of
+from mcfsim.torch.moved import ParameterSlice, StepInputs, Updates, log_of
 from mcfsim.torch.state_layout import StateLayout, packed
 
 # -- on the CPU -------------------------------------------------------------------------------------------
@@ -69,14 +69,20 @@ class HostStep:
         self._compiled = lru_cache(maxsize=64)(made)
         self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient), device="cpu"))
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of these parameters."""
-        bound_loop = self._bound_loop(moved, inputs)
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; a list gets the intended update of each."""
+        bound_loop, fmt = self._bound_loop(moved, inputs), self.stores.roles.update.format
         for batch in _batches(moved):
             joint = self._joined(batch)
             parameter, log = joint.tensors["parameter"], log_of(batch)
             differing = None if log is None else log.apart(parameter)
-            self._make(joint, bound_loop, inputs, None, differing)
+            update = None
+            if updates is not None:
+                dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
+                update = torch.empty(joint.gradient.numel(), dtype=dtype, device="cpu")
+            self._make(joint, bound_loop, inputs, None if update is None else packed(update), differing)
+            if updates is not None and update is not None:
+                updates += update.to(torch.float64).split([x.gradient.numel() for x in batch])
             for x, part in zip(batch, joint.parts, strict=True):
                 if x.log is not None and differing is not None:
                     x.log.note(parameter[part], differing[part])
@@ -96,17 +102,6 @@ class HostStep:
             if self.stores.scaled:
                 for x in batch:
                     self.stores.requantize(x.tensors)
-
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
-        bound_loop, fmt, found = self._bound_loop(moved, inputs), self.stores.roles.update.format, []
-        for batch in _batches(moved):
-            joint = self._joined(batch)
-            dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
-            update = torch.empty(joint.gradient.numel(), dtype=dtype, device="cpu")
-            self._make(joint, bound_loop, inputs, packed(update))
-            found += update.to(torch.float64).split([x.gradient.numel() for x in batch])
-        return found
 
     def _joined(self, batch: Sequence[ParameterSlice]) -> JointSlice:
         pieces = {name: [_flat(x.tensors[name]) for x in batch] for name in batch[0].tensors}
@@ -131,10 +126,10 @@ class HostStep:
         joint: JointSlice,
         bound_loop: BoundLoop | None,
         inputs: StepInputs,
-        update: NDArray[Any] | None = None,
-        differing: torch.Tensor | None = None,
+        update: NDArray[Any] | None,
+        differing: torch.Tensor | None,
     ) -> None:
-        """Make a step, by a loop if there is one; given a vector for the update, fill that alone.
+        """Make a step, by a loop if there is one; fill in a vector for the update, if there is one.
 
         A vector for what differs is filled in as the log of changes has it.
         """
@@ -167,9 +162,8 @@ class HostStep:
         """Return a function that makes the step of a block by a loop."""
         stores = self.stores
         old = [(vectors[name], fmt) for name, fmt in stores.formats.items()]
-        new = [(x if update is None else None, fmt) for x, fmt in old]  # what has no vector is dropped
         given = [*old, (packed(joint.gradient), stores.gradient)]
-        asked = [*new, (update, stores.roles.update.format)]
+        asked = [*old, (update, stores.roles.update.format)]  # what has no vector is dropped
         if differing is not None:  # a loop that is not on codes has no difference of codes
             asked.append((differing.view(loop.results[-1]) if loop.source else None, None))
         return filling(loop, given, asked, joint.first)
@@ -190,9 +184,8 @@ class HostStep:
             with np.errstate(all="ignore"):
                 old, given = read_block(state, formats, block), read(gradient[block], stores.gradient)
                 new, made = inputs.hyper.step(roles, stores.strategy.unshared, old, given, inputs.scalars)
-                if update is None:
-                    write_block(state, new, formats, block)
-                else:
+                write_block(state, new, formats, block)
+                if update is not None:
                     write(update[block], made, stores.roles.update.format)
 
         return work
@@ -244,7 +237,7 @@ class VectorSet(NamedTuple):
     slice : ParameterSlice
     operands, results : list of tensor
         The parameter, its state and its gradient; the same without the gradient. If changes are logged, a
-        last result says where codes differ.
+        last result says where codes differ; or it is the intended update, if that is wanted.
     """
 
     slice: ParameterSlice
@@ -265,14 +258,17 @@ class DeviceStep:
         #: Tables of vectors, each after the numbers of first elements, sizes and addresses that it has.
         self._tables: dict[Any, tuple[list[int], Table]] = {}
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of parameters on one device."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of parameters on one device; a list gets the intended update of each."""
         (program, scalars), log = self.program(inputs), log_of(moved)
-        line, words = self.line(program, moved[0].gradient.device, log), self.words(inputs)
-        moved = [x for x in moved if x.gradient.numel()]
+        if updates is None:
+            line = self.line(program, moved[0].gradient.device, log)
+        else:
+            line = TensorLines(program, self.stores.scalars, as_bits(self.stores.strategy, program))
+        moved, words = [x for x in moved if x.gradient.numel()], self.words(inputs)
         if log is None and isinstance(line, TableKernel) and self._launch_again(line, scalars, moved, words):
             return
-        sets = [self.set_of(x) for x in moved]
+        sets = [self.set_of(x, update=updates is not None) for x in moved]
         if isinstance(line, TensorLines):
             ready = line.with_numbers(scalars)
             for x, operands, results in sets:
@@ -284,21 +280,8 @@ class DeviceStep:
             self.stores.requantize(x.tensors)
             if x.log is not None:
                 x.log.note(operands[0], results[-1])
-
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
-        stores, words = self.stores, self.words(inputs)
-        program, scalars = self.program(inputs)
-        lines = TensorLines(program, stores.scalars, as_bits(stores.strategy, program))
-        ready, fmt = lines.with_numbers(scalars), stores.roles.update.format
-        assert fmt is not None
-        dtype, found = torch_dtype(fmt), []
-        for x in moved:
-            vectors = self.vectors(x)
-            update = torch.empty(x.gradient.numel(), dtype=dtype, device=x.gradient.device)
-            ready(vectors, [*(torch.empty_like(y) for y in vectors[:-1]), update], x.first, words)
-            found.append(update.to(torch.float64))
-        return found
+            if updates is not None:
+                updates.append(results[-1].to(torch.float64))
 
     def _launch(
         self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
@@ -349,10 +332,12 @@ class DeviceStep:
         ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
         return [*ordered, self.stores.received(x.gradient).reshape(-1).contiguous()]
 
-    def set_of(self, x: ParameterSlice) -> VectorSet:
-        """Return the vectors of a parameter's step."""
+    def set_of(self, x: ParameterSlice, *, update: bool = False) -> VectorSet:
+        """Return the vectors of a parameter's step, with one for the update if that is wanted."""
         operands = self.vectors(x)
-        more = [] if x.log is None else [x.log.apart(operands[0])]
+        more, fmt = [] if x.log is None else [x.log.apart(operands[0])], self.stores.roles.update.format
+        if update and fmt is not None:
+            more.append(torch.empty_like(operands[-1], dtype=torch_dtype(fmt)))
         return VectorSet(x, operands, [*operands[:-1], *more])
 
     def put_back(self, x: ParameterSlice, vectors: list[torch.Tensor]) -> None:

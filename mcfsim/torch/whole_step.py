@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from mcfsim.optim.vectors import form, read, write
 from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import noted
 from mcfsim.torch.local import gathered, own_part
-from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner
+from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner, Updates
 from mcfsim.torch.state_layout import SCALE, StateLayout, packed
 from mcfsim.torch.straight_step import AHEAD
 
@@ -44,23 +46,16 @@ class WholeStep:
         """Return the parts of each slot of a parameter; raise if its arithmetic cannot make the step."""
         return self._made(hyper, name, shape).parts
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of these parameters."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; a list gets the intended update of each."""
+        fmt = self.stores.roles.update.format
         for x in moved:
             if x.gradient.numel():
+                update = None if updates is None else np.empty(x.gradient.numel(), form(fmt, packed=True))
                 with noted(x):
-                    self._move(x, inputs, None)
-
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
-        fmt, found = self.stores.roles.update.format, []
-        for x in moved:
-            update = np.empty(x.gradient.numel(), form(fmt, packed=True))
-            if x.gradient.numel():
-                copies = {name: y.clone() for name, y in x.tensors.items()}
-                self._move(x._replace(tensors=copies), inputs, update)
-            found.append(torch.from_numpy(read(update, fmt).astype(np.float64)))
-        return found
+                    self._move(x, inputs, update)
+                if updates is not None and update is not None:
+                    updates.append(torch.from_numpy(read(update, fmt).astype(np.float64)))
 
     def _steps(self, hyper: Declaration, name: str, shape: Shape) -> StagedSteps:
         layout = Layout({name: np.broadcast_to(np.float32(0), shape)}, {name})
@@ -110,8 +105,11 @@ class GridStep:
         self.stores, self._inner, self._random = stores, inner, random or DEFAULT_WORDS
         grid_of(stores, 0, self._random)  # raises if words are so many that none are left for a grid
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of these parameters; a first one puts them on their grids before."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; a first one puts them on their grids before.
+
+        A list gets the intended update of each.
+        """
         with ExitStack() as stack:
             for x in moved:
                 stack.enter_context(noted(x))
@@ -120,13 +118,9 @@ class GridStep:
             grids = [self._grid(x) for x in moved]
             for x, grid in zip(moved, grids, strict=True):
                 grid.before(read(packed(on_host(x.tensors["parameter"])), grid.format))
-            self._inner.move([_without_scale(x) for x in moved], inputs)
+            self._inner.move([_without_scale(x) for x in moved], inputs, updates)
             for x, grid in zip(moved, grids, strict=True):
                 self._put(x, grid, inputs.number)
-
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
-        return self._inner.asked([_without_scale(x) for x in moved], inputs)
 
     def begin(self, x: ParameterSlice) -> None:
         """Put a parameter on its grid at the start."""
@@ -183,26 +177,22 @@ class GatheredStep:
     def __init__(self, stores: StateLayout, inner: StepRunner) -> None:
         self.stores, self._inner = stores, inner
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of these parameters; all processes that have parts of them must do so."""
-        if here := [x for x in moved if not x.cut]:
-            self._inner.move(here, inputs)
-        for x in moved:
-            if x.cut:
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; all processes that have parts of them must do so.
+
+        A list gets the intended update of each, of its part here.
+        """
+        for cut, some in groupby(moved, attrgetter("cut")):
+            if not cut:
+                self._inner.move([*some], inputs, updates)
+                continue
+            for x in some:
                 whole = _whole(x)
                 with noted(x):
-                    self._inner.move([whole], inputs)
+                    self._inner.move([whole], inputs, updates)
                     _keep(x, whole)
-
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter, of its part here."""
-        found = []
-        for x in moved:
-            (update,) = self._inner.asked([_whole(x) if x.cut else x], inputs)
-            if x.like is not None:
-                update = own_part(update.view(x.like.shape), x.like).reshape(-1)
-            found.append(update)
-        return found
+                if updates is not None and x.like is not None:
+                    updates[-1] = own_part(updates[-1].view(x.like.shape), x.like).reshape(-1)
 
     def begin(self, x: ParameterSlice) -> None:
         """Put a parameter on its grid at the start."""

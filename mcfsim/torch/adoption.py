@@ -21,7 +21,7 @@ from mcfsim.torch.foreign import Held, Library, SavedRun, held, library_of
 from mcfsim.torch.giving import Giving
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
-from mcfsim.torch.moved import check_memory
+from mcfsim.torch.moved import check_memory, local_tensors
 from mcfsim.torch.optimizers import declared_optimizer, family
 from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, packed, summed
@@ -281,20 +281,13 @@ def _held(
     return found
 
 
-def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the local parts of a parameter and its state, by name."""
-    return {
-        name: local(x) for name, x in {**state, "parameter": parameter.detach()}.items() if name != "step"
-    }
-
-
 def _check(stores: StateLayout, parameter: torch.Tensor, source: Held) -> None:
     """Raise unless a parameter and its state can be taken over."""
     old, state, slots = source
     _check_spread(parameter, stores.dtypes["parameter"], old, stores)
     stores.check_groups(parameter)
     stores.check_scales(parameter)
-    here = _here(parameter, state)
+    here = local_tensors({**state, "parameter": parameter.detach()})
     for x in here.values():
         check_dense(x)
     parts: dict[str, Tensors] = {slot: _moment_parts(old, here, slot, slots) for slot in SLOTS}
@@ -335,9 +328,8 @@ def _check_spread(parameter: torch.Tensor, dtype: torch.dtype, *stores: StateLay
 def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, torch.Tensor]:
     """Return a parameter and its state as they are stored here, from how they were."""
     old, state, slots = source
-    here, same = _here(parameter, state), dict[str, torch.Tensor]()
     given = {**state, "parameter": parameter.detach()}
-    made: dict[str, torch.Tensor] = {}
+    here, same, made = local_tensors(given), dict[str, torch.Tensor](), dict[str, torch.Tensor]()
 
     def is_same(label: str, names: Sequence[str]) -> bool:
         """Keep tensors, if both strategies store them in the same way."""

@@ -14,6 +14,7 @@ from mcfsim.checks import Whole
 from mcfsim.compile.kernel import GraphLaunch, Rows, TableKernel, tabulated
 from mcfsim.compile.launch import SourceWords, elements_on
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES
+from mcfsim.optim.step_programs import words_of
 from mcfsim.torch.local import local
 from mcfsim.torch.moved import ParameterSlice, StepInputs, Work
 from mcfsim.torch.state_layout import StateLayout
@@ -87,7 +88,7 @@ class Captured:
             If the graph cannot make this step.
         """
         program, scalars = self.on.program(inputs)
-        words = self.on.words(inputs)
+        words = words_of(self.on.stores.roles, inputs.number)
         chosen = self.launch.chosen(scalars) if program.key == self.key else None
         if chosen is None:
             raise RuntimeError(

@@ -21,6 +21,7 @@ from mcfsim.torch.foreign_torch import (
     OF_ADAMW,
     OF_MUON,
     SHARED,
+    Entries,
     Moment,
     as_muon,
     check_entries,
@@ -56,7 +57,7 @@ FLOAT8_256 = replace(FLOAT8_GROUPS, name="float8_256", block=256)
 WIDE = Stored("float64")  # type: ignore[arg-type]
 
 
-def _as_they_are(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _as_they_are(group: Entries, defaults: Entries) -> dict[str, Any]:
     check_entries("an AdamW", group, OF_ADAMW)
     return dict(group)
 
@@ -89,25 +90,23 @@ class Library(NamedTuple):
 
     name: str
     classes: tuple[str, ...]
-    read: Callable[[torch.Tensor, Mapping[str, Any], Mapping[str, Any]], dict[str, Moment]]
+    read: Callable[[torch.Tensor, Entries, Entries], dict[str, Moment]]
     extra: Mapping[str, str] = MappingProxyType({})
     kind: str = "AdamW"
-    hyperparameters: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = _as_they_are
+    hyperparameters: Callable[[Entries, Entries], dict[str, Any]] = _as_they_are
     entries: tuple[str, ...] = SHARED
     moments: tuple[str, ...] = tuple(MOMENTS.values())
     counts: bool = True
 
 
-def _by_joint_betas(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _by_joint_betas(group: Entries, defaults: Entries) -> dict[str, Any]:
     check_entries("optimi's AdamW", group, ("lr", "beta1", "beta2", "eps", "weight_decay"))
     if not group.get("decouple_wd", True) and number(group["weight_decay"]):
         raise ValueError("optimi's decay here is added to the gradient, and decay is decoupled in AdamW")
     return {**group, "betas": (group["beta1"], group["beta2"])}
 
 
-def _of_torchao(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_torchao(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     found = {}
     for name, theirs in MOMENTS.items():
         x = zeros_as(parameter) if theirs not in state else state[theirs]
@@ -124,9 +123,7 @@ def _of_torchao(
     return found
 
 
-def _of_bitsandbytes(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_bitsandbytes(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     found = {}
     for place, name in enumerate(MOMENTS, 1):
         x = zeros_as(parameter).float() if f"state{place}" not in state else state[f"state{place}"]
@@ -141,9 +138,7 @@ def _of_bitsandbytes(
     return found
 
 
-def _of_optimi(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_optimi(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     if group.get("decouple_lr") and group["weight_decay"]:
         raise ValueError("optimi's decay here goes by the rate's share of max_lr; set decouple_lr=False")
     step, found = step_count(_step_of(state, group, 0)), {}
@@ -155,9 +150,7 @@ def _of_optimi(
     return found
 
 
-def _of_flashoptim(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_flashoptim(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     """Return the moments in binary32, by the operations of FlashOptim's kernel, each rounded."""
     found = {}
     for name, theirs in MOMENTS.items():
@@ -197,30 +190,27 @@ def _group_size(name: str, codes: torch.Tensor, scales: torch.Tensor) -> int:
     return size
 
 
-#: The libraries whose runs are taken over, by the first part of a module's name.
-LIBRARIES: Mapping[str, Library] = MappingProxyType(
-    {
-        "torch": Library("torch", ("AdamW", "Adam", "Muon"), of_torch, hyperparameters=decoupled),
-        "torchao": Library("torchao", ("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
-        "bitsandbytes": Library(
-            "bitsandbytes",
-            tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
-            _of_bitsandbytes,
-            moments=("state1", "state2"),
-        ),
-        "optimi": Library(
-            "optimi",
-            ("AdamW",),
-            _of_optimi,
-            MappingProxyType({"kahan_comp": "compensation"}),
-            hyperparameters=_by_joint_betas,
-        ),
-        "flashoptim": Library(
-            "flashoptim", ("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})
-        ),
-    }
+_TORCH = Library("torch", ("AdamW", "Adam", "Muon"), of_torch, hyperparameters=decoupled)
+_KNOWN = (
+    _TORCH,
+    Library("torchao", ("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
+    Library(
+        "bitsandbytes",
+        tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
+        _of_bitsandbytes,
+        moments=("state1", "state2"),
+    ),
+    Library(
+        "optimi",
+        ("AdamW",),
+        _of_optimi,
+        MappingProxyType({"kahan_comp": "compensation"}),
+        hyperparameters=_by_joint_betas,
+    ),
+    Library("flashoptim", ("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})),
 )
-_TORCH = LIBRARIES["torch"]
+#: The libraries whose runs are taken over, by the first part of a module's name.
+LIBRARIES: Mapping[str, Library] = MappingProxyType({library.name: library for library in _KNOWN})
 _MUON = _TORCH._replace(read=of_muon, kind="TorchMuon", hyperparameters=as_muon, entries=OF_MUON)
 _MUON = _MUON._replace(moments=("momentum_buffer",), counts=False)
 
@@ -291,7 +281,7 @@ class SavedRun:
         If it is no state of so many parameters, or one is given for two.
     """
 
-    def __init__(self, saved: Mapping[str, Any], params: Iterable[torch.Tensor]) -> None:
+    def __init__(self, saved: Entries, params: Iterable[torch.Tensor]) -> None:
         given = [x[1] if isinstance(x, tuple) else x for x in params]
         if not all(isinstance(x, torch.Tensor) for x in given):
             raise TypeError("params must be tensors, in the order in which the optimizer had them")
@@ -314,8 +304,8 @@ class SavedRun:
 def held(
     of: Library,
     parameter: torch.Tensor,
-    state: Mapping[str, Any],
-    group: Mapping[str, Any],
+    state: Entries,
+    group: Entries,
     slots: Slots | None = None,
 ) -> Held:
     """Return a parameter's state as it lies in a library's optimizer; it need not have begun.
@@ -360,7 +350,7 @@ def held(
     return Held(stores, found, slots)
 
 
-def _step_of(state: Mapping[str, Any], group: Mapping[str, Any], unsaid: int | None) -> Any:
+def _step_of(state: Entries, group: Entries, unsaid: int | None) -> Any:
     """Return the count of steps, which some keep by parameter, and optimi mostly by group."""
     return state.get("step", group.get("step", unsaid))
 

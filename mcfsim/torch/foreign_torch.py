@@ -30,10 +30,14 @@ _MOST = 100
 LARGEST = (MOMENTS["v"], "max_exp_avg_sq")
 
 
-def check_entries(whose: str, group: Mapping[str, Any], entries: Sequence[str]) -> None:
+def check_entries(whose: str, group: Entries, entries: Sequence[str]) -> None:
     """Raise ValueError if a group lacks one of the entries that those of an optimizer have."""
     if missing := [name for name in entries if name not in group]:
         raise ValueError(f"a group of {whose} has {', '.join(entries)}; {missing} are missing")
+
+
+#: A parameter's state, or a group, by the names of a library or by those here.
+Entries = Mapping[str, Any]
 
 
 class Moment(NamedTuple):
@@ -58,7 +62,7 @@ def zeros_as(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter.detach())
 
 
-def _there(parameter: torch.Tensor, state: Mapping[str, Any], name: str) -> torch.Tensor:
+def _there(parameter: torch.Tensor, state: Entries, name: str) -> torch.Tensor:
     """Return a tensor of a state, zeros before the first step; raise ValueError if it has another shape."""
     x = state.get(name)
     if x is None:
@@ -70,16 +74,12 @@ def _there(parameter: torch.Tensor, state: Mapping[str, Any], name: str) -> torc
     return x
 
 
-def of_torch(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def of_torch(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     """Return the moments of AdamW, and of what follows its names; zeros before the first step."""
     return {name: plain(_there(parameter, state, theirs)) for name, theirs in MOMENTS.items()}
 
 
-def of_amsgrad(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def of_amsgrad(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     """Return the moments of AdamW with amsgrad: v is both second moments, one after the other."""
     if len(there := [name for name in LARGEST if state.get(name) is not None]) == 1:
         raise ValueError(f"a state of amsgrad has {' and '.join(LARGEST)}, and this one only {there[0]}")
@@ -87,13 +87,13 @@ def of_amsgrad(
     return {"m": plain(_there(parameter, state, MOMENTS["m"])), "v": plain(whole)}
 
 
-def of_muon(parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Moment]:
+def of_muon(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     """Return the momentum of Muon, and no second moment."""
     momentum = plain(_there(parameter, state, "momentum_buffer"))
     return {"m": momentum, "v": plain(local(parameter.detach()).new_zeros(0))}
 
 
-def decoupled(group: Mapping[str, Any], defaults: Mapping[str, Any], *, usual: bool = True) -> dict[str, Any]:
+def decoupled(group: Entries, defaults: Entries, *, usual: bool = True) -> dict[str, Any]:
     """Return a group of Adam or AdamW; raise ValueError if its decay is part of the gradient.
 
     In some versions of PyTorch groups do not say so; then it is as usual. Its other optimizers, whose states
@@ -108,7 +108,7 @@ def decoupled(group: Mapping[str, Any], defaults: Mapping[str, Any], *, usual: b
     return dict(group)
 
 
-def as_muon(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def as_muon(group: Entries, defaults: Entries) -> dict[str, Any]:
     """Return a group of torch.optim.Muon, whose eps is that of the iteration; its sums are the default's."""
     check_entries("torch.optim.Muon", group, _ENTRIES)
     steps, triple = whole_number("ns_steps", group["ns_steps"], least=1), tuple(group["ns_coefficients"])

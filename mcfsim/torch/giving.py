@@ -19,7 +19,7 @@ from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.stored import DYNAMIC, FLOAT32, Stored
 from mcfsim.torch.foreign import TABLES, WIDE, layout
-from mcfsim.torch.foreign_torch import LARGEST, MOMENTS, OF_MUON, SHARED
+from mcfsim.torch.foreign_torch import LARGEST, MOMENTS, OF_MUON, SHARED, Entries
 from mcfsim.torch.group import number
 from mcfsim.torch.local import SCALES
 from mcfsim.torch.optimizers import family
@@ -28,9 +28,6 @@ from mcfsim.torch.step import StoredOptimizer
 
 #: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
 _LEAST = 4096
-
-#: A parameter's state by the names here, with its step.
-State = Mapping[str, Any]
 
 
 @dataclass
@@ -91,7 +88,7 @@ class Giving:
             )
         return ways[library]
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, group: Entries) -> dict[str, Any]:
         """Return a group with the library's entries; raise ValueError for what it cannot do."""
         entries = {*self.entries} - {"lr"}  # which schedulers change where it lies
         return {name: _plain(x) if name in entries else x for name, x in group.items()}
@@ -107,7 +104,7 @@ class Giving:
         own = Stored(TORCH_DTYPES[dtype])
         return layout(dtype, own, own)
 
-    def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
+    def made(self, states: Mapping[torch.Tensor, Entries]) -> torch.optim.Optimizer:
         """Return the optimizer with the states of its parameters."""
         made = self.begun()
         made.defaults.update({name: x for name, x in self.defaults.items() if name in made.defaults})
@@ -122,7 +119,7 @@ class Giving:
         made: torch.optim.Optimizer = self.make(self.groups)
         return made
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         """Return a parameter's state by the library's names."""
         # As PyTorch's own: a shorter default dtype would round the count, and let it stand still.
         dtype = torch.promote_types(torch.float32, torch.get_default_dtype())
@@ -140,10 +137,10 @@ def _plain(x: Any) -> Any:
 class _ToAMSGrad(Giving):
     """PyTorch's AdamW with ``amsgrad``."""
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, group: Entries) -> dict[str, Any]:
         return {**super().renamed(group), "amsgrad": True}
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         both = state["v"].reshape(len(LARGEST), *parameter.shape)
         found = super().dressed(parameter, state, group)
         return {**found, **{name: x.clone() for name, x in zip(LARGEST, both, strict=True)}}
@@ -155,8 +152,27 @@ class _ToMuon(Giving):
     kind = "Muon"
     entries = (*OF_MUON, "averaged", "maximize")
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        return _of_its_own(super().renamed(group))
+    def renamed(self, group: Entries) -> dict[str, Any]:
+        """Return a group with the entries of torch.optim.Muon; raise ValueError for what it cannot do."""
+        found = super().renamed(group)
+        scale, iteration = (found.pop(name) for name in ("scale", "iteration"))
+        averaged, maximize = (found.pop(name) for name in ("averaged", "maximize"))
+        one = len({*iteration.iterations}) == 1 and iteration.margin == 1 and not iteration.added
+        for fault, what in (
+            (not averaged, "averaged = False"),
+            (maximize, "maximize = True"),
+            (scale not in ("original", "match_rms_adamw"), f"scale = {str(scale)!r}"),
+            (not one, f"iteration = {iteration}"),
+        ):
+            if fault:
+                raise ValueError(f"torch.optim.Muon has no counterpart of {what}")
+        return {
+            **found,
+            "adjust_lr_fn": str(scale),
+            "ns_coefficients": iteration.iterations[0],
+            "ns_steps": len(iteration.iterations),
+            "eps": iteration.epsilon,
+        }
 
     def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
         beside = slots is not None and slots["v"].size > 0
@@ -164,31 +180,8 @@ class _ToMuon(Giving):
             shape, by = tuple(parameter.shape), ", which AdamW moves here" if beside else ""
             raise ValueError(f"torch.optim.Muon moves matrices, and no parameter of shape {shape}{by}")
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         return {"momentum_buffer": state["m"]}
-
-
-def _of_its_own(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group with the entries of torch.optim.Muon; raise ValueError for what it cannot do."""
-    found = dict(group)
-    scale, iteration = (found.pop(name) for name in ("scale", "iteration"))
-    averaged, maximize = (found.pop(name) for name in ("averaged", "maximize"))
-    one = len({*iteration.iterations}) == 1 and iteration.margin == 1 and not iteration.added
-    for fault, what in (
-        (not averaged, "averaged = False"),
-        (maximize, "maximize = True"),
-        (scale not in ("original", "match_rms_adamw"), f"scale = {str(scale)!r}"),
-        (not one, f"iteration = {iteration}"),
-    ):
-        if fault:
-            raise ValueError(f"torch.optim.Muon has no counterpart of {what}")
-    return {
-        **found,
-        "adjust_lr_fn": str(scale),
-        "ns_coefficients": iteration.iterations[0],
-        "ns_steps": len(iteration.iterations),
-        "eps": iteration.epsilon,
-    }
 
 
 class _InEightBits(Giving):
@@ -215,7 +208,7 @@ class _ToTorchao(_InEightBits):
     def quantised(self, parameter: torch.Tensor) -> bool:
         return super().quantised(parameter) and parameter.numel() % DYNAMIC.block == 0
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = super().dressed(parameter, state, group)
         if self.quantised(parameter):
             held = import_module("torchao.optim.subclass_8bit").OptimState8bit
@@ -231,7 +224,7 @@ class _ToBitsandbytes(_InEightBits):
     kind = "AdamW8bit"
     plain = torch.float32
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         found = {"step": state["step"]}
         for place, name in enumerate(MOMENTS, 1):
             found[f"state{place}"] = state[name]
@@ -249,7 +242,7 @@ class _ToOptimi(Giving):
         super().__post_init__()
         self._steps: list[int] = []
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, group: Entries) -> dict[str, Any]:
         """Return a group with the entries in place of betas, and without one that optimi lacks."""
         found = super().renamed(group)
         split = {**found, "beta1": found["betas"][0], "beta2": found["betas"][1]}
@@ -273,7 +266,7 @@ class _ToOptimi(Giving):
             group.update(setup=step > 0, step=begun, triton=False, kahan_sum=True)
         return found
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"kahan_comp": state.get("compensation")}
         for (name, theirs), beta in zip(MOMENTS.items(), (group["beta1"], group["beta2"]), strict=True):
             # Before the first step nothing is corrected.

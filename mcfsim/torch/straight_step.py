@@ -265,7 +265,7 @@ class DeviceStep:
             line = self.line(program, moved[0].gradient.device, log)
         else:
             line = TensorLines(program, self.stores.scalars, as_bits(self.stores.strategy, program))
-        moved, words = [x for x in moved if x.gradient.numel()], self.words(inputs)
+        moved, words = [x for x in moved if x.gradient.numel()], words_of(self.stores.roles, inputs.number)
         if log is None and isinstance(line, TableKernel) and self._launch_again(line, scalars, moved, words):
             return
         sets = [self.set_of(x, update=updates is not None) for x in moved]
@@ -323,18 +323,10 @@ class DeviceStep:
         program = self._programs(inputs.hyper).of(self.stores.roles, inputs.scalars, self.stores.gradient)
         return program, program.reals(numbers(inputs.scalars))
 
-    def words(self, inputs: StepInputs) -> SourceWords:
-        """Return the random words of a step, by source."""
-        return words_of(self.stores.roles, inputs.number)
-
-    def vectors(self, x: ParameterSlice) -> list[torch.Tensor]:
-        """Return a parameter, its state and its gradient as vectors, some of which may be copies."""
-        ordered = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
-        return [*ordered, self.stores.received(x.gradient).reshape(-1).contiguous()]
-
     def set_of(self, x: ParameterSlice, *, update: bool = False) -> VectorSet:
-        """Return the vectors of a parameter's step, with one for the update if that is wanted."""
-        operands = self.vectors(x)
+        """Return the vectors of a parameter's step, some of them copies, with one for a wanted update."""
+        operands = [self.stores.numbers(x.tensors, name) for name in chain(*self.stores.names)]
+        operands.append(self.stores.received(x.gradient).reshape(-1).contiguous())
         more, fmt = [] if x.log is None else [x.log.apart(operands[0])], self.stores.roles.update.format
         if update and fmt is not None:
             more.append(torch.empty_like(operands[-1], dtype=torch_dtype(fmt)))

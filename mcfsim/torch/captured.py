@@ -196,18 +196,17 @@ class CapturedStep:
     """
 
     def __init__(self, works: Sequence[Work], states: Mapping[torch.Tensor, dict[str, Any]]) -> None:
-        for work in works:
-            if not isinstance(work.on, RepeatableStep):
-                raise RuntimeError(
-                    "a step of parameters on a CPU, or of a group without capturable=True, cannot be part of "
-                    "a captured graph"
-                )
+        runners = [work.on for work in works if isinstance(work.on, RepeatableStep)]
+        if len(runners) < len(works):
+            raise RuntimeError(
+                "a step of parameters on a CPU, or of a group without capturable=True, cannot be part of "
+                "a captured graph"
+            )
         #: Group, parameters and launch of each work; no launch if the parameters have no elements.
-        self._together: list[tuple[int, list[torch.Tensor], Captured | None]] = []
-        for work in works:
-            assert isinstance(work.on, RepeatableStep)
-            launch = work.on.capture(work.moved, work.inputs)
-            self._together.append((work.group, work.parameters, launch))
+        self._together = [
+            (work.group, work.parameters, on.capture(work.moved, work.inputs))
+            for work, on in zip(works, runners, strict=True)
+        ]
         self._places = self._addresses(states)
 
     def before_replay(

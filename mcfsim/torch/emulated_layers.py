@@ -185,7 +185,7 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
 
     def is_on(self) -> bool:
         """Return whether the model's call is still running; an interrupt ends it, and runs no hook."""
-        return self.caller is None or is_running(self.caller)
+        return self.caller is None or any(frame is self.caller for frame in _frames())
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -329,11 +329,6 @@ def attention_left(model: torch.nn.Module) -> str | None:
 
 
 # -- the callers of a call --------------------------------------------------------------------------------
-def is_running(caller: FrameType) -> bool:
-    """Return whether a frame is one of those that called this, and has not ended."""
-    return any(frame is caller for frame in _frames())
-
-
 def is_checkpointed(caller: FrameType) -> bool:
     """Return whether checkpointing makes this call, or one on the way to it from a caller."""
     return any(True for _ in _names(caller))

@@ -203,19 +203,19 @@ _COUNTS = 2**53
 def check_form(given: Mapping[str, Any]) -> None:
     """Raise ValueError unless a state dict has states, and groups of the parameters that these are of."""
     states, groups = given.get("state"), given.get("param_groups")
-    grouped = isinstance(groups, list | tuple) and all(
-        isinstance(group, Mapping) and isinstance(group.get("params"), list | tuple) for group in groups
-    )
-    if not isinstance(states, Mapping) or not grouped:
-        wanted = (
-            "param_groups, a list of groups with params" if isinstance(states, Mapping) else "state, a dict"
+    if not isinstance(states, Mapping):
+        raise ValueError("this is no state of an optimizer: it has no state, a dict")
+    if not isinstance(groups, list | tuple) or not all(map(_has_parameters, groups)):
+        raise ValueError(
+            "this is no state of an optimizer: it has no param_groups, a list of groups with params"
         )
-        raise ValueError(f"this is no state of an optimizer: it has no {wanted}")
-    assert isinstance(states, Mapping)
-    assert isinstance(groups, list | tuple)
     places = [place for group in groups for place in group["params"]]
     if stray := [place for place in states if place not in places]:
         raise ValueError(f"the state has parameter {stray[0]!r}, which is in none of its groups")
+
+
+def _has_parameters(group: Any) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("params"), list | tuple)
 
 
 def check_names(groups: Sequence[Mapping[str, Any]], saved: Sequence[Mapping[str, Any]]) -> None:

@@ -71,7 +71,7 @@ class ProductWatch:
         if any(is_spread(module.weight) for module in named.values()):
             raise ValueError("weights that processes share as DTensors are not watched")
         self._every, self._seed = every, seed
-        self._step, self._watched, self._counted = 0, False, optimizer is None
+        self._step, self._watched = 0, False
         self._found: dict[_Key, _Sums] = {}
         self._calls = dict.fromkeys(self.layers, 0)
         self._handles: list[Any] = [

@@ -286,9 +286,16 @@ class DeviceStep:
     def _launch(
         self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
     ) -> None:
-        """Run a kernel on the vectors of parameters."""
-        ready = line.with_numbers(scalars)
-        ready(self._table(ready, sets), words)
+        """Run a kernel on vectors of parameters, by the last step's table if they lie where they lay."""
+        ready, moved, places = line.with_numbers(scalars), [x.slice for x in sets], list[int]()
+        for x in sets:
+            places += [x.slice.first, x.operands[0].numel(), *(y.data_ptr() for y in x.operands)]
+            if x.slice.log is not None:
+                places.append(x.results[-1].data_ptr())
+        key = _table_key(ready, moved)
+        if key not in self._tables or self._tables[key][0] != places:
+            self._tables[key] = places, Table(taken(ready, sets), [x.first for x in moved])
+        ready(self._tables[key][1], words)
 
     def _launch_again(
         self, line: TableKernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
@@ -351,18 +358,6 @@ class DeviceStep:
                 check_kernels(device)
                 self._lines[key] = TableKernel(*given, packed=True, hardware=True, epilogue=epilogue)
         return self._lines[key]
-
-    def _table(self, ready: TableLauncher, sets: Sequence[VectorSet]) -> Table:
-        """Return the table of vectors: that of the last step if they lie where they lay."""
-        moved, places = [x.slice for x in sets], list[int]()
-        for x in sets:
-            places += [x.slice.first, x.operands[0].numel(), *(y.data_ptr() for y in x.operands)]
-            if x.slice.log is not None:
-                places.append(x.results[-1].data_ptr())
-        key = _table_key(ready, moved)
-        if key not in self._tables or self._tables[key][0] != places:
-            self._tables[key] = places, Table(taken(ready, sets), [x.first for x in moved])
-        return self._tables[key][1]
 
 
 def _table_key(ready: TableLauncher, moved: Sequence[ParameterSlice]) -> Any:

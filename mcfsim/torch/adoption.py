@@ -17,9 +17,9 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.switch import alike, split_sum, stored_parameter
-from mcfsim.torch.foreign import Held, Library, SavedRun, held, library_of
-from mcfsim.torch.giving import Giving
+from mcfsim.torch.foreign import Held, Library, held
 from mcfsim.torch.group import LABELS
+from mcfsim.torch.handover import Giving, SavedRun, library_of
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
 from mcfsim.torch.moved import check_memory, local_tensors
 from mcfsim.torch.optimizers import declared_optimizer, family

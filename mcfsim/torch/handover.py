@@ -1,9 +1,10 @@
-"""A run given to another library's optimizer: how its state is to be stored, and the optimizer made of it."""
+"""Other libraries' optimizers: whose a run is that is taken over, and how a run is given to one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,14 +19,120 @@ from mcfsim.optim.amsgrad import AMSGrad
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.stored import DYNAMIC, FLOAT32, Stored
-from mcfsim.torch.foreign import TABLES, WIDE, layout
-from mcfsim.torch.foreign_torch import LARGEST, MOMENTS, OF_MUON, SHARED, Entries
-from mcfsim.torch.group import number
+from mcfsim.torch.foreign import (
+    LARGEST,
+    LIBRARIES,
+    MOMENTS,
+    MUON,
+    OF_MUON,
+    SHARED,
+    TABLES,
+    WIDE,
+    Entries,
+    Library,
+    decoupled,
+    layout,
+    of_amsgrad,
+)
+from mcfsim.torch.group import LABELS, number
 from mcfsim.torch.local import SCALES
 from mcfsim.torch.optimizers import family
+from mcfsim.torch.state_dicts import check_form
 from mcfsim.torch.state_layout import Slots, StateLayout
 from mcfsim.torch.step import StoredOptimizer
 
+# -- taken over -------------------------------------------------------------------------------------------
+#: Where a state dict of bitsandbytes has the tensors of a parameter.
+_WRAPPED = "__bnb_optimizer_quant_state__"
+
+
+def library_of(optimizer: Any, said: str | None) -> Library:
+    """Return the library of an optimizer or its state, and its entry for such optimizers.
+
+    Raises
+    ------
+    TypeError
+        If it is of none of them, or none of its optimizers that are taken over.
+    ValueError
+        If another library is named, or none for a state; or if only some groups are of AMSGrad, or it is not
+        torch's.
+    """
+    library = LIBRARIES[_name_of(optimizer, said)]
+    groups = optimizer.param_groups
+    if library.name == "torch" and any("ns_steps" in group for group in groups):
+        return MUON
+    if type(optimizer).__name__ == "Adam":
+        library = library._replace(hyperparameters=partial(decoupled, usual=False))
+    largest = [bool(group.get("amsgrad")) for group in groups]
+    if not any(largest):
+        return library
+    if library.name != "torch":
+        raise ValueError(f"a group has amsgrad = True, and only torch's is taken over, not {library.name}'s")
+    if not all(largest):
+        raise ValueError("some groups have amsgrad = True, and some have not: no optimizer here makes both")
+    return library._replace(read=of_amsgrad, kind="AMSGrad")
+
+
+def _name_of(optimizer: Any, said: str | None) -> str:
+    if said is not None and said not in LIBRARIES:
+        near = hint(said, LIBRARIES)
+        raise ValueError(f"unknown library {said!r}{near}; runs are taken over from {', '.join(LIBRARIES)}")
+    if isinstance(optimizer, SavedRun):
+        if said is None:
+            raise ValueError(f"say whose state it is by from_: one of {', '.join(LIBRARIES)}")
+        return said
+    kind = type(optimizer)
+    found = kind.__module__.partition(".")[0]
+    if found not in LIBRARIES or kind.__name__ not in LIBRARIES[found].classes:
+        able = "; ".join(f"{name}'s {', '.join(item.classes)}" for name, item in LIBRARIES.items())
+        raise TypeError(
+            f"only optimizers of mcfsim.torch and of these are taken over ({able}), not {found}'s "
+            f"{kind.__name__}"
+        )
+    if said not in (None, found):
+        raise ValueError(f"from_ = {said!r}, and the optimizer is of {found}")
+    return found
+
+
+class SavedRun:
+    """A state dict of an optimizer with its parameters, to be read like the optimizer.
+
+    Parameters
+    ----------
+    saved : mapping
+        As `torch.optim.Optimizer.state_dict` returns it.
+    params : iterable of tensor
+        The parameters, in the order in which the optimizer had them.
+
+    Raises
+    ------
+    TypeError
+        If a parameter is no tensor.
+    ValueError
+        If it is no state of so many parameters, or one is given for two.
+    """
+
+    def __init__(self, saved: Entries, params: Iterable[torch.Tensor]) -> None:
+        given = [x[1] if isinstance(x, tuple) else x for x in params]
+        if not all(isinstance(x, torch.Tensor) for x in given):
+            raise TypeError("params must be tensors, in the order in which the optimizer had them")
+        check_form(saved)
+        groups, state = saved["param_groups"], saved["state"]
+        places = [place for group in groups for place in group["params"]]
+        if len(places) != len(given):
+            raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
+        by_place = dict(zip(places, given, strict=True))
+        if len({*by_place.values()}) < len(by_place):
+            raise ValueError("params has one tensor in the places of two")
+        self.param_groups = [
+            {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
+        ]
+        self.state = {by_place[place]: {**x, **x.get(_WRAPPED, {})} for place, x in state.items()}
+        # Of schedulers' entries and of names there are no defaults.
+        self.defaults = {name: None for group in groups for name in group if name not in LABELS}
+
+
+# -- given ------------------------------------------------------------------------------------------------
 #: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
 _LEAST = 4096
 

@@ -209,7 +209,7 @@ def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch
     -----
     The measures are those of `mcfsim.simulate`: D is the update before it is added, E the change of the
     number that the parameter represents. A measured step is first made on copies, and measured in binary64;
-    on a CPU it takes about seven times as long. It needs memory for copies of four million elements, or of
+    on a CPU it takes about six times as long. It needs memory for copies of four million elements, or of
     the largest parameter. Measuring changes nothing. NaN or infinity in a group makes its measures NaN. If
     processes share parameters, they measure together, and all must watch the same steps; the first process
     reports. Steps in the backward pass are measured as they are made, some parameters of a group at a time.

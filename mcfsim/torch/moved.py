@@ -210,6 +210,10 @@ class ParameterSlice(NamedTuple):
     cut: tuple[str, ...] = ()
     like: torch.Tensor | None = None
 
+    def copied(self) -> ParameterSlice:
+        """Return a slice with copies of its tensors, whose changes nobody logs."""
+        return self._replace(log=None, tensors={name: x.clone() for name, x in self.tensors.items()})
+
     @property
     def size(self) -> int:
         """The number of elements that a step has in memory; the same in each process if the slice is cut."""

@@ -278,7 +278,7 @@ def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
 
 
 def _tally(work: Work, moved: Sequence[ParameterSlice]) -> Tally:
-    copies = [x._replace(log=None, tensors={name: y.clone() for name, y in x.tensors.items()}) for x in moved]
+    copies = [x.copied() for x in moved]
     updates: list[torch.Tensor] = []
     work.on.move(copies, work.inputs, updates)
     tally = Tally()

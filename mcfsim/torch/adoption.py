@@ -141,9 +141,7 @@ def adopt(
             for parameter in group["params"]:
                 found = _held(given, library, group, parameter, trial)
                 given.state.pop(parameter, None)
-                made = _taken(stores, parameter, found)
-                _put(parameter, made.pop("parameter"))
-                states[parameter] = {"step": found.state["step"], **made}
+                states[parameter] = _taken(stores, parameter, found)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ours = chosen(taken, strategy=strategy, **options)
@@ -215,10 +213,9 @@ def release(
             for parameter in own["params"]:
                 found = _held(optimizer, None, own, parameter, optimizer)
                 begun = optimizer.state.pop(parameter, None)
-                made = _taken(giving.stores(dtype, parameter), parameter, found)
-                _put(parameter, made.pop("parameter"))
+                state = _taken(giving.stores(dtype, parameter), parameter, found)
                 if begun:
-                    states[parameter] = {"step": found.state["step"], **made}
+                    states[parameter] = state
         made = giving.made(states)
     optimizer.whole.give_away("the optimizer that release returned")
     return made
@@ -325,8 +322,8 @@ def _check_spread(parameter: torch.Tensor, dtype: torch.dtype, *stores: StateLay
         )
 
 
-def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, torch.Tensor]:
-    """Return a parameter and its state as they are stored here, from how they were."""
+def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, Any]:
+    """Store a parameter as it is stored here, from how it was; return its state."""
     old, state, slots = source
     given = {**state, "parameter": parameter.detach()}
     here, same, made = local_tensors(given), dict[str, torch.Tensor](), dict[str, torch.Tensor]()
@@ -376,7 +373,9 @@ def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[s
             kept.keep(made[name].reshape(-1), codes, blank[name + SCALES], parts)
             made[name] = codes
     stores.requantize(made, slots)
-    return {**{name: spread_as(parameter, x) for name, x in made.items()}, **same}
+    stored = {**{name: spread_as(parameter, x) for name, x in made.items()}, **same}
+    _put(parameter, stored.pop("parameter"))
+    return {"step": state["step"], **stored}
 
 
 def _arrays(tensors: Tensors) -> list[NDArray[Any]]:

@@ -71,13 +71,14 @@ class HostStep:
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
         """Make a step of these parameters; a list gets the intended update of each."""
-        bound_loop, fmt = self._bound_loop(moved, inputs), self.stores.roles.update.format
+        bound_loop = self._bound_loop(moved, inputs)
         for batch in _batches(moved):
             joint = self._joined(batch)
             parameter, log = joint.tensors["parameter"], log_of(batch)
             differing = None if log is None else log.apart(parameter)
             update = None
             if updates is not None:
+                fmt = self.stores.roles.update.format
                 dtype = torch.float64 if bound_loop is None or fmt is None else torch_dtype(fmt)
                 update = torch.empty(joint.gradient.numel(), dtype=dtype, device="cpu")
             self._make(joint, bound_loop, inputs, None if update is None else packed(update), differing)

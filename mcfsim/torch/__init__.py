@@ -1,10 +1,11 @@
 """PyTorch optimizers that make exactly the steps of `mcfsim.simulate`, and quantised operands of products.
 
-`optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored, and
-whether `host_step` or `device_step` makes its steps, which `watcher` and `change_recorder` observe.
-`quantized` is about operands of products, and `matrix_units` multiplies tensors as tensor cores do. The rest
-deals with PyTorch: state dicts, DTensors, captured graphs, steps in the backward pass. Imports `optim` and
-below. Begin with `optimizers`.
+`optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored;
+`straight_step` and `whole_step` make its steps, which `watcher` and `change_recorder` observe.
+`quantized` is about operands of products, `tensor_products` multiplies tensors, as tensor cores do or by a
+recipe, and `emulation` puts such products into a model. The rest deals with PyTorch: state dicts, DTensors,
+captured graphs, steps in the backward pass, other libraries' optimizers. Imports `optim` and below. Begin
+with `optimizers`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from mcfsim.torch.adoption import adopt, release
 from mcfsim.torch.backward import BackwardSteps, step_in_backward
 from mcfsim.torch.change_recorder import ChangeRecorder, apply_delta, changes
 from mcfsim.torch.emulation import EmulatedModel, emulate, restore
-from mcfsim.torch.matrix_units import matmul
 from mcfsim.torch.moved import OutsideWriteWarning
 from mcfsim.torch.optimizers import SGD, AdamW, TorchAdamW, declared_optimizer, optimizer
 from mcfsim.torch.product_watch import ProductWatch, watch_products
 from mcfsim.torch.quantized import quantize
+from mcfsim.torch.tensor_products import matmul
 from mcfsim.torch.watcher import ModelRecorder, Seen, Watch, record, watch
 from mcfsim.torch.weight_average import WeightAverage, average
 

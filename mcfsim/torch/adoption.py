@@ -17,16 +17,16 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.optim.switch import alike, split_sum, stored_parameter
-from mcfsim.torch.foreign import Held, Library, SavedRun, held, library_of
-from mcfsim.torch.giving import Giving
-from mcfsim.torch.grid_step import grid_of
+from mcfsim.torch.foreign import Held, Library, held
 from mcfsim.torch.group import LABELS
+from mcfsim.torch.handover import Giving, SavedRun, library_of
 from mcfsim.torch.local import SCALES, is_cut, is_spread, local, spread_as
-from mcfsim.torch.moved import check_memory
+from mcfsim.torch.moved import check_memory, local_tensors
 from mcfsim.torch.optimizers import declared_optimizer, family
 from mcfsim.torch.state_dicts import NAMES
 from mcfsim.torch.state_layout import SCALE, Slots, StateLayout, packed, summed
 from mcfsim.torch.step import StoredOptimizer
+from mcfsim.torch.whole_step import grid_of
 
 
 def adopt(
@@ -141,9 +141,7 @@ def adopt(
             for parameter in group["params"]:
                 found = _held(given, library, group, parameter, trial)
                 given.state.pop(parameter, None)
-                made = _taken(stores, parameter, found)
-                _put(parameter, made.pop("parameter"))
-                states[parameter] = {"step": found.state["step"], **made}
+                states[parameter] = _taken(stores, parameter, found)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ours = chosen(taken, strategy=strategy, **options)
@@ -215,10 +213,9 @@ def release(
             for parameter in own["params"]:
                 found = _held(optimizer, None, own, parameter, optimizer)
                 begun = optimizer.state.pop(parameter, None)
-                made = _taken(giving.stores(dtype, parameter), parameter, found)
-                _put(parameter, made.pop("parameter"))
+                state = _taken(giving.stores(dtype, parameter), parameter, found)
                 if begun:
-                    states[parameter] = {"step": found.state["step"], **made}
+                    states[parameter] = state
         made = giving.made(states)
     optimizer.whole.give_away("the optimizer that release returned")
     return made
@@ -281,20 +278,13 @@ def _held(
     return found
 
 
-def _here(parameter: torch.Tensor, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the local parts of a parameter and its state, by name."""
-    return {
-        name: local(x) for name, x in {**state, "parameter": parameter.detach()}.items() if name != "step"
-    }
-
-
 def _check(stores: StateLayout, parameter: torch.Tensor, source: Held) -> None:
     """Raise unless a parameter and its state can be taken over."""
     old, state, slots = source
     _check_spread(parameter, stores.dtypes["parameter"], old, stores)
     stores.check_groups(parameter)
     stores.check_scales(parameter)
-    here = _here(parameter, state)
+    here = local_tensors({**state, "parameter": parameter.detach()})
     for x in here.values():
         check_dense(x)
     parts: dict[str, Tensors] = {slot: _moment_parts(old, here, slot, slots) for slot in SLOTS}
@@ -332,12 +322,11 @@ def _check_spread(parameter: torch.Tensor, dtype: torch.dtype, *stores: StateLay
         )
 
 
-def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, torch.Tensor]:
-    """Return a parameter and its state as they are stored here, from how they were."""
+def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, Any]:
+    """Store a parameter as it is stored here, from how it was; return its state."""
     old, state, slots = source
-    here, same = _here(parameter, state), dict[str, torch.Tensor]()
     given = {**state, "parameter": parameter.detach()}
-    made: dict[str, torch.Tensor] = {}
+    here, same, made = local_tensors(given), dict[str, torch.Tensor](), dict[str, torch.Tensor]()
 
     def is_same(label: str, names: Sequence[str]) -> bool:
         """Keep tensors, if both strategies store them in the same way."""
@@ -384,7 +373,9 @@ def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[s
             kept.keep(made[name].reshape(-1), codes, blank[name + SCALES], parts)
             made[name] = codes
     stores.requantize(made, slots)
-    return {**{name: spread_as(parameter, x) for name, x in made.items()}, **same}
+    stored = {**{name: spread_as(parameter, x) for name, x in made.items()}, **same}
+    _put(parameter, stored.pop("parameter"))
+    return {"step": state["step"], **stored}
 
 
 def _arrays(tensors: Tensors) -> list[NDArray[Any]]:

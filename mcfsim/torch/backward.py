@@ -9,9 +9,9 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from mcfsim.checks import whole_number
-from mcfsim.torch.host_step import SMALL
 from mcfsim.torch.moved import ParameterPlace
 from mcfsim.torch.step import StoredOptimizer
+from mcfsim.torch.straight_step import SMALL
 
 #: The parameters that have hooks.
 _HOOKED = WeakTensorKeyDictionary()

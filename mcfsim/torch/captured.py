@@ -1,8 +1,9 @@
-"""Steps in captured CUDA graphs, and the operator that makes a step in compiled functions."""
+"""Steps in captured CUDA graphs, which repeat them, and the operator for steps in compiled functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,9 +11,14 @@ from weakref import WeakValueDictionary
 import torch
 
 from mcfsim.checks import Whole
-from mcfsim.torch.device_step import Captured, RepeatableStep
+from mcfsim.compile.kernel import GraphLaunch, Rows, TableKernel, tabulated
+from mcfsim.compile.launch import SourceWords, elements_on
+from mcfsim.kernels.torch_tensors import TORCH_DTYPES
+from mcfsim.optim.step_programs import words_of
 from mcfsim.torch.local import local
-from mcfsim.torch.moved import StepInputs, Work
+from mcfsim.torch.moved import ParameterSlice, StepInputs, Work
+from mcfsim.torch.state_layout import StateLayout
+from mcfsim.torch.straight_step import DeviceStep, VectorSet, taken
 
 # -- an operator ------------------------------------------------------------------------------------------
 _numbers = count()
@@ -50,6 +56,129 @@ def capturing() -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
+#: How many launches are kept, the latest ones: more than an optimizer has groups.
+_KEPT = 256
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A launch in a captured graph.
+
+    Attributes
+    ----------
+    on : RepeatableStep
+    key
+        The key of its program.
+    launch : GraphLaunch
+    rows : list of Rows
+        The vectors that it processes.
+    """
+
+    on: RepeatableStep
+    key: Any
+    launch: GraphLaunch
+    rows: list[Rows]
+
+    def prepared(self, inputs: StepInputs) -> Callable[[], None]:
+        """Return a function that hands over the inputs of a step for the next replay.
+
+        Raises
+        ------
+        RuntimeError
+            If the graph cannot make this step.
+        """
+        program, scalars = self.on.program(inputs)
+        words = words_of(self.on.stores.roles, inputs.number)
+        chosen = self.launch.chosen(scalars) if program.key == self.key else None
+        if chosen is None:
+            raise RuntimeError(
+                f"the captured graph cannot make a step with {inputs.hyper} and lr = {inputs.rate}: "
+                "operations take part that did not when it was captured, or the reverse; capture it anew "
+                "with these"
+            )
+        return lambda: self.launch.hand_over(chosen, self.rows, words)
+
+
+class RepeatableStep(DeviceStep):
+    """A step runner like `DeviceStep`, with launches that a captured graph may repeat."""
+
+    def __init__(self, stores: StateLayout) -> None:
+        super().__init__(stores)
+        self._launches: dict[Any, GraphLaunch] = {}
+
+    def capture(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> Captured | None:
+        """Capture the launch of a step; each replay then makes the step whose inputs were handed over.
+
+        Raises
+        ------
+        RuntimeError
+            If the step has no kernel, or none that was launched before for parameters of these sizes.
+        TypeError
+            If a gradient would have to be rounded first.
+        """
+        moved = [x for x in moved if x.gradient.numel()]
+        if not moved:
+            return None
+        device, fmt = moved[0].gradient.device, self.stores.gradient
+        for x in moved:
+            if TORCH_DTYPES.get(x.gradient.dtype) != fmt:
+                raise TypeError(f"in a captured graph gradients must be of {fmt}, not of {x.gradient.dtype}")
+        if self.stores.scaled:
+            raise RuntimeError(
+                f"no graph can be captured of strategy {self.stores.strategy.name!r}: its moments are "
+                "quantised between launches"
+            )
+        program, scalars = self.program(inputs)
+        line = self.line(program, device)
+        if not isinstance(line, TableKernel):
+            raise RuntimeError("a captured graph needs a kernel of Triton, which does not serve here")
+        sets = [self.set_of(x) for x in moved]
+        launch, rows, _ = self._earlier(line, scalars, sets)
+        if launch is None:
+            raise RuntimeError(
+                "make a step outside of the graph first, with gradients of the same parameters: it compiles "
+                "kernels and makes state"
+            )
+        launch.launch()
+        for x, operands, _ in sets:
+            self.put_back(x, operands)
+        return Captured(self, program.key, launch, rows)
+
+    def _launch(
+        self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
+    ) -> None:
+        launch, rows, elements = self._earlier(line, scalars, sets)
+        if launch is None:
+            launch = GraphLaunch(line, scalars, rows, elements, words, sets[0].slice.gradient.device)
+            self._launches[_key(line, sets)] = launch
+            if len(self._launches) > _KEPT:
+                del self._launches[next(iter(self._launches))]
+        chosen = launch.chosen(scalars)
+        assert chosen is not None
+        launch.hand_over(chosen, rows, words)
+        launch.launch()
+
+    def _earlier(
+        self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet]
+    ) -> tuple[GraphLaunch | None, list[Rows], int]:
+        """Return the earlier launch for these parameters, or None if it does not take vectors or scalars.
+
+        With it come the rows of the vectors, and the number of elements that an instance processes.
+        """
+        vectors = taken(line.with_numbers(scalars), sets)
+        elements = elements_on(vectors[0][0].device, max(x.slice.gradient.numel() for x in sets))
+        rows = tabulated(vectors, [x.slice.first for x in sets], elements)
+        launch = self._launches.get(_key(line, sets))
+        if launch is not None and not (launch.fits(rows, elements) and launch.chosen(scalars)):
+            launch = None
+        return launch, rows, elements
+
+
+def _key(line: TableKernel, sets: Sequence[VectorSet]) -> Any:
+    """Return the key of a launch. Each set of parameters has its own launch, as a graph may have them all."""
+    return line, *(x.slice.tensors["parameter"].data_ptr() for x in sets)
+
+
 class CapturedStep:
     """A step of an optimizer in a captured graph.
 
@@ -67,18 +196,17 @@ class CapturedStep:
     """
 
     def __init__(self, works: Sequence[Work], states: Mapping[torch.Tensor, dict[str, Any]]) -> None:
-        for work in works:
-            if not isinstance(work.on, RepeatableStep):
-                raise RuntimeError(
-                    "a step of parameters on a CPU, or of a group without capturable=True, cannot be part of "
-                    "a captured graph"
-                )
+        runners = [work.on for work in works if isinstance(work.on, RepeatableStep)]
+        if len(runners) < len(works):
+            raise RuntimeError(
+                "a step of parameters on a CPU, or of a group without capturable=True, cannot be part of "
+                "a captured graph"
+            )
         #: Group, parameters and launch of each work; no launch if the parameters have no elements.
-        self._together: list[tuple[int, list[torch.Tensor], Captured | None]] = []
-        for work in works:
-            assert isinstance(work.on, RepeatableStep)
-            launch = work.on.capture(work.moved, work.inputs)
-            self._together.append((work.group, work.parameters, launch))
+        self._together = [
+            (work.group, work.parameters, on.capture(work.moved, work.inputs))
+            for work, on in zip(works, runners, strict=True)
+        ]
         self._places = self._addresses(states)
 
     def before_replay(

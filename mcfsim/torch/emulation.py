@@ -16,24 +16,21 @@ from mcfsim.products import Unit
 from mcfsim.random import RandomWords
 from mcfsim.recipes.named_recipes import get_recipe
 from mcfsim.recipes.recipe import Recipe
-from mcfsim.torch.emulated_attention import (
+from mcfsim.torch.emulated_layers import (
+    EmulatedConv1D,
+    EmulatedEmbedding,
+    EmulatedLinear,
     attention_calls,
     attention_left,
+    close_fast_paths,
     emulate_attention,
-    restore_attention,
-)
-from mcfsim.torch.emulated_linear import (
-    EmulatedConv1D,
-    EmulatedLinear,
-    Enrolled,
-    Placed,
-    begin_counting,
     emulated_conv1d,
-    end_counting,
     linear_layers,
+    open_fast_paths,
+    restore_attention,
+    why_left,
 )
-from mcfsim.torch.emulated_table import EmulatedEmbedding, why_left
-from mcfsim.torch.fast_paths import close_fast_paths, open_fast_paths
+from mcfsim.torch.emulated_products import Enrolled, Placed, begin_counting, end_counting
 
 #: What `unit` says by default: each product by what the recipe names.
 AS_THE_RECIPE = "recipe"
@@ -114,12 +111,12 @@ class EmulatedModel:
             own[name].fill_(calls)
 
     def _calls(self) -> dict[str, torch.Tensor]:
-        modules = map(self.model.get_submodule, self.emulated + self.embeddings)
-        lost = self.attention and attention_calls(self.model) is None
-        if lost or not all(isinstance(module, _EMULATED) for module in modules):
-            raise ValueError("the model is no longer emulated, and counts no calls")
-        found = {name: self.model.get_submodule(name).calls for name in self.emulated + self.embeddings}
+        modules = {name: self.model.get_submodule(name) for name in self.emulated + self.embeddings}
         of_attention = attention_calls(self.model)
+        lost = self.attention and of_attention is None
+        if lost or not all(isinstance(module, _EMULATED) for module in modules.values()):
+            raise ValueError("the model is no longer emulated, and counts no calls")
+        found = {name: module.calls for name, module in modules.items()}
         return found if of_attention is None else found | {_ATTENTION: of_attention}
 
 
@@ -228,10 +225,10 @@ def emulate(
         found = found.with_unit(unit)
     if any(isinstance(x, _EMULATED) or attention_calls(x) is not None for x in model.modules()):
         raise ValueError("the model is emulated already; mcfsim.torch.restore(model) gives it back first")
-    emulation, heads, high = EmulatedModel(model, found), _heads(model), _patterns(model, high)
+    emulation, heads, kept_high = EmulatedModel(model, found), _heads(model), _matching(model, high)
     chosen = []
     for number, (name, module) in enumerate(linear_layers(model)):
-        kept = found.keeps(name, *_block(model, name)) or any(fnmatchcase(name, x) for x in high)
+        kept = name in kept_high or found.keeps(name, *_block(model, name))
         if kept or (id(module) in heads and not head):
             emulation.high.append(name)
         else:
@@ -240,7 +237,7 @@ def emulate(
     # Their random words are others than those of the layers, whatever is emulated.
     first = len(chosen) + len(emulation.high)
     for number, (name, table) in enumerate(_tables(model) if embeddings else (), start=first + 2):
-        if any(fnmatchcase(name, x) for x in high):
+        if name in kept_high:
             continue
         if (why := why_left(table)) is not None:
             emulation.left[name] = why
@@ -306,16 +303,19 @@ def _emulated_class(kind: type) -> type:
     return _OF[kind] if kind in _OF else emulated_conv1d(kind)
 
 
-def _patterns(model: torch.nn.Module, high: Any) -> tuple[str, ...]:
-    """Return patterns of names of layers; raise TypeError or ValueError if one is none or matches none."""
-    found = tuple(high) if isinstance(high, Iterable) and not isinstance(high, str) else (None,)
-    if not all(isinstance(x, str) for x in found):
+def _matching(model: torch.nn.Module, high: Any) -> set[str]:
+    """Return the names of layers that match patterns; raise TypeError or ValueError if one matches none."""
+    patterns = tuple(high) if isinstance(high, Iterable) and not isinstance(high, str) else (None,)
+    if not all(isinstance(x, str) for x in patterns):
         raise TypeError(f"high must be a sequence of names or patterns, not {high!r}")
     names = [name for layers in (linear_layers(model), _tables(model)) for name, _ in layers]
-    for pattern in found:
-        if not any(fnmatchcase(name, pattern) for name in names):
+    found: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in names if fnmatchcase(name, pattern)}
+        if not matching:
             near = hint(pattern, names)
             raise ValueError(f"high has {pattern!r}{near}, which matches no linear layer and no table")
+        found |= matching
     return found
 
 

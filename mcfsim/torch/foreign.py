@@ -2,44 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
-from mcfsim.checks import hint
+from mcfsim.checks import whole_number
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, check_dense
 from mcfsim.optim import adamw
 from mcfsim.optim.stored import DYNAMIC, DYNAMIC_UNSIGNED, FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.optim.strategies import Addition, Strategy
 from mcfsim.scaled.quantisers import DynamicMap
-from mcfsim.torch.foreign_torch import (
-    MOMENTS,
-    OF_ADAMW,
-    OF_MUON,
-    SHARED,
-    Moment,
-    as_muon,
-    check_entries,
-    decoupled,
-    of_amsgrad,
-    of_muon,
-    of_torch,
-    plain,
-    zeros_as,
-)
-from mcfsim.torch.group import LABELS, number
+from mcfsim.torch.group import number
 from mcfsim.torch.local import SCALES, is_spread, local
-from mcfsim.torch.saved_entries import check_form, step_count
+from mcfsim.torch.state_dicts import step_count
 from mcfsim.torch.state_layout import Slots, StateLayout
 
-#: Where a state dict of bitsandbytes has the tensors of a parameter.
-_WRAPPED = "__bnb_optimizer_quant_state__"
+# -- PyTorch's own ----------------------------------------------------------------------------------------
+#: A parameter's state, or a group, by the names of a library or by those here.
+Entries = Mapping[str, Any]
+#: The moments of AdamW in PyTorch, and in what follows it, by their names here.
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+#: Hyperparameters that AdamW has both here and in PyTorch.
+SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
+#: What a group of any AdamW has.
+OF_ADAMW = ("lr", "betas", "eps", "weight_decay")
+#: Those of Muon.
+OF_MUON = ("lr", "momentum", "nesterov", "scale", "weight_decay", "iteration")
+#: What a group of PyTorch's Muon has, and the number of iterations that it refuses.
+_ENTRIES = (
+    "lr", "weight_decay", "momentum", "nesterov", "ns_coefficients", "ns_steps", "eps", "adjust_lr_fn",
+)  # fmt: skip
+_MOST = 100
+#: What AMSGrad keeps in the place of v, in order: v itself, and the largest so far.
+LARGEST = (MOMENTS["v"], "max_exp_avg_sq")
 
 
+def check_entries(whose: str, group: Entries, entries: Sequence[str]) -> None:
+    """Raise ValueError if a group lacks one of the entries that those of an optimizer have."""
+    if missing := [name for name in entries if name not in group]:
+        raise ValueError(f"a group of {whose} has {', '.join(entries)}; {missing} are missing")
+
+
+class Moment(NamedTuple):
+    """A moment as a library stores it: how, and its tensor, with scales if there are any."""
+
+    stored: Stored
+    numbers: torch.Tensor
+    scales: torch.Tensor | None = None
+
+
+def plain(x: torch.Tensor) -> Moment:
+    """Return a moment in a dtype of its own; raise TypeError if no format here has it."""
+    check_dense(local(x))
+    if x.dtype not in TORCH_DTYPES:
+        able = ", ".join(map(str, TORCH_DTYPES))
+        raise TypeError(f"moments are taken over of dtype {able}, not {x.dtype}")
+    return Moment(Stored(TORCH_DTYPES[x.dtype]), x)
+
+
+def zeros_as(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a moment before the first step."""
+    return torch.zeros_like(parameter.detach())
+
+
+def _there(parameter: torch.Tensor, state: Entries, name: str) -> torch.Tensor:
+    """Return a tensor of a state, zeros before the first step; raise ValueError if it has another shape."""
+    x = state.get(name)
+    if x is None:
+        return zeros_as(parameter)
+    if not isinstance(x, torch.Tensor) or x.shape != parameter.shape:
+        shape = tuple(x.shape) if isinstance(x, torch.Tensor) else repr(x)
+        raise ValueError(f"{name} of a parameter of shape {tuple(parameter.shape)} is of another: {shape}")
+    check_dense(local(x))
+    return x
+
+
+def of_torch(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
+    """Return the moments of AdamW, and of what follows its names; zeros before the first step."""
+    return {name: plain(_there(parameter, state, theirs)) for name, theirs in MOMENTS.items()}
+
+
+def of_amsgrad(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
+    """Return the moments of AdamW with amsgrad: v is both second moments, one after the other."""
+    if len(there := [name for name in LARGEST if state.get(name) is not None]) == 1:
+        raise ValueError(f"a state of amsgrad has {' and '.join(LARGEST)}, and this one only {there[0]}")
+    whole = torch.cat([local(_there(parameter, state, name)).reshape(-1) for name in LARGEST])
+    return {"m": plain(_there(parameter, state, MOMENTS["m"])), "v": plain(whole)}
+
+
+def of_muon(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
+    """Return the momentum of Muon, and no second moment."""
+    momentum = plain(_there(parameter, state, "momentum_buffer"))
+    return {"m": momentum, "v": plain(local(parameter.detach()).new_zeros(0))}
+
+
+def decoupled(group: Entries, defaults: Entries, *, usual: bool = True) -> dict[str, Any]:
+    """Return a group of Adam or AdamW; raise ValueError if its decay is part of the gradient.
+
+    In some versions of PyTorch groups do not say so; then it is as usual. Its other optimizers, whose states
+    may look alike, have no ``amsgrad``.
+    """
+    check_entries("torch.optim.AdamW", group, (*OF_ADAMW, "amsgrad"))
+    if not group.get("decoupled_weight_decay", usual) and number(group["weight_decay"]):
+        raise ValueError(
+            f"weight_decay = {group['weight_decay']} of torch.optim.Adam is added to the gradient, and decay "
+            "is decoupled here, as in AdamW"
+        )
+    return dict(group)
+
+
+def as_muon(group: Entries, defaults: Entries) -> dict[str, Any]:
+    """Return a group of torch.optim.Muon, whose eps is that of the iteration; its sums are the default's."""
+    check_entries("torch.optim.Muon", group, _ENTRIES)
+    steps, triple = whole_number("ns_steps", group["ns_steps"], least=1), tuple(group["ns_coefficients"])
+    if steps >= _MOST:
+        raise ValueError(f"ns_steps = {steps} must be less than {_MOST}, as in torch.optim.Muon")
+    iteration = type(defaults["iteration"])((triple,) * steps, epsilon=number(group["eps"]))
+    scale = group.get("adjust_lr_fn") or "original"
+    return {**group, "momentum": number(group["momentum"]), "scale": scale, "iteration": iteration}
+
+
+# -- all libraries ----------------------------------------------------------------------------------------
 class Held(NamedTuple):
     """The state of a parameter: how it is stored, its tensors by the names here, and the parts of slots."""
 
@@ -56,7 +143,7 @@ FLOAT8_256 = replace(FLOAT8_GROUPS, name="float8_256", block=256)
 WIDE = Stored("float64")  # type: ignore[arg-type]
 
 
-def _as_they_are(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _as_they_are(group: Entries, defaults: Entries) -> dict[str, Any]:
     check_entries("an AdamW", group, OF_ADAMW)
     return dict(group)
 
@@ -89,25 +176,23 @@ class Library(NamedTuple):
 
     name: str
     classes: tuple[str, ...]
-    read: Callable[[torch.Tensor, Mapping[str, Any], Mapping[str, Any]], dict[str, Moment]]
+    read: Callable[[torch.Tensor, Entries, Entries], dict[str, Moment]]
     extra: Mapping[str, str] = MappingProxyType({})
     kind: str = "AdamW"
-    hyperparameters: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = _as_they_are
+    hyperparameters: Callable[[Entries, Entries], dict[str, Any]] = _as_they_are
     entries: tuple[str, ...] = SHARED
     moments: tuple[str, ...] = tuple(MOMENTS.values())
     counts: bool = True
 
 
-def _by_joint_betas(group: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _by_joint_betas(group: Entries, defaults: Entries) -> dict[str, Any]:
     check_entries("optimi's AdamW", group, ("lr", "beta1", "beta2", "eps", "weight_decay"))
     if not group.get("decouple_wd", True) and number(group["weight_decay"]):
         raise ValueError("optimi's decay here is added to the gradient, and decay is decoupled in AdamW")
     return {**group, "betas": (group["beta1"], group["beta2"])}
 
 
-def _of_torchao(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_torchao(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     found = {}
     for name, theirs in MOMENTS.items():
         x = zeros_as(parameter) if theirs not in state else state[theirs]
@@ -124,9 +209,7 @@ def _of_torchao(
     return found
 
 
-def _of_bitsandbytes(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_bitsandbytes(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     found = {}
     for place, name in enumerate(MOMENTS, 1):
         x = zeros_as(parameter).float() if f"state{place}" not in state else state[f"state{place}"]
@@ -141,9 +224,7 @@ def _of_bitsandbytes(
     return found
 
 
-def _of_optimi(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_optimi(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     if group.get("decouple_lr") and group["weight_decay"]:
         raise ValueError("optimi's decay here goes by the rate's share of max_lr; set decouple_lr=False")
     step, found = step_count(_step_of(state, group, 0)), {}
@@ -155,9 +236,7 @@ def _of_optimi(
     return found
 
 
-def _of_flashoptim(
-    parameter: torch.Tensor, state: Mapping[str, Any], group: Mapping[str, Any]
-) -> dict[str, Moment]:
+def _of_flashoptim(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
     """Return the moments in binary32, by the operations of FlashOptim's kernel, each rounded."""
     found = {}
     for name, theirs in MOMENTS.items():
@@ -197,125 +276,43 @@ def _group_size(name: str, codes: torch.Tensor, scales: torch.Tensor) -> int:
     return size
 
 
-#: The libraries whose runs are taken over, by the first part of a module's name.
-LIBRARIES: Mapping[str, Library] = MappingProxyType(
-    {
-        "torch": Library("torch", ("AdamW", "Adam", "Muon"), of_torch, hyperparameters=decoupled),
-        "torchao": Library("torchao", ("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
-        "bitsandbytes": Library(
-            "bitsandbytes",
-            tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
-            _of_bitsandbytes,
-            moments=("state1", "state2"),
-        ),
-        "optimi": Library(
-            "optimi",
-            ("AdamW",),
-            _of_optimi,
-            MappingProxyType({"kahan_comp": "compensation"}),
-            hyperparameters=_by_joint_betas,
-        ),
-        "flashoptim": Library(
-            "flashoptim", ("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})
-        ),
-    }
+_TORCH = Library("torch", ("AdamW", "Adam", "Muon"), of_torch, hyperparameters=decoupled)
+_KNOWN = (
+    _TORCH,
+    Library("torchao", ("AdamW8bit", "AdamWFp8", "AdamW4bit", "_AdamW"), _of_torchao),
+    Library(
+        "bitsandbytes",
+        tuple(f"{paged}AdamW{bits}" for paged in ("", "Paged") for bits in ("", "8bit", "32bit")),
+        _of_bitsandbytes,
+        moments=("state1", "state2"),
+    ),
+    Library(
+        "optimi",
+        ("AdamW",),
+        _of_optimi,
+        MappingProxyType({"kahan_comp": "compensation"}),
+        hyperparameters=_by_joint_betas,
+    ),
+    Library("flashoptim", ("FlashAdamW",), _of_flashoptim, MappingProxyType({"error_bits": "remainder"})),
 )
-_TORCH = LIBRARIES["torch"]
-_MUON = _TORCH._replace(read=of_muon, kind="TorchMuon", hyperparameters=as_muon, entries=OF_MUON)
-_MUON = _MUON._replace(moments=("momentum_buffer",), counts=False)
-
-
-def library_of(optimizer: Any, said: str | None) -> Library:
-    """Return the library of an optimizer or its state, and its entry for such optimizers.
-
-    Raises
-    ------
-    TypeError
-        If it is of none of them, or none of its optimizers that are taken over.
-    ValueError
-        If another library is named, or none for a state; or if only some groups are of AMSGrad, or it is not
-        torch's.
-    """
-    library = LIBRARIES[_name_of(optimizer, said)]
-    groups = optimizer.param_groups
-    if library is _TORCH and any("ns_steps" in group for group in groups):
-        return _MUON
-    if type(optimizer).__name__ == "Adam":
-        library = library._replace(hyperparameters=partial(decoupled, usual=False))
-    largest = [bool(group.get("amsgrad")) for group in groups]
-    if not any(largest):
-        return library
-    if library.name != "torch":
-        raise ValueError(f"a group has amsgrad = True, and only torch's is taken over, not {library.name}'s")
-    if not all(largest):
-        raise ValueError("some groups have amsgrad = True, and some have not: no optimizer here makes both")
-    return library._replace(read=of_amsgrad, kind="AMSGrad")
-
-
-def _name_of(optimizer: Any, said: str | None) -> str:
-    if said is not None and said not in LIBRARIES:
-        near = hint(said, LIBRARIES)
-        raise ValueError(f"unknown library {said!r}{near}; runs are taken over from {', '.join(LIBRARIES)}")
-    if isinstance(optimizer, SavedRun):
-        if said is None:
-            raise ValueError(f"say whose state it is by from_: one of {', '.join(LIBRARIES)}")
-        return said
-    kind = type(optimizer)
-    found = kind.__module__.partition(".")[0]
-    if found not in LIBRARIES or kind.__name__ not in LIBRARIES[found].classes:
-        able = "; ".join(f"{name}'s {', '.join(item.classes)}" for name, item in LIBRARIES.items())
-        raise TypeError(
-            f"only optimizers of mcfsim.torch and of these are taken over ({able}), not {found}'s "
-            f"{kind.__name__}"
-        )
-    if said not in (None, found):
-        raise ValueError(f"from_ = {said!r}, and the optimizer is of {found}")
-    return found
-
-
-class SavedRun:
-    """A state dict of an optimizer with its parameters, to be read like the optimizer.
-
-    Parameters
-    ----------
-    saved : mapping
-        As `torch.optim.Optimizer.state_dict` returns it.
-    params : iterable of tensor
-        The parameters, in the order in which the optimizer had them.
-
-    Raises
-    ------
-    TypeError
-        If a parameter is no tensor.
-    ValueError
-        If it is no state of so many parameters, or one is given for two.
-    """
-
-    def __init__(self, saved: Mapping[str, Any], params: Iterable[torch.Tensor]) -> None:
-        given = [x[1] if isinstance(x, tuple) else x for x in params]
-        if not all(isinstance(x, torch.Tensor) for x in given):
-            raise TypeError("params must be tensors, in the order in which the optimizer had them")
-        check_form(saved)
-        groups, state = saved["param_groups"], saved["state"]
-        places = [place for group in groups for place in group["params"]]
-        if len(places) != len(given):
-            raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
-        by_place = dict(zip(places, given, strict=True))
-        if len({*by_place.values()}) < len(by_place):
-            raise ValueError("params has one tensor in the places of two")
-        self.param_groups = [
-            {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
-        ]
-        self.state = {by_place[place]: {**x, **x.get(_WRAPPED, {})} for place, x in state.items()}
-        # Of schedulers' entries and of names there are no defaults.
-        self.defaults = {name: None for group in groups for name in group if name not in LABELS}
+#: The libraries whose runs are taken over, by the first part of a module's name.
+LIBRARIES: Mapping[str, Library] = MappingProxyType({library.name: library for library in _KNOWN})
+#: The entry of PyTorch's Muon.
+MUON = _TORCH._replace(
+    read=of_muon,
+    kind="TorchMuon",
+    hyperparameters=as_muon,
+    entries=OF_MUON,
+    moments=("momentum_buffer",),
+    counts=False,
+)
 
 
 def held(
     of: Library,
     parameter: torch.Tensor,
-    state: Mapping[str, Any],
-    group: Mapping[str, Any],
+    state: Entries,
+    group: Entries,
     slots: Slots | None = None,
 ) -> Held:
     """Return a parameter's state as it lies in a library's optimizer; it need not have begun.
@@ -360,7 +357,7 @@ def held(
     return Held(stores, found, slots)
 
 
-def _step_of(state: Mapping[str, Any], group: Mapping[str, Any], unsaid: int | None) -> Any:
+def _step_of(state: Entries, group: Entries, unsaid: int | None) -> Any:
     """Return the count of steps, which some keep by parameter, and optimi mostly by group."""
     return state.get("step", group.get("step", unsaid))
 

@@ -20,13 +20,11 @@ from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
-from mcfsim.torch.device_step import DeviceStep, RepeatableStep
-from mcfsim.torch.gathered_step import GatheredStep
-from mcfsim.torch.grid_step import GridStep
-from mcfsim.torch.host_step import HostStep
+from mcfsim.torch.captured import RepeatableStep
 from mcfsim.torch.moved import StepRunner
 from mcfsim.torch.state_layout import StateLayout
-from mcfsim.torch.whole_step import WholeStep
+from mcfsim.torch.straight_step import DeviceStep, HostStep
+from mcfsim.torch.whole_step import GatheredStep, GridStep, WholeStep
 
 #: The settings of a group, with their defaults.
 SETTINGS: Mapping[str, Any] = {

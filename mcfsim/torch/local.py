@@ -22,7 +22,7 @@ from mcfsim.kernels.torch_tensors import as_array, torch_dtype
 from mcfsim.optim.groups import GroupBoundaries, Groups, text_of, why_not_packed
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
-from mcfsim.torch.tensor_groups import decoded, encoded
+from mcfsim.torch.tensor_scales import decoded, encoded
 
 
 # -- spread over processes --------------------------------------------------------------------------------
@@ -177,15 +177,17 @@ def placed_as(whole: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     TypeError
         If only one of the two is distributed.
     """
-    if is_spread(tensor) is not is_spread(whole):
+    spread = is_spread(whole)
+    if is_spread(tensor) is not spread:
         kinds = ["a DTensor" if is_spread(x) else "no DTensor" for x in (tensor, whole)]
         raise TypeError(f"a gradient is {kinds[0]}, and its parameter is {kinds[1]}")
-    if is_spread(whole):
-        given: Any = tensor
-        goal: Any = whole
-        if given.placements != goal.placements:
-            tensor = given.redistribute(goal.device_mesh, goal.placements)
-    return local(tensor)
+    if not spread:
+        return tensor
+    given: Any = tensor
+    goal: Any = whole
+    if given.placements != goal.placements:
+        given = given.redistribute(goal.device_mesh, goal.placements)
+    return local(given)
 
 
 def stretches(tensor: torch.Tensor) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -55,16 +55,25 @@ class StepInputs(NamedTuple):
         The number of the step, from 1.
     rate : float
         The learning rate.
+    scalars
+        The scalars of the step, as `Declaration.scalars` returns them.
     """
 
     hyper: Declaration
     number: int
     rate: float
+    scalars: Any
 
-    def scalars(self, stores: StateLayout) -> Any:
-        """Return the scalars of the step; raise ValueError if these or its number allow none."""
-        check_words(stores.strategy, stores.roles, self.number)
-        return self.hyper.scalars(stores.roles, stores.strategy, self.number, self.rate, decayed=True)
+    @classmethod
+    def of(cls, hyper: Declaration, number: int, rate: float, stores: StateLayout) -> StepInputs:
+        """Return the inputs of a step; raise ValueError if its number or scalars allow none."""
+        check_words(stores.strategy, stores.roles, number)
+        scalars = hyper.scalars(stores.roles, stores.strategy, number, rate, decayed=True)
+        return cls(hyper, number, rate, scalars)
+
+
+#: Where the intended updates of a step go, vectors of float64; None if nobody asks for them.
+Updates = list[torch.Tensor] | None
 
 
 class StepRunner(Protocol):
@@ -72,11 +81,11 @@ class StepRunner(Protocol):
 
     stores: StateLayout
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of parameters on one device."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of parameters on one device.
 
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
+        A list gets the intended update of each parameter that has elements: a vector of float64.
+        """
 
 
 class Work(NamedTuple):
@@ -200,6 +209,10 @@ class ParameterSlice(NamedTuple):
     log: ChangeLog | None = None
     cut: tuple[str, ...] = ()
     like: torch.Tensor | None = None
+
+    def copied(self) -> ParameterSlice:
+        """Return a slice with copies of its tensors, whose changes nobody logs."""
+        return self._replace(log=None, tensors={name: x.clone() for name, x in self.tensors.items()})
 
     @property
     def size(self) -> int:

@@ -14,8 +14,8 @@ from mcfsim.models.product_rows import ProductRow, layer_costs, layers_to_keep, 
 from mcfsim.random import RandomWords
 from mcfsim.recipes import OperandFinding, Recipe, audit_products, get_recipe
 from mcfsim.storage.files import Pathlike
-from mcfsim.torch.checkpointing import is_computed_anew
-from mcfsim.torch.emulated_linear import is_conv1d, linear_layers, transforms
+from mcfsim.torch.emulated_layers import is_computed_anew, is_conv1d, linear_layers
+from mcfsim.torch.emulated_products import transforms
 from mcfsim.torch.local import is_spread
 from mcfsim.torch.tensor_products import in_numpy
 
@@ -71,7 +71,7 @@ class ProductWatch:
         if any(is_spread(module.weight) for module in named.values()):
             raise ValueError("weights that processes share as DTensors are not watched")
         self._every, self._seed = every, seed
-        self._step, self._watched, self._counted = 0, False, optimizer is None
+        self._step, self._watched = 0, False
         self._found: dict[_Key, _Sums] = {}
         self._calls = dict.fromkeys(self.layers, 0)
         self._handles: list[Any] = [

@@ -20,7 +20,7 @@ from mcfsim.optim.layout import StateSlices
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import size_of
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
-from mcfsim.optim.vectors import Formats, Remainder, Split, requantize
+from mcfsim.optim.vectors import Formats, Remainder, Split, Vector, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
@@ -217,6 +217,15 @@ class StateLayout:
             ar = arithmetic(self.formats["master"], backend="torch", device=here.device)
             local(state["master"]).copy_(ar.round(here))
         return state
+
+    def vectors(
+        self, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Sequence[slice]]
+    ) -> dict[str, Vector]:
+        """Return contiguous CPU tensors as vectors in the same memory, grouped moments by the given parts."""
+        found: dict[str, Vector] = {name: packed(tensors[name]) for name in self.formats}
+        for name, kept in self.grouped.items():
+            found[name] = kept.vector(tensors[name], tensors[name + SCALES], parts[name])
+        return found
 
     def state_of(self, vectors: Mapping[str, Any]) -> tuple[State, Formats]:
         """Return vectors, given by name, as a state with its formats; a remainder as the master copy."""

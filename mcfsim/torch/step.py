@@ -15,7 +15,6 @@ from mcfsim.optim.layout import offsets
 from mcfsim.optim.strategy import warn_of_vanishing
 from mcfsim.torch import captured
 from mcfsim.torch.captured import CapturedStep, capturing
-from mcfsim.torch.gathered_step import GatheredStep
 from mcfsim.torch.group import LABELS, Hyperparameters, Settings, Steps, check_flags, without_doubles
 from mcfsim.torch.local import is_cut, is_first_copy, is_first_process, local, placed_as, spread_as
 from mcfsim.torch.moved import (
@@ -36,6 +35,7 @@ from mcfsim.torch.moved import (
 )
 from mcfsim.torch.state_dicts import SavedOptimizer
 from mcfsim.torch.state_layout import SCALE, Slots, summed
+from mcfsim.torch.whole_step import GatheredStep
 
 
 class StoredOptimizer(SavedOptimizer):
@@ -50,8 +50,7 @@ class StoredOptimizer(SavedOptimizer):
         super().__init_subclass__(**options)
         if "_declaration" in vars(cls):
             cls._hyperparameters = Hyperparameters(cls._declaration, cls._defaults)
-        own = "__init__" in vars(cls)
-        cls.__signature__ = None if own else cls._hyperparameters.constructor
+        cls.__signature__ = None if "__init__" in vars(cls) else cls._hyperparameters.constructor
 
     def __init__(self, *given: Any, **named: Any) -> None:
         params = {"params": named.pop("params")} if "params" in named else {}
@@ -64,10 +63,9 @@ class StoredOptimizer(SavedOptimizer):
         super().__init__(defaults.pop("params"), defaults)
 
     @classmethod
-    def _inputs(cls, group: Mapping[str, Any], number: int) -> StepInputs:
-        """Return the inputs of a group's step; raise TypeError or ValueError if a number is out of range."""
-        hyper = cls._declaration(**cls._hyperparameters.of(group))
-        return StepInputs(hyper, number, cls._hyperparameters.rate(group))
+    def _declared(cls, group: Mapping[str, Any]) -> tuple[Declaration, float]:
+        """Return the declaration and the rate of a group; raise if a number is out of range."""
+        return cls._declaration(**cls._hyperparameters.of(group)), cls._hyperparameters.rate(group)
 
     def _begin(self) -> None:
         """Initialise the attributes that are neither saved nor copied."""
@@ -104,7 +102,7 @@ class StoredOptimizer(SavedOptimizer):
         steps = self.steps_of(group)
         steps.carrier(host=False, repeated=group["capturable"])  # raises if no graph can repeat them
         stores = steps.stores
-        hyper, _, rate = self._inputs(group, 1)
+        hyper, rate = self._declared(group)
         rounded = hyper.rounded_hyperparameters()
         for role, scalars in {**rounded, "update": {**rounded.get("update", {}), "lr": rate}}.items():
             warn_of_vanishing(stores.roles.of(role), scalars)
@@ -120,7 +118,7 @@ class StoredOptimizer(SavedOptimizer):
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a number or flag of a group is out of range."""
         check_flags(group)
-        hyper = self._inputs(group, 1).hyper
+        hyper, _ = self._declared(group)
         if hyper.by_name and "param_names" not in group:
             raise ValueError(
                 f"{type(hyper).__name__} goes by the names of parameters here, and has none; let params be "
@@ -217,8 +215,6 @@ class StoredOptimizer(SavedOptimizer):
             self._writes.look(kept)
             for watch in self.watches:
                 watch.see(works)
-            for work in works:
-                work.inputs.scalars(work.on.stores)  # raises if the step cannot be made
             with self.whole.changing("a step"):
                 for work in works:
                     if work.moved:
@@ -239,7 +235,7 @@ class StoredOptimizer(SavedOptimizer):
         before = offsets({x.parameter: tuple(x.parameter.shape) for x in self.listed()}) if staged else {}
         for group in groups.values():
             check_flags(group)
-        first_inputs = {which: self._inputs(group, 1) for which, group in groups.items()}
+        declared = {which: self._declared(group) for which, group in groups.items()}
         works, first_process = dict[Any, Work](), is_first_process()
         end = 0  # of the elements so far; they are numbered as they come if their numbers do not matter
         for (which, within, p, first), tensor, gradient in zip(places, given, gradients, strict=True):
@@ -249,12 +245,13 @@ class StoredOptimizer(SavedOptimizer):
             slots, on_whole = None, steps[which].whole
             if on_whole is not None:
                 name = name_in(groups[which], within)
-                slots = on_whole.slots(first_inputs[which].hyper, name, tuple(p.shape))
+                slots = on_whole.slots(declared[which][0], name, tuple(p.shape))
             steps[which].stores.check_state(tensor, state, slots)
             count, device = state["step"] + 1, gradient.device
             if (which, count, device) not in works:
                 on = steps[which].carrier(host=_is_host(device), repeated=groups[which]["capturable"])
-                inputs = first_inputs[which]._replace(number=count)
+                hyper, rate = declared[which]
+                inputs = StepInputs.of(hyper, count, rate, on.stores)  # raises if the step cannot be made
                 works[which, count, device] = Work(which, on, [], [], [], inputs)
             work = works[which, count, device]
             work.parameters.append(p)
@@ -297,9 +294,13 @@ class StoredOptimizer(SavedOptimizer):
         self._check_watches()
         self.whole.check()
         with torch.no_grad():
-            self._captured[which].before_replay(
-                self.state, lambda group, number: self._inputs(self.param_groups[group], number), self.whole
-            )
+            self._captured[which].before_replay(self.state, self._replayed, self.whole)
+
+    def _replayed(self, which: int, number: int) -> StepInputs:
+        """Return the inputs of the step that a captured graph makes of a group."""
+        group = self.param_groups[which]
+        hyper, rate = self._declared(group)
+        return StepInputs.of(hyper, number, rate, self.steps_of(group).stores)
 
     def _check_capture(self, places: Sequence[ParameterPlace]) -> None:
         """Raise RuntimeError unless this step may be part of the graph that is being captured."""
@@ -332,7 +333,7 @@ class StoredOptimizer(SavedOptimizer):
         if (whole := self.steps_of(group).whole) is None:
             return None
         within = next(place for place, p in enumerate(group["params"]) if p is parameter)
-        hyper = self._inputs(group, 1).hyper
+        hyper, _ = self._declared(group)
         return whole.slots(hyper, name_in(group, within), tuple(parameter.shape))
 
     def represented(self, parameter: torch.Tensor) -> torch.Tensor:

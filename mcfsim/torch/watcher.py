@@ -159,7 +159,7 @@ class Watch:
         for work in works:
             if work.inputs.number % self._every == 0:
                 tally = tallies.setdefault((work.inputs.number, work.group), [])
-                counted = [x for x in work.moved if x.counted or not shared]
+                counted = [x for x in work.moved if x.size and (x.counted or not shared)]
                 tally += [_tally(work, part) for part in _parts(counted)]
         if not tallies:
             return
@@ -209,7 +209,7 @@ def watch(optimizer: StoredOptimizer, every: int = 100, to: Any = None) -> Watch
     -----
     The measures are those of `mcfsim.simulate`: D is the update before it is added, E the change of the
     number that the parameter represents. A measured step is first made on copies, and measured in binary64;
-    on a CPU it takes about seven times as long. It needs memory for copies of four million elements, or of
+    on a CPU it takes about six times as long. It needs memory for copies of four million elements, or of
     the largest parameter. Measuring changes nothing. NaN or infinity in a group makes its measures NaN. If
     processes share parameters, they measure together, and all must watch the same steps; the first process
     reports. Steps in the backward pass are measured as they are made, some parameters of a group at a time.
@@ -278,10 +278,9 @@ def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
 
 
 def _tally(work: Work, moved: Sequence[ParameterSlice]) -> Tally:
-    moved = [x._replace(log=None) for x in moved]
-    copies = [x._replace(tensors={name: y.clone() for name, y in x.tensors.items()}) for x in moved]
-    updates = work.on.asked(moved, work.inputs)
-    work.on.move(copies, work.inputs)
+    copies = [x.copied() for x in moved]
+    updates: list[torch.Tensor] = []
+    work.on.move(copies, work.inputs, updates)
     tally = Tally()
     for old, new, update in zip(moved, copies, updates, strict=True):
         before, after = (work.on.stores.represented(x.tensors) for x in (old, new))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import is_not
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class WeightAverage:
             raise TypeError("parameters that are distributed over processes cannot be averaged")
         found = {p.dtype for p in self._parameters}
         if low is None and len(found) != 1:
-            what = f"are of several dtypes, {_listed(found)}" if found else "are none, and have no dtype"
+            listed = ", ".join(sorted(map(str, found)))
+            what = f"are of several dtypes, {listed}" if found else "are none, and have no dtype"
             raise ValueError(f"parameters {what}: say in which format by low")
         self.low = TORCH_DTYPES[found.pop()] if low is None else low
         if self.components > 1:
@@ -72,7 +74,7 @@ class WeightAverage:
             If a step of the optimizer was broken off, or its run goes on by another one.
         """
         now = _parameters(self._optimizer)
-        if len(now) != len(self._parameters) or any(map(_differ, now, self._parameters)):
+        if len(now) != len(self._parameters) or any(map(is_not, now, self._parameters)):
             raise ValueError(
                 "the optimizer has other parameters than when the average began; begin a new one"
             )
@@ -254,13 +256,5 @@ def _parameters(optimizer: StoredOptimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _differ(x: Any, y: Any) -> bool:
-    return x is not y
-
-
 def _kinds(stored: Sequence[Any]) -> list[tuple[Any, Any]]:
     return [(getattr(x, "dtype", None), getattr(x, "shape", None)) for x in stored]
-
-
-def _listed(dtypes: set[torch.dtype]) -> str:
-    return ", ".join(sorted(map(str, dtypes)))

@@ -1,9 +1,12 @@
-"""Steps in stages on tensors: each parameter is moved whole, on the CPU, as `mcfsim.Optimizer` does it."""
+"""Steps of whole parameters: in stages, on grids, and put together from processes that have parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache, partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,14 +15,17 @@ from numpy.typing import NDArray
 
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.layout import Layout, StateSlices
+from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged_step import StagedSteps
 from mcfsim.optim.step_programs import CompiledStep
-from mcfsim.optim.vectors import Vector, form, read
+from mcfsim.optim.strategies import DEFAULT_WORDS
+from mcfsim.optim.vectors import form, read, write
+from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import noted
-from mcfsim.torch.host_step import AHEAD
-from mcfsim.torch.local import SCALES
-from mcfsim.torch.moved import ParameterSlice, StepInputs
-from mcfsim.torch.state_layout import StateLayout, packed
+from mcfsim.torch.local import gathered, own_part
+from mcfsim.torch.moved import ParameterSlice, StepInputs, StepRunner, Updates
+from mcfsim.torch.state_layout import SCALE, StateLayout, packed
+from mcfsim.torch.straight_step import AHEAD
 
 Shape = tuple[int, ...]
 
@@ -40,23 +46,16 @@ class WholeStep:
         """Return the parts of each slot of a parameter; raise if its arithmetic cannot make the step."""
         return self._made(hyper, name, shape).parts
 
-    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
-        """Make a step of these parameters."""
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; a list gets the intended update of each."""
+        fmt = self.stores.roles.update.format
         for x in moved:
             if x.gradient.numel():
+                update = None if updates is None else np.empty(x.gradient.numel(), form(fmt, packed=True))
                 with noted(x):
-                    self._move(x, inputs, None)
-
-    def asked(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> list[torch.Tensor]:
-        """Return the intended update of a step: one float64 vector per parameter."""
-        fmt, found = self.stores.roles.update.format, []
-        for x in moved:
-            update = np.empty(x.gradient.numel(), form(fmt, packed=True))
-            if x.gradient.numel():
-                copies = {name: y.clone() for name, y in x.tensors.items()}
-                self._move(x._replace(tensors=copies), inputs, update)
-            found.append(torch.from_numpy(read(update, fmt).astype(np.float64)))
-        return found
+                    self._move(x, inputs, update)
+                if updates is not None and update is not None:
+                    updates.append(torch.from_numpy(read(update, fmt).astype(np.float64)))
 
     def _steps(self, hyper: Declaration, name: str, shape: Shape) -> StagedSteps:
         layout = Layout({name: np.broadcast_to(np.float32(0), shape)}, {name})
@@ -68,10 +67,7 @@ class WholeStep:
         assert whole is not None
         steps = self._made(inputs.hyper, whole.name, tuple(x.gradient.shape))
         here = {name: on_host(y) for name, y in x.tensors.items()}
-        vectors: dict[str, Vector] = {name: packed(here[name]) for name in stores.formats}
-        for name, kept in stores.grouped.items():
-            parts = steps.parts[name].every()
-            vectors[name] = kept.vector(here[name], here[name + SCALES], parts)
+        vectors = stores.vectors(here, {name: steps.parts[name].every() for name in stores.grouped})
         gradient = packed(on_host(stores.received(x.gradient)))
         steps.planned(
             *(stores.roles, *stores.state_of(vectors), gradient, update),
@@ -90,3 +86,133 @@ class WholeStep:
 def on_host(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the CPU whose elements lie one after another; itself if it is one."""
     return x.resolve_neg().cpu().contiguous()
+
+
+# -- on grids ---------------------------------------------------------------------------------------------
+class GridStep:
+    """A step runner for strategies whose parameter lies on a grid; tensors are rounded on the CPU.
+
+    Parameters
+    ----------
+    stores : StateLayout
+    inner : StepRunner
+        Makes the step before weights are put on their grids.
+    random : RandomWords or None
+        The words of the run.
+    """
+
+    def __init__(self, stores: StateLayout, inner: StepRunner, random: RandomWords | None) -> None:
+        self.stores, self._inner, self._random = stores, inner, random or DEFAULT_WORDS
+        grid_of(stores, 0, self._random)  # raises if words are so many that none are left for a grid
+
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; a first one puts them on their grids before.
+
+        A list gets the intended update of each, of the weights as they come.
+        """
+        if updates is not None:
+            self._inner.move([_without_scale(x).copied() for x in moved], inputs, updates)
+        with ExitStack() as stack:
+            for x in moved:
+                stack.enter_context(noted(x))
+                if inputs.number == 1 and not x.tensors[SCALE]:
+                    self.begin(x)
+            grids = [self._grid(x) for x in moved]
+            for x, grid in zip(moved, grids, strict=True):
+                grid.before(read(packed(on_host(x.tensors["parameter"])), grid.format))
+            self._inner.move([_without_scale(x) for x in moved], inputs)
+            for x, grid in zip(moved, grids, strict=True):
+                self._put(x, grid, inputs.number)
+
+    def begin(self, x: ParameterSlice) -> None:
+        """Put a parameter on its grid at the start."""
+        self._put(x, self._grid(x), None)
+
+    def _put(self, x: ParameterSlice, grid: OnGrid, step: int | None) -> None:
+        """Put a parameter on its grid after a step, or at the start, and keep the scale."""
+        weights = on_host(x.tensors["parameter"])
+        vector = packed(weights)
+        numbers = read(vector, grid.format)
+        if step is None:
+            grid.begin(numbers)
+        else:
+            grid.after(numbers, step, x.first)
+        if numbers is not vector:
+            write(vector, numbers, grid.format)
+        if weights is not x.tensors["parameter"]:
+            x.tensors["parameter"].copy_(weights)
+        x.tensors[SCALE].fill_(float(grid.scales[0]))
+
+    def _grid(self, x: ParameterSlice) -> OnGrid:
+        """Return the grid of a parameter, with the scale that its state has."""
+        made = grid_of(self.stores, x.gradient.numel(), self._random)
+        made.scales[0] = float(x.tensors[SCALE])
+        return made
+
+
+def grid_of(stores: StateLayout, size: int, random: RandomWords = DEFAULT_WORDS) -> OnGrid:
+    """Return the grid of one parameter of so many elements, which is not begun."""
+    grid = stores.strategy.parameter.grid
+    assert grid is not None
+    return OnGrid(grid, stores.formats["parameter"], {"": slice(0, size)}, random)
+
+
+def _without_scale(x: ParameterSlice) -> ParameterSlice:
+    """Return a slice for the step before the grid, whose changes are none yet."""
+    return x._replace(log=None, tensors={name: y for name, y in x.tensors.items() if name != SCALE})
+
+
+# -- put together from processes --------------------------------------------------------------------------
+class GatheredStep:
+    """A step runner that hands whole parameters to another one, and keeps the part of this process.
+
+    Each process makes the same step of the whole. For one parameter at a time it has the gradient, the
+    weights and their state whole in memory; each of these is sent once a step.
+
+    Parameters
+    ----------
+    stores : StateLayout
+    inner : StepRunner
+        Makes the step of whole parameters.
+    """
+
+    def __init__(self, stores: StateLayout, inner: StepRunner) -> None:
+        self.stores, self._inner = stores, inner
+
+    def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
+        """Make a step of these parameters; all processes that have parts of them must do so.
+
+        A list gets the intended update of each, of its part here.
+        """
+        for cut, some in groupby(moved, attrgetter("cut")):
+            if not cut:
+                self._inner.move([*some], inputs, updates)
+                continue
+            for x in some:
+                whole = _whole(x)
+                with noted(x):
+                    self._inner.move([whole], inputs, updates)
+                    _keep(x, whole)
+                if updates is not None and x.like is not None:
+                    updates[-1] = own_part(updates[-1].view(x.like.shape), x.like).reshape(-1)
+
+    def begin(self, x: ParameterSlice) -> None:
+        """Put a parameter on its grid at the start."""
+        assert isinstance(self._inner, GridStep)
+        whole = _whole(x) if x.cut else x
+        self._inner.begin(whole)
+        _keep(x, whole)
+
+
+def _whole(x: ParameterSlice) -> ParameterSlice:
+    """Return a slice of the whole parameter, put together from all processes."""
+    assert x.like is not None
+    tensors = {name: gathered(y, x.like) if name in x.cut else y for name, y in x.tensors.items()}
+    return x._replace(tensors=tensors, gradient=gathered(x.gradient, x.like), cut=(), like=None, log=None)
+
+
+def _keep(x: ParameterSlice, whole: ParameterSlice) -> None:
+    """Write the parts of this process; what it has whole is written already."""
+    for name in x.cut:
+        assert x.like is not None
+        x.tensors[name].copy_(own_part(whole.tensors[name], x.like))

@@ -62,7 +62,7 @@ def _compiler():
 @pytest.fixture
 def few_steps(monkeypatch):
     """Let no steps follow: those of few elements are not compiled, which would be of no use to a test."""
-    monkeypatch.setattr("mcfsim.torch.host_step.AHEAD", 0)
+    monkeypatch.setattr("mcfsim.torch.straight_step.AHEAD", 0)
     monkeypatch.setattr("mcfsim.torch.whole_step.AHEAD", 0)
 
 
@@ -122,11 +122,11 @@ def interpreted(monkeypatch):
 @pytest.fixture(params=["kernel", "operations"])
 def on_device(request, monkeypatch):
     """Let tensors of the CPU be moved as a GPU's: by kernels, interpreted, or by PyTorch's operations."""
-    from mcfsim.torch import device_step, step
+    from mcfsim.torch import step, straight_step
     from tests.pytorch.runs import no_triton
 
     if request.param == "kernel":
         request.getfixturevalue("interpreted")
     else:
-        monkeypatch.setattr(device_step, "check_kernels", no_triton)
+        monkeypatch.setattr(straight_step, "check_kernels", no_triton)
     return lambda on: monkeypatch.setattr(step, "_is_host", lambda device: not on)

@@ -18,9 +18,9 @@ from mcfsim.torch import (
     OutsideWriteWarning,
     adopt,
     changes,
-    host_step,
     release,
     step_in_backward,
+    straight_step,
     watch,
     whole_step,
 )
@@ -345,7 +345,7 @@ def main(world, folder, asked):
     WITH_BATCH = 2 if world == 2 else 1
     asked, strategies, rings = json.loads(asked)
     torch.set_num_threads(1)
-    host_step.AHEAD = whole_step.AHEAD = 0  # so that nothing is compiled, in each of them
+    straight_step.AHEAD = whole_step.AHEAD = 0  # so that nothing is compiled, in each of them
     for ranks in rings:
         torch.multiprocessing.start_processes(reduced.work, (folder, ranks), ranks, start_method="fork")
     ready = torch.multiprocessing.get_context("fork").Event()

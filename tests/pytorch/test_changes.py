@@ -8,7 +8,7 @@ import mcfsim as mcf
 from experiments import weight_transfers
 from experiments.common import read_result
 from mcfsim.checks import SpoiltStateError
-from mcfsim.torch import AdamW, apply_delta, change_log, changes, host_step, step_in_backward, watch
+from mcfsim.torch import AdamW, apply_delta, change_log, changes, step_in_backward, straight_step, watch
 from mcfsim.torch import step as steps
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, backward, give_hard, listed, made, net
@@ -48,7 +48,7 @@ def test_on_the_cpu_they_are_the_difference_of_bytes(place, way, monkeypatch):
     if way != "loop":
         monkeypatch.setattr("mcfsim.compile.choice.is_available", lambda: False)
     if way == "numpy":
-        monkeypatch.setattr(host_step.HostStep, "_bound_loop", lambda *given: None)
+        monkeypatch.setattr(straight_step.HostStep, "_bound_loop", lambda *given: None)
     ours, unseen = (made(*runs.strategies()[place]) for _ in range(2))
     with changes(ours) as recorder:
         for count in range(4):
@@ -335,7 +335,7 @@ def test_what_is_refused(monkeypatch):
         raise KeyboardInterrupt
 
     give_hard(listed(optimizer), 4)
-    monkeypatch.setattr(host_step.HostStep, "move", broken)
+    monkeypatch.setattr(straight_step.HostStep, "move", broken)
     with pytest.raises(KeyboardInterrupt):
         optimizer.step()
     with pytest.raises(SpoiltStateError):

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcfsim as mcf
 from mcfsim.compile import kernel, torch_calls
-from mcfsim.torch import AdamW, TorchAdamW, device_step, step, watch
+from mcfsim.torch import AdamW, TorchAdamW, step, straight_step, watch
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, codes, give_hard, listed, made
 from tests.shared.kinds import PLAIN, STORED, feeding, rotating
@@ -105,7 +105,7 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, mon
             return self.kernel[grid]
 
     monkeypatch.setattr(kernel, "function", lambda *given, **named: Spy(function(*given, **named)))
-    monkeypatch.setattr(device_step, "Table", lambda *given: tables_made.append(1) or kernel.Table(*given))
+    monkeypatch.setattr(straight_step, "Table", lambda *given: tables_made.append(1) or kernel.Table(*given))
     on_device(True)
 
     def launched(sizes, steps):
@@ -123,7 +123,7 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, mon
     assert len(tables_made) == 2  # gradients lie elsewhere at the third
     # The ends of vectors, which are read one element at a time, are a second launch.
     assert launched(range(14, 19), [True]) == [3, 4]
-    monkeypatch.setattr(device_step, "check_kernels", runs.no_triton)
+    monkeypatch.setattr(straight_step, "check_kernels", runs.no_triton)
     assert launched([50], [True]) == []
 
 
@@ -377,7 +377,7 @@ UNFIT = {
 }
 #: Where none can be.
 NOWHERE = {
-    "needs a kernel of Triton": (device_step, "check_kernels", runs.no_triton),
+    "needs a kernel of Triton": (straight_step, "check_kernels", runs.no_triton),
     "of parameters on a CPU": (step, "_is_host", lambda device: True),
 }
 

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.recipes import Recipe, linear
-from mcfsim.torch.emulated_attention import AttentionMode
-from mcfsim.torch.emulated_linear import Placed, number_of
+from mcfsim.torch.emulated_layers import AttentionMode
+from mcfsim.torch.emulated_products import Placed, number_of
 from tests.pytorch.beside import assert_one_graph
 from tests.pytorch.test_emulation import CHAIN, anywhere
 from tests.pytorch.test_emulation import PLAIN as UNROUNDED

@@ -16,8 +16,9 @@ import torch
 import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
-from mcfsim.torch import emulated_linear
-from mcfsim.torch.emulated_linear import EmulatedLinear, Placed, number_of
+from mcfsim.torch import emulated_products
+from mcfsim.torch.emulated_layers import EmulatedLinear
+from mcfsim.torch.emulated_products import Placed, number_of
 from tests.pytorch.beside import assert_one_graph
 from tests.pytorch.runs import first
 
@@ -145,8 +146,8 @@ def test_a_pickled_model_computes_the_same_in_a_new_process(attention, monkeypat
     done = mt.emulate(net, anywhere("fp4-all"), embeddings=True, attention=attention)
     expected, saved = net(tokens), pickle.dumps((net, done))
     for earlier in ((), ("bf16",)):
-        monkeypatch.setattr(emulated_linear, "_PLACED", {})
-        monkeypatch.setattr(emulated_linear, "_NUMBERS", {})
+        monkeypatch.setattr(emulated_products, "_PLACED", {})
+        monkeypatch.setattr(emulated_products, "_NUMBERS", {})
         for name in earlier:
             mt.emulate(torch.nn.Sequential(torch.nn.Linear(32, 32)), name)
         loaded, same = pickle.loads(saved)
@@ -161,9 +162,9 @@ def test_a_number_means_the_same_in_every_process(monkeypatch):
     found = [number_of(x) for x in placed]
     assert len(set(found)) == len(placed)
     for digest in (sha256, lambda text: sha256()):
-        monkeypatch.setattr(emulated_linear, "_PLACED", {})
-        monkeypatch.setattr(emulated_linear, "_NUMBERS", {})
-        monkeypatch.setattr(emulated_linear, "sha256", digest)
+        monkeypatch.setattr(emulated_products, "_PLACED", {})
+        monkeypatch.setattr(emulated_products, "_NUMBERS", {})
+        monkeypatch.setattr(emulated_products, "sha256", digest)
         again = [number_of(x) for x in reversed(placed)][::-1]
         assert again == found if digest is sha256 else len(set(again)) == len(placed)
 

@@ -403,7 +403,9 @@ def test_a_state_dict_of_the_library_is_its_run(library, kind):
 
 @pytest.mark.parametrize("library", ["torchao", "bitsandbytes", "optimi"])
 def test_a_run_that_maximizes_is_not_given_to_what_does_not(library, monkeypatch):
-    monkeypatch.setattr("mcfsim.torch.giving.import_module", lambda _: SimpleNamespace(AdamW8bit=0, AdamW=0))
+    monkeypatch.setattr(
+        "mcfsim.torch.handover.import_module", lambda _: SimpleNamespace(AdamW8bit=0, AdamW=0)
+    )
     ours = begun()
     ours.param_groups[0]["maximize"] = True
     before = states(ours)
@@ -429,6 +431,6 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
             raise ImportError("there is no torchao")
         return real(name, *rest)
 
-    monkeypatch.setattr("mcfsim.torch.giving.import_module", missing)
+    monkeypatch.setattr("mcfsim.torch.handover.import_module", missing)
     with pytest.raises(ImportError, match=r"to give a run to torchao\.optim, install it"):
         release(begun(), to="torchao")

@@ -54,11 +54,11 @@ def test_constructors_follow_from_the_declaration(kind):
         kind(parameters(), 1.0, **numbers),
         kind(params=[{"params": parameters(), **values}], lr=1.0),
     ):
-        assert optimizer._inputs(optimizer.param_groups[0], 1).hyper == declared(**numbers)
+        assert optimizer._declared(optimizer.param_groups[0])[0] == declared(**numbers)
         assert optimizer.param_groups[0]["lr"] == 1.0
     defaults = kind(parameters())
     decay = {"weight_decay": 0.01} if family(kind) in (mcf.AdamW, AMSGrad) else {}
-    assert defaults._inputs(defaults.param_groups[0], 1).hyper == declared(**decay)
+    assert defaults._declared(defaults.param_groups[0])[0] == declared(**decay)
     if "betas" in given:
         first, second = defaults.defaults["betas"]
         assert kind(parameters(), beta2=0.25).defaults["betas"] == (first, 0.25)
@@ -66,7 +66,7 @@ def test_constructors_follow_from_the_declaration(kind):
             kind(parameters(), beta1=0.5, betas=(0.5, second))
         for of in (list, np.array, torch.tensor, lambda x: (torch.tensor(x[:1]), x[1])):
             optimizer = kind(parameters(), betas=of([0.5, 0.25]))
-            hyper = optimizer._inputs(optimizer.param_groups[0], 1).hyper
+            hyper = optimizer._declared(optimizer.param_groups[0])[0]
             assert (hyper.beta1, hyper.beta2) == (0.5, 0.25)
 
 

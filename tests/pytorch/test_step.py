@@ -16,10 +16,10 @@ from mcfsim.optim.stored import FLOAT8_GROUPS, FLOAT32, Stored
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
-from mcfsim.torch import AdamW, host_step
+from mcfsim.torch import AdamW, straight_step
 from mcfsim.torch import step as steps
-from mcfsim.torch.host_step import HostStep
 from mcfsim.torch.moved import ParameterSlice
+from mcfsim.torch.straight_step import HostStep
 from tests.pytorch import runs
 from tests.pytorch.beside import both, compare
 from tests.pytorch.runs import assert_same_states, give, listed, parameters, run
@@ -35,7 +35,7 @@ def test_parameters_without_a_gradient_stay_and_change_no_other(strategy, monkey
     shapes = ((3,), (0, 2), (40,), (), (9,), (256,), (4, 4))
     made = []
     for small in (-1, 64):
-        monkeypatch.setattr(host_step, "SMALL", small)
+        monkeypatch.setattr(straight_step, "SMALL", small)
         given = parameters(shapes)
         made.append(AdamW(given, 1e-2, strategy=strategy))
         for step, skip in enumerate(({2}, {0, 5}, {2, 3, 6})):
@@ -55,14 +55,14 @@ def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
     handed = []
     monkeypatch.setattr(HostStep, "_bound_loop", lambda *given: None)
     monkeypatch.setattr(HostStep, "_make", lambda self, joint, *_: handed.append(joint.gradient.numel()))
-    sizes = [16] * 200 + [BLOCK] + [host_step.SMALL] * 9 + [16] * 3
+    sizes = [16] * 200 + [BLOCK] + [straight_step.SMALL] * 9 + [16] * 3
     given = [torch.nn.Parameter(torch.ones(size).bfloat16()) for size in sizes]
     given[3].data = torch.ones(2, 16).bfloat16()[:, ::2].reshape(4, 4).t()
     for p in given:
         p.grad = torch.ones_like(p)
     kind(given, 1e-2).step()
-    fit = BLOCK // host_step.SMALL
-    ends = [BLOCK, fit * host_step.SMALL, (9 - fit) * host_step.SMALL + 3 * 16]
+    fit = BLOCK // straight_step.SMALL
+    ends = [BLOCK, fit * straight_step.SMALL, (9 - fit) * straight_step.SMALL + 3 * 16]
     assert handed == [200 * 16, *ends]
 
 
@@ -70,7 +70,7 @@ def test_many_small_tensors_are_few_pieces_of_work(kind, monkeypatch):
 def test_batches_have_every_parameter_once(sizes):
     firsts = np.cumsum([0, *sizes[:-1]]).tolist()
     moved = [ParameterSlice({}, torch.empty(size), first) for size, first in zip(sizes, firsts, strict=False)]
-    batches = list(host_step._batches(moved))
+    batches = list(straight_step._batches(moved))
     assert [id(x) for batch in batches for x in batch] == list(map(id, moved))
     assert all(len(batch) == 1 or sum(x.gradient.numel() for x in batch) <= BLOCK for batch in batches)
 
@@ -329,8 +329,8 @@ def test_an_optimizer_of_arrays_refuses_tensors():
 
 # -- the bits of a step --------------------------------------------------------------------------------------
 SMALL_BLOCKS = [
-    *((module, "BLOCK", 190) for module in (loops, host_step)),
-    *((loops, "AT_ONCE", 77), (host_step, "SMALL", 23)),
+    *((module, "BLOCK", 190) for module in (loops, straight_step)),
+    *((loops, "AT_ONCE", 77), (straight_step, "SMALL", 23)),
 ]
 #: Loops by calls of NumPy's functions: to compile them never pays, to write them always does.
 CALLS = [
@@ -340,7 +340,7 @@ CALLS = [
 #: How a step is made: what is other than by default, where small tensors go together by operations.
 WAYS = {
     "batches": [],
-    "one by one": [(host_step, "SMALL", -1)],
+    "one by one": [(straight_step, "SMALL", -1)],
     "calls": CALLS,
     "calls on small blocks": [*CALLS, *SMALL_BLOCKS],
     "small blocks": SMALL_BLOCKS,

@@ -205,7 +205,7 @@ def test_the_numbers_of_an_instance_are_defaults():
     kind = mcfsim.torch.optimizer(mcf.AdamW(beta1=0.5, weight_decay=0.25))
     optimizer = kind(runs.parameters(), betas=(0.5, 0.75))
     assert kind(runs.parameters()).defaults["betas"] == (0.5, mcf.AdamW().beta2)
-    hyper = optimizer._inputs(optimizer.param_groups[0], 1).hyper
+    hyper = optimizer._declared(optimizer.param_groups[0])[0]
     assert hyper == mcf.AdamW(beta1=0.5, beta2=0.75, weight_decay=0.25)
     muon = mcfsim.torch.optimizer(Muon(scale="none"))(runs.parameters())
     assert muon.defaults["scale"] == "none"

@@ -1,9 +1,7 @@
-"""Linear layers whose three products follow a recipe: operators that `torch.compile` takes, and modules."""
+"""Products of layers by recipes, as operators that `torch.compile` takes, and counts of calls."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -93,7 +91,7 @@ def _sizes(x: torch.Tensor, weight: torch.Tensor, number: int) -> tuple[int, int
     return filled * through[0], filled * through[1]
 
 
-# -- operators ----------------------------------------------------------------------------------------------
+# -- operators --------------------------------------------------------------------------------------------
 @torch.library.custom_op("mcfsim::linear", mutates_args=())  # type: ignore[untyped-decorator]
 def _forward(
     x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int, dtype: torch.dtype
@@ -232,7 +230,33 @@ def _gradients(ctx: Any, dy: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None
 _forward.register_autograd(_gradients, setup_context=_setup)
 
 
-# -- calls --------------------------------------------------------------------------------------------------
+@torch.library.custom_op("mcfsim::table", mutates_args=())  # type: ignore[untyped-decorator]
+def looked_up(weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
+    """Return weights as the forward product takes them, turned back where the recipe rotates."""
+    check_processor()
+    check_drawn_once(number)
+    layer, products = layer_of(number, call), TensorProducts()
+    entered = layer.weight(weight.float()).values
+    own = layer.recipe.forward
+    if own.hadamard:
+        entered = products.rotate(entered, own, layer.signs("forward"), back=True)[:, : weight.shape[1]]
+    found: torch.Tensor = entered.to(weight.dtype)
+    return found.clone() if found is weight else found
+
+
+@looked_up.register_fake  # type: ignore[untyped-decorator]
+def _(weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
+    return torch.empty_like(weight)
+
+
+def _straight(ctx: Any, given: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    return given, None, None
+
+
+looked_up.register_autograd(_straight)
+
+
+# -- calls ------------------------------------------------------------------------------------------------
 def begin_counting(module: torch.nn.Module, name: str) -> None:
     """Give a module a number of its calls in training, which is no part of its state."""
     with torch.inference_mode(False):  # what is made in it cannot count outside
@@ -288,7 +312,7 @@ def _check_transforms(numbers: tuple[int, ...]) -> None:
         )
 
 
-# -- layers -------------------------------------------------------------------------------------------------
+# -- products ---------------------------------------------------------------------------------------------
 def check_operands(x: torch.Tensor, weight: torch.Tensor) -> None:
     """Raise TypeError unless operands of a product have floating dtypes, or ValueError if widths differ."""
     if not (x.is_floating_point() and weight.is_floating_point()):
@@ -311,88 +335,3 @@ def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: i
         return (x @ weight.transpose(-2, -1)).to(dtype)
     found: torch.Tensor = _forward(x, weight, call, number, dtype)[0]
     return found
-
-
-class Counting:
-    """What emulated layers and tables add to those they replace."""
-
-    emulated: Enrolled
-    calls: torch.Tensor
-    replaced: type
-    _buffers: dict[str, torch.Tensor]
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move the module; its count is kept where values are not, as on a meta device and by `to_empty`."""
-        before = self.calls
-        found = super()._apply(fn, recurse)  # type: ignore[misc]
-        if self.calls.is_meta:
-            self._buffers["calls"] = before
-        elif self.calls is not before:
-            self.calls.copy_(before)
-        return found
-
-
-class _Emulated(Counting):
-    """What emulated linear layers have."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def _product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        if x.layout is not torch.strided:
-            raise TypeError(f"emulated products take dense tensors, none of layout {x.layout}")
-        check_operands(x, weight)  # before the call is counted
-        number = self.emulated.number
-        rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
-        y = product(x.reshape(1, rows, x.shape[-1]), weight[None], counted(self.calls, number), number)
-        y = y.reshape(*x.shape[:-1], weight.shape[0])
-        # A view of an operator's output cannot be changed in place, as activations may do.
-        return y.clone() if self.bias is None else y + self.bias.to(y.dtype)
-
-
-class EmulatedLinear(_Emulated, torch.nn.Linear):  # type: ignore[misc]  # PyTorch has no types here
-    """A linear layer whose products follow a recipe."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return ``input weight' + bias``; the bias is added in the dtype of the result."""
-        return self._product(input, self.weight)
-
-
-class EmulatedConv1D(_Emulated):
-    """A layer of GPT-2, a linear layer whose weight is stored as (inputs, outputs)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x weight + bias``; the bias is added in the dtype of the result."""
-        return self._product(x, self.weight.t())
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _blank_conv1d, (self.replaced,), self.__getstate__()
-
-
-_CONV1D: dict[type, type] = {}
-
-
-def emulated_conv1d(kind: type) -> type:
-    """Return the class of emulated layers of a kind of ``Conv1D``."""
-    if kind not in _CONV1D:
-        _CONV1D[kind] = type("EmulatedConv1D", (EmulatedConv1D, kind), {})
-    return _CONV1D[kind]
-
-
-def _blank_conv1d(kind: type) -> Any:
-    """Return an empty emulated layer, for unpickling."""
-    found: Any = emulated_conv1d(kind)
-    return found.__new__(found)
-
-
-def linear_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield names and modules of linear layers, of Hugging Face's ``Conv1D``, and of both emulated."""
-    for name, module in model.named_modules():
-        if type(module) in (torch.nn.Linear, EmulatedLinear) or is_conv1d(module):
-            yield name, module
-
-
-def is_conv1d(module: torch.nn.Module) -> bool:
-    """Return whether a layer is a linear one whose weight is stored as (inputs, outputs)."""
-    conv = type(module).__name__ == "Conv1D" and getattr(module, "weight", torch.empty(0)).ndim == 2
-    return conv or isinstance(module, EmulatedConv1D)

@@ -1,9 +1,10 @@
-"""A run given to another library's optimizer: how its state is to be stored, and the optimizer made of it."""
+"""Other libraries' optimizers: whose a run is that is taken over, and how a run is given to one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,19 +19,122 @@ from mcfsim.optim.amsgrad import AMSGrad
 from mcfsim.optim.declaration import Declaration
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.stored import DYNAMIC, FLOAT32, Stored
-from mcfsim.torch.foreign import TABLES, WIDE, layout
-from mcfsim.torch.foreign_torch import LARGEST, MOMENTS, OF_MUON, SHARED
-from mcfsim.torch.group import number
+from mcfsim.torch.foreign import (
+    LARGEST,
+    LIBRARIES,
+    MOMENTS,
+    MUON,
+    OF_MUON,
+    SHARED,
+    TABLES,
+    WIDE,
+    Entries,
+    Library,
+    decoupled,
+    layout,
+    of_amsgrad,
+)
+from mcfsim.torch.group import LABELS, number
 from mcfsim.torch.local import SCALES
 from mcfsim.torch.optimizers import family
+from mcfsim.torch.state_dicts import check_form
 from mcfsim.torch.state_layout import Slots, StateLayout
 from mcfsim.torch.step import StoredOptimizer
 
+# -- taken over -------------------------------------------------------------------------------------------
+#: Where a state dict of bitsandbytes has the tensors of a parameter.
+_WRAPPED = "__bnb_optimizer_quant_state__"
+
+
+def library_of(optimizer: Any, said: str | None) -> Library:
+    """Return the library of an optimizer or its state, and its entry for such optimizers.
+
+    Raises
+    ------
+    TypeError
+        If it is of none of them, or none of its optimizers that are taken over.
+    ValueError
+        If another library is named, or none for a state; or if only some groups are of AMSGrad, or it is not
+        torch's.
+    """
+    library = LIBRARIES[_name_of(optimizer, said)]
+    groups = optimizer.param_groups
+    if library.name == "torch" and any("ns_steps" in group for group in groups):
+        return MUON
+    if type(optimizer).__name__ == "Adam":
+        library = library._replace(hyperparameters=partial(decoupled, usual=False))
+    largest = [bool(group.get("amsgrad")) for group in groups]
+    if not any(largest):
+        return library
+    if library.name != "torch":
+        raise ValueError(f"a group has amsgrad = True, and only torch's is taken over, not {library.name}'s")
+    if not all(largest):
+        raise ValueError("some groups have amsgrad = True, and some have not: no optimizer here makes both")
+    return library._replace(read=of_amsgrad, kind="AMSGrad")
+
+
+def _name_of(optimizer: Any, said: str | None) -> str:
+    if said is not None and said not in LIBRARIES:
+        near = hint(said, LIBRARIES)
+        raise ValueError(f"unknown library {said!r}{near}; runs are taken over from {', '.join(LIBRARIES)}")
+    if isinstance(optimizer, SavedRun):
+        if said is None:
+            raise ValueError(f"say whose state it is by from_: one of {', '.join(LIBRARIES)}")
+        return said
+    kind = type(optimizer)
+    found = kind.__module__.partition(".")[0]
+    if found not in LIBRARIES or kind.__name__ not in LIBRARIES[found].classes:
+        able = "; ".join(f"{name}'s {', '.join(item.classes)}" for name, item in LIBRARIES.items())
+        raise TypeError(
+            f"only optimizers of mcfsim.torch and of these are taken over ({able}), not {found}'s "
+            f"{kind.__name__}"
+        )
+    if said not in (None, found):
+        raise ValueError(f"from_ = {said!r}, and the optimizer is of {found}")
+    return found
+
+
+class SavedRun:
+    """A state dict of an optimizer with its parameters, to be read like the optimizer.
+
+    Parameters
+    ----------
+    saved : mapping
+        As `torch.optim.Optimizer.state_dict` returns it.
+    params : iterable of tensor
+        The parameters, in the order in which the optimizer had them.
+
+    Raises
+    ------
+    TypeError
+        If a parameter is no tensor.
+    ValueError
+        If it is no state of so many parameters, or one is given for two.
+    """
+
+    def __init__(self, saved: Entries, params: Iterable[torch.Tensor]) -> None:
+        given = [x[1] if isinstance(x, tuple) else x for x in params]
+        if not all(isinstance(x, torch.Tensor) for x in given):
+            raise TypeError("params must be tensors, in the order in which the optimizer had them")
+        check_form(saved)
+        groups, state = saved["param_groups"], saved["state"]
+        places = [place for group in groups for place in group["params"]]
+        if len(places) != len(given):
+            raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
+        by_place = dict(zip(places, given, strict=True))
+        if len({*by_place.values()}) < len(by_place):
+            raise ValueError("params has one tensor in the places of two")
+        self.param_groups = [
+            {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
+        ]
+        self.state = {by_place[place]: {**x, **x.get(_WRAPPED, {})} for place, x in state.items()}
+        # Of schedulers' entries and of names there are no defaults.
+        self.defaults = {name: None for group in groups for name in group if name not in LABELS}
+
+
+# -- given ------------------------------------------------------------------------------------------------
 #: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
 _LEAST = 4096
-
-#: A parameter's state by the names here, with its step.
-State = Mapping[str, Any]
 
 
 @dataclass
@@ -91,7 +195,7 @@ class Giving:
             )
         return ways[library]
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, group: Entries) -> dict[str, Any]:
         """Return a group with the library's entries; raise ValueError for what it cannot do."""
         entries = {*self.entries} - {"lr"}  # which schedulers change where it lies
         return {name: _plain(x) if name in entries else x for name, x in group.items()}
@@ -107,7 +211,7 @@ class Giving:
         own = Stored(TORCH_DTYPES[dtype])
         return layout(dtype, own, own)
 
-    def made(self, states: Mapping[torch.Tensor, State]) -> torch.optim.Optimizer:
+    def made(self, states: Mapping[torch.Tensor, Entries]) -> torch.optim.Optimizer:
         """Return the optimizer with the states of its parameters."""
         made = self.begun()
         made.defaults.update({name: x for name, x in self.defaults.items() if name in made.defaults})
@@ -122,7 +226,7 @@ class Giving:
         made: torch.optim.Optimizer = self.make(self.groups)
         return made
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         """Return a parameter's state by the library's names."""
         # As PyTorch's own: a shorter default dtype would round the count, and let it stand still.
         dtype = torch.promote_types(torch.float32, torch.get_default_dtype())
@@ -140,10 +244,10 @@ def _plain(x: Any) -> Any:
 class _ToAMSGrad(Giving):
     """PyTorch's AdamW with ``amsgrad``."""
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, group: Entries) -> dict[str, Any]:
         return {**super().renamed(group), "amsgrad": True}
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         both = state["v"].reshape(len(LARGEST), *parameter.shape)
         found = super().dressed(parameter, state, group)
         return {**found, **{name: x.clone() for name, x in zip(LARGEST, both, strict=True)}}
@@ -155,8 +259,27 @@ class _ToMuon(Giving):
     kind = "Muon"
     entries = (*OF_MUON, "averaged", "maximize")
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        return _of_its_own(super().renamed(group))
+    def renamed(self, group: Entries) -> dict[str, Any]:
+        """Return a group with the entries of torch.optim.Muon; raise ValueError for what it cannot do."""
+        found = super().renamed(group)
+        scale, iteration = (found.pop(name) for name in ("scale", "iteration"))
+        averaged, maximize = (found.pop(name) for name in ("averaged", "maximize"))
+        one = len({*iteration.iterations}) == 1 and iteration.margin == 1 and not iteration.added
+        for fault, what in (
+            (not averaged, "averaged = False"),
+            (maximize, "maximize = True"),
+            (scale not in ("original", "match_rms_adamw"), f"scale = {str(scale)!r}"),
+            (not one, f"iteration = {iteration}"),
+        ):
+            if fault:
+                raise ValueError(f"torch.optim.Muon has no counterpart of {what}")
+        return {
+            **found,
+            "adjust_lr_fn": str(scale),
+            "ns_coefficients": iteration.iterations[0],
+            "ns_steps": len(iteration.iterations),
+            "eps": iteration.epsilon,
+        }
 
     def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
         beside = slots is not None and slots["v"].size > 0
@@ -164,31 +287,8 @@ class _ToMuon(Giving):
             shape, by = tuple(parameter.shape), ", which AdamW moves here" if beside else ""
             raise ValueError(f"torch.optim.Muon moves matrices, and no parameter of shape {shape}{by}")
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         return {"momentum_buffer": state["m"]}
-
-
-def _of_its_own(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group with the entries of torch.optim.Muon; raise ValueError for what it cannot do."""
-    found = dict(group)
-    scale, iteration = (found.pop(name) for name in ("scale", "iteration"))
-    averaged, maximize = (found.pop(name) for name in ("averaged", "maximize"))
-    one = len({*iteration.iterations}) == 1 and iteration.margin == 1 and not iteration.added
-    for fault, what in (
-        (not averaged, "averaged = False"),
-        (maximize, "maximize = True"),
-        (scale not in ("original", "match_rms_adamw"), f"scale = {str(scale)!r}"),
-        (not one, f"iteration = {iteration}"),
-    ):
-        if fault:
-            raise ValueError(f"torch.optim.Muon has no counterpart of {what}")
-    return {
-        **found,
-        "adjust_lr_fn": str(scale),
-        "ns_coefficients": iteration.iterations[0],
-        "ns_steps": len(iteration.iterations),
-        "eps": iteration.epsilon,
-    }
 
 
 class _InEightBits(Giving):
@@ -215,7 +315,7 @@ class _ToTorchao(_InEightBits):
     def quantised(self, parameter: torch.Tensor) -> bool:
         return super().quantised(parameter) and parameter.numel() % DYNAMIC.block == 0
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = super().dressed(parameter, state, group)
         if self.quantised(parameter):
             held = import_module("torchao.optim.subclass_8bit").OptimState8bit
@@ -231,7 +331,7 @@ class _ToBitsandbytes(_InEightBits):
     kind = "AdamW8bit"
     plain = torch.float32
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         found = {"step": state["step"]}
         for place, name in enumerate(MOMENTS, 1):
             found[f"state{place}"] = state[name]
@@ -249,7 +349,7 @@ class _ToOptimi(Giving):
         super().__post_init__()
         self._steps: list[int] = []
 
-    def renamed(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def renamed(self, group: Entries) -> dict[str, Any]:
         """Return a group with the entries in place of betas, and without one that optimi lacks."""
         found = super().renamed(group)
         split = {**found, "beta1": found["betas"][0], "beta2": found["betas"][1]}
@@ -273,7 +373,7 @@ class _ToOptimi(Giving):
             group.update(setup=step > 0, step=begun, triton=False, kahan_sum=True)
         return found
 
-    def dressed(self, parameter: torch.Tensor, state: State, group: dict[str, Any]) -> dict[str, Any]:
+    def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {"kahan_comp": state.get("compensation")}
         for (name, theirs), beta in zip(MOMENTS.items(), (group["beta1"], group["beta2"]), strict=True):
             # Before the first step nothing is corrected.

@@ -18,6 +18,7 @@ from mcfsim.storage.files import Pathlike, telling
 from mcfsim.torch.local import is_first_process, is_spread
 from mcfsim.torch.moved import ParameterSlice, Work
 from mcfsim.torch.step import StoredOptimizer
+from mcfsim.torch.whole_step import as_found
 from mcfsim.training.metrics import Tally
 
 
@@ -278,6 +279,7 @@ def _parts(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
 
 
 def _tally(work: Work, moved: Sequence[ParameterSlice]) -> Tally:
+    moved = as_found(work.on, moved, work.inputs)
     copies = [x.copied() for x in moved]
     updates: list[torch.Tensor] = []
     work.on.move(copies, work.inputs, updates)

@@ -108,14 +108,14 @@ class GridStep:
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
         """Make a step of these parameters; a first one puts them on their grids before.
 
-        A list gets the intended update of each, of the weights as they come.
+        A list gets the intended update of each, from weights that are on their grids (`as_found`).
         """
         if updates is not None:
             self._inner.move([_without_scale(x).copied() for x in moved], inputs, updates)
         with ExitStack() as stack:
             for x in moved:
                 stack.enter_context(noted(x))
-                if inputs.number == 1 and not x.tensors[SCALE]:
+                if _begins(x, inputs):
                     self.begin(x)
             grids = [self._grid(x) for x in moved]
             for x, grid in zip(moved, grids, strict=True):
@@ -148,6 +148,11 @@ class GridStep:
         made = grid_of(self.stores, x.gradient.numel(), self._random)
         made.scales[0] = float(x.tensors[SCALE])
         return made
+
+
+def _begins(x: ParameterSlice, inputs: StepInputs) -> bool:
+    """Return whether a step begins by putting a parameter on its grid."""
+    return inputs.number == 1 and not x.tensors[SCALE]
 
 
 def grid_of(stores: StateLayout, size: int, random: RandomWords = DEFAULT_WORDS) -> OnGrid:
@@ -202,6 +207,20 @@ class GatheredStep:
         whole = _whole(x) if x.cut else x
         self._inner.begin(whole)
         _keep(x, whole)
+
+
+def as_found(
+    runner: StepRunner, moved: Sequence[ParameterSlice], inputs: StepInputs
+) -> Sequence[ParameterSlice]:
+    """Return parameters as a step moves them: copies on their grids, if it begins by putting them there."""
+    if runner.stores.strategy.parameter.grid is None or not isinstance(runner, GridStep | GatheredStep):
+        return moved
+    found = []
+    for x in moved:
+        found.append(x.copied() if _begins(x, inputs) else x)
+        if found[-1] is not x:
+            runner.begin(found[-1])
+    return found
 
 
 def _whole(x: ParameterSlice) -> ParameterSlice:

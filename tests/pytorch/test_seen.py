@@ -69,6 +69,24 @@ def test_the_measures_are_those_of_the_simulated_optimizer(strategy, place, monk
     assert_same_states(optimizer, unseen)
 
 
+@pytest.mark.parametrize("strategy", ["dqt-int8", "dqt-ternary", "bitnet"])
+def test_a_first_step_is_seen_from_the_grid(strategy, place):
+    """Also without `start`, which puts weights there before."""
+    given, other = (parameters(SHAPES, dtype_of(strategy)) for _ in range(2))
+    start, hyper = arrays(given), mcf.AdamW(weight_decay=0.01)
+    reference = mcf.Optimizer(hyper, mcf.strategy(strategy), start, {*start})
+    optimizer, unseen = (AdamW(x, 1e-3, strategy=strategy) for x in (given, other))
+    seen = watch(optimizer, 1).seen
+    for x in (optimizer, unseen):
+        run(x, [0])
+    before = reference.represented()
+    update = reference.step(reference.receive(arrays(p.grad for p in given)), 1e-3)
+    effective = metrics.effective_update(before, reference.represented())
+    assert seen[0].lost == metrics.lost_fraction(update, effective)
+    assert seen[0].edq == pytest.approx(metrics.normalized_edq(update, effective), rel=1e-12)
+    assert_same_states(optimizer, unseen)
+
+
 @pytest.mark.slow
 def test_what_is_seen_is_told(tmp_path):
     """To a function, a file, a writer and a list, until it is removed; of groups in their steps."""

@@ -16,7 +16,7 @@ from typing import Any
 from mcfsim.compile.ahead import COMPILER
 from mcfsim.compile.folds import Fold, trusted
 from mcfsim.compile.lines import AsBits, Epilogue
-from mcfsim.compile.loops import BoundLoop, CompilationError, Loop, RowLoop
+from mcfsim.compile.loops import BoundLoop, CompilationError, Loop
 from mcfsim.compile.program import Program
 from mcfsim.compile.rolling import Rolled, is_long, roll
 from mcfsim.compile.tracing import ProgramRecording
@@ -266,7 +266,7 @@ class Loops:
             bound_loops = {}
             for part in rolled.repeated():
                 known = trusted(part, rolled)
-                make = partial(RowLoop, part.body, self._scalars, trusted=known)
+                make = partial(Loop, part.body, self._scalars, checked=True, trusted=known, rows=True)
                 account = self._kept((part.body.key, known), make)
                 bound_loop = self._ready(account, part.body, elements, compiled, {}, rows=len(part.takes))
                 if bound_loop is not None:

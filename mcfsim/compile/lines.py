@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -147,36 +147,59 @@ class Difference:
         return replace(lowered, results=(*lowered.results, made), packed=packed)
 
 
-class Lines(ABC):
-    """A program, lowered once for each way its real scalars can enter.
+#: What carries out a line on a machine, once the real scalars are known.
+Bound = TypeVar("Bound")
+
+
+class Lines(ABC, Generic[Bound]):
+    """A program for one machine, lowered once for each way its real scalars can enter.
 
     The numbers determine their `mcfsim.compile.scalars.ScalarEncoding`; a second way is rare.
 
     Parameters
     ----------
     program : Program
-    scalars : {"exact", "rounded", "float32"}
+    scalars : {"exact", "rounded", "float32"}, optional
         How real scalars enter.
-    epilogue : Epilogue or None
-        Processes the results.
     joined : AsBits, optional
         The operand that is stored as bits, if there is one.
-    **options : bool
+    epilogue : Epilogue, optional
+        Processes the results.
+    **options
         See `mcfsim.compile.lowering.lower`.
     """
 
     def __init__(
         self,
         program: Program,
-        scalars: Scalars,
-        epilogue: Epilogue | None,
+        scalars: Scalars = "exact",
         joined: AsBits | None = None,
+        *,
+        epilogue: Epilogue | None = None,
         **options: Any,
     ) -> None:
         self.program, self.policy = by_policy(program, scalars), scalars
         self.epilogue, self.joined, self._options = epilogue, joined, options
         self._uses = self.program.uses
         self._made: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Any]] = {}
+
+    def with_scalars(self, scalars: Mapping[str, Any]) -> Bound:
+        """Return the program bound to real scalars, given by name; see `with_numbers`."""
+        return self.with_numbers(self.program.reals(scalars))
+
+    def with_numbers(self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None) -> Bound:
+        """Return the program bound to real scalars, in the order of `Program.uses`.
+
+        Their encodings are the cheapest unless others are given.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If an operation of the program has no exact path in binary64, or a scalar leads beyond that, or
+            cannot have the given encoding.
+        """
+        chosen, found = self._entering(numbers, ways)
+        return self._bound(chosen, tuple(found))
 
     def line(self, numbers: Sequence[Any]) -> Lowered:
         """Return the line of machine operations for the given real scalars, epilogue included."""
@@ -232,3 +255,7 @@ class Lines(ABC):
     @abstractmethod
     def _emitted(self, lowered: Lowered, about: str) -> Any:
         """Return a line as its machine takes it: as the source of a module, or as calls."""
+
+    @abstractmethod
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> Bound:
+        """Return the line for encodings, bound to the numbers that stand for the real scalars."""

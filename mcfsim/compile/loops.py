@@ -99,7 +99,7 @@ class BoundLoop:
         return tuple(self._draws.values())
 
     def over_rows(self, addresses: NDArray[np.int64], size: int) -> bool:
-        """Fill vectors of one size given by a table of addresses, row by row; see `RowLoop`.
+        """Fill vectors of one size given by a table of addresses, row by row; see `Loop`.
 
         A row has the addresses of operands, words and results.
         """
@@ -110,7 +110,7 @@ class CompilationError(RuntimeError):
     """LLVM failed to compile a loop."""
 
 
-class Loop(Lines):
+class Loop(Lines[BoundLoop]):
     """A program compiled to one loop over elements, or run by NumPy's functions.
 
     Parameters
@@ -133,6 +133,13 @@ class Loop(Lines):
         Whether results share no memory with operands: a long algorithm is then faster.
     trusted : collection of int, optional
         The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
+    rows : bool, optional
+        Whether the loop is over the rows of a table and their elements: see `BoundLoop.over_rows`.
+
+    Notes
+    -----
+    A compiled loop that is bound to numbers needs llvmlite (`ImportError`), and LLVM may fail
+    (`CompilationError`).
     """
 
     def __init__(
@@ -147,33 +154,18 @@ class Loop(Lines):
         joined: AsBits | None = None,
         apart: bool = False,
         trusted: Collection[int] = (),
+        rows: bool = False,
     ) -> None:
         options = {"checked": checked, "wide": wide, "packed": packed, "trusted": trusted}
-        super().__init__(program, scalars, epilogue, joined, **options)
-        self._apart = apart
+        super().__init__(program, scalars, joined, epilogue=epilogue, **options)
+        self._apart, self._rows = apart, rows
         self._lock = Lock()
         self._compiled: dict[tuple[ScalarEncoding, ...], Callable[..., int]] = {}
         self._written: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Callable[..., int]]] = {}
 
-    def with_scalars(self, scalars: Mapping[str, Any]) -> BoundLoop:
-        """Return the compiled loop bound to real scalars, given by name."""
-        return self.with_numbers(self.program.reals(scalars))
-
-    def with_numbers(self, numbers: Sequence[Any]) -> BoundLoop:
-        """Return the compiled loop bound to real scalars, in the order of `Program.uses`.
-
-        Raises
-        ------
-        ImportError
-            If llvmlite is not installed.
-        UnsupportedFormatError
-            If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
-        CompilationError
-            If LLVM fails.
-        """
-        ways, found = self._entering(numbers)
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> BoundLoop:
         lowered, text = self._lowered(ways)
-        return self._bound_loop(lowered, text, self._loop(ways), found)
+        return self._bound_loop(lowered, text, self._loop(ways), numbers)
 
     def on_numpy(self, numbers: Sequence[Any]) -> BoundLoop:
         """Return the loop as run by NumPy, bound to real scalars as by `with_numbers`.
@@ -193,7 +185,7 @@ class Loop(Lines):
         return self._bound_loop(lowered, "", loop, found)
 
     def _bound_loop(
-        self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]
+        self, lowered: Lowered, text: str, loop: Callable[..., int], found: Sequence[float]
     ) -> BoundLoop:
         operands, results, numbers = lowered.dtypes
         return BoundLoop(
@@ -260,7 +252,7 @@ class Loop(Lines):
                 lowered, text = self._lowered(ways)
                 tables = [table_of(key) for key in lowered.tables]
                 try:
-                    loop = called(text, self._entry, *tables, *self._arguments(lowered))
+                    loop = called(text, "rows" if self._rows else "loop", *tables, *self._arguments(lowered))
                     if lowered.draws:
                         prepare_words()
                 except ImportError:
@@ -270,46 +262,18 @@ class Loop(Lines):
                 self._compiled[ways] = partial(loop, *tables) if tables else loop
             return self._compiled[ways]
 
-    #: The name of the compiled function.
-    _entry = "loop"
-
     def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
         """Return arguments of the compiled function, but for the tables."""
-        vectors = [*map(lowered.dtype, lowered.operands), *map(word_dtype, lowered.draws.values())]
-        numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
-        return *(np.empty(0, dtype) for dtype in vectors), *numbers, *results
+        operands, results, numbers = lowered.dtypes
+        vectors = [np.empty(0, x) for x in (*operands, *map(word_dtype, lowered.draws.values()))]
+        filled = [np.empty(0, x) for x in results]
+        singles = [x.type(1) for x in numbers]
+        if self._rows:
+            return np.empty((0, len(vectors) + len(filled)), np.int64), np.int64(0), *singles
+        return *vectors, *singles, *filled
 
     def _emitted(self, lowered: Lowered, about: str) -> str:
-        return source(lowered, about, apart=self._apart)
-
-
-class RowLoop(Loop):
-    """A program compiled to a loop over the rows of a table and their elements: see `BoundLoop.over_rows`.
-
-    Parameters
-    ----------
-    program : Program
-    scalars : {"exact", "rounded", "float32"}, optional
-        How real scalars enter.
-    trusted : collection of int, optional
-        The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
-    """
-
-    def __init__(
-        self, program: Program, scalars: Scalars = "exact", *, trusted: Collection[int] = ()
-    ) -> None:
-        super().__init__(program, scalars, checked=True, trusted=trusted)
-
-    _entry = "rows"
-
-    def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
-        columns = len(lowered.operands) + len(lowered.words) + len(lowered.results)
-        numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        return np.empty((0, columns), np.int64), np.int64(0), *numbers
-
-    def _emitted(self, lowered: Lowered, about: str) -> str:
-        return rows_source(lowered, about)
+        return rows_source(lowered, about) if self._rows else source(lowered, about, apart=self._apart)
 
 
 # -- by NumPy -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
 from mcfsim.compile.contraction import ContractionLine
-from mcfsim.compile.launch import EXACT, INTERPRETED, WARPS, function, interprets
+from mcfsim.compile.launch import INTERPRETED, interprets, launch
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import indented, module_head, statements
 from mcfsim.compile.torch_calls import TorchCalls, check_machine
@@ -62,13 +62,12 @@ class TensorContraction:
     def _launch(
         self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, groups: int, *, paired: bool
     ) -> None:
-        kernel = function(contraction_kernel(self.line), interpreted=interprets())
         columns, size = out.shape[1], out.numel()
         strides = (0, columns, 1) if paired else (left.shape[1], 1, 0)
         elements = min(INTERPRETED, 1 << (size - 1).bit_length()) if interprets() else _ELEMENTS
-        fixed = {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
-        with torch.cuda.device_of(out), np.errstate(all="ignore"):
-            kernel[(-(-size // elements),)](left, right, out, *strides, columns, size, groups, **fixed)
+        given = left, right, out, *strides, columns, size, groups
+        with np.errstate(all="ignore"):
+            launch(contraction_kernel(self.line), (-(-size // elements),), elements, *given)
 
     @cached_property
     def _calls(self) -> TorchCalls:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, reduce
 from operator import or_
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mcfsim.compile.launch import Ready, SourceWords
-from mcfsim.compile.lines import AsBits, Epilogue, Lines
+from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
 from mcfsim.compile.program import Program, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
@@ -89,21 +89,39 @@ class TensorLoop:
         """
         device, size = operands[0].device, shape.numel()
         flat = [x.reshape(1) if x.numel() == 1 else x.expand(shape).reshape(-1) for x in operands]
+        words = [] if streams is None else [(streams.of(place), bits) for place, bits in self.draws]
         singles = [scalar(x, kind, device) for x, kind in zip(numbers, self.numbers, strict=True)]
         results = [torch.empty(shape, dtype=DTYPES[kind], device=device) for kind in self.results]
         found = torch.zeros((), dtype=torch.bool, device=device)
-        for first in range(0, size, AT_ONCE):
-            part = slice(first, min(first + AT_ONCE, size))
-            given = [y for x in flat for y in as_numbers(x if x.numel() == 1 else x[part])]
-            for operation, bits in self.draws:
-                assert streams is not None
-                given.append(drawn(streams.of(operation), start + first, part.stop - first, bits, device))
-            made = self.calls([*given, *singles])
+
+        def read(part: slice) -> list[torch.Tensor]:
+            return [y for x in flat for y in as_numbers(x if x.numel() == 1 else x[part])]
+
+        for part, made in _in_parts(self.calls, size, read, words, start, singles, device):
             if self.looks:
                 found = torch.bitwise_or(found, torch.any(made.pop()))
             for result, numbers_made in zip(results, made, strict=True):
                 result.view(-1)[part].copy_(numbers_made)
         return results, self.looks and bool(found)
+
+
+def _in_parts(
+    calls: TorchCalls,
+    size: int,
+    read: Callable[[slice], list[torch.Tensor]],
+    words: Sequence[tuple[RandomWords, int]],
+    start: int,
+    numbers: Tensors,
+    device: torch.device,
+) -> Iterator[tuple[slice, list[torch.Tensor]]]:
+    """Yield a line's results for a range of elements at a time, given what reads its operands there.
+
+    For each operation that draws, `words` has the stream and the number of bits.
+    """
+    for first in range(0, size, AT_ONCE):
+        part = slice(first, min(first + AT_ONCE, size))
+        these = [drawn(stream, start + first, part.stop - first, bits, device) for stream, bits in words]
+        yield part, calls([*read(part), *these, *numbers])
 
 
 def as_numbers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -245,7 +263,7 @@ def _entered(line: Line, dtype: torch.dtype, place: int) -> tuple[list[Value], V
 class BoundTensorLoop(Ready):
     """A line bound to its real scalars, run by PyTorch's operations."""
 
-    calls: TorchCalls = field(kw_only=True)
+    calls: TorchCalls
 
     def __call__(
         self, operands: Tensors, results: Tensors, start: int = 0, words: SourceWords | None = None
@@ -256,16 +274,14 @@ class BoundTensorLoop(Ready):
         device, size = vectors[0].device, vectors[0].numel()
         pairs = zip(self._numbers, self.lowered.numbers, strict=True)
         numbers = [scalar(number, value.type, device) for number, value in pairs]
-        for first in range(0, size, AT_ONCE):
-            part = slice(first, min(first + AT_ONCE, size))
-            given = [
-                self._read(x[part], value) for x, value in zip(taken, self.lowered.operands, strict=True)
-            ]
-            for stream, bits in zip(streams, self.lowered.draws.values(), strict=True):
-                given.append(drawn(stream, start + first, part.stop - first, bits, device))
+        drawing = list(zip(streams, self.lowered.draws.values(), strict=True))
+
+        def read(part: slice) -> list[torch.Tensor]:
+            return [self._read(x[part], value) for x, value in zip(taken, self.lowered.operands, strict=True)]
+
+        for part, made in _in_parts(self.calls, size, read, drawing, start, numbers, device):
             # Copies, because a result may be an operand and share memory that is still read. Integers keep
             # their lower bits.
-            made = self.calls([*given, *numbers])
             kept = [y.to(x.dtype, copy=True) for x, y in zip(filled, made, strict=True)]
             for x, y in zip(filled, kept, strict=True):
                 x[part].copy_(y)
@@ -278,30 +294,15 @@ class BoundTensorLoop(Ready):
         return torch.bitwise_and(x.to(torch.int32), constant(2 ** (8 * dtype.itemsize) - 1, I32, x.device))
 
 
-class TensorLines(Lines):
-    """A program on codes, run by PyTorch's operations.
+class TensorLines(Lines[BoundTensorLoop]):
+    """A program on codes, run by PyTorch's operations; parameters as of `mcfsim.compile.lines.Lines`."""
 
-    Parameters
-    ----------
-    program, scalars, joined, epilogue
-        As for `mcfsim.compile.kernel.TableKernel`.
-    """
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, packed=True, clean=False, **options)
 
-    def __init__(
-        self,
-        program: Program,
-        scalars: Scalars = "exact",
-        joined: AsBits | None = None,
-        *,
-        epilogue: Epilogue | None = None,
-    ) -> None:
-        super().__init__(program, scalars, epilogue, joined, packed=True, clean=False)
-
-    def with_numbers(self, numbers: Sequence[Any]) -> BoundTensorLoop:
-        """Return the line bound to real scalars, as `mcfsim.compile.kernel.TableKernel.with_numbers` does."""
-        ways, found = self._entering(numbers)
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> BoundTensorLoop:
         lowered, calls = self._lowered(ways)
-        return BoundTensorLoop("", lowered, tuple(found), calls=calls)
+        return BoundTensorLoop(lowered, numbers, calls)
 
     def _emitted(self, lowered: Lowered, about: str) -> TorchCalls:
         return TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mcfsim.compile.kernel import GraphLaunch, Rows, Table, TableKernel, TableLauncher, tabulated
-from mcfsim.compile.launch import SourceWords, elements_on
+from mcfsim.compile.kernel import GraphLaunch, Kernel, Rows, Table, tabulated
+from mcfsim.compile.launch import Launcher, SourceWords, elements_on
 from mcfsim.compile.program import Program
 from mcfsim.compile.torch_kernels import check_kernels
 from mcfsim.compile.torch_loops import TensorLines
@@ -71,7 +71,7 @@ class DeviceStep:
     def __init__(self, stores: StateLayout) -> None:
         self.stores = stores
         self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy, closed=True))
-        self._lines: dict[Any, TableKernel | TensorLines] = {}
+        self._lines: dict[Any, Kernel | TensorLines] = {}
         self._tables: dict[Any, KeptTable] = {}
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs) -> None:
@@ -79,7 +79,7 @@ class DeviceStep:
         (program, scalars), log = self.program(inputs), log_of(moved)
         line, words = self.line(program, moved[0].gradient.device, log), self.words(inputs)
         moved = [x for x in moved if x.gradient.numel()]
-        if log is None and isinstance(line, TableKernel) and self._launch_again(line, scalars, moved, words):
+        if log is None and isinstance(line, Kernel) and self._launch_again(line, scalars, moved, words):
             return
         sets = [self.set_of(x) for x in moved]
         if isinstance(line, TensorLines):
@@ -109,22 +109,20 @@ class DeviceStep:
             found.append(update.to(torch.float64))
         return found
 
-    def _launch(
-        self, line: TableKernel, scalars: Sequence[Any], sets: VectorSets, words: SourceWords
-    ) -> None:
+    def _launch(self, line: Kernel, scalars: Sequence[Any], sets: VectorSets, words: SourceWords) -> None:
         """Run a kernel on the vectors of parameters."""
         ready = line.with_numbers(scalars)
-        ready(self._table(ready, sets), words)
+        self._table(ready, sets).fill(ready, words)
 
     def _launch_again(
-        self, line: TableKernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
+        self, line: Kernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
     ) -> bool:
         """Run a kernel on the vectors of the last step if they lie where they lay; return whether it ran."""
         ready = line.with_numbers(scalars)
         kept = self._tables.get(_table_key(ready, moved)) if moved and not self.stores.scaled else None
         if kept is None or not kept.tensors or kept.tensors != self._place(moved):
             return False
-        ready(kept.table, words)
+        kept.table.fill(ready, words)
         return True
 
     def _place(self, moved: Sequence[ParameterSlice]) -> list[int]:
@@ -171,7 +169,7 @@ class DeviceStep:
 
     def line(
         self, program: Program, device: torch.device, log: ChangeLog | None = None
-    ) -> TableKernel | TensorLines:
+    ) -> Kernel | TensorLines:
         """Return the line of a step, made once per program; it does not store the intended update."""
         epilogue = None if log is None else log.epilogue
         key = program.key, device, epilogue
@@ -181,10 +179,10 @@ class DeviceStep:
             self._lines[key] = TensorLines(*given, epilogue=epilogue)
             with suppress(ImportError, ValueError):
                 check_kernels(device)
-                self._lines[key] = TableKernel(*given, packed=True, hardware=True, epilogue=epilogue)
+                self._lines[key] = Kernel(*given, packed=True, hardware=True, epilogue=epilogue, many=True)
         return self._lines[key]
 
-    def _table(self, ready: TableLauncher, sets: VectorSets) -> Table:
+    def _table(self, ready: Launcher, sets: VectorSets) -> Table:
         """Return the table of vectors: that of the last step if they lie where they lay."""
         moved = [x.slice for x in sets]
         vectors = [
@@ -199,11 +197,11 @@ class DeviceStep:
         return kept.table
 
 
-def _table_key(ready: TableLauncher, moved: Sequence[ParameterSlice]) -> Any:
+def _table_key(ready: Launcher, moved: Sequence[ParameterSlice]) -> Any:
     return ready.source, len(moved), moved[0].first
 
 
-def _taken(ready: TableLauncher, sets: VectorSets) -> list[Vectors]:
+def _taken(ready: Launcher, sets: VectorSets) -> list[Vectors]:
     """Return vectors, checked, as a kernel takes them: those it reads, then those it writes."""
     for x in sets:
         ready.checked(x.operands, x.results)
@@ -285,7 +283,7 @@ class RepeatableStep(DeviceStep):
             )
         program, scalars = self.program(inputs)
         line = self.line(program, device)
-        if not isinstance(line, TableKernel):
+        if not isinstance(line, Kernel):
             raise RuntimeError("a captured graph needs a kernel of Triton, which does not serve here")
         sets = [self.set_of(x) for x in moved]
         launch, rows, _ = self._earlier(line, scalars, sets)
@@ -299,9 +297,7 @@ class RepeatableStep(DeviceStep):
             self.put_back(x, operands)
         return Captured(self, program.key, launch, rows)
 
-    def _launch(
-        self, line: TableKernel, scalars: Sequence[Any], sets: VectorSets, words: SourceWords
-    ) -> None:
+    def _launch(self, line: Kernel, scalars: Sequence[Any], sets: VectorSets, words: SourceWords) -> None:
         launch, rows, elements = self._earlier(line, scalars, sets)
         if launch is None:
             launch = GraphLaunch(line, scalars, rows, elements, words, sets[0].slice.gradient.device)
@@ -314,7 +310,7 @@ class RepeatableStep(DeviceStep):
         launch.launch()
 
     def _earlier(
-        self, line: TableKernel, scalars: Sequence[Any], sets: VectorSets
+        self, line: Kernel, scalars: Sequence[Any], sets: VectorSets
     ) -> tuple[GraphLaunch | None, list[Rows], int]:
         """Return the earlier launch for these parameters, or None if it does not take vectors or scalars.
 
@@ -329,6 +325,6 @@ class RepeatableStep(DeviceStep):
         return launch, rows, elements
 
 
-def _key(line: TableKernel, sets: VectorSets) -> Any:
+def _key(line: Kernel, sets: VectorSets) -> Any:
     """Return the key of a launch. Each set of parameters has its own launch, as a graph may have them all."""
     return line, *(x.slice.tensors["parameter"].data_ptr() for x in sets)

@@ -16,7 +16,7 @@ from experiments.machine_code import device_code as code_of_devices
 from experiments.machine_code.device_code import faults
 from experiments.machine_code.throughput import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from mcfsim.compile import trace
-from mcfsim.compile.kernel import Kernel, TableKernel
+from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.launch import function
 from mcfsim.compile.lines import SplitOperand
 from mcfsim.compile.program import Register
@@ -80,8 +80,7 @@ def products_in_sums(ar, a, b, c):
 
 def written(program, **options):
     """Return the source and the line of a program's kernel, with the numbers that it has."""
-    kind = TableKernel if "joined" in options else Kernel
-    kernel, given = kind(program, **options), program.reals()
+    kernel, given = Kernel(program, many="joined" in options, **options), program.reals()
     return kernel.source(given), kernel.line(given)
 
 

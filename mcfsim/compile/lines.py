@@ -222,12 +222,12 @@ class Lines(ABC, Generic[Bound]):
         return tuple(found)
 
     def _entering(
-        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None
+        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None, *, search: bool = True
     ) -> tuple[tuple[ScalarEncoding, ...], list[float]]:
         """Return encodings of real scalars, by default the cheapest, and the numbers that stand for them."""
         if ways is None:
             pairs = zip(self._uses, numbers, strict=True)
-            chosen = [encoding(use, number, self.policy) for use, number in pairs]
+            chosen = [encoding(use, number, self.policy, search=search) for use, number in pairs]
             return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
         found: list[float] = []
         for use, number, way in zip(self._uses, numbers, ways, strict=True):

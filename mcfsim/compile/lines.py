@@ -11,8 +11,7 @@ import numpy as np
 
 from mcfsim.compile.lowering import Lowered, called, lower, type_of, way_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import ScalarEncoding, encoding, numbers_by
-from mcfsim.compile.single import by_policy
+from mcfsim.compile.scalars import ScalarEncoding, by_policy, encoding, numbers_by
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import I32, Line, Value

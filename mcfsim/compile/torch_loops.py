@@ -14,8 +14,7 @@ from mcfsim.compile.launch import Ready, SourceWords
 from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
 from mcfsim.compile.program import Program, Register
-from mcfsim.compile.scalars import ScalarEncoding, encoding
-from mcfsim.compile.single import by_policy
+from mcfsim.compile.scalars import ScalarEncoding, by_policy, encoding
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format

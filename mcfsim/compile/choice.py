@@ -1,4 +1,8 @@
-"""The choice of how an algorithm runs as a whole: compiled on demand or once that pays, or by NumPy."""
+"""The choice of how an algorithm runs as a whole: compiled on demand or once that pays, or by NumPy.
+
+Where compiling is not worth waiting for, a thread does it while NumPy serves: LLVM works without the
+interpreter's lock.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,17 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.ahead import COMPILER
 from mcfsim.compile.folds import Fold, trusted
 from mcfsim.compile.lines import AsBits, Epilogue
 from mcfsim.compile.loops import BoundLoop, CompilationError, Loop
+from mcfsim.compile.objects import is_available
 from mcfsim.compile.program import Program
 from mcfsim.compile.rolling import Rolled, is_long, roll
 from mcfsim.compile.tracing import ProgramRecording
@@ -51,12 +55,6 @@ _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
 _lock = threading.Lock()
 
 
-@lru_cache(maxsize=1)
-def is_available() -> bool:
-    """Return whether LLVM is installed; nothing is imported."""
-    return find_spec("llvmlite") is not None
-
-
 def check_wanted(label: str, wanted: Any) -> None:
     """Raise TypeError unless what is wanted is True, False or None."""
     if wanted is not None and not isinstance(wanted, bool):
@@ -78,6 +76,69 @@ def check_compiled(compiled: Any) -> None:
         raise ImportError("compiled loops need LLVM (llvmlite): pip install 'mcfsim[jit]'")
 
 
+# -- the thread that compiles -----------------------------------------------------------------------------
+class Compiler:
+    """A thread that does tasks in order; it begins with a task and ends with the last one.
+
+    When the program ends, it waits for the task that is under way, and leaves the others; and so does a
+    process that forks, because the new process has no such thread, and would find LLVM's lock taken.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: deque[Callable[[], object]] = deque()
+        self._lock, self._busy = threading.Lock(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._renew)
+
+    def ask(self, task: Callable[[], object]) -> bool:
+        """Have a task done soon, which must raise nothing; return whether there is a thread for it."""
+        with self._lock:
+            self._tasks.append(task)
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="mcfsim compiles")
+                try:
+                    thread.start()
+                except RuntimeError:  # as where the program ends, or has too many threads
+                    self._tasks.clear()
+                    return False
+                self._thread = thread
+            return True
+
+    def wait(self) -> None:
+        """Wait until all tasks are done."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._busy:
+                with self._lock:
+                    if not self._tasks or not threading.main_thread().is_alive():
+                        self._thread = None
+                        return
+                    task = self._tasks.popleft()
+                task()
+
+    def _hold(self) -> None:
+        self._busy.acquire()
+        self._lock.acquire()
+
+    def _release(self) -> None:
+        self._lock.release()
+        self._busy.release()
+
+    def _renew(self) -> None:
+        self._tasks.clear()
+        self._thread = None
+        self._release()
+
+
+COMPILER = Compiler()
+
+
+# -- loops, and what they cost ----------------------------------------------------------------------------
 @lru_cache(maxsize=16)
 def loops(scalars: Scalars = "exact", **options: Any) -> Loops:
     """Return the collection of loops of one kind that are compiled so far; see `Loop`."""

@@ -13,7 +13,7 @@ from mcfsim.checks import check_processor
 from mcfsim.compile.block_source import block_source
 from mcfsim.compile.group_source import group_source, group_tables
 from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps, halved
-from mcfsim.compile.named_loops import NamedLoops
+from mcfsim.compile.objects import NamedLoops
 from mcfsim.compile.words import word_dtype
 from mcfsim.kernels.element.verbs import DTYPES, run
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.compile.llvm_source import array
 from mcfsim.compile.llvm_text import Function, module, number
-from mcfsim.compile.named_loops import NamedLoops
+from mcfsim.compile.objects import NamedLoops
 
 Single = NDArray[np.float32]
 

@@ -118,7 +118,7 @@ def _function(own: ContractionLine, name: str, *, paired: bool) -> Function:
     function = Function(name, taken)
     parts, kind = len(own.left), REGISTERS[own.left[0].type]
     carried = REGISTERS[own.carried.type]
-    lowered = Lowered(own.line, (), (), (), (), None)
+    lowered = Lowered(own.line)
     columns = "%out.columns"
     with function.loop(function.made("sub i64 %last, %first")) as step:
         start = function.made(f"mul i64 {function.made(f'add i64 %first, {step}')}, {parts}")
@@ -142,6 +142,6 @@ def _function(own: ContractionLine, name: str, *, paired: bool) -> Function:
             def put(_: int, x: str, j: str, out: str = out) -> None:
                 function.store(carried, x, out, j)
 
-            loops(function, lowered, (own.result,), read, put, columns, known, {}, apart=False)
+            loops(function, lowered, (own.result,), read, put, columns, known)
     function.returns("0")
     return function

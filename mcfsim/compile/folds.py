@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.loops import BoundLoop
+from mcfsim.compile.loops import BoundLoop, draw_rows, word_dtype
 from mcfsim.compile.program import ProgramStep
 from mcfsim.compile.rolling import Numbers, RepeatedBody, Rolled
-from mcfsim.compile.words import draw_rows, word_dtype
 from mcfsim.kernels.blocks import on_threads
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords

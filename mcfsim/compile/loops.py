@@ -1,10 +1,10 @@
-"""Programs as loops over elements, compiled by LLVM or run as calls of NumPy's functions."""
+"""Programs and random words by loops over elements, which LLVM compiles, or by NumPy's functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
-from mcfsim.compile.llvm_source import rows_source, source
+from mcfsim.compile.llvm_source import rows_source, source, words_source
 from mcfsim.compile.lowering import Lowered, Packed
 from mcfsim.compile.objects import called, is_saved
 from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
-from mcfsim.compile.words import draw, drawn_by_numpy, prepare_words, word_dtype
+from mcfsim.compile.sources import KEY
 from mcfsim.kernels.element.forms import as_calls
+from mcfsim.kernels.element.machine import I64, recorded
+from mcfsim.kernels.element.philox import philox_element
 from mcfsim.kernels.elementary import table_of
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import RandomWords
+from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import BLOCK, scratch
 
 Array = NDArray[Any]
@@ -254,7 +256,7 @@ class Loop(Lines[BoundLoop]):
                 try:
                     loop = called(text, "rows" if self._rows else "loop", *tables, *self._arguments(lowered))
                     if lowered.draws:
-                        prepare_words()
+                        _word_loop()
                 except ImportError:
                     raise
                 except Exception as error:
@@ -310,3 +312,55 @@ def _widened(words: Array, place: str) -> Array:
     out = scratch(place, words.size, np.dtype(np.int64))
     np.copyto(out, words)
     return out
+
+
+# -- random words, by a compiled loop or by NumPy: the same words -------------------------------------------
+def word_dtype(bits: int) -> np.dtype[Any]:
+    """Return the dtype of the shortest words with at least so many bits."""
+    return np.dtype(f"u{word_bits(bits) // 8}")
+
+
+def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the words of a range of indices, as `RandomWords.draws` does.
+
+    The next draw for the same place in the same thread overwrites them.
+    """
+    these, wanted = counters(start, count, word_bits(bits))
+    drawn: NDArray[Any] = scratch(place, 4 * len(these), np.int32)
+    _word_loop()(*map(np.int64, (*words.key, words.step, words.place, these.start)), drawn)
+    return drawn.view(word_dtype(bits))[wanted]
+
+
+def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[np.int32]) -> None:
+    """Fill each row of an array with the words of one operation, from a given counter of four words."""
+    key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
+    _word_rows()(*map(np.int64, key), words.place + operations, np.int64(counter), drawn)
+
+
+def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the same words as `draw`, drawn by NumPy."""
+    drawn: Words = scratch(place, count, word_dtype(bits))
+    np.copyto(drawn, words.draws(start, count, bits))
+    return drawn
+
+
+@lru_cache(maxsize=1)
+def _word_loop() -> Any:
+    """Return the loop that draws words, compiled or loaded."""
+    return called(_words_source(), "loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
+
+
+@lru_cache(maxsize=1)
+def _word_rows() -> Any:
+    """Return the loop that draws words for several operations."""
+    nothing = np.empty(0, np.int64), np.int64(0), np.empty((0, 0), np.int32)
+    return called(_words_source(), "rows", *[np.int64(0)] * 3, *nothing)
+
+
+def _words_source() -> str:
+    """Return the source of the loop that draws random words."""
+    line, results = recorded(philox_element, index=I64, **dict.fromkeys(KEY, I64))
+    inputs = {value.constant: value for value in line.values if value.verb == "input"}
+    key = tuple(inputs[name] for name in KEY)
+    lowered = Lowered(line, numbers=key, results=results, index=inputs["index"])
+    return words_source(lowered, "The words of Philox4x32-10, four of a counter.")

@@ -96,7 +96,6 @@ def contraction_kernel(own: ContractionLine) -> str:
     groups.
     """
     parts = len(own.left)
-    lowered = Lowered(own.line, (), (), (), (), None)
     place = {x: n for values in (own.left, own.right) for n, x in enumerate(values)}
     lefts = set(own.left)
 
@@ -110,7 +109,7 @@ def contraction_kernel(own: ContractionLine) -> str:
             at = f"right + ({number} * columns + column)"
         return f"tl.load({at}, mask=inside, other=0)"
 
-    constants, body, made = statements(lowered, (own.result,), read, expression)
+    constants, body, made = statements(Lowered(own.line), (own.result,), read, expression)
     strides = ("left_row", "left_step", "left_column")
     arguments = ["left", "right", "out", *strides, "columns", "size", "groups", "ELEMENTS: tl.constexpr"]
     before = [

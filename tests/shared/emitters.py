@@ -84,11 +84,9 @@ def by_llvm(lowered: Lowered, arrays: Arrays, **options: Any) -> list[Any]:
 def by_torch(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
     """PyTorch's operations."""
     torch = pytest.importorskip("torch")
-    from mcfsim.compile.torch_calls import TorchCalls
-    from mcfsim.compile.torch_loops import BoundTensorLoop
+    from mcfsim.compile.torch_loops import BoundTensorLoop, calls_of
 
-    calls = TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])
-    bound_loop = BoundTensorLoop(lowered, tuple(map(float, _numbers(lowered))), calls)
+    bound_loop = BoundTensorLoop(lowered, tuple(map(float, _numbers(lowered))), calls_of(lowered))
     return _on_tensors(torch, bound_loop, lowered, arrays, device)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -197,7 +197,7 @@ class NumpyArithmetic(Forwarding):
             with np.errstate(all="ignore"):
                 scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
             return _unflatten(shapes[0], scalars)
-        shape = _broadcast(arrays.values())
+        shape = broadcast([array.shape for array in arrays.values()])
         large = math.prod(shape) > BLOCK
         recorded = lru_cache(maxsize=1)(partial(self._recorded, function, layout, leaves, options))
         whole = self.compiled or (self.compiled is None and large)
@@ -421,8 +421,8 @@ class _Streams:
             return self._taken[operation]
 
 
-def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
-    shapes = [array.shape for array in arrays]
+def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape to which shapes broadcast; raise ValueError if they do not."""
     if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     try:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
-from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
+from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic, broadcast
 from mcfsim.checks import check_processor
 from mcfsim.compile.device_rounding import round_there
 from mcfsim.compile.lowering import type_of
@@ -134,11 +133,8 @@ class DeviceArithmetic(NumpyArithmetic):
             return super().evaluate(function, *operands, **options)
         check_processor()
         tensors = [self._tensor(x) for x in leaves if not is_scalar(x)]
-        try:  # PyTorch's function would import a computer algebra system
-            shape = torch.Size(np.broadcast_shapes(*(tuple(x.shape) for x in tensors)))
-        except ValueError:
-            shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
-            raise ValueError(f"operands of shapes {shapes} do not broadcast") from None
+        # PyTorch's function would import a computer algebra system.
+        shape = torch.Size(broadcast([tuple(x.shape) for x in tensors]))
         recording = self._record(function, operands, options)
         streams, drawn = self._streams(), sum(recording.drawn)
         dtypes = tuple(x.dtype for x in tensors)

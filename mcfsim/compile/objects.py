@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -264,13 +264,18 @@ class NamedLoops(ABC):
     def __init__(self) -> None:
         self._done = Counter[str]()
         self._made: dict[str, Callable[..., int]] = {}
-        self._sources: dict[str, str] = {}
+        self._source = cache(self._written)
         self._lock = Lock()
 
     def pays(self, size: int, name: str) -> bool:
         """Return whether so many more elements are worth compiling or loading a function."""
         self._done[name] += size
-        return name in self._made or (is_available() and worth_loops(self._done[name], self._source(name)))
+        if name in self._made:
+            return True
+        if not is_available():
+            return False
+        done = self._done[name]
+        return done >= _WORTH_COMPILING or (done >= _WORTH_LOADING and is_saved(self._source(name)))
 
     def _run(self, name: str, *given: Any) -> None:
         check_processor()
@@ -279,11 +284,6 @@ class NamedLoops(ABC):
                 self._made[name] = called(self._source(name), name, *self._examples(name))
         self._made[name](*given)
 
-    def _source(self, name: str) -> str:
-        if name not in self._sources:
-            self._sources[name] = self._written(name)
-        return self._sources[name]
-
     @abstractmethod
     def _written(self, name: str) -> str:
         """Return the source of a module with a function."""
@@ -291,8 +291,3 @@ class NamedLoops(ABC):
     @abstractmethod
     def _examples(self, name: str) -> Sequence[Any]:
         """Return arguments of the kinds that a function takes."""
-
-
-def worth_loops(done: int, source: str) -> bool:
-    """Return whether so many elements are worth compiling a source, or loading what was compiled before."""
-    return done >= _WORTH_COMPILING or (done >= _WORTH_LOADING and is_saved(source))

@@ -41,6 +41,10 @@ class Scalar(Opaque):
     name: str
     negative: bool = False
 
+    def of(self, numbers: Mapping[str, Any]) -> Any:
+        """Return its number, given numbers by name."""
+        return -numbers[self.name] if self.negative else numbers[self.name]
+
     def __neg__(self) -> Scalar:
         return Scalar(self.name, not self.negative)
 
@@ -184,10 +188,7 @@ class Program:
     def reals(self, scalars: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
         """Return the real scalars that are operands, in order; `scalars` gives the named ones."""
         found = [use.step.operands[use.position] for use in self.uses]
-        return [
-            (-scalars[x.name] if x.negative else scalars[x.name]) if isinstance(x, Scalar) else x
-            for x in found
-        ]
+        return [x.of(scalars) if isinstance(x, Scalar) else x for x in found]
 
     @cached_property
     def words(self) -> Mapping[Draw | None, str]:
@@ -281,7 +282,7 @@ class Program:
 
         def number(x: Operand) -> Any:
             if isinstance(x, Scalar):
-                return -scalars[x.name] if x.negative else scalars[x.name]
+                return x.of(scalars)
             return known[x] if isinstance(x, Register) else x
 
         for step in self.steps:

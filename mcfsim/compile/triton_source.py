@@ -98,8 +98,6 @@ INSTRUCTIONS: Mapping[str, Instruction] = {
     ),
 }
 
-_RESULTS = {F32: "tl.float32", I32: "tl.int32"}
-
 
 def functions_source(values: Iterable[Value]) -> str:
     """Return the source of the functions through which a kernel uses the instructions for some values."""

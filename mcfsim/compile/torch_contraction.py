@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.contraction import ContractionLine
+from mcfsim.compile.contraction import ContractionLine, groups_of
 from mcfsim.compile.launch import INTERPRETED, interprets, launch
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import indented, module_head, statements
@@ -77,14 +77,8 @@ class TensorContraction:
     def _by_operations(
         self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, groups: int, *, paired: bool
     ) -> None:
-        rows = max(1, _AT_ONCE // out.shape[1])
-        for row in range(0, len(out), rows):
-            some = slice(row, row + rows)
-            for group in range(groups):
-                places = range(group * self.parts, (group + 1) * self.parts)
-                lefts = [left[x][None, :] if paired else left[some, x][:, None] for x in places]
-                given = [*lefts, *(right[x][None, :] for x in places), out[some]]
-                out[some] = self._calls(given)[0]
+        for some, numbers in groups_of(left, right, out, 0, groups, self.parts, _AT_ONCE, paired=paired):
+            out[some] = self._calls([*numbers, out[some]])[0]
 
 
 @lru_cache(maxsize=64)

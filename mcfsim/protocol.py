@@ -175,6 +175,14 @@ class Forwarding(ABC):
         """Return the elementary function of this name."""
         return self._operate(name, a)
 
+    def on_block(self, step: int, start: int) -> Any:
+        """Return itself: the elements of a block are like any others."""
+        return self
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
+
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""
         return self._operate("add", a, b)

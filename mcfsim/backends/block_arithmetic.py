@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -247,10 +247,6 @@ class BlockArithmetic(Forwarding):
         """Return the emulator of another format and rounding, made once and cached."""
         return _like(fmt, rounding, self.scalars)
 
-    def on_block(self, step: int, start: int) -> BlockArithmetic:
-        """Return itself: it already works on blocks."""
-        return self
-
     # -- the operations -----------------------------------------------------------------------------------
     def neg(self, a: Value) -> Value:
         """Return ``-a``, rounded if it is no value of the format."""
@@ -283,10 +279,6 @@ class BlockArithmetic(Forwarding):
     def keeps(self, x: NDArray[Any]) -> bool:
         """Return whether a block of the carrier holds only values of the format and NaN."""
         return self._kernel.keeps(x)
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``; blocks are already small."""
-        return function(self, *operands, **options)
 
     # -- how they run -------------------------------------------------------------------------------------
     def _operate(self, name: str, *operands: Value) -> Value:

@@ -84,10 +84,6 @@ class ExactArithmetic(Forwarding):
         """Return itself: nothing is rounded to a format."""
         return self
 
-    def on_block(self, step: int, start: int) -> ExactArithmetic:
-        """Return itself: a block is not treated specially."""
-        return self
-
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``; raises ZeroDivisionError for b = 0."""
         try:

@@ -312,13 +312,7 @@ class Launcher(Ready):
         return not (self.lowered.strange is not None and bool(shared[0].item()))
 
     def text_on(self, device: torch.device) -> str:
-        """Return the source for a device: with its own instructions if requested, and if it has them.
-
-        Warns
-        -----
-        RuntimeWarning
-            If the instructions give wrong results; the source then does without them.
-        """
+        """Return the source for a device: with its instructions if requested, if it has good ones."""
         if self.by_hardware is None or not _has_good_instructions(device):
             return self.source
         return self.by_hardware

@@ -75,6 +75,8 @@ class ExactArithmetic(Forwarding):
 
     def round(self, x: Value) -> Value:
         """Return numbers as mpf, exactly, or rounded to ``precision`` bits if they have more."""
+        if type(x) is float or isinstance(x, self._mpf):
+            return self._number(x)
         if isinstance(x, np.ndarray | list) and np.asarray(x).dtype.kind in "mM":  # NumPy makes them integers
             raise TypeError("a time is no real number")
         with np.errstate(invalid="ignore"):  # NaN

@@ -14,10 +14,10 @@ from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic, broadcast
 from mcfsim.checks import check_processor
 from mcfsim.compile.device_rounding import round_there
 from mcfsim.compile.lowering import type_of
-from mcfsim.compile.program import flat, identity, mapped
+from mcfsim.compile.program import CacheKey, flat, identity, mapped
 from mcfsim.compile.torch_calls import DTYPES, check_machine
 from mcfsim.compile.torch_kernels import chosen_way, kernel_of, serve
-from mcfsim.compile.torch_loops import CacheKey, TensorWay, as_numbers, loop_of, taken, values_alone
+from mcfsim.compile.torch_loops import TensorWay, as_numbers, loop_of, taken, values_alone
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars, is_scalar

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -300,6 +300,14 @@ def identity(operand: Operand) -> Any:
     # An mpmath number may have more digits than its repr shows, and a long integer more than Python writes.
     exact = exact_or_binary64(operand)
     return type(operand), repr(exact) if isinstance(exact, float) else exact
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """An item together with a key for caches; only the keys are compared."""
+
+    key: Any
+    item: Any = field(compare=False)
 
 
 def flat(nested: Any) -> list[Any]:

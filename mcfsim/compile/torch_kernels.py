@@ -13,9 +13,9 @@ from mcfsim.compile.choice import check_wanted
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
-from mcfsim.compile.program import Program
+from mcfsim.compile.program import CacheKey, Program
 from mcfsim.compile.torch_calls import DTYPES, constant
-from mcfsim.compile.torch_loops import CacheKey, Carried, DeviceStreams, TensorWay, as_numbers, values_alone
+from mcfsim.compile.torch_loops import Carried, DeviceStreams, TensorWay, as_numbers, values_alone
 from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.compile.triton_source import check_gpu
 from mcfsim.formats import Format

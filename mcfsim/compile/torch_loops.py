@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import or_
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import torch
 from mcfsim.compile.launch import Ready, SourceWords
 from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
-from mcfsim.compile.program import Draw, Program, Register
+from mcfsim.compile.program import CacheKey, Draw, Program, Register
 from mcfsim.compile.scalars import ScalarEncoding
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
@@ -210,14 +210,6 @@ class TensorLines(Lines[BoundTensorLoop]):
 
 
 # -- ways to run a program on tensors ---------------------------------------------------------------------
-@dataclass(frozen=True)
-class CacheKey:
-    """An item together with a key for caches; only the keys are compared."""
-
-    key: Any
-    item: Any = field(compare=False)
-
-
 def values_alone(program: Program) -> Program:
     """Return a program without the results that are plain numbers instead of values."""
     return replace(program, results=tuple(x for x in program.outputs() if isinstance(x, Register)))

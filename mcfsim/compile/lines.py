@@ -22,8 +22,11 @@ from mcfsim.kernels.real_numbers import Scalars, described
 
 # -- operands stored as bits ------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class AsBits(ABC):
+class AsBits:
     """An operand stored as bits, and the result at the same place; for programs on codes.
+
+    The bits are those that follow the codes of another operand, or an integer in two's complement, of 16 bits
+    at most.
 
     Parameters
     ----------
@@ -31,18 +34,26 @@ class AsBits(ABC):
         The place of the operand, whose carrier is binary32.
     bits : int
         The number of bits.
+    leading : int, optional
+        The place of the operand whose codes come first; by default the bits are an integer.
+    rounded : bool, optional
+        See `mcfsim.kernels.element.split.joined_element`.
     """
 
     place: int
     bits: int
+    leading: int | None = None
+    rounded: bool = False
 
-    @abstractmethod
     def read(self, given: Sequence[Value]) -> Value:
         """Return the operand's number, given all operands as stored."""
+        if self.leading is None:
+            return number_element(given[self.place], self.bits)
+        return joined_element(given[self.leading], given[self.place], self.bits, rounded=self.rounded)
 
-    @abstractmethod
     def kept(self, x: Value) -> Value:
         """Return the bits of a number."""
+        return integer_element(x, self.bits) if self.leading is None else rest_element(x, self.bits)
 
     def lowered(self, program: Program, encoding: tuple[ScalarEncoding, ...], **options: Any) -> Lowered:
         """Lower a program on codes to a line, as `mcfsim.compile.lowering.lower` does.
@@ -69,43 +80,6 @@ class AsBits(ABC):
         dtype = np.min_scalar_type(2**self.bits - 1)
         lying = {**lowered.packed, given[self.place]: dtype, results[self.place]: dtype}
         return replace(lowered, operands=tuple(given), results=tuple(results), packed=lying)
-
-
-@dataclass(frozen=True)
-class SplitOperand(AsBits):
-    """An operand stored as the bits that follow the codes of another operand.
-
-    Parameters
-    ----------
-    leading : int
-        The place of the operand whose codes come first.
-    rounded : bool
-        See `mcfsim.kernels.element.split.joined_element`.
-    """
-
-    leading: int
-    rounded: bool
-
-    def read(self, given: Sequence[Value]) -> Value:
-        """Return the number of a code and the bits that follow it."""
-        return joined_element(given[self.leading], given[self.place], self.bits, rounded=self.rounded)
-
-    def kept(self, x: Value) -> Value:
-        """Return the last bits of a number."""
-        return rest_element(x, self.bits)
-
-
-@dataclass(frozen=True)
-class Integer(AsBits):
-    """An operand stored as an integer in two's complement, of 16 bits at most."""
-
-    def read(self, given: Sequence[Value]) -> Value:
-        """Return the integer as a number."""
-        return number_element(given[self.place], self.bits)
-
-    def kept(self, x: Value) -> Value:
-        """Return a number as an integer."""
-        return integer_element(x, self.bits)
 
 
 # -- lines ------------------------------------------------------------------------------------------------

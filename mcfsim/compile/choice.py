@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.folds import Fold, trusted
+from mcfsim.compile.folds import Fold
 from mcfsim.compile.lines import AsBits, Epilogue
 from mcfsim.compile.loops import BoundLoop, CompilationError, Loop
 from mcfsim.compile.objects import is_available
@@ -324,9 +324,9 @@ class Loops:
                 return None
             bound_loops = {}
             for part in rolled.repeated():
-                known = trusted(part, rolled)
-                make = partial(Loop, part.body, self._scalars, checked=True, trusted=known, rows=True)
-                account = self._kept((part.body.key, known), make)
+                options: Any = {"checked": True, "trusted": part.trusted, "rows": True}
+                make = partial(Loop, part.body, self._scalars, **options)
+                account = self._kept((part.body.key, part.trusted), make)
                 bound_loop = self._ready(account, part.body, elements, compiled, {}, rows=len(part.takes))
                 if bound_loop is not None:
                     bound_loops[part.start] = bound_loop

@@ -28,12 +28,6 @@ _WIDEST, _NARROWEST, _BYTES = 1024, 64, 1 << 22
 _WORDS = 1 << 15
 
 
-def trusted(part: RepeatedBody, rolled: Rolled) -> frozenset[int]:
-    """Return the places of a body's inputs that are seldom operands of the algorithm itself."""
-    operands = part.takes < len(rolled.recording.inputs)
-    return frozenset(np.flatnonzero(2 * operands.sum(axis=0) <= len(operands)).tolist())
-
-
 class Fold:
     """A rolled program, with a compiled loop for each stretch that repeats.
 
@@ -58,9 +52,8 @@ class Fold:
         copied[list(rolled.results)] = True
         for part in rolled.parts:
             if isinstance(part, RepeatedBody):
-                unseen = trusted(part, rolled)
                 for place, numbers in enumerate(part.takes.T):
-                    (copied if place in unseen else looked_at)[numbers] = True
+                    (copied if place in part.trusted else looked_at)[numbers] = True
             else:
                 copied[[code for code in rolled.operands[part] if code >= 0]] = True
         self.looked_at, self.copied = looked_at[:inputs], copied[:inputs]

@@ -351,8 +351,10 @@ def _has_good_instructions(device: torch.device) -> bool:
     return True
 
 
-def elements_on(device: torch.device, largest: int) -> int:
+def elements_on(device: torch.device, largest: int, usual: int = ELEMENTS) -> int:
     """Return how many elements an instance processes on a device, for vectors of at most `largest` elements.
+
+    On a GPU it is the usual number.
 
     Raises
     ------
@@ -360,7 +362,7 @@ def elements_on(device: torch.device, largest: int) -> int:
         If the device is a CPU, and Triton does not interpret.
     """
     if device.type != "cpu":
-        return ELEMENTS
+        return usual
     if not interprets():
         raise ValueError(
             "kernels take tensors of a GPU; on a CPU Triton interprets them if TRITON_INTERPRET=1"

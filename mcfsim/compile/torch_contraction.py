@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
 from mcfsim.compile.contraction import ContractionLine, groups_of
-from mcfsim.compile.launch import INTERPRETED, interprets, launch
+from mcfsim.compile.launch import elements_on, launch
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import indented, module_head, statements
 from mcfsim.compile.torch_calls import TorchCalls, check_machine
@@ -64,7 +64,7 @@ class TensorContraction:
     ) -> None:
         columns, size = out.shape[1], out.numel()
         strides = (0, columns, 1) if paired else (left.shape[1], 1, 0)
-        elements = min(INTERPRETED, 1 << (size - 1).bit_length()) if interprets() else _ELEMENTS
+        elements = elements_on(out.device, size, _ELEMENTS)
         given = left, right, out, *strides, columns, size, groups
         with np.errstate(all="ignore"):
             launch(contraction_kernel(self.line), (-(-size // elements),), elements, *given)

@@ -171,9 +171,17 @@ class Forwarding(ABC):
     def _operate(self, name: str, *operands: Value) -> Any:
         """Return the result of the operation of this name."""
 
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
+
     def _function(self, name: str, a: Value) -> Any:
         """Return the elementary function of this name."""
         return self._operate(name, a)
+
+    def on_block(self, step: int, start: int) -> Any:
+        """Return itself: the elements of a block are like any others."""
+        return self
 
     def add(self, a: Value, b: Value) -> Value:
         """Return ``a + b``."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from mcfsim.compile.ahead import COMPILER
+from mcfsim.compile.choice import COMPILER
 from mcfsim.oracle import same
 
 pytest_plugins = ["pytester", "tests.costs", "tests.sampling"]

@@ -82,7 +82,7 @@ def makers_of_words():
     """Yield what draws: words, a first index, how many, of how many bits."""
     yield lambda words, start, count, bits: words.draws(start, count, bits)
     if find_spec("llvmlite") is not None:
-        from mcfsim.compile.words import draw, draw_rows
+        from mcfsim.compile.loops import draw, draw_rows
 
         def rows(words, start, count, bits):
             made = np.zeros((2, (count + 1) * bits // 32), np.int32)

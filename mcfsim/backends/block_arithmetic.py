@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.lowering import Lowered, lower
+from mcfsim.compile.lines import Lines
+from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, Scalar
-from mcfsim.compile.scalars import ScalarEncoding, encoding, function_of_real, is_result
-from mcfsim.compile.single import by_policy
+from mcfsim.compile.scalars import ScalarEncoding, function_of_real, is_result
 from mcfsim.formats import Format
 from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
@@ -59,7 +59,7 @@ class _Bound(NamedTuple):
     numbers: tuple[Block, ...]
 
 
-class Operation:
+class Operation(Lines[_Bound]):
     """An operation in a format on blocks of values and real scalars.
 
     Parameters
@@ -84,8 +84,7 @@ class Operation:
     def __init__(
         self, name: str, fmt: Format, rounding: Rounding, policy: Scalars, scalars: tuple[Kind, ...]
     ) -> None:
-        self._name, self._format, self._rounding, self._policy = name, fmt, rounding, policy
-        self._scalars = scalars
+        self._name, self._format, self._rounding, self._scalars = name, fmt, rounding, scalars
         self.draws = rounding.stochastic and rounds(name, fmt)
         given = [Scalar(f"s{n}") if s else Register(f"x{n}", fmt) for n, s in enumerate(scalars)]
         values = {n: Register(f"v{n}", fmt) for n, s in enumerate(scalars) if s is RoundedNumber}
@@ -96,14 +95,13 @@ class Operation:
         inputs = tuple(x for x in given if isinstance(x, Register))
         names, drawn = tuple(x.name for x in given if isinstance(x, Scalar)), (1,) if self.draws else ()
         program = Program(name, inputs, names, (*brought, step), step.result, drawn)
-        self._program = by_policy(program, policy)
+        super().__init__(program, policy, clean=False, narrows=False)
         self._carrier, self._word_bits = carrier_of(fmt), word_bits(rounding.random_bits)
-        self._lines: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Calls]] = {}
         self._kept: dict[Any, _Bound | None] = {}
-        self.plain = None if any(scalars) else self._bind((), ())
+        self.plain = None if any(scalars) else self._bound((), ())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return operation, (self._name, self._format, self._rounding, self._policy, self._scalars)
+        return operation, (self._name, self._format, self._rounding, self.policy, self._scalars)
 
     def bound(self, numbers: Sequence[Any], size: int) -> _Bound | None:
         """Return the line with its real scalars, or None if binary64 cannot take one of them exactly.
@@ -134,29 +132,24 @@ class Operation:
         return found
 
     def _entered(self, numbers: Sequence[Any], search: bool) -> _Bound | None:
-        ways: list[ScalarEncoding] = []
-        stand: list[float] = []
-        reals = self._program.reals(dict(zip(self._program.scalars, numbers, strict=True)))
-        for use, number in zip(self._program.uses, reals, strict=True):
-            try:
-                way, parts = encoding(use, number, self._policy, search=search)
-            except UnsupportedFormatError:
-                if self._name in SELECTING:
-                    raise
-                chosen, why = plan(self._format, self._rounding, self._carrier).reals[self._name]
-                if chosen is Way.REFUSED:
-                    raise refusal(self._name, self._format, self._rounding, why) from None
-                return None
-            ways.append(way)
-            stand += parts
-        return self._bind(tuple(ways), stand)
+        reals = self.program.reals(dict(zip(self.program.scalars, numbers, strict=True)))
+        try:
+            ways, found = self._entering(reals, search=search)
+        except UnsupportedFormatError:
+            if self._name in SELECTING:
+                raise
+            chosen, why = plan(self._format, self._rounding, self._carrier).reals[self._name]
+            if chosen is Way.REFUSED:
+                raise refusal(self._name, self._format, self._rounding, why) from None
+            return None
+        return self._bound(ways, found)
 
-    def _bind(self, ways: tuple[ScalarEncoding, ...], numbers: Sequence[float]) -> _Bound:
-        if ways not in self._lines:
-            lowered = lower(self._program, ways, clean=False, narrows=False)
-            given = (*lowered.operands, *lowered.words, *lowered.numbers)
-            self._lines[ways] = lowered, as_calls(lowered.results, given, lowered.numbers)
-        lowered, calls = self._lines[ways]
+    def _emitted(self, lowered: Lowered, about: str) -> Calls:
+        given = (*lowered.operands, *lowered.words, *lowered.numbers)
+        return as_calls(lowered.results, given, lowered.numbers)
+
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: Sequence[float]) -> _Bound:
+        lowered, calls = self._lowered(ways)
         typed = zip(lowered.numbers, numbers, strict=True)
         return _Bound(calls, tuple(np.array(number, lowered.dtype(x)) for x, number in typed))
 
@@ -254,10 +247,6 @@ class BlockArithmetic(Forwarding):
         """Return the emulator of another format and rounding, made once and cached."""
         return _like(fmt, rounding, self.scalars)
 
-    def on_block(self, step: int, start: int) -> BlockArithmetic:
-        """Return itself: it already works on blocks."""
-        return self
-
     # -- the operations -----------------------------------------------------------------------------------
     def neg(self, a: Value) -> Value:
         """Return ``-a``, rounded if it is no value of the format."""
@@ -290,10 +279,6 @@ class BlockArithmetic(Forwarding):
     def keeps(self, x: NDArray[Any]) -> bool:
         """Return whether a block of the carrier holds only values of the format and NaN."""
         return self._kernel.keeps(x)
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``; blocks are already small."""
-        return function(self, *operands, **options)
 
     # -- how they run -------------------------------------------------------------------------------------
     def _operate(self, name: str, *operands: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,11 @@ from mcfsim.checks import check_int
 from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
 from mcfsim.protocol import Forwarding, Value
 
+#: Operations that numbers of mpmath and arrays of them have themselves.
+_ALIKE: dict[str, Callable[..., Any]] = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul},
+    **{"neg": operator.neg, "abs": operator.abs},
+}
 #: The logarithm of the largest operand of functions that divide it by pi, or by the logarithm of 2, first.
 _LONGEST = 1 << 16
 
@@ -47,9 +53,7 @@ class ExactArithmetic(Forwarding):
         self._rational = mpmath.libmp.from_rational  # rounds once
         self._binary = mpmath.libmp.from_float
         self._convert = np.frompyfunc(self._number, 1, 1)
-        self._sign = np.frompyfunc(self.context.sign, 1, 1)
         self._others: dict[str, Any] = {}
-        self._root = np.frompyfunc(self._square_root, 1, 1)
 
     def __repr__(self) -> str:
         return f"ExactArithmetic(precision={self.precision})"
@@ -71,6 +75,8 @@ class ExactArithmetic(Forwarding):
 
     def round(self, x: Value) -> Value:
         """Return numbers as mpf, exactly, or rounded to ``precision`` bits if they have more."""
+        if type(x) is float or isinstance(x, self._mpf):
+            return self._number(x)
         if isinstance(x, np.ndarray | list) and np.asarray(x).dtype.kind in "mM":  # NumPy makes them integers
             raise TypeError("a time is no real number")
         with np.errstate(invalid="ignore"):  # NaN
@@ -80,22 +86,6 @@ class ExactArithmetic(Forwarding):
         """Return itself: nothing is rounded to a format."""
         return self
 
-    def on_block(self, step: int, start: int) -> ExactArithmetic:
-        """Return itself: a block is not treated specially."""
-        return self
-
-    def add(self, a: Value, b: Value) -> Value:
-        """Return ``a + b``."""
-        return self.round(a) + self.round(b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        """Return ``a - b``."""
-        return self.round(a) - self.round(b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        """Return ``a * b``."""
-        return self.round(a) * self.round(b)
-
     def div(self, a: Value, b: Value) -> Value:
         """Return ``a / b``; raises ZeroDivisionError for b = 0."""
         try:
@@ -103,30 +93,17 @@ class ExactArithmetic(Forwarding):
         except ZeroDivisionError:
             raise ZeroDivisionError("a quotient by zero has no exact value") from None
 
-    def sqrt(self, a: Value) -> Value:
-        """Return the square root; raises ValueError below zero."""
-        return self._root(self.round(a))
-
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a * b + c``; the product is rounded too, to ``precision`` bits."""
         return self.add(self.mul(a, b), c)
 
-    def neg(self, a: Value) -> Value:
-        """Return ``-a``."""
-        return -self.round(a)
-
-    def abs(self, a: Value) -> Value:
-        """Return ``|a|``."""
-        return abs(self.round(a))
-
-    def sign(self, a: Value) -> Value:
-        """Return the sign of `a`: 1, -1, or zero or NaN as it is."""
-        return self._sign(self.round(a))
-
     def _operate(self, name: str, *operands: Value) -> Value:
-        """Return an elementary function, within a few units of the last bit, or a selection."""
+        """Return an operation; elementary functions are within a few units of the last bit."""
+        if name in _ALIKE:
+            return _ALIKE[name](*map(self.round, operands))
         if name not in self._others:
             own: dict[str, Callable[..., Any]] = {
+                "sqrt": self._square_root,
                 "log": self._logarithm,
                 "log1p": self._logarithm_beside_one,
                 "maximum": lambda a, b: a if a != a else b if b != b else max(a, b),

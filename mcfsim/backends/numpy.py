@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -16,7 +16,6 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks import as_array, check_processor, check_threads, is_real
 from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.folds import FoldRun
-from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, ProgramStep
 from mcfsim.compile.rolling import MANY
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
@@ -175,8 +174,7 @@ class NumpyArithmetic(Forwarding):
 
         def on_blocks(start: int, *blocks: NDArray[Any]) -> list[NDArray[Any]]:
             if not all(map(self.blocks.keeps, blocks)):
-                for array in arrays.values():
-                    self._taken_in(array)  # names the element that is no value
+                self._refuse_strange(arrays)
             values = list(leaves)
             for index, block in zip(arrays, blocks, strict=True):
                 values[index] = block
@@ -199,34 +197,20 @@ class NumpyArithmetic(Forwarding):
             with np.errstate(all="ignore"):
                 scalars: list[Any] = [float(np.asarray(item).reshape(())) for item in on_blocks(0)]
             return _unflatten(shapes[0], scalars)
-        shape = _broadcast(arrays.values())
+        shape = broadcast([array.shape for array in arrays.values()])
+        large = math.prod(shape) > BLOCK
         recorded = lru_cache(maxsize=1)(partial(self._recorded, function, layout, leaves, options))
-        whole = self.compiled or (self.compiled is None and math.prod(shape) > BLOCK)
+        whole = self.compiled or (self.compiled is None and large)
         if self.compiled is not False and (whole or len(leaves) >= MANY):
             folded = self._folded(recorded, arrays, shape)
             if folded is not None:
                 return folded
         if whole:
-            compiled = self._compiled(recorded, math.prod(shape))
+            compiled = self._compiled(recorded, arrays, math.prod(shape))
             if compiled is not None:
-                bound_loop, nested = compiled
-
-                def fill_compiled(start: int, *blocks: NDArray[Any]) -> None:
-                    given, made = blocks[: len(arrays)], blocks[len(arrays) :]
-                    looked = bound_loop.checks or all(map(self.blocks.keeps, given))
-                    if not (looked and bound_loop(given, made, start)):
-                        for array in arrays.values():
-                            self._taken_in(array)  # names the element that is no value
-
-                filled = for_each_block(
-                    *(fill_compiled, list(arrays.values()), self.carrier, len(bound_loop.results)),
-                    threads=self.threads,
-                    ordered=self.rounding.stochastic,
-                )
-                return _unflatten(nested, filled)
+                return compiled
         with np.errstate(all="ignore"):
             # Of large arrays, a first run on one element gives the number of results.
-            large = math.prod(shape) > BLOCK
             count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays))) if large else 0
             if not count:
                 small = [_extend(array, shape).reshape(-1) for array in arrays.values()]
@@ -242,33 +226,42 @@ class NumpyArithmetic(Forwarding):
                     for target, result in zip(blocks[len(arrays) :], found, strict=True):
                         target[...] = result
 
-                results = for_each_block(
-                    *(fill, list(arrays.values()), self.carrier, count),
-                    threads=self.threads,
-                    ordered=self.rounding.stochastic,
-                )
+                results = self._filled(fill, arrays, count)
         return _unflatten(shapes[0], results)
 
-    def _compiled(
-        self,
-        recorded: Callable[[], ProgramRecording],
-        elements: int,
-    ) -> tuple[BoundLoop, Any] | None:
-        """Return the compiled loop of a function and the layout of its results, or None if none is used."""
-        layouts: list[Any] = []
+    def _filled(
+        self, fill: Callable[..., None], arrays: dict[int, NDArray[Any]], count: int
+    ) -> list[NDArray[Any]]:
+        """Return as many results as said, filled block by block from those of the operands."""
+        return for_each_block(
+            *(fill, list(arrays.values()), self.carrier, count),
+            threads=self.threads,
+            ordered=self.rounding.stochastic,
+        )
 
-        def record() -> Program:
-            program = recorded().program()
-            layouts[:] = [_flatten(program.results, [])]
-            return program
+    def _compiled(
+        self, recorded: Callable[[], ProgramRecording], arrays: dict[int, NDArray[Any]], elements: int
+    ) -> Any:
+        """Return a function's results from one compiled loop, or None if none is used."""
 
         def words(program: Program) -> dict[int, RandomWords]:
             return {0: self._take(program.drawn[0])} if program.drawn and program.drawn[0] else {}
 
-        bound_loop = loops(self.scalars, checked=True).bound_loop(
-            record, elements, self.compiled, words=words, by_numpy=True
+        found = loops(self.scalars, checked=True).bound_loop(
+            lambda: recorded().program(), elements, self.compiled, words=words, by_numpy=True
         )
-        return None if bound_loop is None else (bound_loop.on_threads(self.threads), layouts[0])
+        if found is None:
+            return None
+        bound_loop = found.on_threads(self.threads)
+
+        def fill(start: int, *blocks: NDArray[Any]) -> None:
+            given, made = blocks[: len(arrays)], blocks[len(arrays) :]
+            looked = bound_loop.checks or all(map(self.blocks.keeps, given))
+            if not (looked and bound_loop(given, made, start)):
+                self._refuse_strange(arrays)
+
+        layout = _flatten(recorded().results, [])
+        return _unflatten(layout, self._filled(fill, arrays, len(bound_loop.results)))
 
     def _folded(
         self,
@@ -296,8 +289,7 @@ class NumpyArithmetic(Forwarding):
         results = [np.empty(shape, self.carrier) for _ in fold.rolled.results]
         run = FoldRun(fold, operands, results, carry_out, self.blocks.keeps, words)
         if not run.fill(self.threads):
-            for array in arrays.values():
-                self._taken_in(array)  # names the element that is no value
+            self._refuse_strange(arrays)
         return _unflatten(_flatten(recording.results, []), results)
 
     def _recorded(
@@ -366,6 +358,11 @@ class NumpyArithmetic(Forwarding):
             return array
         return self._taken_in(array)
 
+    def _refuse_strange(self, arrays: dict[int, NDArray[Any]]) -> None:
+        """Raise the error that names the first element that is no value of the format."""
+        for array in arrays.values():
+            self._taken_in(array)
+
     def _taken_in(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array of any real dtype in the carrier; raise if an element is no value of the format."""
         if not is_real(array.dtype):
@@ -424,8 +421,8 @@ class _Streams:
             return self._taken[operation]
 
 
-def _broadcast(arrays: Iterable[NDArray[Any]]) -> tuple[int, ...]:
-    shapes = [array.shape for array in arrays]
+def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape to which shapes broadcast; raise ValueError if they do not."""
     if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     try:

@@ -8,17 +8,16 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
-from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic
+from mcfsim.backends.numpy import OPERATIONS, NumpyArithmetic, broadcast
 from mcfsim.checks import check_processor
 from mcfsim.compile.device_rounding import round_there
 from mcfsim.compile.lowering import type_of
-from mcfsim.compile.program import flat, identity, mapped
+from mcfsim.compile.program import CacheKey, flat, identity, mapped
 from mcfsim.compile.torch_calls import DTYPES, check_machine
-from mcfsim.compile.torch_kernels import TensorWay, chosen_way, kernel_of, serve
-from mcfsim.compile.torch_loops import CacheKey, as_numbers, loop_of, taken, values_alone
+from mcfsim.compile.torch_kernels import chosen_way, kernel_of, serve
+from mcfsim.compile.torch_loops import TensorWay, as_numbers, loop_of, taken, values_alone
 from mcfsim.compile.tracing import ProgramRecording, Traced, record
 from mcfsim.formats import Format
 from mcfsim.kernels.real_numbers import Scalars, is_scalar
@@ -134,11 +133,8 @@ class DeviceArithmetic(NumpyArithmetic):
             return super().evaluate(function, *operands, **options)
         check_processor()
         tensors = [self._tensor(x) for x in leaves if not is_scalar(x)]
-        try:  # PyTorch's function would import a computer algebra system
-            shape = torch.Size(np.broadcast_shapes(*(tuple(x.shape) for x in tensors)))
-        except ValueError:
-            shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
-            raise ValueError(f"operands of shapes {shapes} do not broadcast") from None
+        # PyTorch's function would import a computer algebra system.
+        shape = torch.Size(broadcast([tuple(x.shape) for x in tensors]))
         recording = self._record(function, operands, options)
         streams, drawn = self._streams(), sum(recording.drawn)
         dtypes = tuple(x.dtype for x in tensors)

@@ -1,4 +1,8 @@
-"""The choice of how an algorithm runs as a whole: compiled on demand or once that pays, or by NumPy."""
+"""The choice of how an algorithm runs as a whole: compiled on demand or once that pays, or by NumPy.
+
+Where compiling is not worth waiting for, a thread does it while NumPy serves: LLVM works without the
+interpreter's lock.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.compile.ahead import COMPILER
-from mcfsim.compile.folds import Fold, trusted
+from mcfsim.compile.folds import Fold
 from mcfsim.compile.lines import AsBits, Epilogue
-from mcfsim.compile.loops import BoundLoop, CompilationError, Loop, RowLoop
-from mcfsim.compile.program import Program
+from mcfsim.compile.loops import BoundLoop, CompilationError, Loop
+from mcfsim.compile.objects import is_available
+from mcfsim.compile.program import CacheKey, Program
 from mcfsim.compile.rolling import Rolled, is_long, roll
 from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -42,19 +46,11 @@ _WRITE, _WRITE_DRAWN = 2e6, 8e6
 _SHARE = 0.25
 #: The most operations of a loop: compiling more would take gigabytes.
 MOST = 1500
-#: How many rolled algorithms are kept.
-_MANY = 64
 
 #: Errors that say why an algorithm is not compiled: no straight line, or no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
 
 _lock = threading.Lock()
-
-
-@lru_cache(maxsize=1)
-def is_available() -> bool:
-    """Return whether LLVM is installed; nothing is imported."""
-    return find_spec("llvmlite") is not None
 
 
 def check_wanted(label: str, wanted: Any) -> None:
@@ -78,6 +74,69 @@ def check_compiled(compiled: Any) -> None:
         raise ImportError("compiled loops need LLVM (llvmlite): pip install 'mcfsim[jit]'")
 
 
+# -- the thread that compiles -----------------------------------------------------------------------------
+class Compiler:
+    """A thread that does tasks in order; it begins with a task and ends with the last one.
+
+    When the program ends, it waits for the task that is under way, and leaves the others; and so does a
+    process that forks, because the new process has no such thread, and would find LLVM's lock taken.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: deque[Callable[[], object]] = deque()
+        self._lock, self._busy = threading.Lock(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._renew)
+
+    def ask(self, task: Callable[[], object]) -> bool:
+        """Have a task done soon, which must raise nothing; return whether there is a thread for it."""
+        with self._lock:
+            self._tasks.append(task)
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="mcfsim compiles")
+                try:
+                    thread.start()
+                except RuntimeError:  # as where the program ends, or has too many threads
+                    self._tasks.clear()
+                    return False
+                self._thread = thread
+            return True
+
+    def wait(self) -> None:
+        """Wait until all tasks are done."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._busy:
+                with self._lock:
+                    if not self._tasks or not threading.main_thread().is_alive():
+                        self._thread = None
+                        return
+                    task = self._tasks.popleft()
+                task()
+
+    def _hold(self) -> None:
+        self._busy.acquire()
+        self._lock.acquire()
+
+    def _release(self) -> None:
+        self._lock.release()
+        self._busy.release()
+
+    def _renew(self) -> None:
+        self._tasks.clear()
+        self._thread = None
+        self._release()
+
+
+COMPILER = Compiler()
+
+
+# -- loops, and what they cost ----------------------------------------------------------------------------
 @lru_cache(maxsize=16)
 def loops(scalars: Scalars = "exact", **options: Any) -> Loops:
     """Return the collection of loops of one kind that are compiled so far; see `Loop`."""
@@ -184,7 +243,6 @@ class Loops:
     def __init__(self, scalars: Scalars, **options: Any) -> None:
         self._scalars, self._options = scalars, options
         self._accounts: dict[Any, _Account] = {}
-        self._rolled: dict[Any, Rolled | None] = {}  # the last ones
 
     def bound_loop(
         self,
@@ -260,14 +318,15 @@ class Loops:
         if compiled is False or not is_available():
             return None
         try:
-            rolled = self._rolled_up(record())
+            recording = record()
+            rolled = _rolled(CacheKey(recording.key, recording)) if is_long(recording) else None
             if rolled is None:
                 return None
             bound_loops = {}
             for part in rolled.repeated():
-                known = trusted(part, rolled)
-                make = partial(RowLoop, part.body, self._scalars, trusted=known)
-                account = self._kept((part.body.key, known), make)
+                options: Any = {"checked": True, "trusted": part.trusted, "rows": True}
+                make = partial(Loop, part.body, self._scalars, **options)
+                account = self._kept((part.body.key, part.trusted), make)
                 bound_loop = self._ready(account, part.body, elements, compiled, {}, rows=len(part.takes))
                 if bound_loop is not None:
                     bound_loops[part.start] = bound_loop
@@ -276,18 +335,6 @@ class Loops:
             if compiled:
                 raise
             return None
-
-    def _rolled_up(self, recording: ProgramRecording) -> Rolled | None:
-        """Return a recording rolled up, now or before."""
-        if not is_long(recording):
-            return None
-        key = recording.key
-        with _lock:
-            if key not in self._rolled:
-                if len(self._rolled) >= _MANY:
-                    self._rolled.pop(next(iter(self._rolled)))
-                self._rolled[key] = roll(recording)
-            return self._rolled[key]
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> _Account:
         with _lock:
@@ -334,3 +381,9 @@ class Loops:
         # Outside of the line, an epilogue costs far more than its calls.
         pays = loop.epilogue is not None or account.spent + account.element * ahead > account.writing
         return loop.on_numpy(given) if pays else None
+
+
+@lru_cache(maxsize=64)
+def _rolled(kept: CacheKey) -> Rolled | None:
+    """Return a recording rolled up, now or before."""
+    return roll(kept.item)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from mcfsim.checks import check_processor
 from mcfsim.compile.llvm_source import array, loops
 from mcfsim.compile.llvm_text import REGISTERS, Function, module
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.named_loops import NamedLoops
+from mcfsim.compile.objects import NamedLoops
 from mcfsim.kernels.element.machine import Line, Type, Value
 from mcfsim.kernels.element.verbs import DTYPES, run
 
@@ -87,38 +87,46 @@ class Contraction(NamedLoops):
         if self.pays(max(out.size, _FEWEST) * self.parts * (last - first), name):
             self._run(name, left, right, np.int64(first), np.int64(last), out)
             return
-        rows = max(1, _AT_ONCE // out.shape[1])
-        for row in range(0, len(out), rows):
-            some = slice(row, row + rows)
-            for group in range(first, last):
-                places = range(group * self.parts, (group + 1) * self.parts)
-                own = [left[np.newaxis, x] if paired else left[some, x, np.newaxis] for x in places]
-                given = {f"left{n}": x for n, x in enumerate(own)}
-                given |= {f"right{n}": right[np.newaxis, place] for n, place in enumerate(places)}
-                (out[some],) = run(self.line.line, (self.line.result,), carried=out[some], **given)
+        names = [str(x.constant) for x in (*self.line.left, *self.line.right)]
+        for some, numbers in groups_of(left, right, out, first, last, self.parts, _AT_ONCE, paired=paired):
+            given = dict(zip(names, numbers, strict=True))
+            (out[some],) = run(self.line.line, (self.line.result,), carried=out[some], **given)
 
     def _written(self, name: str) -> str:
-        return contraction_source(self.line, name)
+        return module("Sums of products, a group at a time.", _function(self.line, name))
 
     def _examples(self, name: str) -> Sequence[Any]:
         given = np.empty((1, 1), self.given)
         return given, given, np.int64(0), np.int64(0), np.empty((1, 1), self.carried)
 
 
-def contraction_source(own: ContractionLine, name: str) -> str:
-    """Return the source of a module with a function ``contract`` or ``pair``, for `Contraction.add`.
+def groups_of(
+    left: Any, right: Any, out: Any, first: int, last: int, parts: int, at_once: int, *, paired: bool
+) -> Iterator[tuple[slice, list[Any]]]:
+    """Yield some rows of the result at a time, with the numbers of one group of both operands that go there.
+
+    Arguments are those of `Contraction.add`, arrays or tensors; at most `at_once` elements go together.
+    """
+    rows = max(1, at_once // out.shape[1])
+    for row in range(0, len(out), rows):
+        some = slice(row, row + rows)
+        for group in range(first, last):
+            places = range(group * parts, (group + 1) * parts)
+            lefts = [left[x][None, :] if paired else left[some, x][:, None] for x in places]
+            yield some, [*lefts, *(right[x][None, :] for x in places)]
+
+
+def _function(own: ContractionLine, name: str) -> Function:
+    """Return a function ``contract`` or ``pair``, for `Contraction.add`.
 
     All rows take a group before the next one, so that the group of the right operand stays in cache.
     """
-    return module("Sums of products, a group at a time.", _function(own, name, paired=name == "pair"))
-
-
-def _function(own: ContractionLine, name: str, *, paired: bool) -> Function:
+    paired = name == "pair"
     taken = [*array("%left", 2), *array("%right", 2), "i64 %first", "i64 %last", *array("%out", 2)]
     function = Function(name, taken)
     parts, kind = len(own.left), REGISTERS[own.left[0].type]
     carried = REGISTERS[own.carried.type]
-    lowered = Lowered(own.line, (), (), (), (), None)
+    lowered = Lowered(own.line)
     columns = "%out.columns"
     with function.loop(function.made("sub i64 %last, %first")) as step:
         start = function.made(f"mul i64 {function.made(f'add i64 %first, {step}')}, {parts}")
@@ -142,6 +150,6 @@ def _function(own: ContractionLine, name: str, *, paired: bool) -> Function:
             def put(_: int, x: str, j: str, out: str = out) -> None:
                 function.store(carried, x, out, j)
 
-            loops(function, lowered, (own.result,), read, put, columns, known, {}, apart=False)
+            loops(function, lowered, (own.result,), read, put, columns, known)
     function.returns("0")
     return function

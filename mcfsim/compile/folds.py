@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.loops import BoundLoop
+from mcfsim.compile.loops import BoundLoop, draw_rows, word_dtype
 from mcfsim.compile.program import ProgramStep
 from mcfsim.compile.rolling import Numbers, RepeatedBody, Rolled
-from mcfsim.compile.words import draw_rows, word_dtype
 from mcfsim.kernels.blocks import on_threads
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.random import RandomWords
@@ -27,12 +26,6 @@ CarryOut = Callable[[ProgramStep, int], Any]
 _WIDEST, _NARROWEST, _BYTES = 1024, 64, 1 << 22
 #: How many random words are drawn together.
 _WORDS = 1 << 15
-
-
-def trusted(part: RepeatedBody, rolled: Rolled) -> frozenset[int]:
-    """Return the places of a body's inputs that are seldom operands of the algorithm itself."""
-    operands = part.takes < len(rolled.recording.inputs)
-    return frozenset(np.flatnonzero(2 * operands.sum(axis=0) <= len(operands)).tolist())
 
 
 class Fold:
@@ -59,9 +52,8 @@ class Fold:
         copied[list(rolled.results)] = True
         for part in rolled.parts:
             if isinstance(part, RepeatedBody):
-                unseen = trusted(part, rolled)
                 for place, numbers in enumerate(part.takes.T):
-                    (copied if place in unseen else looked_at)[numbers] = True
+                    (copied if place in part.trusted else looked_at)[numbers] = True
             else:
                 copied[[code for code in rolled.operands[part] if code >= 0]] = True
         self.looked_at, self.copied = looked_at[:inputs], copied[:inputs]

@@ -1,8 +1,12 @@
-"""Source of LLVM's loops that encode and decode groups of numbers with shared numbers (scales)."""
+"""Source of LLVM's loops that encode and decode groups of numbers with shared numbers (scales).
+
+Groups lie between bounds. Blocks are groups of one size, of which some are processed at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,9 +14,10 @@ from numpy.typing import NDArray
 
 from mcfsim.compile.group_text import GroupLine, Places, Warps
 from mcfsim.compile.llvm_source import array, loops
-from mcfsim.compile.llvm_text import Function, module, number
+from mcfsim.compile.llvm_text import REGISTERS, Function, module, number
 from mcfsim.compile.lowering import Lowered
 from mcfsim.kernels.element.machine import Value
+from mcfsim.random import word_bits
 
 Array = NDArray[Any]
 
@@ -43,7 +48,7 @@ def _begun(
     tables += [] if line.text.places is None else ["%reached", "%starts"]
     taken = [*((x, 1) for x in tables), *arguments]
     function = Function(name, [y for x in taken for y in array(*x)], wide=wide)
-    return function, Lowered(line.line, (), (), (), (), None)
+    return function, Lowered(line.line)
 
 
 def _group(function: Function, g: str) -> tuple[str, str]:
@@ -60,7 +65,7 @@ def _shared(function: Function, line: GroupLine, g: str) -> list[str]:
     return [function.at("float", "%shared", place) for place in at]
 
 
-def greatest_measure(
+def _greatest_measure(
     function: Function,
     line: GroupLine,
     lowered: Lowered,
@@ -76,7 +81,7 @@ def greatest_measure(
         most = function.made(f"call i32 @llvm.smax.i32(i32 {function.load('i32', greatest)}, i32 {x})")
         function.store("i32", most, greatest)
 
-    loops(function, lowered, (line.measured,), read, put, size, known, {}, apart=False)
+    loops(function, lowered, (line.measured,), read, put, size, known)
     return function.load("i32", greatest)
 
 
@@ -97,7 +102,7 @@ def _encoding(line: GroupLine, places: Places | None) -> Function:
             code = function.made(f"trunc i32 {x} to i8") if places is None else _found(function, x, places)
             function.store("i8", code, own, i)
 
-        known = {line.greatest: greatest_measure(function, line, lowered, read, size, {})}
+        known = {line.greatest: _greatest_measure(function, line, lowered, read, size, {})}
         if warps is not None:
             known[line.least[0]] = _least(function, line, warps, part, size, threads, of_warps)
         for x in line.line.needed(line.made):
@@ -106,7 +111,7 @@ def _encoding(line: GroupLine, places: Places | None) -> Function:
         for x, made, pointer in zip(line.shared, line.made, _shared(function, line, g), strict=True):
             named[x] = known[made]
             function.store("float", named[x], pointer)
-        loops(function, lowered, (line.encoded,), read, put, size, named, {}, apart=True)
+        loops(function, lowered, (line.encoded,), read, put, size, named, apart=True)
     function.returns("0")
     return function
 
@@ -129,7 +134,7 @@ def _decoding(line: GroupLine) -> Function:
         def put(_: int, x: str, i: str) -> None:
             function.store("float", x, made, i)
 
-        loops(function, lowered, (line.decoded,), read, put, size, named, {}, apart=True)
+        loops(function, lowered, (line.decoded,), read, put, size, named, apart=True)
     function.returns("0")
     return function
 
@@ -181,3 +186,155 @@ def _least(
         first = function.made(f"mul i64 {w}, {warps.width}")
         function.store("float", halved(function.at("float", threads, first)), of_warps, w)
     return halved(of_warps)
+
+
+# -- blocks of one size -----------------------------------------------------------------------------------
+#: Elements at a time: so few that they stay in the L1 cache between loops.
+_AT_ONCE = 2048
+
+
+def block_source(line: GroupLine, block: int, name: str) -> str:
+    """Return the source of a module with ``encode``, ``fill``, ``decode``, ``measure`` or ``share``.
+
+    It takes the arguments of that method of `mcfsim.compile.group_loops.BlockLoops`.
+    """
+    if name in ("encode", "fill"):
+        made = _block_encoding(line, block, name)
+    else:
+        made = {"decode": _block_decoding, "measure": _measuring, "share": _sharing}[name](line, block)
+    return module(f"Blocks of {block} numbers that share others.", made)
+
+
+def _function(name: str, line: GroupLine, *arrays: tuple[str, int]) -> Function:
+    numbers = [f"double {name}" for name in _numbers(line).values()]
+    return Function(name, [*(y for x in arrays for y in array(*x)), *numbers])
+
+
+def _numbers(line: GroupLine) -> dict[Value, str]:
+    """Return the names of the numbers that are the same for all blocks."""
+    return {x: f"%number{place}" for place, x in enumerate(line.numbers)}
+
+
+@contextmanager
+def _some(function: Function, blocks: str, block: int) -> Iterator[tuple[str, str]]:
+    """Return a context for some blocks at a time, which gives the number of the first, and how many."""
+    some = max(1, _AT_ONCE // block)
+    times = function.made(f"udiv i64 {function.made(f'add i64 {blocks}, {some - 1}')}, {some}")
+    with function.loop(times) as time:
+        first = function.made(f"mul i64 {time}, {some}")
+        left = function.made(f"sub i64 {blocks}, {first}")
+        yield first, function.made(f"call i64 @llvm.smin.i64(i64 {left}, i64 {some})")
+
+
+def _measured(function: Function, line: GroupLine, block: int, first: str, count: str, found: str) -> None:
+    """Append code that writes the greatest measure of each of some blocks."""
+    with function.loop(count) as k:
+        start = function.made(f"mul i64 {function.made(f'add i64 {first}, {k}')}, {block}")
+        part = function.at("float", "%x", start)
+
+        def read(_: Value, i: str) -> str:
+            return function.load("float", part, i)
+
+        greatest = _greatest_measure(function, line, Lowered(line.line), read, f"{block}", _numbers(line))
+        function.store("i32", greatest, found, k)
+
+
+def _each(
+    function: Function,
+    line: GroupLine,
+    block: int,
+    asked: Value,
+    vectors: tuple[str, ...],
+    before: Callable[[str, str], None] | None = None,
+) -> None:
+    """Append code that computes each element's value from another one and its block's shared numbers."""
+    taken, made, *words = vectors
+    with _some(function, "%shared.rows", block) as (first, count):
+        if before is not None:
+            before(first, count)
+        with function.loop(count) as k:
+            g = function.made(f"add i64 {first}, {k}")
+            row = function.made(f"mul i64 {g}, {len(line.shared)}")
+            at = [function.made(f"add i64 {row}, {place}") for place in range(len(line.shared))]
+            own = {x: function.load("float", "%shared", y) for x, y in zip(line.shared, at, strict=True)}
+            start = function.made(f"mul i64 {g}, {block}")
+            kind = REGISTERS[asked.type]
+            part, out = function.at("float", taken, start), function.at(kind, made, start)
+
+            drawn = [function.at(_word(line), x, start) for x in words]
+
+            def read(value: Value, i: str) -> str:
+                if value in line.word:
+                    return _bits(function, line, drawn[0], i)
+                return function.load("float", part, i)
+
+            def put(_: int, x: str, i: str) -> None:
+                function.store(kind, x, out, i)
+
+            known = _numbers(line) | own
+            loops(function, Lowered(line.line), (asked,), read, put, f"{block}", known)
+    function.returns("0")
+
+
+def _word(line: GroupLine) -> str:
+    return f"i{word_bits(line.text.random_bits)}"
+
+
+def _bits(function: Function, line: GroupLine, words: str, i: str) -> str:
+    """Return the random bits of an element, the upper ones of its word."""
+    bits, own = line.text.random_bits, _word(line)
+    drawn = function.made(f"lshr {own} {function.load(own, words, i)}, {word_bits(bits) - bits}")
+    return function.converted(drawn, own, REGISTERS[line.word[0].type])
+
+
+def _share(function: Function, line: GroupLine, first: str, count: str, found: str) -> None:
+    """Append code that writes the shared numbers of some blocks, given the greatest measure of each."""
+
+    def read(_: Value, k: str) -> str:
+        return function.load("i32", found, k)
+
+    def put(number: int, x: str, k: str) -> None:
+        g = function.made(f"add i64 {first}, {k}")
+        place = function.made(f"add i64 {function.made(f'mul i64 {g}, {len(line.shared)}')}, {number}")
+        function.store("float", x, "%shared", place)
+
+    loops(function, Lowered(line.line), line.made, read, put, count, _numbers(line))
+
+
+def _block_encoding(line: GroupLine, block: int, name: str) -> Function:
+    """Return ``encode``, or ``fill``, which is given the shared numbers."""
+    words = ["%words" for _ in line.word]
+    arrays = ("%x", 1), ("%elements", 1), ("%shared", 2), *((x, 1) for x in words)
+    function = _function(name, line, *arrays)
+    before: Callable[[str, str], None] | None = None
+    if name == "encode":
+        found = function.variable("i32", max(1, _AT_ONCE // block))
+
+        def share(first: str, count: str) -> None:
+            _measured(function, line, block, first, count, found)
+            _share(function, line, first, count, found)
+
+        before = share
+    _each(function, line, block, line.encoded, ("%x", "%elements", *words), before)
+    return function
+
+
+def _block_decoding(line: GroupLine, block: int) -> Function:
+    function = _function("decode", line, ("%elements", 1), ("%shared", 2), ("%out", 1))
+    _each(function, line, block, line.decoded, ("%elements", "%out"))
+    return function
+
+
+def _measuring(line: GroupLine, block: int) -> Function:
+    function = _function("measure", line, ("%x", 1), ("%found", 1))
+    with _some(function, "%found.size", block) as (first, count):
+        _measured(function, line, block, first, count, function.at("i32", "%found", first))
+    function.returns("0")
+    return function
+
+
+def _sharing(line: GroupLine, block: int) -> Function:
+    function = _function("share", line, ("%found", 1), ("%shared", 2))
+    _share(function, line, "0", "%found.size", "%found")
+    function.returns("0")
+    return function

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,18 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.launch import (
-    EXACT,
-    WARPS,
-    Launcher,
-    Ready,
-    SourceWords,
-    elements_on,
-    function,
-    sent,
-    shared_by_all,
-    text_on,
-)
+from mcfsim.compile.launch import Launcher, SourceWords, elements_on, launch, sent
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.program import Program
@@ -40,28 +28,25 @@ if TYPE_CHECKING:
 
 # -- tables of vectors ------------------------------------------------------------------------------------
 class Rows(NamedTuple):
-    """A table of sets of vectors for one launch, in host memory.
+    """A table of sets of vectors for one launch: arrays in host memory, or tensors in device memory.
 
     Attributes
     ----------
-    table : array of int64, shape (sets * (3 + vectors),)
-    owners : array of int32, shape (instances,)
+    table : array or tensor of int64, shape (sets * (3 + vectors),)
+    owners : array or tensor of int32, shape (instances,)
         The row that each instance processes.
     aligned : bool
         Whether all sizes and addresses are multiples of 16, so that 16 bytes are read and written at a time.
     """
 
-    table: NDArray[np.int64]
-    owners: NDArray[np.int32]
+    table: Any
+    owners: Any
     aligned: bool
 
-
-class DevicePart(NamedTuple):
-    """A table of sets of vectors for one launch, in device memory."""
-
-    table: torch.Tensor
-    owners: torch.Tensor
-    aligned: bool
+    def launch(self, launcher: Launcher, elements: int, shared: Tensors) -> None:
+        """Process the vectors by a kernel, given the tensors that all elements share."""
+        text, given = launcher.text_on(self.table.device), (self.table, self.owners, *shared)
+        launch(text, self.owners.shape, elements, *given, ALIGNED=self.aligned)
 
 
 def tabulated(sets: Sequence[Tensors], starts: Sequence[int], elements: int) -> list[Rows]:
@@ -112,6 +97,8 @@ def _rows(
 class Table:
     """A table of vectors on a device; the vectors must live as long as the table is used.
 
+    They were checked by `Launcher.checked`.
+
     Parameters
     ----------
     sets, starts
@@ -126,7 +113,7 @@ class Table:
     ----------
     elements : int
         The number of elements that an instance processes.
-    parts : list of DevicePart
+    parts : list of Rows
     """
 
     def __init__(self, sets: Sequence[Tensors], starts: Sequence[int]) -> None:
@@ -137,32 +124,16 @@ class Table:
         self.parts = []
         for rows in tabulated(sets, starts, self.elements):
             table, owners = (sent(torch.from_numpy(x), self.device) for x in (rows.table, rows.owners))
-            self.parts.append(DevicePart(table, owners, rows.aligned))
+            self.parts.append(Rows(table, owners, rows.aligned))
 
+    def fill(self, launcher: Launcher, words: SourceWords | None = None) -> None:
+        """Fill the results of each set from its operands, by a kernel on many sets.
 
-@dataclass(frozen=True)
-class TableLauncher(Ready):
-    """A kernel that processes many sets of vectors in one launch, bound to its real scalars."""
-
-    def __call__(self, table: Table, words: SourceWords | None = None) -> None:
-        """Fill the results of each set of a table from its operands.
-
-        Random words depend on the number that the table gives each set's first element. The vectors of the
-        table were checked by `checked`; words raise as in `Launcher`.
+        Random words depend on the number of each set's first element; they raise as in `Launcher`.
         """
-        shared = shared_by_all(self, table.device, self.streams(words))
-        self.launch(table.parts, table.elements, shared)
-
-    def launch(self, parts: Sequence[DevicePart], elements: int, shared: Tensors) -> None:
-        """Process the parts of a table, given the tensors that all elements share."""
-        import torch
-
-        for part in parts:
-            device = part.table.device
-            kernel = function(text_on(self, device), interpreted=device.type == "cpu")
-            fixed = {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
-            with torch.cuda.device_of(part.table):  # where Triton launches; on a CPU it does nothing
-                kernel[part.owners.shape](part.table, part.owners, *shared, ALIGNED=part.aligned, **fixed)
+        shared = launcher.shared(self.device, words)
+        for part in self.parts:
+            part.launch(launcher, self.elements, shared)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------
@@ -189,7 +160,7 @@ def check_triton() -> None:
         raise ImportError(f"Triton {found} divides inexactly near zero; kernels need {least} or newer")
 
 
-class Kernel(Lines):
+class Kernel(Lines[Launcher]):
     """A program as one kernel: each vector is read once, and written once.
 
     Parameters
@@ -206,14 +177,13 @@ class Kernel(Lines):
         As for `mcfsim.compile.loops.Loop`.
     epilogue : Epilogue, optional
         Processes the results in the same kernel; it takes no further numbers.
+    many : bool, optional
+        Whether one launch processes many sets of vectors: see `Table.fill`.
 
     Notes
     -----
     A GPU's NaN has all bits set, so a line does not rely on clean codes.
     """
-
-    #: Whether it processes many sets of vectors.
-    _many = False
 
     def __init__(
         self,
@@ -225,66 +195,42 @@ class Kernel(Lines):
         checked: bool = False,
         packed: bool = False,
         epilogue: Epilogue | None = None,
+        many: bool = False,
     ) -> None:
-        super().__init__(program, scalars, epilogue, joined, checked=checked, packed=packed, clean=False)
-        self._hardware = hardware
+        options = {"checked": checked, "packed": packed, "clean": False}
+        super().__init__(program, scalars, joined, epilogue=epilogue, **options)
+        self._hardware, self._many = hardware, many
 
-    def with_scalars(self, scalars: Mapping[str, Any]) -> Launcher:
-        """Return the kernel bound to real scalars, given by name.
+    def with_numbers(self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None) -> Launcher:
+        """Return the kernel bound to real scalars; see `Lines.with_numbers`.
 
         Raises
         ------
         ImportError
             If Triton is not installed, or too old.
         UnsupportedFormatError
-            If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
+            As `Lines.with_numbers` does.
         """
-        return self.with_numbers(self.program.reals(scalars))
-
-    def with_numbers(self, numbers: Sequence[Any]) -> Launcher:
-        """Return the kernel bound to real scalars, in the order of `Program.uses`."""
-        return Launcher(*self._ready(numbers))
+        check_triton()
+        return super().with_numbers(numbers, ways)
 
     def source(self, numbers: Sequence[Any]) -> str:
         """Return the source compiled for real scalars; with GPU instructions if `hardware` was set."""
         sources: tuple[str, str | None] = self._lowered(self.ways(numbers))[1]
         return sources[1] or sources[0]
 
-    def _ready(
-        self, numbers: Sequence[Any], given: Sequence[ScalarEncoding] | None = None
-    ) -> tuple[str, Lowered, tuple[float, ...], str | None]:
-        """Return the source, the line, its numbers, and the source with GPU instructions, if requested."""
-        check_triton()
-        ways, found = self._entering(numbers, given)
-        lowered, (text, by_hardware) = self._lowered(ways)
-        return text, lowered, tuple(found), by_hardware
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> Launcher:
+        lowered, sources = self._lowered(ways)
+        return Launcher(lowered, numbers, *sources)
 
     def _emitted(self, lowered: Lowered, about: str) -> tuple[str, str | None]:
         make = partial(kernel_source, lowered, about, many=self._many)
         return make(), make(hardware=True) if self._hardware else None
 
 
-class TableKernel(Kernel):
-    """A program as one kernel that processes many sets of vectors in one launch; as `Kernel` otherwise."""
-
-    _many = True
-
-    def with_numbers(  # type: ignore[override]
-        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None
-    ) -> TableLauncher:
-        """Return the kernel bound to real scalars, in the order of `Program.uses`.
-
-        Raises
-        ------
-        UnsupportedFormatError
-            As `Kernel.with_scalars`; or if a scalar cannot have the given encoding.
-        """
-        return TableLauncher(*self._ready(numbers, ways))
-
-
 # -- launches that a graph repeats ------------------------------------------------------------------------
 #: The place of one of a graph launch's kernels, and this kernel bound to the real scalars of the next launch.
-Chosen = tuple[int, TableLauncher]
+Chosen = tuple[int, Launcher]
 
 
 class GraphLaunch:
@@ -294,9 +240,10 @@ class GraphLaunch:
 
     Parameters
     ----------
-    kernel : TableKernel
+    kernel : Kernel
+        On many sets of vectors.
     numbers : sequence of number
-        The real scalars of a launch, as `TableKernel.with_numbers` takes them.
+        The real scalars of a launch, as `Kernel.with_numbers` takes them.
     rows : sequence of Rows
         The vectors that it processes.
     elements : int
@@ -308,7 +255,7 @@ class GraphLaunch:
 
     def __init__(
         self,
-        kernel: TableKernel,
+        kernel: Kernel,
         numbers: Sequence[Any],
         rows: Sequence[Rows],
         elements: int,
@@ -320,11 +267,11 @@ class GraphLaunch:
         self._kernel, self._rows, self._elements = kernel, rows, elements
         self._ways = list(dict.fromkeys((kernel.ways(numbers), kernel.general(numbers))))
         self._ready = [kernel.with_numbers(numbers, ways) for ways in self._ways]
-        self._shared = [shared_by_all(x, device, x.streams(words)) for x in self._ready]
+        self._shared = [ready.shared(device, words) for ready in self._ready]
         owners = [sent(torch.from_numpy(part.owners), device) for part in rows]
         self._parts = [
             [
-                DevicePart(torch.zeros(part.table.size, dtype=torch.int64, device=device), kept, part.aligned)
+                Rows(torch.zeros(part.table.size, dtype=torch.int64, device=device), kept, part.aligned)
                 for part, kept in zip(rows, owners, strict=True)
             ]
             for _ in self._ways
@@ -355,7 +302,7 @@ class GraphLaunch:
         place, ready = chosen
         self._empty()
         parts = self._parts[place]
-        shared = shared_by_all(ready, parts[0].table.device, ready.streams(words))
+        shared = ready.shared(parts[0].table.device, words)
         for kept, given in zip(self._shared[place], shared, strict=True):
             kept.copy_(given)
         for part, given in zip(parts, rows, strict=True):
@@ -364,7 +311,8 @@ class GraphLaunch:
     def launch(self) -> None:
         """Process the vectors that were handed over."""
         for ready, parts, shared in zip(self._ready, self._parts, self._shared, strict=True):
-            ready.launch(parts, self._elements, shared)
+            for part in parts:
+                part.launch(ready, self._elements, shared)
         self._empty()
 
     def _empty(self) -> None:

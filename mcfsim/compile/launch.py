@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -16,7 +16,7 @@ from mcfsim.compile.sources import imported
 from mcfsim.compile.tracing import trace
 from mcfsim.compile.triton_source import ALIGNMENT, check_gpu, kernel_source
 from mcfsim.formats import get_format
-from mcfsim.kernels.element.machine import F32, F64, TRUTH, Type, Value
+from mcfsim.kernels.element.machine import F32, F64, TRUTH, Value
 from mcfsim.random import RandomWords, counters, word_bits
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def differing(trial: InstructionTrial, operands: Tensors) -> torch.Tensor:
     made, kind = [], torch.int16 if coded else torch.float32
     for source in (trial.text, trial.instruction):
         out = torch.empty(operands[0].numel(), dtype=kind, device=operands[0].device)
-        Launcher(source, trial.lowered, ())(operands, [out])
+        Launcher(trial.lowered, (), source)(operands, [out])
         made.append(out)
     one, other = made
     if coded:
@@ -205,18 +205,12 @@ class Ready:
 
     Attributes
     ----------
-    source : str
-        The source of the compiled module; empty if there is none.
     lowered : Lowered
         The operations on each element.
-    by_hardware : str, optional
-        The source that uses instructions of GPUs, for GPUs that have them.
     """
 
-    source: str
     lowered: Lowered
     _numbers: tuple[float, ...]
-    by_hardware: str | None = None
 
     def checked(self, operands: Tensors, results: Tensors) -> list[torch.Tensor]:
         """Return vectors as the line takes them; raise if one has another dtype, size or device."""
@@ -253,15 +247,21 @@ class Ready:
             raise ValueError("all random words of a kernel are of one seed and step")
         return streams
 
-    def numbers(self, kind: Type) -> list[float]:
-        """Return the numbers of one type that are the same for all elements."""
-        pairs = zip(self.lowered.numbers, self._numbers, strict=True)
-        return [number for value, number in pairs if value.type is kind]
-
 
 @dataclass(frozen=True)
 class Launcher(Ready):
-    """A kernel bound to its real scalars."""
+    """A kernel bound to its real scalars.
+
+    Attributes
+    ----------
+    source : str
+        The source of the compiled module.
+    by_hardware : str, optional
+        The source that uses instructions of GPUs, for GPUs that have them.
+    """
+
+    source: str
+    by_hardware: str | None = None
 
     def __call__(
         self, operands: Tensors, results: Tensors, start: int = 0, words: SourceWords | None = None
@@ -295,38 +295,45 @@ class Launcher(Ready):
         RuntimeWarning
             If the GPU's instructions are requested and give wrong results; the algorithm is used instead.
         """
-        import torch
-
-        vectors, streams = self.checked(operands, results), self.streams(words)
+        vectors = self.checked(operands, results)
         device, size = vectors[0].device, vectors[0].numel()
+        shared = self.shared(device, words)
         elements = elements_on(device, size)
         for bits in self.lowered.draws.values():
             counters(start, size, word_bits(bits))  # raises where there are none
         if not size:
             return True
-        shared = shared_by_all(self, device, streams)
-        kernel = function(text_on(self, device), interpreted=device.type == "cpu")
+        text = self.text_on(device)
         whole = size - size % ALIGNMENT  # vectors of this size are read and written many bytes at a time
         for part in (slice(0, whole), slice(whole, size)):
             if count := part.stop - part.start:
                 given = (x[part] for x in vectors)
-                grid, fixed = (-(-count // elements),), {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
-                with torch.cuda.device_of(vectors[0]):  # where Triton launches; on a CPU it does nothing
-                    kernel[grid](*given, *shared, start + part.start, count, **fixed)
+                launch(text, (-(-count // elements),), elements, *given, *shared, start + part.start, count)
         return not (self.lowered.strange is not None and bool(shared[0].item()))
 
+    def text_on(self, device: torch.device) -> str:
+        """Return the source for a device: with its instructions if requested, if it has good ones."""
+        if self.by_hardware is None or not _has_good_instructions(device):
+            return self.source
+        return self.by_hardware
 
-def text_on(ready: Ready, device: torch.device) -> str:
-    """Return the source for a device: with its own instructions if requested, and if it has them.
+    def shared(self, device: torch.device, words: SourceWords | None) -> list[torch.Tensor]:
+        """Return what all elements share, in device memory: the check's result, numbers, key, and tables."""
+        import torch
 
-    Warns
-    -----
-    RuntimeWarning
-        If the instructions give wrong results; the source then does without them.
-    """
-    if ready.by_hardware is None or not _has_good_instructions(device):
-        return ready.source
-    return ready.by_hardware
+        from mcfsim.compile.torch_calls import table_on
+
+        shared, streams = [], self.streams(words)
+        if self.lowered.strange is not None:
+            shared.append(torch.zeros(1, dtype=torch.int32, device=device))
+        for kind, dtype in ((F32, torch.float32), (F64, torch.float64)):
+            pairs = zip(self.lowered.numbers, self._numbers, strict=True)
+            if numbers := [number for value, number in pairs if value.type is kind]:
+                shared.append(sent(torch.tensor(numbers, dtype=dtype, device="cpu"), device))
+        if streams:
+            key = [*streams[0].key, streams[0].step, *(x.place for x in streams)]
+            shared.append(sent(torch.tensor(key, dtype=torch.int64, device="cpu"), device))
+        return [*shared, *(table_on(table, device) for table in self.lowered.tables)]
 
 
 @lru_cache(maxsize=64)
@@ -344,8 +351,10 @@ def _has_good_instructions(device: torch.device) -> bool:
     return True
 
 
-def elements_on(device: torch.device, largest: int) -> int:
+def elements_on(device: torch.device, largest: int, usual: int = ELEMENTS) -> int:
     """Return how many elements an instance processes on a device, for vectors of at most `largest` elements.
+
+    On a GPU it is the usual number.
 
     Raises
     ------
@@ -353,7 +362,7 @@ def elements_on(device: torch.device, largest: int) -> int:
         If the device is a CPU, and Triton does not interpret.
     """
     if device.type != "cpu":
-        return ELEMENTS
+        return usual
     if not interprets():
         raise ValueError(
             "kernels take tensors of a GPU; on a CPU Triton interprets them if TRITON_INTERPRET=1"
@@ -361,29 +370,23 @@ def elements_on(device: torch.device, largest: int) -> int:
     return min(INTERPRETED, 1 << max(largest - 1, 0).bit_length())
 
 
-def shared_by_all(ready: Ready, device: torch.device, streams: Sequence[RandomWords]) -> list[torch.Tensor]:
-    """Return what all elements share, in device memory: the check's result, numbers, the key, and tables."""
-    import torch
-
-    from mcfsim.compile.torch_calls import table_on
-
-    shared = []
-    if ready.lowered.strange is not None:
-        shared.append(torch.zeros(1, dtype=torch.int32, device=device))
-    for kind, dtype in ((F32, torch.float32), (F64, torch.float64)):
-        if numbers := ready.numbers(kind):
-            shared.append(sent(torch.tensor(numbers, dtype=dtype, device="cpu"), device))
-    if streams:
-        key = [*streams[0].key, streams[0].step, *(x.place for x in streams)]
-        shared.append(sent(torch.tensor(key, dtype=torch.int64, device="cpu"), device))
-    return [*shared, *(table_on(table, device) for table in ready.lowered.tables)]
-
-
 def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a CPU tensor on a device; copying it to a GPU is asynchronous."""
     if device.type != "cuda":
         return x.to(device)
     return x.pin_memory().to(device, non_blocking=True)
+
+
+def launch(text: str, grid: tuple[int, ...], elements: int, *given: Any, **fixed: Any) -> None:
+    """Launch the kernel of a source on the device of its first argument, a tensor.
+
+    Each instance processes so many elements. The grid says how many instances there are.
+    """
+    import torch
+
+    kernel = function(text, interpreted=given[0].device.type == "cpu")
+    with torch.cuda.device_of(given[0]):  # where Triton launches; on a CPU it does nothing
+        kernel[grid](*given, ELEMENTS=elements, num_warps=WARPS, **EXACT, **fixed)
 
 
 @lru_cache(maxsize=256)

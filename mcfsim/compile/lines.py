@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from mcfsim.compile.lowering import Lowered, called, lower, type_of, way_of
 from mcfsim.compile.program import Program
-from mcfsim.compile.scalars import ScalarEncoding, encoding, numbers_by
-from mcfsim.compile.single import by_policy
+from mcfsim.compile.scalars import ScalarEncoding, by_policy, encoding, numbers_by
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import I32, Line, Value
@@ -23,8 +22,11 @@ from mcfsim.kernels.real_numbers import Scalars, described
 
 # -- operands stored as bits ------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class AsBits(ABC):
+class AsBits:
     """An operand stored as bits, and the result at the same place; for programs on codes.
+
+    The bits are those that follow the codes of another operand, or an integer in two's complement, of 16 bits
+    at most.
 
     Parameters
     ----------
@@ -32,18 +34,26 @@ class AsBits(ABC):
         The place of the operand, whose carrier is binary32.
     bits : int
         The number of bits.
+    leading : int, optional
+        The place of the operand whose codes come first; by default the bits are an integer.
+    rounded : bool, optional
+        See `mcfsim.kernels.element.split.joined_element`.
     """
 
     place: int
     bits: int
+    leading: int | None = None
+    rounded: bool = False
 
-    @abstractmethod
     def read(self, given: Sequence[Value]) -> Value:
         """Return the operand's number, given all operands as stored."""
+        if self.leading is None:
+            return number_element(given[self.place], self.bits)
+        return joined_element(given[self.leading], given[self.place], self.bits, rounded=self.rounded)
 
-    @abstractmethod
     def kept(self, x: Value) -> Value:
         """Return the bits of a number."""
+        return integer_element(x, self.bits) if self.leading is None else rest_element(x, self.bits)
 
     def lowered(self, program: Program, encoding: tuple[ScalarEncoding, ...], **options: Any) -> Lowered:
         """Lower a program on codes to a line, as `mcfsim.compile.lowering.lower` does.
@@ -70,43 +80,6 @@ class AsBits(ABC):
         dtype = np.min_scalar_type(2**self.bits - 1)
         lying = {**lowered.packed, given[self.place]: dtype, results[self.place]: dtype}
         return replace(lowered, operands=tuple(given), results=tuple(results), packed=lying)
-
-
-@dataclass(frozen=True)
-class SplitOperand(AsBits):
-    """An operand stored as the bits that follow the codes of another operand.
-
-    Parameters
-    ----------
-    leading : int
-        The place of the operand whose codes come first.
-    rounded : bool
-        See `mcfsim.kernels.element.split.joined_element`.
-    """
-
-    leading: int
-    rounded: bool
-
-    def read(self, given: Sequence[Value]) -> Value:
-        """Return the number of a code and the bits that follow it."""
-        return joined_element(given[self.leading], given[self.place], self.bits, rounded=self.rounded)
-
-    def kept(self, x: Value) -> Value:
-        """Return the last bits of a number."""
-        return rest_element(x, self.bits)
-
-
-@dataclass(frozen=True)
-class Integer(AsBits):
-    """An operand stored as an integer in two's complement, of 16 bits at most."""
-
-    def read(self, given: Sequence[Value]) -> Value:
-        """Return the integer as a number."""
-        return number_element(given[self.place], self.bits)
-
-    def kept(self, x: Value) -> Value:
-        """Return a number as an integer."""
-        return integer_element(x, self.bits)
 
 
 # -- lines ------------------------------------------------------------------------------------------------
@@ -147,36 +120,59 @@ class Difference:
         return replace(lowered, results=(*lowered.results, made), packed=packed)
 
 
-class Lines(ABC):
-    """A program, lowered once for each way its real scalars can enter.
+#: What carries out a line on a machine, once the real scalars are known.
+Bound = TypeVar("Bound")
+
+
+class Lines(ABC, Generic[Bound]):
+    """A program for one machine, lowered once for each way its real scalars can enter.
 
     The numbers determine their `mcfsim.compile.scalars.ScalarEncoding`; a second way is rare.
 
     Parameters
     ----------
     program : Program
-    scalars : {"exact", "rounded", "float32"}
+    scalars : {"exact", "rounded", "float32"}, optional
         How real scalars enter.
-    epilogue : Epilogue or None
-        Processes the results.
     joined : AsBits, optional
         The operand that is stored as bits, if there is one.
-    **options : bool
+    epilogue : Epilogue, optional
+        Processes the results.
+    **options
         See `mcfsim.compile.lowering.lower`.
     """
 
     def __init__(
         self,
         program: Program,
-        scalars: Scalars,
-        epilogue: Epilogue | None,
+        scalars: Scalars = "exact",
         joined: AsBits | None = None,
+        *,
+        epilogue: Epilogue | None = None,
         **options: Any,
     ) -> None:
         self.program, self.policy = by_policy(program, scalars), scalars
         self.epilogue, self.joined, self._options = epilogue, joined, options
         self._uses = self.program.uses
         self._made: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Any]] = {}
+
+    def with_scalars(self, scalars: Mapping[str, Any]) -> Bound:
+        """Return the program bound to real scalars, given by name; see `with_numbers`."""
+        return self.with_numbers(self.program.reals(scalars))
+
+    def with_numbers(self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None) -> Bound:
+        """Return the program bound to real scalars, in the order of `Program.uses`.
+
+        Their encodings are the cheapest unless others are given.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            If an operation of the program has no exact path in binary64, or a scalar leads beyond that, or
+            cannot have the given encoding.
+        """
+        chosen, found = self._entering(numbers, ways)
+        return self._bound(chosen, tuple(found))
 
     def line(self, numbers: Sequence[Any]) -> Lowered:
         """Return the line of machine operations for the given real scalars, epilogue included."""
@@ -199,12 +195,12 @@ class Lines(ABC):
         return tuple(found)
 
     def _entering(
-        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None
+        self, numbers: Sequence[Any], ways: Sequence[ScalarEncoding] | None = None, *, search: bool = True
     ) -> tuple[tuple[ScalarEncoding, ...], list[float]]:
         """Return encodings of real scalars, by default the cheapest, and the numbers that stand for them."""
         if ways is None:
             pairs = zip(self._uses, numbers, strict=True)
-            chosen = [encoding(use, number, self.policy) for use, number in pairs]
+            chosen = [encoding(use, number, self.policy, search=search) for use, number in pairs]
             return tuple(way for way, _ in chosen), [number for _, numbers in chosen for number in numbers]
         found: list[float] = []
         for use, number, way in zip(self._uses, numbers, ways, strict=True):
@@ -232,3 +228,7 @@ class Lines(ABC):
     @abstractmethod
     def _emitted(self, lowered: Lowered, about: str) -> Any:
         """Return a line as its machine takes it: as the source of a module, or as calls."""
+
+    @abstractmethod
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> Bound:
+        """Return the line for encodings, bound to the numbers that stand for the real scalars."""

@@ -1,10 +1,10 @@
-"""Programs as loops over elements, compiled by LLVM or run as calls of NumPy's functions."""
+"""Programs and random words by loops over elements, which LLVM compiles, or by NumPy's functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
 from mcfsim.compile.lines import AsBits, Epilogue, Lines
-from mcfsim.compile.llvm_source import rows_source, source
+from mcfsim.compile.llvm_source import rows_source, source, words_source
 from mcfsim.compile.lowering import Lowered, Packed
 from mcfsim.compile.objects import called, is_saved
 from mcfsim.compile.program import Draw, Program, flat, mapped
 from mcfsim.compile.scalars import ScalarEncoding
-from mcfsim.compile.words import draw, drawn_by_numpy, prepare_words, word_dtype
+from mcfsim.compile.sources import KEY
 from mcfsim.kernels.element.forms import as_calls
+from mcfsim.kernels.element.machine import I64, recorded
+from mcfsim.kernels.element.philox import philox_element
 from mcfsim.kernels.elementary import table_of
 from mcfsim.kernels.real_numbers import Scalars
-from mcfsim.random import RandomWords
+from mcfsim.random import RandomWords, Words, counters, word_bits
 from mcfsim.storage.buffers import BLOCK, scratch
 
 Array = NDArray[Any]
@@ -102,7 +104,7 @@ class BoundLoop:
         return tuple(self._draws.values())
 
     def over_rows(self, addresses: NDArray[np.int64], size: int) -> bool:
-        """Fill vectors of one size given by a table of addresses, row by row; see `RowLoop`.
+        """Fill vectors of one size given by a table of addresses, row by row; see `Loop`.
 
         A row has the addresses of operands, words and results.
         """
@@ -113,7 +115,7 @@ class CompilationError(RuntimeError):
     """LLVM failed to compile a loop."""
 
 
-class Loop(Lines):
+class Loop(Lines[BoundLoop]):
     """A program compiled to one loop over elements, or run by NumPy's functions.
 
     Parameters
@@ -137,6 +139,13 @@ class Loop(Lines):
         compiled loop is then faster, and a long algorithm becomes several.
     trusted : collection of int, optional
         The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
+    rows : bool, optional
+        Whether the loop is over the rows of a table and their elements: see `BoundLoop.over_rows`.
+
+    Notes
+    -----
+    A compiled loop that is bound to numbers needs llvmlite (`ImportError`), and LLVM may fail
+    (`CompilationError`).
     """
 
     def __init__(
@@ -151,33 +160,18 @@ class Loop(Lines):
         joined: AsBits | None = None,
         apart: bool = False,
         trusted: Collection[int] = (),
+        rows: bool = False,
     ) -> None:
         options = {"checked": checked, "wide": wide, "packed": packed, "trusted": trusted}
-        super().__init__(program, scalars, epilogue, joined, **options)
-        self._apart = apart
+        super().__init__(program, scalars, joined, epilogue=epilogue, **options)
+        self._apart, self._rows = apart, rows
         self._lock = Lock()
         self._compiled: dict[tuple[ScalarEncoding, ...], Callable[..., int]] = {}
         self._written: dict[tuple[ScalarEncoding, ...], tuple[Lowered, Callable[..., int]]] = {}
 
-    def with_scalars(self, scalars: Mapping[str, Any]) -> BoundLoop:
-        """Return the compiled loop bound to real scalars, given by name."""
-        return self.with_numbers(self.program.reals(scalars))
-
-    def with_numbers(self, numbers: Sequence[Any]) -> BoundLoop:
-        """Return the compiled loop bound to real scalars, in the order of `Program.uses`.
-
-        Raises
-        ------
-        ImportError
-            If llvmlite is not installed.
-        UnsupportedFormatError
-            If an operation of the program has no exact path in binary64, or a scalar leads beyond that.
-        CompilationError
-            If LLVM fails.
-        """
-        ways, found = self._entering(numbers)
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> BoundLoop:
         lowered, text = self._lowered(ways)
-        return self._bound_loop(lowered, text, self._loop(ways), found)
+        return self._bound_loop(lowered, text, self._loop(ways), numbers)
 
     def on_numpy(self, numbers: Sequence[Any]) -> BoundLoop:
         """Return the loop as run by NumPy, bound to real scalars as by `with_numbers`.
@@ -197,7 +191,7 @@ class Loop(Lines):
         return self._bound_loop(lowered, "", loop, found)
 
     def _bound_loop(
-        self, lowered: Lowered, text: str, loop: Callable[..., int], found: list[float]
+        self, lowered: Lowered, text: str, loop: Callable[..., int], found: Sequence[float]
     ) -> BoundLoop:
         operands, results, numbers = lowered.dtypes
         return BoundLoop(
@@ -265,9 +259,9 @@ class Loop(Lines):
                 lowered, text = self._lowered(ways)
                 tables = [table_of(key) for key in lowered.tables]
                 try:
-                    loop = called(text, self._entry, *tables, *self._arguments(lowered))
+                    loop = called(text, "rows" if self._rows else "loop", *tables, *self._arguments(lowered))
                     if lowered.draws:
-                        prepare_words()
+                        _word_loop()
                 except ImportError:
                     raise
                 except Exception as error:
@@ -275,46 +269,18 @@ class Loop(Lines):
                 self._compiled[ways] = partial(loop, *tables) if tables else loop
             return self._compiled[ways]
 
-    #: The name of the compiled function.
-    _entry = "loop"
-
     def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
         """Return arguments of the compiled function, but for the tables."""
-        vectors = [*map(lowered.dtype, lowered.operands), *map(word_dtype, lowered.draws.values())]
-        numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        results = [np.empty(0, lowered.dtype(result)) for result in lowered.results]
-        return *(np.empty(0, dtype) for dtype in vectors), *numbers, *results
+        operands, results, numbers = lowered.dtypes
+        vectors = [np.empty(0, x) for x in (*operands, *map(word_dtype, lowered.draws.values()))]
+        filled = [np.empty(0, x) for x in results]
+        singles = [x.type(1) for x in numbers]
+        if self._rows:
+            return np.empty((0, len(vectors) + len(filled)), np.int64), np.int64(0), *singles
+        return *vectors, *singles, *filled
 
     def _emitted(self, lowered: Lowered, about: str) -> str:
-        return source(lowered, about, apart=self._apart)
-
-
-class RowLoop(Loop):
-    """A program compiled to a loop over the rows of a table and their elements: see `BoundLoop.over_rows`.
-
-    Parameters
-    ----------
-    program : Program
-    scalars : {"exact", "rounded", "float32"}, optional
-        How real scalars enter.
-    trusted : collection of int, optional
-        The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
-    """
-
-    def __init__(
-        self, program: Program, scalars: Scalars = "exact", *, trusted: Collection[int] = ()
-    ) -> None:
-        super().__init__(program, scalars, checked=True, trusted=trusted)
-
-    _entry = "rows"
-
-    def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
-        columns = len(lowered.operands) + len(lowered.words) + len(lowered.results)
-        numbers = [lowered.dtype(number).type(1) for number in lowered.numbers]
-        return np.empty((0, columns), np.int64), np.int64(0), *numbers
-
-    def _emitted(self, lowered: Lowered, about: str) -> str:
-        return rows_source(lowered, about)
+        return rows_source(lowered, about) if self._rows else source(lowered, about, apart=self._apart)
 
 
 # -- by NumPy -----------------------------------------------------------------------------------------------
@@ -351,3 +317,55 @@ def _widened(words: Array, place: str) -> Array:
     out = scratch(place, words.size, np.dtype(np.int64))
     np.copyto(out, words)
     return out
+
+
+# -- random words, by a compiled loop or by NumPy: the same words -------------------------------------------
+def word_dtype(bits: int) -> np.dtype[Any]:
+    """Return the dtype of the shortest words with at least so many bits."""
+    return np.dtype(f"u{word_bits(bits) // 8}")
+
+
+def draw(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the words of a range of indices, as `RandomWords.draws` does.
+
+    The next draw for the same place in the same thread overwrites them.
+    """
+    these, wanted = counters(start, count, word_bits(bits))
+    drawn: NDArray[Any] = scratch(place, 4 * len(these), np.int32)
+    _word_loop()(*map(np.int64, (*words.key, words.step, words.place, these.start)), drawn)
+    return drawn.view(word_dtype(bits))[wanted]
+
+
+def draw_rows(words: RandomWords, operations: Any, counter: int, drawn: NDArray[np.int32]) -> None:
+    """Fill each row of an array with the words of one operation, from a given counter of four words."""
+    key = (words.seed & 0xFFFFFFFF, words.seed >> 32, words.step)
+    _word_rows()(*map(np.int64, key), words.place + operations, np.int64(counter), drawn)
+
+
+def drawn_by_numpy(words: RandomWords, start: int, count: int, bits: int, place: str) -> Words:
+    """Return the same words as `draw`, drawn by NumPy."""
+    drawn: Words = scratch(place, count, word_dtype(bits))
+    np.copyto(drawn, words.draws(start, count, bits))
+    return drawn
+
+
+@lru_cache(maxsize=1)
+def _word_loop() -> Any:
+    """Return the loop that draws words, compiled or loaded."""
+    return called(_words_source(), "loop", *[np.int64(0)] * 5, np.empty(0, np.int32))
+
+
+@lru_cache(maxsize=1)
+def _word_rows() -> Any:
+    """Return the loop that draws words for several operations."""
+    nothing = np.empty(0, np.int64), np.int64(0), np.empty((0, 0), np.int32)
+    return called(_words_source(), "rows", *[np.int64(0)] * 3, *nothing)
+
+
+def _words_source() -> str:
+    """Return the source of the loop that draws random words."""
+    line, results = recorded(philox_element, index=I64, **dict.fromkeys(KEY, I64))
+    inputs = {value.constant: value for value in line.values if value.verb == "input"}
+    key = tuple(inputs[name] for name in KEY)
+    lowered = Lowered(line, numbers=key, results=results, index=inputs["index"])
+    return words_source(lowered, "The words of Philox4x32-10, four of a counter.")

@@ -73,11 +73,11 @@ class Lowered:
     """
 
     line: Line
-    operands: tuple[Value, ...]
-    numbers: tuple[Value, ...]
-    words: tuple[Value, ...]
-    results: tuple[Value, ...]
-    strange: Value | None
+    operands: tuple[Value, ...] = ()
+    numbers: tuple[Value, ...] = ()
+    words: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    strange: Value | None = None
     draws: Mapping[Draw, int] = field(default_factory=dict)
     index: Value | None = None
     notes: Mapping[int, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Machine code of LLVM's sources: compiled, kept as object files, and called."""
+"""Machine code of LLVM's sources: compiled, kept as object files, and called; at once, or once that pays."""
 
 from __future__ import annotations
 
@@ -7,20 +7,31 @@ import hashlib
 import os
 import struct
 import sys
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from mcfsim.checks import check_processor
 from mcfsim.compile import llvm_text
 from mcfsim.compile.elf import Loaded, UnknownObjectError
 from mcfsim.compile.llvm_text import OTHER_KIND
 from mcfsim.compile.sources import folder
 from mcfsim.storage.files import replacing
+
+
+@lru_cache(maxsize=1)
+def is_available() -> bool:
+    """Return whether LLVM is installed; nothing is imported."""
+    return find_spec("llvmlite") is not None
+
 
 # -- files ------------------------------------------------------------------------------------------------
 #: How sources are compiled, so that files of versions that compiled otherwise are not taken.
@@ -240,3 +251,43 @@ class MachineCode:
         if found == OTHER_KIND:
             raise TypeError("a result is a read-only array")
         return found
+
+
+# -- functions that are compiled one by one, each once it has been called so often that this pays ----------
+#: Elements after which loading compiled loops pays, and after which compiling them does.
+_WORTH_LOADING, _WORTH_COMPILING = 1 << 20, 1 << 22
+
+
+class NamedLoops(ABC):
+    """Compiled functions by name, each of which is compiled when it is first called."""
+
+    def __init__(self) -> None:
+        self._done = Counter[str]()
+        self._made: dict[str, Callable[..., int]] = {}
+        self._source = cache(self._written)
+        self._lock = Lock()
+
+    def pays(self, size: int, name: str) -> bool:
+        """Return whether so many more elements are worth compiling or loading a function."""
+        self._done[name] += size
+        if name in self._made:
+            return True
+        if not is_available():
+            return False
+        done = self._done[name]
+        return done >= _WORTH_COMPILING or (done >= _WORTH_LOADING and is_saved(self._source(name)))
+
+    def _run(self, name: str, *given: Any) -> None:
+        check_processor()
+        with self._lock:  # so that threads do not compile it twice
+            if name not in self._made:
+                self._made[name] = called(self._source(name), name, *self._examples(name))
+        self._made[name](*given)
+
+    @abstractmethod
+    def _written(self, name: str) -> str:
+        """Return the source of a module with a function."""
+
+    @abstractmethod
+    def _examples(self, name: str) -> Sequence[Any]:
+        """Return arguments of the kinds that a function takes."""

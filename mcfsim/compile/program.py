@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -40,6 +40,10 @@ class Scalar(Opaque):
 
     name: str
     negative: bool = False
+
+    def of(self, numbers: Mapping[str, Any]) -> Any:
+        """Return its number, given numbers by name."""
+        return -numbers[self.name] if self.negative else numbers[self.name]
 
     def __neg__(self) -> Scalar:
         return Scalar(self.name, not self.negative)
@@ -184,10 +188,7 @@ class Program:
     def reals(self, scalars: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
         """Return the real scalars that are operands, in order; `scalars` gives the named ones."""
         found = [use.step.operands[use.position] for use in self.uses]
-        return [
-            (-scalars[x.name] if x.negative else scalars[x.name]) if isinstance(x, Scalar) else x
-            for x in found
-        ]
+        return [x.of(scalars) if isinstance(x, Scalar) else x for x in found]
 
     @cached_property
     def words(self) -> Mapping[Draw | None, str]:
@@ -286,7 +287,7 @@ class Program:
 
         def number(x: Operand) -> Any:
             if isinstance(x, Scalar):
-                return -scalars[x.name] if x.negative else scalars[x.name]
+                return x.of(scalars)
             return known[x] if isinstance(x, Register) else x
 
         for step in self.steps:
@@ -304,6 +305,14 @@ def identity(operand: Operand) -> Any:
     # An mpmath number may have more digits than its repr shows, and a long integer more than Python writes.
     exact = exact_or_binary64(operand)
     return type(operand), repr(exact) if isinstance(exact, float) else exact
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """An item together with a key for caches; only the keys are compared."""
+
+    key: Any
+    item: Any = field(compare=False)
 
 
 def flat(nested: Any) -> list[Any]:

@@ -42,6 +42,8 @@ class RepeatedBody:
         Which of the recorded operations draw.
     lasting : tuple of int
         For each result, the number of repetitions after which another one may take its memory.
+    trusted : frozenset of int
+        The places of inputs that are seldom operands of the algorithm itself.
     """
 
     start: int
@@ -50,6 +52,7 @@ class RepeatedBody:
     makes: Numbers
     draws: Numbers
     lasting: tuple[int, ...]
+    trusted: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,8 @@ def _repeated(
     lasts = np.minimum(until[steps].reshape(count, length), times[-1, -1] + 1) - times
     wanted = [place for place in range(length) if (lasts[:, place] > 0).any()]
     made = first + start + np.arange(count * length).reshape(count, length)
+    taken = np.stack(takes, axis=1) if takes else np.empty((count, 0), np.int64)
+    seldom = 2 * (taken < first).sum(axis=0) <= count
     return RepeatedBody(
         start=start,
         body=Program(
@@ -220,8 +225,9 @@ def _repeated(
             tuple(body[place].result for place in wanted),
             (len(draws),) if draws else (),
         ),
-        takes=np.stack(takes, axis=1) if takes else np.empty((count, 0), np.int64),
+        takes=taken,
         makes=made[:, wanted],
         draws=np.array(draws, np.int64).reshape(-1, count).T,
         lasting=tuple(min(count, int(lasts[:, place].max()) + 1) for place in wanted),
+        trusted=frozenset(np.flatnonzero(seldom).tolist()),
     )

@@ -1,4 +1,8 @@
-"""Encodings by which a program's real scalars, the same for all elements, enter its operations."""
+"""Encodings by which a program's real scalars, the same for all elements, enter its operations.
+
+By the policy ``float32`` an operation with a real scalar is carried out in binary32, as PyTorch does it:
+`by_policy` makes this steps of the program.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mcfsim.compile.program import Use
+from mcfsim.compile.program import Operand, Program, ProgramStep, Register, Use
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.operations import MOST_IN_PARTS
 from mcfsim.kernels.elementary import FUNCTIONS, function_entry, nearest_value, odd_value
-from mcfsim.kernels.operation_plan import COMFORT, SELECTING, Way, refusal, sum_within
+from mcfsim.kernels.operation_plan import COMFORT, OPERATIONS, SELECTING, Way, refusal, sum_within
 from mcfsim.kernels.real_numbers import (
     SINGLE,
     Scalars,
@@ -72,7 +76,7 @@ def encoding(
     number : real number
         For ``neg``, ``abs``, ``sign``, ``round`` and elementary functions it enters as their result.
     policy : {"exact", "rounded", "float32"}
-        By ``float32``, use is of a program of `mcfsim.compile.single.by_policy`.
+        By ``float32``, use is of a program of `by_policy`.
     search : bool, optional
         Whether to look for a stand-in even if there are other ways, which costs more than a few elements.
 
@@ -238,3 +242,48 @@ def function_of_real(
     if way is Way.NATIVE:
         return nearest_value(name, entered)
     return round_real(odd_value(name, entered), fmt, rounding, words())
+
+
+# -- operations carried out in binary32 -------------------------------------------------------------------
+_NEAREST, _FLUSHING = Rounding(), Rounding(underflow=Underflow.FLUSH_INPUTS)
+
+
+def by_policy(program: Program, scalars: Scalars) -> Program:
+    """Return a program as `encoding` takes it by a policy for its real scalars.
+
+    By ``float32`` its operations with real scalars are carried out in binary32, to nearest even. Their
+    results are rounded into their own formats, by their own roundings and random words. Before, values are
+    flushed if the rounding flushes operands; a real scalar, an operand in binary32, is not. Real scalars and
+    draws keep their order. Operations on signs, roundings, functions and selections stay as they are: it is
+    known here what a real scalar is to them.
+    """
+    if scalars != "float32":
+        return program
+    steps: list[ProgramStep] = []
+    brought: dict[tuple[Register, bool], Register] = {}
+
+    def rounded(x: Register, fmt: Format, rounding: Rounding) -> Register:
+        result = Register(f"{x}_{fmt}", fmt)
+        steps.append(ProgramStep("round", rounding, (x,), result))
+        return result
+
+    def bring(x: Operand, flushes: bool) -> Operand:
+        if not isinstance(x, Register):
+            return x
+        if (x, flushes) not in brought:
+            value = rounded(x, x.format, _FLUSHING) if flushes else x
+            brought[x, flushes] = rounded(value, SINGLE, _NEAREST)
+        return brought[x, flushes]
+
+    for step in program.steps:
+        has_scalars = len(step.registers) < len(step.operands)
+        if not (has_scalars and step.operation in OPERATIONS and is_widened(step.result.format, "float32")):
+            steps.append(step)
+            continue
+        flushes = step.rounding.underflow is Underflow.FLUSH_INPUTS
+        operands = tuple(bring(x, flushes) for x in step.operands)
+        made = Register(f"{step.result}_{SINGLE}", SINGLE)
+        steps.append(replace(step, rounding=_NEAREST, operands=operands, result=made, draw=None))
+        rounding = replace(step.rounding, underflow=Underflow.GRADUAL) if flushes else step.rounding
+        steps.append(replace(step, operation="round", rounding=rounding, operands=(made,)))
+    return replace(program, steps=tuple(steps))

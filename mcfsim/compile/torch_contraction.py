@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
-from mcfsim.compile.contraction import ContractionLine
-from mcfsim.compile.launch import EXACT, INTERPRETED, WARPS, function, interprets
+from mcfsim.compile.contraction import ContractionLine, groups_of
+from mcfsim.compile.launch import elements_on, launch
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.sources import indented, module_head, statements
 from mcfsim.compile.torch_calls import TorchCalls, check_machine
@@ -62,13 +62,12 @@ class TensorContraction:
     def _launch(
         self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, groups: int, *, paired: bool
     ) -> None:
-        kernel = function(contraction_kernel(self.line), interpreted=interprets())
         columns, size = out.shape[1], out.numel()
         strides = (0, columns, 1) if paired else (left.shape[1], 1, 0)
-        elements = min(INTERPRETED, 1 << (size - 1).bit_length()) if interprets() else _ELEMENTS
-        fixed = {"ELEMENTS": elements, "num_warps": WARPS, **EXACT}
-        with torch.cuda.device_of(out), np.errstate(all="ignore"):
-            kernel[(-(-size // elements),)](left, right, out, *strides, columns, size, groups, **fixed)
+        elements = elements_on(out.device, size, _ELEMENTS)
+        given = left, right, out, *strides, columns, size, groups
+        with np.errstate(all="ignore"):
+            launch(contraction_kernel(self.line), (-(-size // elements),), elements, *given)
 
     @cached_property
     def _calls(self) -> TorchCalls:
@@ -78,14 +77,8 @@ class TensorContraction:
     def _by_operations(
         self, left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, groups: int, *, paired: bool
     ) -> None:
-        rows = max(1, _AT_ONCE // out.shape[1])
-        for row in range(0, len(out), rows):
-            some = slice(row, row + rows)
-            for group in range(groups):
-                places = range(group * self.parts, (group + 1) * self.parts)
-                lefts = [left[x][None, :] if paired else left[some, x][:, None] for x in places]
-                given = [*lefts, *(right[x][None, :] for x in places), out[some]]
-                out[some] = self._calls(given)[0]
+        for some, numbers in groups_of(left, right, out, 0, groups, self.parts, _AT_ONCE, paired=paired):
+            out[some] = self._calls([*numbers, out[some]])[0]
 
 
 @lru_cache(maxsize=64)
@@ -97,7 +90,6 @@ def contraction_kernel(own: ContractionLine) -> str:
     groups.
     """
     parts = len(own.left)
-    lowered = Lowered(own.line, (), (), (), (), None)
     place = {x: n for values in (own.left, own.right) for n, x in enumerate(values)}
     lefts = set(own.left)
 
@@ -111,7 +103,7 @@ def contraction_kernel(own: ContractionLine) -> str:
             at = f"right + ({number} * columns + column)"
         return f"tl.load({at}, mask=inside, other=0)"
 
-    constants, body, made = statements(lowered, (own.result,), read, expression)
+    constants, body, made = statements(Lowered(own.line), (own.result,), read, expression)
     strides = ("left_row", "left_step", "left_column")
     arguments = ["left", "right", "out", *strides, "columns", "size", "groups", "ELEMENTS: tl.constexpr"]
     before = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,9 +13,9 @@ from mcfsim.compile.choice import check_wanted
 from mcfsim.compile.kernel import Kernel, check_triton
 from mcfsim.compile.launch import Launcher, interprets
 from mcfsim.compile.lowering import type_of
-from mcfsim.compile.program import Program
+from mcfsim.compile.program import CacheKey, Program
 from mcfsim.compile.torch_calls import DTYPES, constant
-from mcfsim.compile.torch_loops import CacheKey, Carried, DeviceStreams, as_numbers, values_alone
+from mcfsim.compile.torch_loops import Carried, DeviceStreams, TensorWay, as_numbers, values_alone
 from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.compile.triton_source import check_gpu
 from mcfsim.formats import Format
@@ -24,8 +23,6 @@ from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.kernels.torch_tensors import Tensors
 
-#: Runs an algorithm on tensors that broadcast to a shape, given streams of random words and the first index.
-TensorWay = Callable[[Tensors, torch.Size, DeviceStreams | None, int], Carried]
 #: The most operations and vectors of an algorithm; beyond these, compiling takes minutes.
 MOST_STEPS, MOST_VECTORS = 128, 256
 
@@ -75,34 +72,25 @@ def serve(device: torch.device, wanted: bool | None) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class TensorKernel:
-    """A kernel bound to its numbers, which takes tensors that broadcast.
+def _on_tensors(launcher: Launcher, formats: tuple[Format, ...]) -> TensorWay:
+    """Return a kernel bound to its numbers as a function of tensors that broadcast, values of formats.
 
-    Attributes
-    ----------
-    launcher : Launcher
-    formats : tuple of Format
-        The formats of the operands.
+    It returns new tensors, and whether an element is no value. An element's random words depend on its index
+    in row-major order, counted from `start`.
     """
 
-    launcher: Launcher
-    formats: tuple[Format, ...]
-
-    def __call__(
-        self, operands: Tensors, shape: torch.Size, streams: DeviceStreams | None = None, start: int = 0
+    def run(
+        operands: Tensors, shape: torch.Size, streams: DeviceStreams | None = None, start: int = 0
     ) -> Carried:
-        """Return new tensors of a shape to which the operands broadcast, and whether an element is no value.
-
-        An element's random words depend on its index in row-major order, counted from `start`.
-        """
-        lowered, device = self.launcher.lowered, operands[0].device
-        vectors = [_vector(x, fmt, shape) for x, fmt in zip(operands, self.formats, strict=True)]
+        lowered, device = launcher.lowered, operands[0].device
+        vectors = [_vector(x, fmt, shape) for x, fmt in zip(operands, formats, strict=True)]
         results = [torch.empty(shape, dtype=DTYPES[x.type], device=device) for x in lowered.results]
         words: Any = {} if streams is None else {0: streams}
         with np.errstate(all="ignore"):  # where NumPy interprets
-            good = self.launcher(vectors, [x.view(-1) for x in results], start, words)
+            good = launcher(vectors, [x.view(-1) for x in results], start, words)
         return results, not good
+
+    return run
 
 
 def chosen_way(
@@ -133,7 +121,7 @@ def kernel_of(
     *,
     checked: bool,
     long: bool,
-) -> TensorKernel:
+) -> TensorWay:
     """Return the kernel of an algorithm, made once per set of real scalars, and compiled once for all.
 
     Parameters
@@ -168,7 +156,7 @@ def kernel_of(
 
 
 @lru_cache(maxsize=256)
-def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
+def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorWay:
     """Return the kernel of a program that rounds numbers of a carrier, for tensors of a dtype.
 
     Raises
@@ -178,15 +166,15 @@ def rounding_kernel(program: Program, dtype: torch.dtype) -> TensorKernel:
     """
     (x,) = program.inputs
     _check_held(dtype, x.format)
-    return TensorKernel(Kernel(program, hardware=True).with_numbers([]), (x.format,))
+    return _on_tensors(Kernel(program, hardware=True).with_numbers([]), (x.format,))
 
 
 @lru_cache(maxsize=512)
-def _kernel_of(kept: CacheKey, scalars: Scalars, checked: bool) -> TensorKernel:
+def _kernel_of(kept: CacheKey, scalars: Scalars, checked: bool) -> TensorWay:
     program = values_alone(kept.item.program())
     kernel = _of_program(CacheKey(program.key, program), scalars, checked)
     formats = tuple(x.format for x in program.inputs)
-    return TensorKernel(kernel.with_numbers(program.reals()), formats)
+    return _on_tensors(kernel.with_numbers(program.reals()), formats)
 
 
 @lru_cache(maxsize=256)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial, reduce
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
 from operator import or_
 from typing import Any, Protocol
 
 import torch
 
 from mcfsim.compile.launch import Ready, SourceWords
-from mcfsim.compile.lines import AsBits, Epilogue, Lines
+from mcfsim.compile.lines import Lines
 from mcfsim.compile.lowering import Lowered, lower, type_of
-from mcfsim.compile.program import Program, Register
-from mcfsim.compile.scalars import ScalarEncoding, encoding
-from mcfsim.compile.single import by_policy
+from mcfsim.compile.program import CacheKey, Draw, Program, Register
+from mcfsim.compile.scalars import ScalarEncoding
 from mcfsim.compile.torch_calls import DTYPES, TorchCalls, constant, drawn, scalar
 from mcfsim.eft import two_sum
 from mcfsim.formats import Format
 from mcfsim.kernels.element.element_rounding import is_value
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Value
 from mcfsim.kernels.element.operations import BINARY64, change_element, operate_element
 from mcfsim.kernels.operation_plan import Way, integers_as_binary64
 from mcfsim.kernels.real_numbers import Scalars
@@ -32,6 +31,8 @@ from mcfsim.rounding import Rounding, Underflow
 AT_ONCE = 1 << 22
 #: Results on tensors, and whether some element of an operand is no value of its format.
 Carried = tuple[list[torch.Tensor], bool]
+#: Runs an algorithm on tensors that broadcast to a shape, given streams of random words and the first index.
+TensorWay = Callable[[Tensors, torch.Size, "DeviceStreams | None", int], Carried]
 #: Dtypes with numbers that binary64 cannot hold; each enters as the exact sum of two numbers.
 _WHOLE = (torch.int64, torch.uint64)
 _LOW = 2**32 - 1
@@ -49,61 +50,6 @@ def taken(streams: DeviceStreams | None, count: int) -> DeviceStreams | None:
     if streams is not None and count:
         streams.of(count - 1)
     return streams
-
-
-@dataclass(frozen=True)
-class TensorLoop:
-    """A straight line of machine operations, with its inputs and results, for tensors of stated dtypes.
-
-    Attributes
-    ----------
-    calls : TorchCalls
-        Takes the elements, words, and numbers that are the same for all elements; if the loop looks for
-        strange elements, the last result tells where they are.
-    numbers, results : tuple of Type
-        The types of the numbers that it takes, and of its results.
-    draws : tuple of (int, int)
-        Which operations draw, and how many random bits.
-    looks : bool
-        Whether it looks for strange elements, those that are no values of their formats.
-    """
-
-    calls: TorchCalls
-    numbers: tuple[Type, ...]
-    results: tuple[Type, ...]
-    draws: tuple[tuple[int, int], ...]
-    looks: bool
-
-    def __call__(
-        self,
-        operands: Tensors,
-        shape: torch.Size,
-        streams: DeviceStreams | None = None,
-        start: int = 0,
-        *,
-        numbers: Sequence[float] = (),
-    ) -> Carried:
-        """Return new tensors of a shape to which the operands broadcast, and whether an element is strange.
-
-        An element's random words depend on its index in row-major order, counted from `start`.
-        """
-        device, size = operands[0].device, shape.numel()
-        flat = [x.reshape(1) if x.numel() == 1 else x.expand(shape).reshape(-1) for x in operands]
-        singles = [scalar(x, kind, device) for x, kind in zip(numbers, self.numbers, strict=True)]
-        results = [torch.empty(shape, dtype=DTYPES[kind], device=device) for kind in self.results]
-        found = torch.zeros((), dtype=torch.bool, device=device)
-        for first in range(0, size, AT_ONCE):
-            part = slice(first, min(first + AT_ONCE, size))
-            given = [y for x in flat for y in as_numbers(x if x.numel() == 1 else x[part])]
-            for operation, bits in self.draws:
-                assert streams is not None
-                given.append(drawn(streams.of(operation), start + first, part.stop - first, bits, device))
-            made = self.calls([*given, *singles])
-            if self.looks:
-                found = torch.bitwise_or(found, torch.any(made.pop()))
-            for result, numbers_made in zip(results, made, strict=True):
-                result.view(-1)[part].copy_(numbers_made)
-        return results, self.looks and bool(found)
 
 
 def as_numbers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -130,14 +76,140 @@ def as_numbers(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (x.to(torch.int64).to(torch.float64),)
 
 
+# -- lines bound to numbers -------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class CacheKey:
-    """An item together with a key for caches; only the keys are compared."""
+class BoundTensorLoop(Ready):
+    """A line bound to its real scalars, run by PyTorch's operations.
 
-    key: Any
-    item: Any = field(compare=False)
+    Attributes
+    ----------
+    calls : TorchCalls
+        Takes the line's operands, words and numbers, and returns all that is asked of it.
+    """
+
+    calls: TorchCalls
+
+    def __call__(
+        self, operands: Tensors, results: Tensors, start: int = 0, words: SourceWords | None = None
+    ) -> None:
+        """Fill results from operands as `mcfsim.compile.launch.Launcher` does, with the same exceptions."""
+        vectors, streams = self.checked(operands, results), self.streams(words)
+        taken, filled = vectors[: len(operands)], vectors[len(operands) :]
+
+        def read(part: slice) -> list[torch.Tensor]:
+            return [self._read(x[part], value) for x, value in zip(taken, self.lowered.operands, strict=True)]
+
+        for part, made in self._in_parts(vectors[0].numel(), read, streams, start, vectors[0].device):
+            # Copies, because a result may be an operand and share memory that is still read. Integers keep
+            # their lower bits.
+            kept = [y.to(x.dtype, copy=True) for x, y in zip(filled, made, strict=True)]
+            for x, y in zip(filled, kept, strict=True):
+                x[part].copy_(y)
+
+    def on_any(
+        self, operands: Tensors, shape: torch.Size, streams: DeviceStreams | None = None, start: int = 0
+    ) -> Carried:
+        """Return new tensors of a shape to which operands broadcast, and whether an element is strange.
+
+        The operands are of the dtypes whose numbers the line takes, see `as_numbers`; strange elements are no
+        values of their formats. An element's random words depend on its index in row-major order, counted
+        from `start`.
+        """
+        device, looks = operands[0].device, self.lowered.strange is not None
+        flat = [x.reshape(1) if x.numel() == 1 else x.expand(shape).reshape(-1) for x in operands]
+        words = [] if streams is None else [streams.of(draw.operation) for draw in self.lowered.draws]
+        results = [torch.empty(shape, dtype=DTYPES[x.type], device=device) for x in self.lowered.results]
+        found = torch.zeros((), dtype=torch.bool, device=device)
+
+        def read(part: slice) -> list[torch.Tensor]:
+            return [y for x in flat for y in as_numbers(x if x.numel() == 1 else x[part])]
+
+        for part, made in self._in_parts(shape.numel(), read, words, start, device):
+            if looks:
+                found = torch.bitwise_or(found, torch.any(made.pop()))
+            for result, numbers in zip(results, made, strict=True):
+                result.view(-1)[part].copy_(numbers)
+        return results, looks and bool(found)
+
+    def _in_parts(
+        self,
+        size: int,
+        read: Callable[[slice], list[torch.Tensor]],
+        streams: Sequence[RandomWords],
+        start: int,
+        device: torch.device,
+    ) -> Iterator[tuple[slice, list[torch.Tensor]]]:
+        """Yield what is asked for a range of elements at a time; `read` returns the operands there."""
+        pairs = zip(self._numbers, self.lowered.numbers, strict=True)
+        numbers = [scalar(number, value.type, device) for number, value in pairs]
+        drawing = list(zip(streams, self.lowered.draws.values(), strict=True))
+        for first in range(0, size, AT_ONCE):
+            part = slice(first, min(first + AT_ONCE, size))
+            words = [drawn(x, start + first, part.stop - first, bits, device) for x, bits in drawing]
+            yield part, self.calls([*read(part), *words, *numbers])
+
+    def _read(self, x: torch.Tensor, value: Any) -> torch.Tensor:
+        """Return part of a vector as the line takes it."""
+        dtype = self.lowered.packed.get(value)
+        if dtype is None:
+            return x
+        return torch.bitwise_and(x.to(torch.int32), constant(2 ** (8 * dtype.itemsize) - 1, I32, x.device))
 
 
+def calls_of(lowered: Lowered) -> TorchCalls:
+    """Return all that is asked of a line as calls on its operands, words and numbers."""
+    return TorchCalls(lowered.asked, [*lowered.operands, *lowered.words, *lowered.numbers])
+
+
+class TensorLines(Lines[BoundTensorLoop]):
+    """A program run by PyTorch's operations: on codes, or on tensors of stated dtypes.
+
+    Parameters
+    ----------
+    *given, **options
+        As for `mcfsim.compile.lines.Lines`.
+    dtypes : tuple of dtype, optional
+        The dtypes of the tensors, one per input, that `BoundTensorLoop.on_any` takes.
+    checked : bool, optional
+        Whether to look for elements of these tensors that are no values of their formats.
+    """
+
+    def __init__(
+        self,
+        *given: Any,
+        dtypes: tuple[torch.dtype, ...] | None = None,
+        checked: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(*given, packed=True, clean=False, **options)
+        self._dtypes, self._checked = dtypes, checked
+
+    def _line(self, ways: tuple[ScalarEncoding, ...], **options: Any) -> Lowered:
+        if self._dtypes is None:
+            return super()._line(ways, **options)
+        line, given, values, strange = Line(), list[Value](), list[Value](), list[Value]()
+        for place, (x, dtype) in enumerate(zip(self.program.inputs, self._dtypes, strict=True)):
+            inputs, value, lost = _entered(line, dtype, place)
+            carrier = type_of(x.format)
+            value = value.widen() if carrier is F64 else value
+            other = ~is_value(value, x.format)
+            strange.append(other if lost is None else other | ~lost.equals(0.0))
+            value = value.narrow() if carrier is F32 else value
+            values.append(value if x.format.has_negative_zero else value + 0.0)  # -0 + 0 is +0
+            given += inputs
+        lowered = lower(self.program, ways, onto=tuple(values), clean=False)
+        found = reduce(or_, strange) if self._checked else None
+        return replace(lowered, operands=tuple(given), strange=found)
+
+    def _bound(self, ways: tuple[ScalarEncoding, ...], numbers: tuple[float, ...]) -> BoundTensorLoop:
+        lowered, calls = self._lowered(ways)
+        return BoundTensorLoop(lowered, numbers, calls)
+
+    def _emitted(self, lowered: Lowered, about: str) -> TorchCalls:
+        return calls_of(lowered)
+
+
+# -- ways to run a program on tensors ---------------------------------------------------------------------
 def values_alone(program: Program) -> Program:
     """Return a program without the results that are plain numbers instead of values."""
     return replace(program, results=tuple(x for x in program.outputs() if isinstance(x, Register)))
@@ -145,7 +217,7 @@ def values_alone(program: Program) -> Program:
 
 def loop_of(
     program: Program, dtypes: tuple[torch.dtype, ...], scalars: Scalars, *, checked: bool
-) -> Callable[..., Carried]:
+) -> TensorWay:
     """Return the loop of a program for tensors of the given dtypes, bound to its numbers.
 
     Parameters
@@ -163,51 +235,27 @@ def loop_of(
     UnsupportedFormatError
         If an operation has no exact path in binary64, or a real scalar leads beyond that.
     """
-    program = by_policy(program, scalars)
-    pairs = [encoding(use, x, scalars) for use, x in zip(program.uses, program.reals(), strict=True)]
-    loop = _loop(CacheKey(program.key, program), tuple(way for way, _ in pairs), dtypes, checked)
-    return partial(loop, numbers=[number for _, numbers in pairs for number in numbers])
+    lines = _lines(CacheKey(program.key, program), scalars, dtypes, checked)
+    return lines.with_numbers(program.reals()).on_any
 
 
 @lru_cache(maxsize=512)
-def _loop(
-    kept: CacheKey, ways: tuple[ScalarEncoding, ...], dtypes: tuple[torch.dtype, ...], checked: bool
-) -> TensorLoop:
-    line, given, values, strange = Line(), list[Value](), list[Value](), list[Value]()
-    for place, (x, dtype) in enumerate(zip(kept.item.inputs, dtypes, strict=True)):
-        inputs, value, lost = _entered(line, dtype, place)
-        carrier = type_of(x.format)
-        value = value.widen() if carrier is F64 else value
-        other = ~is_value(value, x.format)
-        strange.append(other if lost is None else other | ~lost.equals(0.0))
-        value = value.narrow() if carrier is F32 else value
-        values.append(value if x.format.has_negative_zero else value + 0.0)  # -0 + 0 is +0
-        given += inputs
-    lowered = lower(kept.item, ways, onto=tuple(values), clean=False)
-    results = list(lowered.results)
-    if checked:
-        results.append(reduce(or_, strange))
-    return TensorLoop(
-        calls=TorchCalls(results, [*given, *lowered.words, *lowered.numbers]),
-        numbers=tuple(x.type for x in lowered.numbers),
-        results=tuple(x.type for x in lowered.results),
-        draws=tuple((draw.operation, bits) for draw, bits in lowered.draws.items()),
-        looks=checked,
-    )
+def _lines(kept: CacheKey, scalars: Scalars, dtypes: tuple[torch.dtype, ...], checked: bool) -> TensorLines:
+    return TensorLines(kept.item, scalars, dtypes=dtypes, checked=checked)
 
 
 @lru_cache(maxsize=512)
-def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> TensorLoop:
+def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> TensorWay:
     """Return the loop that rounds tensors of a dtype into a format, each number once.
 
     Integers that cannot be rounded once are strange.
     """
     line, carrier = Line(), type_of(fmt)
     inputs, x, lost = _entered(line, dtype, 0)
-    bits, word, given, strange = rounding.random_bits, None, list(inputs), list[Value]()
+    bits, words, strange = rounding.random_bits, list[Value](), None
     if rounding.stochastic:
-        given.append(line.input("word", I64))
-        word = given[-1].shr(word_bits(bits) - bits)
+        words.append(line.input("word", I64))
+    word = words[0].shr(word_bits(bits) - bits) if words else None
     if lost is None:
         x = x.widen() if carrier is F64 else x
         rounded = change_element("round", x, fmt, rounding, word, carrier=carrier)
@@ -216,17 +264,19 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
         if fmt.precision + rounding.guard_bits > 53:
             way = Way.EXACT
             if not integers_as_binary64(fmt, rounding):
-                strange.append(~lost.equals(0.0))
+                strange = ~lost.equals(0.0)
         if rounding.underflow is Underflow.FLUSH_INPUTS:  # the operand is the sum, and not its terms
             rounding = replace(rounding, underflow=Underflow.FLUSH_BEFORE)
         rounded = operate_element("add", inputs, way, fmt, rounding, word, carrier=carrier, real=True)
-    return TensorLoop(
-        calls=TorchCalls([rounded, *strange], given),
-        numbers=(),
-        results=(rounded.type,),
-        draws=((0, bits),) if rounding.stochastic else (),
-        looks=bool(strange),
+    lowered = Lowered(
+        line,
+        operands=tuple(inputs),
+        words=tuple(words),
+        results=(rounded,),
+        strange=strange,
+        draws={Draw(0, 0): bits} if words else {},
     )
+    return BoundTensorLoop(lowered, (), calls_of(lowered)).on_any
 
 
 def _entered(line: Line, dtype: torch.dtype, place: int) -> tuple[list[Value], Value, Value | None]:
@@ -238,70 +288,3 @@ def _entered(line: Line, dtype: torch.dtype, place: int) -> tuple[list[Value], V
     short = dtype.is_floating_point and dtype != torch.float64
     x = line.input(f"operand{place}", F32 if short else F64)
     return [x], x, None
-
-
-# -- on tensors in place ----------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class BoundTensorLoop(Ready):
-    """A line bound to its real scalars, run by PyTorch's operations."""
-
-    calls: TorchCalls = field(kw_only=True)
-
-    def __call__(
-        self, operands: Tensors, results: Tensors, start: int = 0, words: SourceWords | None = None
-    ) -> None:
-        """Fill results from operands as `mcfsim.compile.launch.Launcher` does, with the same exceptions."""
-        vectors, streams = self.checked(operands, results), self.streams(words)
-        taken, filled = vectors[: len(operands)], vectors[len(operands) :]
-        device, size = vectors[0].device, vectors[0].numel()
-        pairs = zip(self._numbers, self.lowered.numbers, strict=True)
-        numbers = [scalar(number, value.type, device) for number, value in pairs]
-        for first in range(0, size, AT_ONCE):
-            part = slice(first, min(first + AT_ONCE, size))
-            given = [
-                self._read(x[part], value) for x, value in zip(taken, self.lowered.operands, strict=True)
-            ]
-            for stream, bits in zip(streams, self.lowered.draws.values(), strict=True):
-                given.append(drawn(stream, start + first, part.stop - first, bits, device))
-            # Copies, because a result may be an operand and share memory that is still read. Integers keep
-            # their lower bits.
-            made = self.calls([*given, *numbers])
-            kept = [y.to(x.dtype, copy=True) for x, y in zip(filled, made, strict=True)]
-            for x, y in zip(filled, kept, strict=True):
-                x[part].copy_(y)
-
-    def _read(self, x: torch.Tensor, value: Any) -> torch.Tensor:
-        """Return part of a vector as the line takes it."""
-        dtype = self.lowered.packed.get(value)
-        if dtype is None:
-            return x
-        return torch.bitwise_and(x.to(torch.int32), constant(2 ** (8 * dtype.itemsize) - 1, I32, x.device))
-
-
-class TensorLines(Lines):
-    """A program on codes, run by PyTorch's operations.
-
-    Parameters
-    ----------
-    program, scalars, joined, epilogue
-        As for `mcfsim.compile.kernel.TableKernel`.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        scalars: Scalars = "exact",
-        joined: AsBits | None = None,
-        *,
-        epilogue: Epilogue | None = None,
-    ) -> None:
-        super().__init__(program, scalars, epilogue, joined, packed=True, clean=False)
-
-    def with_numbers(self, numbers: Sequence[Any]) -> BoundTensorLoop:
-        """Return the line bound to real scalars, as `mcfsim.compile.kernel.TableKernel.with_numbers` does."""
-        ways, found = self._entering(numbers)
-        lowered, calls = self._lowered(ways)
-        return BoundTensorLoop("", lowered, tuple(found), calls=calls)
-
-    def _emitted(self, lowered: Lowered, about: str) -> TorchCalls:
-        return TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])

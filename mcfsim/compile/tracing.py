@@ -247,10 +247,6 @@ class TraceArithmetic(Forwarding):
         """Return an arithmetic of another format and rounding that records into the same program."""
         return type(self)(fmt, rounding, self._recording)
 
-    def on_block(self, step: int, start: int) -> TraceArithmetic:
-        """Return itself: the elements of a block are like any others."""
-        return self
-
     def round(self, x: Any) -> Any:
         """Record the rounding of a value of any format; a value of this format stays unless flushed."""
         gradual = self.rounding.underflow is Underflow.GRADUAL
@@ -262,10 +258,6 @@ class TraceArithmetic(Forwarding):
             self._draw()  # without effect
             return self.like(self.format, Rounding(underflow=self.rounding.underflow))._operate("round", x)
         return self._operate("round", x)
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``."""
-        return function(self, *operands, **options)
 
     def _operate(self, operation: str, *operands: Any) -> Traced:
         # This must be fast: a sum of many terms calls it a hundred thousand times.

@@ -98,8 +98,6 @@ INSTRUCTIONS: Mapping[str, Instruction] = {
     ),
 }
 
-_RESULTS = {F32: "tl.float32", I32: "tl.int32"}
-
 
 def functions_source(values: Iterable[Value]) -> str:
     """Return the source of the functions through which a kernel uses the instructions for some values."""
@@ -236,7 +234,7 @@ def _words_source(size: int) -> str:
     kinds = dict.fromkeys(("index", *KEY), I64)
     line, results = recorded(lambda *given: word_element(*given, bits=size), **kinds)
     inputs = {str(value.constant): value for value in line.values if value.verb == "input"}
-    lowered = Lowered(line, (), tuple(inputs[name] for name in kinds), (), results, None)
+    lowered = Lowered(line, numbers=tuple(inputs[name] for name in kinds))
     constants, body, made = statements(lowered, results, str, expression)
     return (
         f"\n@triton.jit\ndef words{size}({', '.join(kinds)}):\n"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.factory import how_compiled
 from mcfsim.compile.choice import loops
-from mcfsim.compile.lines import AsBits, Integer, SplitOperand
+from mcfsim.compile.lines import AsBits
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, Register, Scalar, flat, mapped
 from mcfsim.compile.tracing import trace
@@ -258,9 +258,9 @@ def as_bits(strategy: Strategy, program: Program) -> AsBits | None:
     if extra is None or low is None or not (extra.shared or extra.remainder):
         return None
     if extra.remainder:
-        return Integer(place, size_of(extra.remainder))
+        return AsBits(place, size_of(extra.remainder))
     rounded = strategy.parameter.rounding is Mode.NEAREST_AWAY
-    return SplitOperand(place, FLOAT32.precision - low.precision, leading=0, rounded=rounded)
+    return AsBits(place, FLOAT32.precision - low.precision, leading=0, rounded=rounded)
 
 
 def size_of(bits: int) -> int:

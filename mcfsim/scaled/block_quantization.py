@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mcfsim.compile.group_loops import BlockLoops, block_loops
-from mcfsim.compile.words import draw, word_dtype
+from mcfsim.compile.loops import draw, word_dtype
 from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
 from mcfsim.kernels.element.floats import INFINITY, NAN

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import as_array, check_int, check_processor, real_array
-from mcfsim.compile.hadamard_loops import hadamard_loops
+from mcfsim.compile.group_loops import hadamard_loops
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.carriers import carrier_of

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.compile.choice import is_available
-from mcfsim.compile.words import draw as compiled_words
+from mcfsim.compile.loops import draw as compiled_words
+from mcfsim.compile.objects import is_available
 from mcfsim.formats import Format, Grid
 from mcfsim.formats.floating import floor_log2
 from mcfsim.random import RandomWords, Words

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from mcfsim.checks import Whole
-from mcfsim.compile.kernel import GraphLaunch, Rows, TableKernel, tabulated
+from mcfsim.compile.kernel import GraphLaunch, Kernel, Rows, tabulated
 from mcfsim.compile.launch import SourceWords, elements_on
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES
 from mcfsim.optim.step_programs import words_of
@@ -130,7 +130,7 @@ class RepeatableStep(DeviceStep):
             )
         program, scalars = self.program(inputs)
         line = self.line(program, device)
-        if not isinstance(line, TableKernel):
+        if not isinstance(line, Kernel):
             raise RuntimeError("a captured graph needs a kernel of Triton, which does not serve here")
         sets = [self.set_of(x) for x in moved]
         launch, rows, _ = self._earlier(line, scalars, sets)
@@ -145,7 +145,7 @@ class RepeatableStep(DeviceStep):
         return Captured(self, program.key, launch, rows)
 
     def _launch(
-        self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
+        self, line: Kernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
     ) -> None:
         launch, rows, elements = self._earlier(line, scalars, sets)
         if launch is None:
@@ -159,7 +159,7 @@ class RepeatableStep(DeviceStep):
         launch.launch()
 
     def _earlier(
-        self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet]
+        self, line: Kernel, scalars: Sequence[Any], sets: Sequence[VectorSet]
     ) -> tuple[GraphLaunch | None, list[Rows], int]:
         """Return the earlier launch for these parameters, or None if it does not take vectors or scalars.
 
@@ -174,7 +174,7 @@ class RepeatableStep(DeviceStep):
         return launch, rows, elements
 
 
-def _key(line: TableKernel, sets: Sequence[VectorSet]) -> Any:
+def _key(line: Kernel, sets: Sequence[VectorSet]) -> Any:
     """Return the key of a launch. Each set of parameters has its own launch, as a graph may have them all."""
     return line, *(x.slice.tensors["parameter"].data_ptr() for x in sets)
 

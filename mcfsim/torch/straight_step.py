@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mcfsim.compile.kernel import Table, TableKernel, TableLauncher
-from mcfsim.compile.launch import SourceWords
+from mcfsim.compile.kernel import Kernel, Table
+from mcfsim.compile.launch import Launcher, SourceWords
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program
 from mcfsim.compile.torch_kernels import check_kernels
@@ -255,7 +255,7 @@ class DeviceStep:
     def __init__(self, stores: StateLayout) -> None:
         self.stores = stores
         self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy, closed=True))
-        self._lines: dict[Any, TableKernel | TensorLines] = {}
+        self._lines: dict[Any, Kernel | TensorLines] = {}
         #: Tables of vectors, each after the numbers of first elements, sizes and addresses that it has.
         self._tables: dict[Any, tuple[list[int], Table]] = {}
 
@@ -267,7 +267,7 @@ class DeviceStep:
         else:
             line = TensorLines(program, self.stores.scalars, as_bits(self.stores.strategy, program))
         moved, words = [x for x in moved if x.gradient.numel()], words_of(self.stores.roles, inputs.number)
-        if log is None and isinstance(line, TableKernel) and self._launch_again(line, scalars, moved, words):
+        if log is None and isinstance(line, Kernel) and self._launch_again(line, scalars, moved, words):
             return
         sets = [self.set_of(x, update=updates is not None) for x in moved]
         if isinstance(line, TensorLines):
@@ -285,7 +285,7 @@ class DeviceStep:
                 updates.append(results[-1].to(torch.float64))
 
     def _launch(
-        self, line: TableKernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
+        self, line: Kernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
     ) -> None:
         """Run a kernel on vectors of parameters, by the last step's table if they lie where they lay."""
         ready, moved, places = line.with_numbers(scalars), [x.slice for x in sets], list[int]()
@@ -296,17 +296,17 @@ class DeviceStep:
         key = _table_key(ready, moved)
         if key not in self._tables or self._tables[key][0] != places:
             self._tables[key] = places, Table(taken(ready, sets), [x.first for x in moved])
-        ready(self._tables[key][1], words)
+        self._tables[key][1].fill(ready, words)
 
     def _launch_again(
-        self, line: TableKernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
+        self, line: Kernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
     ) -> bool:
         """Run a kernel on the vectors of the last step if they lie where they lay; return whether it ran."""
         ready = line.with_numbers(scalars)
         kept = self._tables.get(_table_key(ready, moved)) if moved and not self.stores.scaled else None
         if kept is None or kept[0] != self._places(moved):
             return False
-        ready(kept[1], words)
+        kept[1].fill(ready, words)
         return True
 
     def _places(self, moved: Sequence[ParameterSlice]) -> list[int]:
@@ -347,7 +347,7 @@ class DeviceStep:
 
     def line(
         self, program: Program, device: torch.device, log: ChangeLog | None = None
-    ) -> TableKernel | TensorLines:
+    ) -> Kernel | TensorLines:
         """Return the line of a step, made once per program; it does not store the intended update."""
         epilogue = None if log is None else log.epilogue
         key = program.key, device, epilogue
@@ -357,15 +357,15 @@ class DeviceStep:
             self._lines[key] = TensorLines(*given, epilogue=epilogue)
             with suppress(ImportError, ValueError):
                 check_kernels(device)
-                self._lines[key] = TableKernel(*given, packed=True, hardware=True, epilogue=epilogue)
+                self._lines[key] = Kernel(*given, packed=True, hardware=True, epilogue=epilogue, many=True)
         return self._lines[key]
 
 
-def _table_key(ready: TableLauncher, moved: Sequence[ParameterSlice]) -> Any:
+def _table_key(ready: Launcher, moved: Sequence[ParameterSlice]) -> Any:
     return ready.source, len(moved), moved[0].first
 
 
-def taken(ready: TableLauncher, sets: Sequence[VectorSet]) -> list[list[torch.Tensor]]:
+def taken(ready: Launcher, sets: Sequence[VectorSet]) -> list[list[torch.Tensor]]:
     """Return vectors, checked, as a kernel takes them: those it reads, then those it writes."""
     for x in sets:
         ready.checked(x.operands, x.results)

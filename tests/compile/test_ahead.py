@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
-from mcfsim.compile import ahead, choice, trace
+from mcfsim.compile import choice, trace
 from mcfsim.compile.choice import Loops
 from mcfsim.compile.loops import Loop
 from mcfsim.eft import two_sum
@@ -25,7 +25,7 @@ from tests.shared.texts import values
 def compiler(cache_folder, monkeypatch):
     """Return a thread of its own for a test, with nothing compiled and nothing that pays at once."""
     monkeypatch.setattr(choice, "_COMPILE", 1e9)
-    made = ahead.Compiler()
+    made = choice.Compiler()
     monkeypatch.setattr(choice, "COMPILER", made)
     yield made
     made.wait()
@@ -116,7 +116,7 @@ def test_a_forked_process_has_a_thread_of_its_own_and_begins_after_a_task(compil
 
 _ENDS = """
 import threading, time
-from mcfsim.compile.ahead import COMPILER
+from mcfsim.compile.choice import COMPILER
 begun = threading.Event()
 def under_way():
     begun.set()

@@ -11,8 +11,9 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.compile import choice, trace
-from mcfsim.compile.choice import Loops, is_available
+from mcfsim.compile.choice import Loops
 from mcfsim.compile.loops import CompilationError, Loop
+from mcfsim.compile.objects import is_available
 from mcfsim.compile.tracing import record
 from mcfsim.multiword.summation import recursive_sum
 from mcfsim.optim.sgd import SGD

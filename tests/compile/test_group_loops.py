@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.compile import named_loops
+from mcfsim.compile import objects
 from mcfsim.compile.group_loops import GroupLoops, uniform
 from mcfsim.compile.group_text import Places
 from mcfsim.kernels.element.machine import F32, I32, recorded
@@ -68,8 +68,8 @@ def test_compiled_loops_have_the_bits_of_numpy(name, monkeypatch):
     x = hostile(int(bounds[-1]), 1)
     found = []
     for worth in (np.inf, 0):
-        monkeypatch.setattr(named_loops, "_WORTH_LOADING", worth)
-        monkeypatch.setattr(named_loops, "_WORTH_COMPILING", worth)
+        monkeypatch.setattr(objects, "_WORTH_LOADING", worth)
+        monkeypatch.setattr(objects, "_WORTH_COMPILING", worth)
         codes, shared = np.empty(x.size, np.uint8), np.empty((300, text.shared), np.float32)
         loops.encode(x, bounds, codes, shared)
         every = np.resize(np.arange(256), x.size).astype(np.uint8)  # those too that no number has

@@ -11,7 +11,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
-from mcfsim.compile.loop_parts import AT_ONCE
+from mcfsim.compile.llvm_source import AT_ONCE
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Scalar, flat
 from mcfsim.compile.scalars import encoding

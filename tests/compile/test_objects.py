@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
 from mcfsim.codec import encode
-from mcfsim.compile import llvm_source, objects, words
+from mcfsim.compile import llvm_source, loops, objects
 from mcfsim.compile.device_rounding import rounding_program
 from mcfsim.compile.loops import CompilationError, Loop
 from mcfsim.compile.program import Scalar
@@ -38,7 +38,7 @@ NEGATIVE = trace(lambda ar, x: ar.neg(x), "bfloat16", lines=False)
 @pytest.fixture
 def fresh(cache_folder):
     """Return where objects lie, with none there, and what forgets all that this process has loaded."""
-    loaded = (objects._engine, words._loop, words._rows)
+    loaded = (objects._engine, loops._word_loop, loops._word_rows)
 
     def forget():
         for function in loaded:
@@ -88,9 +88,9 @@ def test_a_loop_from_its_file_has_the_bits_of_numpy(name, fresh, assert_same):
 def test_words_are_drawn_as_by_numpy(fresh):
     stream = RandomWords(3, step=2, stream=1)
     for _ in range(2):  # compiled, and from the file
-        assert np.array_equal(words.draw(stream, 5, 9, 32, "test"), stream.words(5, 9))
+        assert np.array_equal(loops.draw(stream, 5, 9, 32, "test"), stream.words(5, 9))
         rows = np.zeros((2, 8), np.int32)
-        words.draw_rows(stream, np.arange(2), 0, rows)
+        loops.draw_rows(stream, np.arange(2), 0, rows)
         assert np.array_equal(rows.view(np.uint32), [stream.of(place).words(0, 8) for place in range(2)])
         fresh[1]()
 

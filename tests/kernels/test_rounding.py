@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mcfsim.codec import all_values
-from mcfsim.compile.choice import is_available
+from mcfsim.compile.objects import is_available
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, Grid, Posit, get_format
 from mcfsim.kernels.blocks import get_kernel

@@ -13,7 +13,7 @@ import mcfsim as mcf
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.compile.loops import Loop
 from mcfsim.compile.program import Draw, Program, ProgramStep, Register, Scalar
-from mcfsim.compile.single import in_single
+from mcfsim.compile.scalars import by_policy
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.elementary import FUNCTIONS
@@ -241,7 +241,7 @@ def test_a_program_keeps_its_scalars_and_draws_in_order():
         ProgramStep("div", Rounding("up", underflow="flush_inputs"), (x, s), results[4], draw=None),
     ]
     program = Program("text", (x,), ("s",), tuple(steps), tuple(results), (3,))
-    made = in_single(program)
+    made = by_policy(program, "float32")
     assert made.reals({"s": 3.0}) == program.reals({"s": 3.0}) == [3.0, 0.5, -3.0, 1.0, 3.0]
     assert list(made.words) == list(program.words)
     assert [str(step) for step in made.steps] == [
@@ -259,7 +259,7 @@ def test_a_program_keeps_its_scalars_and_draws_in_order():
     ]
     assert [str(step.rounding.underflow) for step in made.steps[-4:]] == ["flush_inputs", *["gradual"] * 3]
     assert [step.text for step in made.steps if step.text] == ["line"] * 2
-    assert in_single(made).steps == made.steps
+    assert by_policy(made, "float32").steps == made.steps
 
 
 def test_a_result_of_numbers_alone_is_recorded_as_a_value():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.compile.choice import is_available
+from mcfsim.compile.objects import is_available
 from mcfsim.optim import adafactor, muon, newton_schulz, on_grid
 from mcfsim.optim.layout import Layout, bytes_per_parameter
 from mcfsim.optim.stored import Reach, WeightGrid

@@ -16,9 +16,9 @@ from experiments.machine_code import device_code as code_of_devices
 from experiments.machine_code.device_code import faults
 from experiments.machine_code.throughput import DEVICES, PIPES, THROUGHPUT, Device, by_pipe, limits
 from mcfsim.compile import trace
-from mcfsim.compile.kernel import Kernel, TableKernel
+from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.launch import function
-from mcfsim.compile.lines import SplitOperand
+from mcfsim.compile.lines import AsBits
 from mcfsim.compile.program import Register
 from mcfsim.compile.triton_source import kernel_source
 from mcfsim.formats import get_format
@@ -80,8 +80,7 @@ def products_in_sums(ar, a, b, c):
 
 def written(program, **options):
     """Return the source and the line of a program's kernel, with the numbers that it has."""
-    kind = TableKernel if "joined" in options else Kernel
-    kernel, given = kind(program, **options), program.reals()
+    kernel, given = Kernel(program, many="joined" in options, **options), program.reals()
     return kernel.source(given), kernel.line(given)
 
 
@@ -152,9 +151,7 @@ TABLES = ("plain", "float8_e5m2"), ("collage-plus", "bfloat16"), ("split-master"
 def test_many_tensors_are_exact_and_read_sixteen_bytes_at_a_time(strategy, low, capability):
     program = step("adamw", mcf.strategy(strategy, low))
     joined = (
-        SplitOperand(len(program.inputs) - 2, 16, leading=0, rounded=True)
-        if strategy == "split-master"
-        else None
+        AsBits(len(program.inputs) - 2, 16, leading=0, rounded=True) if strategy == "split-master" else None
     )
     source, lowered = written(replace(program, results=program.results[:-1]), joined=joined, packed=True)
     code = device_code(source, lowered, capability, many=True)

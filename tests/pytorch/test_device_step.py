@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mcfsim as mcf
-from mcfsim.compile import kernel, torch_calls
+from mcfsim.compile import kernel, launch, torch_calls
 from mcfsim.torch import AdamW, TorchAdamW, step, straight_step, watch
 from tests.pytorch import runs
 from tests.pytorch.runs import assert_same_states, codes, give_hard, listed, made
@@ -94,7 +94,7 @@ def test_tensors_that_lie_where_they_lay_otherwise_are_moved_as_they_lie_now(cha
 
 @pytest.mark.parametrize("on_device", ["kernel"], indirect=True)
 def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, monkeypatch):
-    launches, tables_made, function = [], [], kernel.function
+    launches, tables_made, function = [], [], launch.function
 
     class Spy:
         def __init__(self, kernel):
@@ -104,7 +104,7 @@ def test_many_tensors_are_one_launch_and_their_addresses_are_kept(on_device, mon
             launches.append(grid[0])
             return self.kernel[grid]
 
-    monkeypatch.setattr(kernel, "function", lambda *given, **named: Spy(function(*given, **named)))
+    monkeypatch.setattr(launch, "function", lambda *given, **named: Spy(function(*given, **named)))
     monkeypatch.setattr(straight_step, "Table", lambda *given: tables_made.append(1) or kernel.Table(*given))
     on_device(True)
 
@@ -178,9 +178,9 @@ class Graph(TorchDispatchMode):
         self._noted, self._patch = [], pytest.MonkeyPatch()
 
     def __enter__(self):
-        kernels = kernel.function
+        kernels = launch.function
         self._patch.setattr(step, "capturing", lambda: True)
-        self._patch.setattr(kernel, "function", lambda *of, **how: _Noting(kernels(*of, **how), self._noted))
+        self._patch.setattr(launch, "function", lambda *of, **how: _Noting(kernels(*of, **how), self._noted))
         return super().__enter__()
 
     def __exit__(self, *error):

@@ -22,7 +22,6 @@ from mcfsim.compile.launch import (
     Launcher,
     check_instructions,
     first_difference,
-    text_on,
     trials,
 )
 from mcfsim.compile.triton_source import INSTRUCTIONS
@@ -132,7 +131,7 @@ BY_FLOAT16 = "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.f32.f16 $0, h; }"
 def by_instructions(kernel):
     """Return a launcher of a kernel by instructions, whatever the device."""
     launcher = kernel.with_numbers([])
-    return Launcher(launcher.by_hardware, launcher.lowered, launcher._numbers)
+    return Launcher(launcher.lowered, launcher._numbers, launcher.by_hardware)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bfloat16", ml_dtypes.bfloat16), ("float16", np.float16)])
@@ -313,23 +312,23 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
     plain = Kernel(trace(mcf.two_sum, "bfloat16"), packed=True)
     assert plain.with_numbers([]).by_hardware is None
     assert launcher.source == plain.source([]) != launcher.by_hardware == kernel.source([])
-    assert text_on(launcher, CPU) == launcher.source
+    assert launcher.text_on(CPU) == launcher.source
     monkeypatch.setattr(launch, "check_instructions", lambda device: None)
     for found, hip, taken in (((8, 0), None, True), ((7, 5), None, False), ((9, 0), "6", False)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=found: found)
         monkeypatch.setattr(torch.version, "hip", hip)
         launch._has_good_instructions.cache_clear()
-        assert (text_on(launcher, device) == launcher.by_hardware) is taken
+        assert (launcher.text_on(device) == launcher.by_hardware) is taken
     monkeypatch.setattr(launch, "check_gpu", lambda device: None)
     monkeypatch.setattr(launch, "check_instructions", refused)
     launch._has_good_instructions.cache_clear()
     with pytest.warns(RuntimeWarning, match="its instruction; kernels on it do without"):
-        assert text_on(launcher, CPU) == launcher.source
-    assert text_on(launcher, CPU) == launcher.source  # asked once
+        assert launcher.text_on(CPU) == launcher.source
+    assert launcher.text_on(CPU) == launcher.source  # asked once
     launch._has_good_instructions.cache_clear()
     monkeypatch.setattr(launch, "check_instructions", failing)
     with pytest.raises(RuntimeError, match="out of memory"):
-        text_on(launcher, CPU)
+        launcher.text_on(CPU)
 
 
 @pytest.mark.gpu

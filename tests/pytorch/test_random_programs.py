@@ -8,8 +8,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.compile.choice import is_available
 from mcfsim.compile.loops import Loop
+from mcfsim.compile.objects import is_available
 from mcfsim.formats import Grid, Posit
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.oracle import same

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("llvmlite", reason="LLVM is not installed")
 
 import mcfsim as mcf
-from mcfsim.compile import named_loops
+from mcfsim.compile import objects
 from mcfsim.compile.group_loops import BlockLoops
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError, holds
@@ -62,8 +62,8 @@ def hostile(shape, seed, block):
 @pytest.fixture
 def both(monkeypatch):
     """Return a function that quantises by NumPy and by a loop, and says whether there was one."""
-    monkeypatch.setattr(named_loops, "_WORTH_LOADING", 0)
-    monkeypatch.setattr(named_loops, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(objects, "_WORTH_LOADING", 0)
+    monkeypatch.setattr(objects, "_WORTH_COMPILING", 0)
 
     def quantised(x, *given, **options):
         with monkeypatch.context() as patch:
@@ -144,8 +144,8 @@ def test_elements_of_searched_scales_have_the_bits_of_numpy(name, rule, monkeypa
     roundings = [mcf.Rounding("nearest_even", "saturate"), mcf.Rounding("down"), mcf.Rounding("up", "ieee")]
     if not eden:
         roundings += [mcf.Rounding("stochastic", random_bits=bits) for bits in (3, 16, 20)]
-    monkeypatch.setattr(named_loops, "_WORTH_LOADING", 0)
-    monkeypatch.setattr(named_loops, "_WORTH_COMPILING", 0)
+    monkeypatch.setattr(objects, "_WORTH_LOADING", 0)
+    monkeypatch.setattr(objects, "_WORTH_COMPILING", 0)
     by_loops = BlockLoops._run
     monkeypatch.setattr(BlockLoops, "_run", lambda *given: made.append(given[1]) or by_loops(*given))
     calls = ["fill", "fill", "measure", "share"] if eden else [*["fill"] * 3, "measure", "share", "share"]

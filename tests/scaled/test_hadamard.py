@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.compile import named_loops
+from mcfsim.compile import objects
 from mcfsim.formats import FORMATS
 from mcfsim.oracle import round_fraction
 from mcfsim.scaled import hadamard_transform
@@ -69,7 +69,7 @@ def test_loops_have_the_numbers_of_numpy(size, inverse, monkeypatch):
     monkeypatch.setattr(hadamard_transform, "_by_loops", lambda *given, **options: False)
     expected = [mcf.hadamard(y, size, axis=axis, **options) for y, axis in ((x, 1), (x.T, 0), (x[:0], 1))]
     for name in ("_WORTH_LOADING", "_WORTH_COMPILING"):
-        monkeypatch.setattr(named_loops, name, 0)
+        monkeypatch.setattr(objects, name, 0)
 
     def by(*given, **options):
         used.append(by_loops(*given, **options))

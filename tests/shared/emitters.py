@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from mcfsim.compile.llvm_source import source
-from mcfsim.compile.loops import calls
+from mcfsim.compile.loops import calls, draw, drawn_by_numpy
 from mcfsim.compile.lowering import Lowered
-from mcfsim.compile.words import draw, drawn_by_numpy
 from mcfsim.kernels.element.verbs import DTYPES, run
 from mcfsim.kernels.elementary import table_of
 from tests.shared.lines import START, STREAM
@@ -90,11 +89,9 @@ def by_llvm(lowered: Lowered, arrays: Arrays, in_place: bool = False, **options:
 def by_torch(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
     """PyTorch's operations."""
     torch = pytest.importorskip("torch")
-    from mcfsim.compile.torch_calls import TorchCalls
-    from mcfsim.compile.torch_loops import BoundTensorLoop
+    from mcfsim.compile.torch_loops import BoundTensorLoop, calls_of
 
-    calls = TorchCalls(lowered.results, [*lowered.operands, *lowered.words, *lowered.numbers])
-    bound_loop = BoundTensorLoop("", lowered, tuple(map(float, _numbers(lowered))), calls=calls)
+    bound_loop = BoundTensorLoop(lowered, tuple(map(float, _numbers(lowered))), calls_of(lowered))
     return _on_tensors(torch, bound_loop, lowered, arrays, device)
 
 
@@ -103,21 +100,22 @@ def by_triton(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any
     torch, text = _kernel(lowered, many=False)
     from mcfsim.compile.launch import Launcher
 
-    launcher = Launcher(text, lowered, tuple(map(float, _numbers(lowered))))
+    launcher = Launcher(lowered, tuple(map(float, _numbers(lowered))), text)
     return _on_tensors(torch, launcher, lowered, arrays, device)
 
 
 def by_triton_table(lowered: Lowered, arrays: Arrays, device: str = "cpu") -> list[Any]:
     """The same on sets of vectors in a table: here two, that begin anywhere."""
     torch, text = _kernel(lowered, many=True)
-    from mcfsim.compile.kernel import Table, TableLauncher
+    from mcfsim.compile.kernel import Table
+    from mcfsim.compile.launch import Launcher
 
-    launcher = TableLauncher(text, lowered, tuple(map(float, _numbers(lowered))))
+    launcher = Launcher(lowered, tuple(map(float, _numbers(lowered))), text)
     tensors = _tensors(torch, [*arrays, *_empty(lowered, arrays[0].size)], device)
     vectors = launcher.checked(tensors[: len(arrays)], tensors[len(arrays) :])
     cut = arrays[0].size // 3
     table = Table([[x[:cut] for x in vectors], [x[cut:] for x in vectors]], [START, START + cut])
-    launcher(table, {0: STREAM})
+    table.fill(launcher, {0: STREAM})
     return _arrays(lowered, tensors[len(arrays) :])
 
 

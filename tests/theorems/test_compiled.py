@@ -11,8 +11,8 @@ import pytest
 
 from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import choice
-from mcfsim.compile.choice import is_available
 from mcfsim.compile.lowering import lower
+from mcfsim.compile.objects import is_available
 from mcfsim.compile.scalars import encoding
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import F64, Line

@@ -307,7 +307,7 @@ class NumpyArithmetic(Forwarding):
         recording = record(function, self.format, self.rounding, operands=given, options=options)
         if not recording.outputs():
             raise ValueError(f"{recording.name} returns no values, so there is nothing to compile")
-        if len(recording.drawn) > 1:
+        if len(recording.drawn) > self.rounding.stochastic:
             raise ValueError("stochastic rounding of a second format needs random words of its own")
         if any(isinstance(x, Traced) and carrier_of(x.format) != self.carrier for x in recording.outputs()):
             raise ValueError("a result is of a format with another carrier")

@@ -265,6 +265,14 @@ def divided():
     ar.div(np.float32([1.0]), np.float32([3.0]))
 
 
+def in_a_second_format(compiled):
+    def text(ar, x):
+        return ar.round(ar.like(get_format("float8_e4m3fn"), Rounding("stochastic")).round(x))
+
+    ar = mcf.arithmetic("bfloat16", compiled=compiled, random=RandomWords(1))
+    ar.evaluate(text, np.ones(10, np.float32))
+
+
 @refusals(
     refused(ValueError, "is for stochastic rounding, not up", Rounding, ("up", "nearest_boundary")),
     refused(ValueError, "random_bits", Rounding, ("stochastic", "ieee", 33), ("stochastic", "ieee", 0)),
@@ -275,6 +283,8 @@ def divided():
     refused(TypeError, "must be uint32", drawn_with, W32.astype(int)),
     refused(ValueError, "do not fit", drawn_with, np.append(W32, W32)),
     refused(ValueError, "34 bits more", divided, ()),
+    refused(ValueError, "of a second format needs random words of its own", in_a_second_format, (True,)),
+    refused(ValueError, "needs random=", in_a_second_format, (False,)),
     refused(ValueError, "needs a random word of 64 bits", random_bits, (None, Rounding("stochastic"))),
     refused(ValueError, "not verified", mcf.verify, ("two_sum", "float8_e5m2", "stochastic")),
 )

@@ -18,7 +18,7 @@ from tests.shared.alterations import nodes, usual, with_altered
 
 PACKAGE = "mcfsim.kernels.element"
 #: The modules of the text, each after those that it imports.
-MODULES = ("gpu_verbs", "floats", "posits", "codes", "element_rounding", "operations")
+MODULES = ("gpu_verbs", "floats", "codes", "element_rounding", "operations")
 #: What an attribute is exchanged for.
 _ATTRIBUTES = {
     **{"UP": "DOWN", "DOWN": "UP", "NEAREST_EVEN": "NEAREST_AWAY", "NEAREST_AWAY": "NEAREST_EVEN"},

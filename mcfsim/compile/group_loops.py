@@ -15,7 +15,7 @@ from mcfsim.compile.group_source import group_source, group_tables
 from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps, halved
 from mcfsim.compile.named_loops import NamedLoops
 from mcfsim.compile.words import word_dtype
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, run
 
 Array = NDArray[Any]
 

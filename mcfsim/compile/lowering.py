@@ -20,7 +20,7 @@ from mcfsim.kernels.codes_by_kind import code_dtype
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.floats import CARRIERS, NAN
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
+from mcfsim.kernels.element.machine import DTYPES, F32, F64, I32, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import (
     change_element,
     flush_element,
@@ -29,7 +29,6 @@ from mcfsim.kernels.element.operations import (
     operate_element,
     select_element,
 )
-from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.kernels.elementary import FUNCTIONS, function_entry
 from mcfsim.kernels.operation_plan import SELECTING, Entry, Way, plan, refusal, selecting_entry, sum_within
 from mcfsim.random import word_bits

@@ -20,8 +20,7 @@ from mcfsim.kernels.element.calls import Calls, foreseen
 from mcfsim.kernels.element.element_rounding import is_kept, round_element
 from mcfsim.kernels.element.floats import SHORT
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, recorded
-from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.kernels.element.machine import BITS_OF, DTYPES, F32, F64, I32, I64, recorded
 from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.random import Words
 from mcfsim.rounding import Rounding, Underflow

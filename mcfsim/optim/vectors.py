@@ -19,9 +19,8 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
 from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
-from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded
+from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded, run
 from mcfsim.kernels.element.split import joined_element, rest_element
-from mcfsim.kernels.element.verbs import run
 from mcfsim.optim.state import State, steps_of, with_steps
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize

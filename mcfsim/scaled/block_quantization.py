@@ -14,9 +14,8 @@ from mcfsim.compile.words import draw, word_dtype
 from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
 from mcfsim.kernels.element.floats import INFINITY, NAN
-from mcfsim.kernels.element.machine import F32, Value
+from mcfsim.kernels.element.machine import F32, Value, run
 from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.element.verbs import run
 from mcfsim.random import RandomWords
 from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.scaled.block_views import BlockViews

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from mcfsim.compile.group_text import GroupLine
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import INFINITY, NAN
-from mcfsim.kernels.element.machine import F32, Value
+from mcfsim.kernels.element.machine import F32, Value, run
 from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.element.verbs import run
 from mcfsim.rounding import Overflow, Rounding
 from mcfsim.scaled.formats import SMALLER_TOP
 from mcfsim.scaled.power_scales import power_element

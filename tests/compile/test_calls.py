@@ -11,8 +11,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.calls import Calls, Choice
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.element.machine import F32, F64, TRUTH, Line, Value, recorded
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, F32, F64, TRUTH, Line, Value, recorded, run
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from tests.shared.lines import at_random, operands

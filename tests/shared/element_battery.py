@@ -23,8 +23,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.codes_by_kind import codes_by_kind
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded, run
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.operation_plan import Way, sum_within
 from mcfsim.oracle import same

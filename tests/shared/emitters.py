@@ -14,7 +14,7 @@ from mcfsim.compile.llvm_source import source
 from mcfsim.compile.loops import calls
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.words import draw, drawn_by_numpy
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, run
 from mcfsim.kernels.elementary import table_of
 from tests.shared.lines import START, STREAM
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.kernels.element.machine import Value
-from mcfsim.kernels.element.verbs import BITWISE, VERBS
+from mcfsim.kernels.element.machine import BITWISE, VERBS, Value
 from mcfsim.kernels.elementary import table_of
 from mcfsim.storage.buffers import BLOCK, scratch
 

@@ -25,8 +25,7 @@ from mcfsim.kernels.element.calls import (
     foreseen,
     looking_up,
 )
-from mcfsim.kernels.element.machine import TRUTH, Value
-from mcfsim.kernels.element.verbs import DTYPES, carried_out
+from mcfsim.kernels.element.machine import DTYPES, TRUTH, Value, carried_out
 
 #: A value, or a constant.
 Operand = Value | NDArray[Any]

@@ -20,11 +20,11 @@ from mcfsim.formats import Format
 from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.decided_values import decided_values
 from mcfsim.kernels.element.calls import Calls
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.elementary import function_entry, nearest_values
+from mcfsim.kernels.elementary import function_entry
+from mcfsim.kernels.function_blocks import decided_values, nearest_values
 from mcfsim.kernels.operation_plan import SELECTING, Way, plan, refusal
 from mcfsim.kernels.real_numbers import (
     Scalars,

@@ -14,10 +14,17 @@ from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.device_rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import RoundingKernel, for_each_block, get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
-from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.kernels.carriers import (
+    FLOAT32,
+    FLOAT64,
+    UnsupportedFormatError,
+    carrier_of,
+    code_dtype,
+    holds,
+    native_dtype,
+)
+from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.element.codes import has_codes
-from mcfsim.kernels.native import native_dtype
 from mcfsim.kernels.operation_plan import integers_as_binary64
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words

@@ -15,8 +15,7 @@ from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identit
 from mcfsim.compile.scalars import ON_SIGNS, ScalarEncoding
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import rounds
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, within
-from mcfsim.kernels.codes_by_kind import code_dtype
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, code_dtype, within
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.floats import CARRIERS, NAN

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.formats import Format, Specials, get_format
+from mcfsim.formats import Format, Specials
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.carriers import UnsupportedFormatError
 
 #: The place of binary64's lowest exponent bit, and its code of 1.
 _POINT, _ONE = 52, np.int64(1023 << 52)
@@ -215,20 +214,6 @@ class FloatCodes:
         magnitude = np.where(negative, -places if self.fmt.zero else ~places, places)
         np.copyto(magnitude, self.infinity, where=magnitude > self.largest)
         return magnitude.astype(np.uint64) | negative.astype(np.uint64) << np.uint64(self.sign_place)
-
-
-def code_dtype(fmt: Format | str) -> np.dtype[Any]:
-    """Return the shortest unsigned dtype that holds the codes of a format.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If codes are longer than 64 bits.
-    """
-    fmt = get_format(fmt)
-    if fmt.bits > 64:
-        raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
-    return np.min_scalar_type(2**fmt.bits - 1)
 
 
 @lru_cache(maxsize=256)

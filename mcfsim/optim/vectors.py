@@ -16,8 +16,8 @@ from mcfsim.codec import check_codes, values_of
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
+from mcfsim.kernels.carriers import carrier_of, code_dtype
+from mcfsim.kernels.codes_by_kind import FloatCodes, codes_by_kind
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded, run
 from mcfsim.kernels.element.split import joined_element, rest_element

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mcfsim.formats import FORMATS, Format
 from mcfsim.formats.grids import Grid
-from mcfsim.kernels.carriers import within
-from mcfsim.kernels.native import native_dtype
+from mcfsim.kernels.carriers import native_dtype, within
 from mcfsim.products import Unit
 from mcfsim.products.unit_products import taken_blocks
 from mcfsim.scaled import ScaledFormat

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.kernels.native import native_dtype
+from mcfsim.kernels.carriers import native_dtype
 from mcfsim.products import Unit, get_unit, matmul
 from mcfsim.recipes.recipe import ProductRecipe
 from mcfsim.recipes.unit_fit import Kind, element_format, scales_along

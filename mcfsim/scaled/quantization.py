@@ -16,12 +16,11 @@ from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.blocks import for_each_block, get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds, is_floating
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
 from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.native import is_floating
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews, axis_of

@@ -160,7 +160,7 @@ def round_to(
     )
     block_size = BLOCK
     inside = not rounding.stochastic or isinstance(random, RandomWords)
-    inside &= has_codes(fmt) or not encodes
+    inside &= not encodes or has_codes(fmt)
     if inside and (compiled or (compiled is None and array.size > BLOCK)):
         words = {0: random} if isinstance(random, RandomWords) else {}
         options = {"packed": True} if encodes else {"wide": target == FLOAT64}

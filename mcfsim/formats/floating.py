@@ -198,7 +198,7 @@ class Format:
     @property
     def has_subnormals(self) -> bool:
         """Whether there are numbers between zero and the smallest normal number."""
-        return self.zero and self.precision > 1
+        return self.smallest_subnormal < self.smallest_normal
 
     @cached_property
     def has_infinity(self) -> bool:

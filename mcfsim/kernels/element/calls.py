@@ -11,7 +11,7 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -202,19 +202,14 @@ class Calls:
         return slots
 
 
-class Later:
-    """Calls that are built at their first execution: most lines have sides that no element takes."""
+def built_later(make: Callable[[], Calls]) -> Fill:
+    """Return calls that are built at their first execution: most lines have sides that no element takes."""
+    calls = cache(make)
 
-    def __init__(self, make: Callable[[], Calls]) -> None:
-        self._make = make
+    def fill(given: Sequence[Array], out: Sequence[Array]) -> None:
+        calls()(given, out)
 
-    @cached_property
-    def _made(self) -> Calls:
-        return self._make()
-
-    def __call__(self, given: Sequence[Array], out: Sequence[Array]) -> None:
-        """Fill results from operands; the first time, build the calls."""
-        self._made(given, out)
+    return fill
 
 
 # -- selections ---------------------------------------------------------------------------------------------

@@ -131,9 +131,7 @@ class Rounding:
         object.__setattr__(self, "underflow", chosen("underflow", self.underflow, Underflow))
         if self.overflow is Overflow.NEAREST_BOUNDARY and not self.stochastic:
             raise ValueError(f"overflow 'nearest_boundary' is for stochastic rounding, not {self.mode!s}")
-        check_int("random_bits", self.random_bits)
-        if not 1 <= self.random_bits <= 32:
-            raise ValueError(f"random_bits = {self.random_bits} must lie between 1 and 32")
+        check_int("random_bits", self.random_bits, 1, 32)
 
     @cached_property
     def stochastic(self) -> bool:

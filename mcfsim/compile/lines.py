@@ -14,9 +14,9 @@ from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import ScalarEncoding, encoding, numbers_by
 from mcfsim.compile.single import by_policy
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.element.binary32 import integer_element, joined_element, number_element, rest_element
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import I32, Line, Value
-from mcfsim.kernels.element.split import integer_element, joined_element, number_element, rest_element
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars, described
 
@@ -81,7 +81,7 @@ class SplitOperand(AsBits):
     leading : int
         The place of the operand whose codes come first.
     rounded : bool
-        See `mcfsim.kernels.element.split.joined_element`.
+        See `mcfsim.kernels.element.binary32.joined_element`.
     """
 
     leading: int

@@ -96,8 +96,8 @@ def test_a_side_that_few_take_is_computed_for_few_and_one_that_none_takes_not_at
     line, results = recorded(text, x=F64)
     calls = as_calls(results, line.values[:1])
     ((choice, _),) = [call for call in calls._calls if isinstance(call[0], Choice)]
-    compute = choice._sides[1].compute
-    object.__setattr__(choice._sides[1], "compute", lambda x, out: (sizes.append(x[0].size), compute(x, out)))
+    compute = choice.sides[1].compute
+    object.__setattr__(choice.sides[1], "compute", lambda x, out: (sizes.append(x[0].size), compute(x, out)))
     x = np.full(SIZE, 2.0)
     for count in (0, 1, 5, SIZE // 2, SIZE):
         x[:count] = 0.5

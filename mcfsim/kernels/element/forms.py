@@ -322,7 +322,7 @@ class _CallsWriter:
         operands += [] if look is None else [look[1]]
         forms.replace(Form(form.value, "choice", tuple(operands)))
         by, yes, no = sides
-        return Choice(by, yes, no, look and look[0], watched, f"choice {self.depth}")
+        return Choice(by, (no, yes), look and look[0], watched, f"choice {self.depth}")
 
     def calls(self, results: Sequence[Value], given: Sequence[Value]) -> Calls:
         """Return the calls, each value in the memory of one that is no longer needed, if there is one."""

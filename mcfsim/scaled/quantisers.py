@@ -19,7 +19,7 @@ from mcfsim.kernels.element.binary32 import log2_element, power_element
 from mcfsim.kernels.element.codes import decode_element, encode_element
 from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.kernels.element.operations import change_element
+from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Rounding
 
 Array = NDArray[Any]
@@ -264,7 +264,7 @@ class RangeExpansion(Quantiser):
         x = x.equals(x).select(x, NAN)
         y = _signed(power_element(abs(x) / centre, power), x) / scale
         y = (y > top).select(top, (y < -top).select(-top, y))
-        return encode_element(change_element("round", y, E4M3, Rounding(), carrier=F32), E4M3)
+        return encode_element(change_element("round", y, Into(E4M3, Rounding(), F32)), E4M3)
 
     def decoded(self, code: Value, *shared: Value) -> Value:
         """Return the number of a code, by the inverse power."""

@@ -100,9 +100,8 @@ operations: _fma: two_sum -> fast_two_sum; two_sum -> fast_two_sum (3)
 operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero
 # a longer text: NaN is looked for where it is clean
 element_rounding: round_element: word, clean=clean) -> word)
-operations: _operated: word, clean=clean) -> word)
-operations: change_element: word, clean=clean) -> word)
-operations: _rounded: word, clean=clean) -> word); residual=lost, clean=clean) -> residual=lost)
+operations: Into.rounded: self.word, clean=self.clean) -> self.word)
+operations: _rounded: residual=lost, clean=into.clean) -> residual=lost)
 # a longer way that rounds alike
 operations: _operated: if way == Way.NATIVE: -> if False:; Way.EXACT_WITHIN -> Way.STICKY_WITHIN
 operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN; list(operands) if within else [x.widen() -> [x.widen()

@@ -165,6 +165,8 @@ def _alter(node: ast.AST) -> Iterator[ast.AST]:
 def _instead(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what replaces a statement of which little else can be altered."""
     match node:
+        case ast.AnnAssign(target=target, annotation=annotation, value=ast.Constant(), simple=simple):
+            yield ast.AnnAssign(target, annotation, None, simple)
         case ast.AnnAssign(target=target, annotation=annotation, simple=simple):
             yield ast.AnnAssign(target, annotation, ast.Constant(None), simple)
         case ast.Assign(targets=targets, value=ast.Name() as value):

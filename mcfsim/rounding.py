@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
@@ -142,6 +142,12 @@ class Rounding:
     def standard(self) -> bool:
         """Whether it is to nearest even, with the policies of IEEE 754; random bits make no difference."""
         return (self.mode, self.overflow, self.underflow) == _STANDARD
+
+    @property
+    def of_results(self) -> Rounding:
+        """The rounding of results: they underflow gradually if only operands are flushed."""
+        flushes = self.underflow is Underflow.FLUSH_INPUTS
+        return replace(self, underflow=Underflow.GRADUAL) if flushes else self
 
     @property
     def drawn_bits(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -232,13 +231,10 @@ class BlockArithmetic(Forwarding):
         retain_freed_memory()
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self.carrier = carrier_of(fmt)
-        # If only operands are flushed, results underflow gradually.
-        flushes = rounding.underflow is Underflow.FLUSH_INPUTS
-        of_results = replace(rounding, underflow=Underflow.GRADUAL) if flushes else rounding
         self.plan = plan(fmt, rounding, self.carrier)
-        self._kernel = get_kernel(fmt, of_results, self.carrier)
+        self._kernel = get_kernel(fmt, rounding.of_results, self.carrier)
         self._entering = get_kernel(fmt, rounding, self.carrier)
-        self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
+        self._wide_kernel = get_kernel(fmt, rounding.of_results, FLOAT64)
         self._wide_entering = get_kernel(fmt, rounding, FLOAT64)
         self._operations: dict[tuple[str, tuple[Kind, ...]], Operation] = {}
 

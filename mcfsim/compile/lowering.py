@@ -306,7 +306,7 @@ def _lowered(
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
             operands = [flush_element(x, fmt) if v else x for x, v in zip(operands, values, strict=True)]
-            into = into.with_inputs_flushed()
+            into = into.of_results()
         operation = "mul" if operation == "div" else operation
         return operate_element(operation, operands, chosen, into._replace(word=None))
     if ScalarEncoding.PARTS in ways:

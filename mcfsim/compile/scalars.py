@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
@@ -146,10 +145,9 @@ class _Entered(NamedTuple):
                 )
             return cls(*about, False, value, False)
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
-        if flushes:
-            rounding = replace(rounding, underflow=Underflow.GRADUAL)
-            if abs(exact) < fmt.smallest_normal:
-                exact = math.copysign(0.0, exact)
+        if flushes and abs(exact) < fmt.smallest_normal:
+            exact = math.copysign(0.0, exact)
+        rounding = rounding.of_results
         return cls(*about[:4], rounding, flushes, *enter(exact, fmt, rounding, policy))
 
     def by(self, way: ScalarEncoding) -> tuple[float, ...] | None:
@@ -228,8 +226,7 @@ def function_of_real(
     if way is Way.REFUSED:
         raise refusal(name, fmt, rounding, why)
     exact: Any = exact_or_binary64(x)
-    if flushes := rounding.underflow is Underflow.FLUSH_INPUTS:
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    flushes, rounding = rounding.underflow is Underflow.FLUSH_INPUTS, rounding.of_results
     if is_widened(fmt, scalars):
         return round_real(function_of_real(name, x, SINGLE, Rounding(), scalars), fmt, rounding, words())
     if flushes and abs(exact) < fmt.smallest_normal:

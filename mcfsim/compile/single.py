@@ -51,6 +51,5 @@ def in_single(program: Program) -> Program:
         operands = tuple(bring(x, flushes) for x in step.operands)
         made = Register(f"{step.result}_{SINGLE}", SINGLE)
         steps.append(replace(step, rounding=_NEAREST, operands=operands, result=made, draw=None))
-        rounding = replace(step.rounding, underflow=Underflow.GRADUAL) if flushes else step.rounding
-        steps.append(replace(step, operation="round", rounding=rounding, operands=(made,)))
+        steps.append(replace(step, operation="round", rounding=step.rounding.of_results, operands=(made,)))
     return replace(program, steps=tuple(steps))

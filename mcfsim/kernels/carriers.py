@@ -51,9 +51,7 @@ def _unit(fmt: Format) -> Fraction:
 
 def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:
     """Return whether every number of the carrier is a value of the format."""
-    info = np.finfo(carrier)
-    full_range = fmt.emin == info.minexp and fmt.emax == info.maxexp - 1 and fmt.has_infinity
-    return full_range and fmt.precision == info.nmant + 1 and fmt.has_negative_zero
+    return fmt == FORMATS[carrier.name]
 
 
 @lru_cache(maxsize=4096)

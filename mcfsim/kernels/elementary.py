@@ -28,7 +28,6 @@ from mcfsim.rounding import Rounding
 if TYPE_CHECKING:
     from mcfsim.storage.archive import ArraySpec
 
-Array = NDArray[Any]
 #: A float or a Fraction; mypy makes an object of its magnitude.
 Real = Any
 #: Bits of a significand, and exponent of the smallest number, of binary64.

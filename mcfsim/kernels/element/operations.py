@@ -77,9 +77,14 @@ class Into(NamedTuple):
     word: Value | None = None
     clean: bool = False
 
-    def with_inputs_flushed(self) -> Into:
-        """Return what remains to be done once small operands are flushed: a result is no operand."""
-        return self._replace(rounding=replace(self.rounding, underflow=Underflow.GRADUAL))
+    def flushed(self, *operands: Value) -> tuple[list[Value], Into]:
+        """Return operands, flushed if that is the policy, and what their result becomes."""
+        flushes = self.rounding.underflow is Underflow.FLUSH_INPUTS
+        return [flush_element(x, self.fmt) if flushes else x for x in operands], self.of_results()
+
+    def of_results(self) -> Into:
+        """Return what a result becomes once its operands are flushed."""
+        return self._replace(rounding=self.rounding.of_results)
 
     def rounded(self, x: Value) -> Value:
         """Round a number, and leave it in the type that it has."""
@@ -104,8 +109,7 @@ def operate_element(
     real : bool, optional
         Whether an operand is no value of the format, so that binary64 may not hold a product.
     """
-    if into.rounding.underflow is Underflow.FLUSH_INPUTS:
-        operands, into = [flush_element(x, into.fmt) for x in operands], into.with_inputs_flushed()
+    operands, into = into.flushed(*operands)
     made = _operated(operation, operands, way, into, real)
     return note_operation(operation, operands, made, into.fmt, into.rounding)
 
@@ -182,8 +186,9 @@ def change_element(operation: str, x: Value, into: Into) -> Value:
         What the result becomes.
     """
     fmt = into.fmt
-    if into.rounding.underflow is Underflow.FLUSH_INPUTS:
-        x, into = flush_element(x, fmt) if operation == "round" else x, into.with_inputs_flushed()
+    if operation == "round":
+        (x,), into = into.flushed(x)
+    into = into.of_results()
     if operation == "sign":
         x = (x > 0.0).select(1.0, (x < 0.0).select(-1.0, x))
     elif operation in ("neg", "abs"):
@@ -206,8 +211,7 @@ def function_element(name: str, x: Value, into: Into) -> Value:
         What the result becomes; for its format `mcfsim.kernels.element.codes.has_codes` holds.
     """
     fmt = into.fmt
-    if into.rounding.underflow is Underflow.FLUSH_INPUTS:
-        x, into = flush_element(x, fmt), into.with_inputs_flushed()
+    (x,), into = into.flushed(x)
     # A number that is no value, which a loop may meet before it says so, must not lead outside of the table.
     place = (encode_element(x, fmt) & ((1 << fmt.bits) - 1)).cut()
     return _rounded(place.look_up(table_key(name, fmt)), None, into)
@@ -329,9 +333,7 @@ def fma_by_parts(x: Value, factor: tuple[Value, Value], c: Value, into: Into) ->
     into : Into
         What the result becomes.
     """
-    if into.rounding.underflow is Underflow.FLUSH_INPUTS:
-        x, c = flush_element(x, into.fmt), flush_element(c, into.fmt)
-        into = into.with_inputs_flushed()
+    (x, c), into = into.flushed(x, c)
     x, c = x.widen(), c.widen()
     down = into.rounding.mode is Mode.DOWN  # -((-x) s - c) has the sign of an exact zero sum right
     if down:

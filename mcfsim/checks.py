@@ -139,7 +139,7 @@ def whole_number(label: str, x: Any, least: int) -> int:
     """Return an int or a NumPy integer of at least `least` as an int; raise as `check_int` does."""
     if not isinstance(x, Integral) or isinstance(x, bool | np.bool_ | np.timedelta64):
         raise TypeError(f"{label} must be an int, not {x!r}")
-    _check_least(label, x, least)
+    check_int(label, int(x), least)
     return int(x)
 
 
@@ -149,10 +149,6 @@ def check_int(label: str, x: Any, least: int | None = None, most: int | None = N
         raise TypeError(f"{label} must be an int, not {x!r}")
     if least is not None and most is not None and not least <= x <= most:
         raise ValueError(f"{label} = {x} must lie between {least} and {most}")
-    _check_least(label, x, least)
-
-
-def _check_least(label: str, x: Any, least: int | None) -> None:
     if least is not None and x < least:
         allowed = "must not be negative" if least == 0 else f"must be at least {least}"
         raise ValueError(f"{label} = {x} {allowed}")

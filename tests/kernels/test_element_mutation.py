@@ -106,7 +106,7 @@ operations: _rounded: residual=lost, clean=into.clean) -> residual=lost)
 operations: _operated: if way == Way.NATIVE: -> if False:; Way.EXACT_WITHIN -> Way.STICKY_WITHIN
 operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN; list(operands) if within else [x.widen() -> [x.widen()
 operations: _operated: if way == Way.WIDE: -> if False:; 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53; 53 -> 52
-operations: _operated: (_ON_MACHINE[operation](*given), None) if way in (Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, -> _WITH_LOST[operation](fmt,
+operations: _operated: if way in (Way.EXACT, Way.EXACT_WITHIN): -> if False:
 operations: _narrows: 1 -> 0; CARRIERS[F32].place + 1 -> 1; CARRIERS[F32].place + 1 -> CARRIERS[F32].place
 operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place - 1
 operations: _narrows: rounding.guard_bits <= CARRIERS[F32].place -> rounding.guard_bits < CARRIERS[F32].place

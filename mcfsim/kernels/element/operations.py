@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from mcfsim.eft import fast_two_sum, two_prod, two_sum
@@ -134,12 +135,12 @@ def _operated(operation: str, operands: Sequence[Value], way: str, into: Into, r
         # A sum beyond the machine's range overflows for any word, as its largest number does for the word 1.
         leaves = _leaves(_ON_MACHINE["add"](*given), *given)
         into = into._replace(word=leaves.select(word.like(1), word))
-    result: tuple[Value, Value | None] = (
-        (_ON_MACHINE[operation](*given), None)
-        if way in (Way.EXACT, Way.EXACT_WITHIN)
-        else _WITH_LOST[operation](fmt, *given)
-    )
-    return _rounded(*result, into, negated=negated)
+    if way in (Way.EXACT, Way.EXACT_WITHIN):
+        return _rounded(_ON_MACHINE[operation](*given), None, into, negated=negated)
+    y, lost = _WITH_LOST[operation](*given)
+    if operation == "add":
+        y = _brought_back(fmt, y, *given)
+    return _rounded(y, lost, into, negated=negated)
 
 
 def _rounded(y: Value, lost: Value | None, into: Into, *, negated: bool = False) -> Value:
@@ -266,11 +267,6 @@ def make_odd(y: Value, residual: Value) -> Value:
     return ((bits - inward.count(bits.type)) | (above | below).count(bits.type)).as_number()
 
 
-def _sum(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
-    y, lost = two_sum(BINARY64, a, b)
-    return _brought_back(fmt, y, a, b), lost
-
-
 def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
     """Replace a finite sum beyond the machine's range by the largest number, which rounds alike."""
     if fmt.emax < CARRIERS[a.type].bias:
@@ -285,25 +281,20 @@ def _leaves(y: Value, a: Value, b: Value) -> Value:
     return (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(y) < INFINITY)
 
 
-def _product(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
-    product: tuple[Value, Value] = two_prod(BINARY64, a, b)
-    return product
-
-
-def _quotient(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
+def _quotient(a: Value, b: Value) -> tuple[Value, Value]:
     quotient = a / b
     high, low = two_prod(BINARY64, quotient, b)
     remainder = (a - high) - low
     return quotient, (b < 0.0).select(-remainder, remainder)
 
 
-def _root(fmt: Format, a: Value) -> tuple[Value, Value]:
+def _root(a: Value) -> tuple[Value, Value]:
     root = a.sqrt()
     high, low = two_prod(BINARY64, root, root)
     return root, (a - high) - low
 
 
-def _fma(fmt: Format, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
+def _fma(a: Value, b: Value, c: Value) -> tuple[Value, Value]:
     """Return ``a b + c`` and its residual, as a sum of three terms: Boldo and Melquiond 2008, Fig. 5."""
     high, low = two_prod(BINARY64, a, b)
     t_high, t_low = two_sum(BINARY64, c, low)
@@ -350,8 +341,8 @@ def fma_by_parts(x: Value, factor: tuple[Value, Value], c: Value, into: Into) ->
 
 
 _WITH_LOST: Mapping[str, Callable[..., tuple[Value, Value]]] = {
-    "add": _sum,
-    "mul": _product,
+    "add": partial(two_sum, BINARY64),
+    "mul": partial(two_prod, BINARY64),
     "div": _quotient,
     "sqrt": _root,
     "fma": _fma,

@@ -136,32 +136,28 @@ def finite_number(label: str, x: Any) -> float:
 
 
 def whole_number(label: str, x: Any, least: int) -> int:
-    """Return an integer of at least `least` as an int.
-
-    Raises
-    ------
-    TypeError
-        If it is neither an int nor a NumPy integer, or if it is a bool.
-    ValueError
-        If it is less than `least`.
-    """
+    """Return an int or a NumPy integer of at least `least` as an int; raise as `check_int` does."""
     if not isinstance(x, Integral) or isinstance(x, bool | np.bool_ | np.timedelta64):
         raise TypeError(f"{label} must be an int, not {x!r}")
-    _check_least(label, x, least)
+    check_int(label, int(x), least)
     return int(x)
 
 
-def check_int(label: str, x: Any, least: int | None = None) -> None:
-    """Raise TypeError unless x is a Python int and no bool, and ValueError if it is less than `least`."""
+def check_int(label: str, x: Any, least: int | None = None, most: int | None = None) -> None:
+    """Raise TypeError unless x is a Python int and no bool, and ValueError if it is beyond the bounds."""
     if not isinstance(x, int) or isinstance(x, bool):
         raise TypeError(f"{label} must be an int, not {x!r}")
-    _check_least(label, x, least)
-
-
-def _check_least(label: str, x: Any, least: int | None) -> None:
+    if least is not None and most is not None and not least <= x <= most:
+        raise ValueError(f"{label} = {x} must lie between {least} and {most}")
     if least is not None and x < least:
         allowed = "must not be negative" if least == 0 else f"must be at least {least}"
         raise ValueError(f"{label} = {x} {allowed}")
+
+
+def check_flag(label: str, x: Any) -> None:
+    """Raise TypeError unless x is a truth value of Python's."""
+    if not isinstance(x, bool):
+        raise TypeError(f"{label} must be True or False, not {x!r}")
 
 
 def check_threads(threads: int) -> None:

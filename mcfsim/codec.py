@@ -16,10 +16,9 @@ from mcfsim.compile.tracing import trace
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.kernels.blocks import for_each_block
-from mcfsim.kernels.carriers import FLOAT64, carrier_of
-from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
+from mcfsim.kernels.carriers import FLOAT64, carrier_of, code_dtype, native_dtype
+from mcfsim.kernels.codes_by_kind import FloatCodes, codes_by_kind
 from mcfsim.kernels.element.codes import has_codes
-from mcfsim.kernels.native import native_dtype
 from mcfsim.kernels.real_numbers import same_integers
 from mcfsim.storage.buffers import BLOCK
 

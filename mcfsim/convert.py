@@ -14,10 +14,17 @@ from mcfsim.compile.choice import check_compiled, loops
 from mcfsim.compile.device_rounding import round_there, rounding_program
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import RoundingKernel, for_each_block, get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
-from mcfsim.kernels.codes_by_kind import code_dtype, codes_by_kind
+from mcfsim.kernels.carriers import (
+    FLOAT32,
+    FLOAT64,
+    UnsupportedFormatError,
+    carrier_of,
+    code_dtype,
+    holds,
+    native_dtype,
+)
+from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.kernels.element.codes import has_codes
-from mcfsim.kernels.native import native_dtype
 from mcfsim.kernels.operation_plan import integers_as_binary64
 from mcfsim.kernels.real_numbers import round_real, to_fraction
 from mcfsim.random import RandomWords, Words
@@ -153,7 +160,7 @@ def round_to(
     )
     block_size = BLOCK
     inside = not rounding.stochastic or isinstance(random, RandomWords)
-    inside &= has_codes(fmt) or not encodes
+    inside &= not encodes or has_codes(fmt)
     if inside and (compiled or (compiled is None and array.size > BLOCK)):
         words = {0: random} if isinstance(random, RandomWords) else {}
         options = {"packed": True} if encodes else {"wide": target == FLOAT64}

@@ -137,9 +137,7 @@ def unpack(packed: NDArray[np.uint8], bits: int, shape: int | Sequence[int]) -> 
 
 def _dtype(bits: int) -> np.dtype[Any]:
     """Return the shortest unsigned dtype that holds codes of `bits` bits."""
-    check_int("bits", bits)
-    if not 1 <= bits <= 64:
-        raise ValueError(f"bits = {bits} must lie between 1 and 64")
+    check_int("bits", bits, 1, 64)
     return np.min_scalar_type(2**bits - 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
@@ -131,9 +131,7 @@ class Rounding:
         object.__setattr__(self, "underflow", chosen("underflow", self.underflow, Underflow))
         if self.overflow is Overflow.NEAREST_BOUNDARY and not self.stochastic:
             raise ValueError(f"overflow 'nearest_boundary' is for stochastic rounding, not {self.mode!s}")
-        check_int("random_bits", self.random_bits)
-        if not 1 <= self.random_bits <= 32:
-            raise ValueError(f"random_bits = {self.random_bits} must lie between 1 and 32")
+        check_int("random_bits", self.random_bits, 1, 32)
 
     @cached_property
     def stochastic(self) -> bool:
@@ -144,6 +142,12 @@ class Rounding:
     def standard(self) -> bool:
         """Whether it is to nearest even, with the policies of IEEE 754; random bits make no difference."""
         return (self.mode, self.overflow, self.underflow) == _STANDARD
+
+    @property
+    def of_results(self) -> Rounding:
+        """The rounding of results: they underflow gradually if only operands are flushed."""
+        flushes = self.underflow is Underflow.FLUSH_INPUTS
+        return replace(self, underflow=Underflow.GRADUAL) if flushes else self
 
     @property
     def drawn_bits(self) -> int:

@@ -28,7 +28,7 @@ from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import F64, Value
 from mcfsim.kernels.element.operations import BINARY64
 from mcfsim.kernels.elementary import FUNCTIONS
-from mcfsim.kernels.function_rests import rest_key
+from mcfsim.kernels.function_blocks import rest_key
 from mcfsim.kernels.real_numbers import Scalars, exact_or_binary64
 from mcfsim.rounding import Rounding, Underflow
 
@@ -156,7 +156,7 @@ def _text(about: _About, ways: tuple[ScalarEncoding, ...] = (), *, scaled: bool 
 
 
 def _left(y: Value, operation: str, fmt: Format) -> Value:
-    """Return a rounded value of a function minus its exact value, as `function_rests.residuals` does."""
+    """Return a rounded value of a function minus its exact value, as `function_blocks.residuals` does."""
     (odd,) = (x for x in y.line.values if x.verb == "look_up")
     coarse = ((odd.bits() + 4) & -8).as_number()
     left: Value = (y - coarse) - odd.operands[0].look_up(rest_key(operation, fmt))

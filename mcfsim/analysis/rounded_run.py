@@ -19,7 +19,7 @@ from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.elementary import FUNCTIONS, odd_value
-from mcfsim.kernels.function_rests import coarse, residual_value, residuals
+from mcfsim.kernels.function_blocks import coarse, residual_value, residuals
 from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.kernels.real_numbers import Scalars, as_float, enter, exact_or_binary64, is_scalar
 from mcfsim.random import RandomWords

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,11 +19,11 @@ from mcfsim.formats import Format
 from mcfsim.kernels import real_numbers
 from mcfsim.kernels.blocks import get_kernel, rounds
 from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, carrier_of
-from mcfsim.kernels.decided_values import decided_values
 from mcfsim.kernels.element.calls import Calls
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.elementary import function_entry, nearest_values
+from mcfsim.kernels.elementary import function_entry
+from mcfsim.kernels.function_blocks import decided_values, nearest_values
 from mcfsim.kernels.operation_plan import SELECTING, Way, plan, refusal
 from mcfsim.kernels.real_numbers import (
     Scalars,
@@ -225,13 +224,10 @@ class BlockArithmetic(Forwarding):
         retain_freed_memory()
         self.format, self.rounding, self.scalars = fmt, rounding, scalars
         self.carrier = carrier_of(fmt)
-        # If only operands are flushed, results underflow gradually.
-        flushes = rounding.underflow is Underflow.FLUSH_INPUTS
-        of_results = replace(rounding, underflow=Underflow.GRADUAL) if flushes else rounding
         self.plan = plan(fmt, rounding, self.carrier)
-        self._kernel = get_kernel(fmt, of_results, self.carrier)
+        self._kernel = get_kernel(fmt, rounding.of_results, self.carrier)
         self._entering = get_kernel(fmt, rounding, self.carrier)
-        self._wide_kernel = get_kernel(fmt, of_results, FLOAT64)
+        self._wide_kernel = get_kernel(fmt, rounding.of_results, FLOAT64)
         self._wide_entering = get_kernel(fmt, rounding, FLOAT64)
         self._operations: dict[tuple[str, tuple[Kind, ...]], Operation] = {}
 

@@ -10,7 +10,8 @@ from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import check_processor
 from mcfsim.formats import Format, get_format
-from mcfsim.kernels.native import NativeArithmetic, native_dtype
+from mcfsim.kernels.carriers import native_dtype
+from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.rounding import Overflow, Rounding, Underflow, get_rounding
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from mcfsim.compile.llvm_source import array, loops
 from mcfsim.compile.llvm_text import REGISTERS, Function, module
 from mcfsim.compile.lowering import Lowered
 from mcfsim.compile.objects import NamedLoops
-from mcfsim.kernels.element.machine import Line, Type, Value
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, Line, Type, Value, run
 
 Array = NDArray[Any]
 

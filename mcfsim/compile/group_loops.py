@@ -20,7 +20,7 @@ from mcfsim.compile.llvm_source import array
 from mcfsim.compile.llvm_text import Function, module, number
 from mcfsim.compile.loops import word_dtype
 from mcfsim.compile.objects import NamedLoops
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, run
 
 Array = NDArray[Any]
 

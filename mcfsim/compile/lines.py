@@ -13,9 +13,9 @@ from mcfsim.compile.lowering import Lowered, called, lower, type_of, way_of
 from mcfsim.compile.program import Program
 from mcfsim.compile.scalars import ScalarEncoding, by_policy, encoding, numbers_by
 from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.element.binary32 import integer_element, joined_element, number_element, rest_element
 from mcfsim.kernels.element.codes import has_codes
 from mcfsim.kernels.element.machine import I32, Line, Value
-from mcfsim.kernels.element.split import integer_element, joined_element, number_element, rest_element
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.kernels.real_numbers import Scalars, described
 
@@ -37,7 +37,7 @@ class AsBits:
     leading : int, optional
         The place of the operand whose codes come first; by default the bits are an integer.
     rounded : bool, optional
-        See `mcfsim.kernels.element.split.joined_element`.
+        See `mcfsim.kernels.element.binary32.joined_element`.
     """
 
     place: int

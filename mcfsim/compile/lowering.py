@@ -15,13 +15,13 @@ from mcfsim.compile.program import Draw, Program, ProgramStep, Register, identit
 from mcfsim.compile.scalars import ON_SIGNS, ScalarEncoding
 from mcfsim.formats import Format
 from mcfsim.kernels.blocks import rounds
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, within
-from mcfsim.kernels.codes_by_kind import code_dtype
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, code_dtype, within
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes, is_code
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.floats import CARRIERS, NAN
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Type, Value
+from mcfsim.kernels.element.machine import DTYPES, F32, F64, I32, I64, Line, Type, Value
 from mcfsim.kernels.element.operations import (
+    Into,
     change_element,
     flush_element,
     fma_by_parts,
@@ -29,7 +29,6 @@ from mcfsim.kernels.element.operations import (
     operate_element,
     select_element,
 )
-from mcfsim.kernels.element.verbs import DTYPES
 from mcfsim.kernels.elementary import FUNCTIONS, function_entry
 from mcfsim.kernels.operation_plan import SELECTING, Entry, Way, plan, refusal, selecting_entry, sum_within
 from mcfsim.random import word_bits
@@ -291,7 +290,8 @@ def _lowered(
         clean = clean and not _brings_over(step)
         if operation == "sign" and not rounds(operation, fmt):  # 1 is a value, and no small result
             rounding = replace(rounding, underflow=Underflow.GRADUAL)
-        return change_element(operation, x, fmt, rounding, word, carrier=carrier, clean=clean)
+        return change_element(operation, x, Into(fmt, rounding, carrier, word, clean))
+    into = Into(fmt, rounding, carrier, word, clean)
     chosen, why = way_of(step, ways, made, narrows=operands[0].line.narrows)
     if chosen is Way.REFUSED:
         raise refusal(operation, fmt, rounding, why)
@@ -299,25 +299,22 @@ def _lowered(
         if not has_codes(fmt):
             why = "loops and devices read tables, of floats of up to 16 bits with NaN; NumPy needs none"
             raise UnsupportedFormatError(f"{operation} in {fmt}: {why}")
-        return function_element(operation, operands[0], fmt, rounding, word, carrier=carrier, clean=clean)
+        return function_element(operation, operands[0], into)
     if operation in SELECTING:
         return select_element(operation, operands, carrier)
     if ways & {ScalarEncoding.CARRIER, ScalarEncoding.WIDE}:
         if rounding.underflow is Underflow.FLUSH_INPUTS:
             values = [isinstance(x, Register) for x in step.operands]
             operands = [flush_element(x, fmt) if v else x for x, v in zip(operands, values, strict=True)]
-            rounding = replace(rounding, underflow=Underflow.GRADUAL)
+            into = into.of_results()
         operation = "mul" if operation == "div" else operation
-        return operate_element(operation, operands, chosen, fmt, rounding, carrier=carrier, clean=clean)
+        return operate_element(operation, operands, chosen, into._replace(word=None))
     if ScalarEncoding.PARTS in ways:
         high, low, x, c = operands if number else (*operands[1:3], operands[0], operands[3])
-        return fma_by_parts(x, (high, low), c, fmt, rounding, word, carrier=carrier, clean=clean)
+        return fma_by_parts(x, (high, low), c, into)
     if ScalarEncoding.SHORT in ways:
         operation, operands = "add", [operands[0] * operands[1], operands[2]]
-    real = ScalarEncoding.REAL in ways
-    return operate_element(
-        operation, operands, chosen, fmt, rounding, word, carrier=carrier, real=real, clean=clean
-    )
+    return operate_element(operation, operands, chosen, into, real=ScalarEncoding.REAL in ways)
 
 
 def way_of(

@@ -150,10 +150,9 @@ class _Entered(NamedTuple):
                 )
             return cls(*about, False, value, False)
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
-        if flushes:
-            rounding = replace(rounding, underflow=Underflow.GRADUAL)
-            if abs(exact) < fmt.smallest_normal:
-                exact = math.copysign(0.0, exact)
+        if flushes and abs(exact) < fmt.smallest_normal:
+            exact = math.copysign(0.0, exact)
+        rounding = rounding.of_results
         return cls(*about[:4], rounding, flushes, *enter(exact, fmt, rounding, policy))
 
     def by(self, way: ScalarEncoding) -> tuple[float, ...] | None:
@@ -232,8 +231,7 @@ def function_of_real(
     if way is Way.REFUSED:
         raise refusal(name, fmt, rounding, why)
     exact: Any = exact_or_binary64(x)
-    if flushes := rounding.underflow is Underflow.FLUSH_INPUTS:
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    flushes, rounding = rounding.underflow is Underflow.FLUSH_INPUTS, rounding.of_results
     if is_widened(fmt, scalars):
         return round_real(function_of_real(name, x, SINGLE, Rounding(), scalars), fmt, rounding, words())
     if flushes and abs(exact) < fmt.smallest_normal:
@@ -284,6 +282,5 @@ def by_policy(program: Program, scalars: Scalars) -> Program:
         operands = tuple(bring(x, flushes) for x in step.operands)
         made = Register(f"{step.result}_{SINGLE}", SINGLE)
         steps.append(replace(step, rounding=_NEAREST, operands=operands, result=made, draw=None))
-        rounding = replace(step.rounding, underflow=Underflow.GRADUAL) if flushes else step.rounding
-        steps.append(replace(step, operation="round", rounding=rounding, operands=(made,)))
+        steps.append(replace(step, operation="round", rounding=step.rounding.of_results, operands=(made,)))
     return replace(program, steps=tuple(steps))

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from mcfsim.compile.sources import CASTS
+from mcfsim.kernels.element.machine import DTYPES as NUMPY
 from mcfsim.kernels.element.machine import F32, F64, I64, Type, Value, recorded
 from mcfsim.kernels.element.philox import philox_element
-from mcfsim.kernels.element.verbs import DTYPES as NUMPY
 from mcfsim.kernels.elementary import table_of
 from mcfsim.kernels.torch_tensors import Tensors
 from mcfsim.random import RandomWords, counters, word_bits

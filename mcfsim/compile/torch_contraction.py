@@ -17,8 +17,7 @@ from mcfsim.compile.sources import indented, module_head, statements
 from mcfsim.compile.torch_calls import TorchCalls, check_machine
 from mcfsim.compile.torch_kernels import serve
 from mcfsim.compile.triton_source import IMPORTS, expression, typed
-from mcfsim.kernels.element.machine import Value
-from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.kernels.element.machine import DTYPES, Value
 
 Array = NDArray[Any]
 

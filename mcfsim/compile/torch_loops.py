@@ -20,7 +20,7 @@ from mcfsim.eft import two_sum
 from mcfsim.formats import Format
 from mcfsim.kernels.element.element_rounding import is_value
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, Value
-from mcfsim.kernels.element.operations import BINARY64, change_element, operate_element
+from mcfsim.kernels.element.operations import BINARY64, Into, change_element, operate_element
 from mcfsim.kernels.operation_plan import Way, integers_as_binary64
 from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.kernels.torch_tensors import Tensors
@@ -258,7 +258,7 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
     word = words[0].shr(word_bits(bits) - bits) if words else None
     if lost is None:
         x = x.widen() if carrier is F64 else x
-        rounded = change_element("round", x, fmt, rounding, word, carrier=carrier)
+        rounded = change_element("round", x, Into(fmt, rounding, carrier, word))
     else:
         way = Way.STICKY
         if fmt.precision + rounding.guard_bits > 53:
@@ -267,7 +267,7 @@ def rounding_loop(dtype: torch.dtype, fmt: Format, rounding: Rounding) -> Tensor
                 strange = ~lost.equals(0.0)
         if rounding.underflow is Underflow.FLUSH_INPUTS:  # the operand is the sum, and not its terms
             rounding = replace(rounding, underflow=Underflow.FLUSH_BEFORE)
-        rounded = operate_element("add", inputs, way, fmt, rounding, word, carrier=carrier, real=True)
+        rounded = operate_element("add", inputs, way, Into(fmt, rounding, carrier, word), real=True)
     lowered = Lowered(
         line,
         operands=tuple(inputs),

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from mcfsim.checks import check_int, chosen
+from mcfsim.checks import check_flag, check_int, chosen
 
 
 def floor_log2(value: Fraction) -> int:
@@ -99,8 +99,7 @@ class Format:
         for label in ("precision", "emin", "emax"):
             check_int(label, getattr(self, label))
         for label in ("signed", "zero"):
-            if not isinstance(getattr(self, label), bool):
-                raise TypeError(f"{label} must be True or False, not {getattr(self, label)!r}")
+            check_flag(label, getattr(self, label))
         if self.precision < 1:
             raise ValueError(f"precision = {self.precision}: at least 1 bit is needed, implicit bit included")
         if self.emin > self.emax:
@@ -198,7 +197,7 @@ class Format:
     @property
     def has_subnormals(self) -> bool:
         """Whether there are numbers between zero and the smallest normal number."""
-        return self.zero and self.precision > 1
+        return self.smallest_subnormal < self.smallest_normal
 
     @cached_property
     def has_infinity(self) -> bool:

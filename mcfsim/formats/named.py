@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from mcfsim.checks import check_int, nearest
+from mcfsim.checks import check_flag, check_int, nearest
 from mcfsim.formats.floating import Format, Parity, Specials
 from mcfsim.formats.grids import grid
 from mcfsim.formats.posit import posit
@@ -87,8 +87,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
     for label, number in (("bits", bits), ("precision", precision)):
         check_int(label, number)
     for label, flag in (("signed", signed), ("extended", extended)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{label} must be True or False, not {flag!r}")
+        check_flag(label, flag)
     if not 1 <= precision <= bits - signed:
         raise ValueError(
             f"no P3109 format has {bits} bits and precision {precision}: at least 1 and at most "

@@ -20,8 +20,7 @@ from mcfsim.kernels.element.calls import Calls, foreseen
 from mcfsim.kernels.element.element_rounding import is_kept, round_element
 from mcfsim.kernels.element.floats import SHORT
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.element.machine import BITS_OF, F32, F64, I32, I64, recorded
-from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.kernels.element.machine import BITS_OF, DTYPES, F32, F64, I32, I64, recorded
 from mcfsim.kernels.operation_plan import SELECTING
 from mcfsim.random import Words
 from mcfsim.rounding import Rounding, Underflow
@@ -137,8 +136,6 @@ def is_one_block(operands: Sequence[Array], dtype: np.dtype[Any], block: int) ->
 
 
 # -- rounding ---------------------------------------------------------------------------------------------
-Block = NDArray[Any]
-
 #: Bytes of an array processed at a time: intermediate results fit into the L2 cache together with it.
 _AT_ONCE = 1 << 18
 #: Up to so many elements, a test whether arrays share memory costs more than it saves.
@@ -178,7 +175,7 @@ class RoundingKernel:
     def __reduce__(self) -> tuple[Callable[..., RoundingKernel], tuple[Any, ...]]:
         return RoundingKernel, (self.fmt, self.rounding, self.carrier)
 
-    def __call__(self, x: Block, out: Block, words: Words | None = None) -> None:
+    def __call__(self, x: Array, out: Array, words: Words | None = None) -> None:
         """Round the one-dimensional contiguous ``x`` into ``out``, which may be ``x`` itself.
 
         Stochastic rounding takes one random word per element.
@@ -204,11 +201,11 @@ class RoundingKernel:
             part = slice(start, start + size)
             calls([array[part] for array in given], [out[part]])
 
-    def round_block(self, start: int, x: Block, out: Block) -> None:
+    def round_block(self, start: int, x: Array, out: Array) -> None:
         """Round a block without random words; where it begins does not matter."""
         self(x, out)
 
-    def keeps(self, x: Block) -> bool:
+    def keeps(self, x: Array) -> bool:
         """Return whether a block holds only NaN and values of the format, ignoring the sign of zero."""
         if self.exact:
             return True
@@ -240,14 +237,14 @@ class RoundingKernel:
         return as_calls(results, [value for value in line.values if value.verb == "input"], apart=apart)
 
     @cached_property
-    def _kept(self) -> tuple[Callable[[Block], bool | None] | None, Calls]:
+    def _kept(self) -> tuple[Callable[[Array], bool | None] | None, Calls]:
         """Tests whether numbers are values: one of all codes together, if there is one, and one of each."""
         line, results = recorded(lambda x: is_kept(x, self.fmt), x=self._type)
         look = foreseen(results[0])
         of_codes = look is not None and look[1].verb == "bits"
         return look[0] if look is not None and of_codes else None, as_calls(results, line.values[:1])
 
-    def _draws(self, words: Words, bits: int) -> Block:
+    def _draws(self, words: Words, bits: int) -> Array:
         """Return the highest bits of random words, as integers."""
         size = 8 * words.dtype.itemsize
         if size < bits:

@@ -1,4 +1,7 @@
-"""Carriers: the NumPy dtypes that hold the values of formats, and the error if there is none."""
+"""The NumPy dtypes that hold formats: carriers of their values, dtypes of their codes, and native dtypes.
+
+An `UnsupportedFormatError` says that there is none.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mcfsim.formats import Format
+from mcfsim.checks import is_real
+from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.formats.grids import Grid
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -47,9 +51,7 @@ def _unit(fmt: Format) -> Fraction:
 
 def is_filled(carrier: np.dtype[Any], fmt: Format) -> bool:
     """Return whether every number of the carrier is a value of the format."""
-    info = np.finfo(carrier)
-    full_range = fmt.emin == info.minexp and fmt.emax == info.maxexp - 1 and fmt.has_infinity
-    return full_range and fmt.precision == info.nmant + 1 and fmt.has_negative_zero
+    return fmt == FORMATS[carrier.name]
 
 
 @lru_cache(maxsize=4096)
@@ -68,3 +70,41 @@ def carrier_of(fmt: Format) -> np.dtype[Any]:
         f"{fmt} (precision {fmt.precision}, emin {fmt.emin}, emax {fmt.emax}) exceeds float64, the widest "
         "carrier; use backend='exact'"
     )
+
+
+def code_dtype(fmt: Format | str) -> np.dtype[Any]:
+    """Return the shortest unsigned dtype that holds the codes of a format.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If codes are longer than 64 bits.
+    """
+    fmt = get_format(fmt)
+    if fmt.bits > 64:
+        raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
+    return np.min_scalar_type(2**fmt.bits - 1)
+
+
+def native_dtype(fmt: Format) -> np.dtype[Any]:
+    """Return the NumPy or ml_dtypes dtype whose values are those of the format.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        If there is no such dtype.
+    """
+    import ml_dtypes
+
+    for name, known in FORMATS.items():
+        scalar = getattr(ml_dtypes, name, None) or getattr(np, name, None)
+        if known == fmt and scalar is not None:
+            dtype: np.dtype[Any] = np.dtype(scalar)
+            return dtype
+    raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
+
+
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype of NumPy or ml_dtypes holds floating-point numbers of at most 64 bits."""
+    # Integers of ml_dtypes, as int4, are of no kind of integers.
+    return is_real(dtype) and not dtype.name.startswith(("int", "uint"))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.formats import Format, Specials, get_format
+from mcfsim.formats import Format, Specials
 from mcfsim.formats.grids import Grid
 from mcfsim.formats.posit import Posit
-from mcfsim.kernels.carriers import UnsupportedFormatError
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64
 
 #: The place of binary64's lowest exponent bit, and its code of 1.
 _POINT, _ONE = 52, np.int64(1023 << 52)
@@ -117,7 +117,8 @@ class FloatCodes:
 
     def __init__(self, fmt: Format) -> None:
         self.fmt, self.sign_place = fmt, fmt.bits - fmt.signed
-        self._cuts: dict[np.dtype[Any], int] = {}
+        #: How many low bits codes lack if they are upper bits of a carrier's codes; otherwise 0.
+        self.cuts = {carrier: _cut(fmt, carrier) for carrier in (FLOAT32, FLOAT64)}
         self.mask = top = (1 << self.sign_place) - 1
         fraction_bits = fmt.precision - 1
         #: Magnitude of the largest finite number.
@@ -137,20 +138,10 @@ class FloatCodes:
         self.last = self.largest + fmt.has_infinity
         self.first = 0 if not fmt.signed else -self.last if fmt.zero else ~self.last
 
-    def cut(self, carrier: np.dtype[Any]) -> int:
-        """Return how many low bits codes lack if they are upper bits of a carrier's codes; otherwise 0."""
-        found = self._cuts.get(carrier)
-        if found is None:
-            fmt, info = self.fmt, np.finfo(carrier)
-            same = (fmt.emin, fmt.emax) == (int(info.minexp), int(info.maxexp) - 1)
-            plain = fmt.specials is Specials.IEEE and fmt.has_negative_zero
-            found = self._cuts[carrier] = int(info.nmant) + 1 - fmt.precision if same and plain else 0
-        return found
-
     def encode(self, x: Block) -> Block:
         """Return the codes of values of the format, given in float32 or float64."""
         unsigned = np.dtype(f"u{x.dtype.itemsize}")
-        if cut := self.cut(x.dtype):
+        if cut := self.cuts[x.dtype]:
             upper: Block = x.view(unsigned) >> unsigned.type(cut)
             if (nan := np.isnan(x)).any():
                 np.copyto(upper, self.nan, where=nan)
@@ -217,18 +208,11 @@ class FloatCodes:
         return magnitude.astype(np.uint64) | negative.astype(np.uint64) << np.uint64(self.sign_place)
 
 
-def code_dtype(fmt: Format | str) -> np.dtype[Any]:
-    """Return the shortest unsigned dtype that holds the codes of a format.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If codes are longer than 64 bits.
-    """
-    fmt = get_format(fmt)
-    if fmt.bits > 64:
-        raise UnsupportedFormatError(f"codes of {fmt} have {fmt.bits} bits; at most 64 are supported")
-    return np.min_scalar_type(2**fmt.bits - 1)
+def _cut(fmt: Format, carrier: np.dtype[Any]) -> int:
+    info = np.finfo(carrier)
+    same = (fmt.emin, fmt.emax) == (int(info.minexp), int(info.maxexp) - 1)
+    plain = fmt.specials is Specials.IEEE and fmt.has_negative_zero
+    return int(info.nmant) + 1 - fmt.precision if same and plain else 0
 
 
 @lru_cache(maxsize=256)

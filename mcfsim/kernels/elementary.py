@@ -28,7 +28,6 @@ from mcfsim.rounding import Rounding
 if TYPE_CHECKING:
     from mcfsim.storage.archive import ArraySpec
 
-Array = NDArray[Any]
 #: A float or a Fraction; mypy makes an object of its magnitude.
 Real = Any
 #: Bits of a significand, and exponent of the smallest number, of binary64.
@@ -72,9 +71,14 @@ def odd_value(name: str, x: float | Fraction) -> float:
         return _AT_SPECIAL[name](x)
     if (known := _KNOWN[name](x)) is not None:
         return known
+    return _decided(name, x, _odd)
+
+
+def _decided(name: str, x: Real, settle: Callable[[bool, int, int, int], float | None]) -> float:
+    """Return what `settle` makes of a value, computed with growing precision until it is not None."""
     precision = _FIRST_PRECISION
     while precision <= _LAST_PRECISION:
-        found = {_odd(*_evaluated(name, end, precision)) for end in _enclosed(x, precision)}
+        found = {settle(*_evaluated(name, end, precision)) for end in _enclosed(x, precision)}
         if len(found) == 1 and None not in found:
             return found.pop()  # type: ignore[return-value]
         precision *= 2
@@ -238,80 +242,30 @@ def nearest_value(name: str, x: Real) -> float:
         return known
     if name in ("exp", "expm1") and abs(x) > 1e4:  # beyond binary64, and too long to be written out
         return math.inf if x > 0 else 0.0 if name == "exp" else -1.0
-    precision = _FIRST_PRECISION
-    while precision <= _LAST_PRECISION:
-        found = set()
-        for end in _enclosed(x, precision):
-            negative, significand, exponent, error = _evaluated(name, end, precision)
-            for moved in (significand - error, significand + error):
-                magnitude = _nearest(Fraction(moved) * Fraction(2) ** exponent)
-                found.add(-magnitude if negative else magnitude)
-        if len(found) == 1:
-            return found.pop()
-        precision *= 2
-    raise ArithmeticError(f"{name} of {x!r} is not decided with {_LAST_PRECISION} bits")
+    return _decided(name, x, _nearest)
 
 
-def _nearest(exact: Fraction) -> float:
+def _nearest(negative: bool, significand: int, exponent: int, error: int) -> float | None:
+    """Return ``significand * 2**exponent`` rounded to nearest even; None if the error leaves it open."""
+    low, high = (
+        _binary64(Fraction(moved) * Fraction(2) ** exponent)
+        for moved in (significand - error, significand + error)
+    )
+    if low != high:
+        return None
+    return -low if negative else low
+
+
+def _binary64(exact: Fraction) -> float:
     try:
         return float(exact)
     except OverflowError:
         return math.inf
 
 
-# -- arrays -----------------------------------------------------------------------------------------------
-def odd_values(name: str, x: Array, fmt: Format) -> NDArray[np.float64]:
-    """Return values of an elementary function at values of a format, rounded to odd in binary64.
-
-    Parameters
-    ----------
-    name : str
-        A name in `FUNCTIONS`.
-    x : array of float32 or float64
-        A block of values of the format.
-    fmt : Format
-    """
-    if fmt.bits <= MOST_BITS:
-        return looked_up(function_table(name, fmt), x, fmt)
-    return one_by_one(x, partial(kept_value, name))
-
-
-def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
-    """Return values of an elementary function at binary64 numbers, rounded to nearest even in binary64."""
-    return one_by_one(x, partial(nearest_value, name))
-
-
-def looked_up(table: NDArray[np.float64], x: Array, fmt: Format) -> NDArray[np.float64]:
-    """Return entries of a table of all codes at values of a format; NaN at NaN, also if that has no code."""
-    codes = codes_by_kind(fmt)
-    if fmt.has_nan:
-        return table[codes.encode(np.ascontiguousarray(x)).astype(np.intp)]
-    nan = np.isnan(x)
-    found = table[codes.encode(np.where(nan, x.dtype.type(fmt.max), x)).astype(np.intp)]
-    found[nan] = np.nan
-    return found
-
-
-def one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float64]:
-    """Return a function of each number, computed once for equal ones."""
-    numbers, places = np.unique(x.astype(np.float64).view(np.int64), return_inverse=True)
-    found = [function(number) for number in numbers.view(np.float64).tolist()]
-    return np.array(found, np.float64)[places.reshape(x.shape)]
-
-
-def kept_value(name: str, x: float) -> float:
-    """Return `odd_value`, remembered."""
-    return _kept(name, x) if x else odd_value(name, x)
-
-
-@lru_cache(maxsize=1 << 16)  # not of zeros: one key would stand for both signs
-def _kept(name: str, x: float) -> float:
-    return odd_value(name, x)
-
-
 # -- tables of all codes ----------------------------------------------------------------------------------
 #: Files that compute what tables hold.
-_OWN = ("elementary.py", "function_rests.py")
+_OWN = ("elementary.py", "function_blocks.py")
 _KEYS: dict[str, Callable[[], NDArray[np.float64]]] = {}
 
 

@@ -9,37 +9,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import check_processor, is_real
+from mcfsim.checks import check_processor
 from mcfsim.eft import two_prod, two_sum
-from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError
+from mcfsim.formats import Format, get_format
+from mcfsim.kernels.carriers import FLOAT64, UnsupportedFormatError, native_dtype
 from mcfsim.kernels.real_numbers import is_scalar, round_real
 from mcfsim.protocol import Forwarding, Value
 from mcfsim.rounding import Rounding
-
-
-def native_dtype(fmt: Format) -> np.dtype[Any]:
-    """Return the NumPy or ml_dtypes dtype whose values are those of the format.
-
-    Raises
-    ------
-    UnsupportedFormatError
-        If there is no such dtype.
-    """
-    import ml_dtypes
-
-    for name, known in FORMATS.items():
-        scalar = getattr(ml_dtypes, name, None) or getattr(np, name, None)
-        if known == fmt and scalar is not None:
-            dtype: np.dtype[Any] = np.dtype(scalar)
-            return dtype
-    raise UnsupportedFormatError(f"no dtype of NumPy or ml_dtypes holds {fmt} and its codes")
-
-
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype of NumPy or ml_dtypes holds floating-point numbers of at most 64 bits."""
-    # Integers of ml_dtypes, as int4, are of no kind of integers.
-    return is_real(dtype) and not dtype.name.startswith(("int", "uint"))
 
 
 class LibraryArithmetic(Forwarding):

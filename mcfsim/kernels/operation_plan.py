@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -80,8 +80,6 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPl
     the first rounding has no effect, ``minsub <= 2**(emin - 3 p + 1)``. A result rounded to odd with two bits
     more than needed may be rounded again in every mode (Boldo and Melquiond 2008).
     """
-    flushes = rounding.underflow is Underflow.FLUSH_INPUTS
-    of_results = replace(rounding, underflow=Underflow.GRADUAL) if flushes else rounding
     comfortable = fmt.emin - fmt.precision + 1 >= -COMFORT and fmt.emax < COMFORT
     exact_product = 2 * fmt.precision <= _BITS
     sticky = {operation: _sticky(operation, fmt, rounding, comfortable) for operation in OPERATIONS}
@@ -95,7 +93,7 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPl
     for way, wider in ((Way.WIDE, FLOAT64), (Way.NATIVE, carrier)):
         if way is Way.NATIVE and is_filled(carrier, fmt) and rounding.standard:
             why = f"every {carrier} is a value of the format"
-        elif innocuous(wider, fmt, of_results):
+        elif innocuous(wider, fmt, rounding.of_results):
             bits = np.finfo(wider).nmant + 1
             why = f"{wider} has {bits} bits, 2p + 2 or more: to round again changes nothing"
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -18,7 +17,7 @@ from mcfsim.formats import FORMATS, Format, Posit
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
 from mcfsim.random import Words
-from mcfsim.rounding import Mode, Overflow, Rounding, Underflow
+from mcfsim.rounding import Mode, Overflow, Rounding
 
 #: How real scalars enter operations: exactly, rounded into the format first, or into binary32 arithmetic.
 Scalars = Literal["exact", "rounded", "float32"]
@@ -199,8 +198,7 @@ def changed_real(
     if operation == "settle" and not real:
         return float(entered)
     number = _CHANGES[operation](entered)
-    if rounding.underflow is Underflow.FLUSH_INPUTS:  # a result is no operand
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    rounding = rounding.of_results
     with np.errstate(over="ignore"):
         if isinstance(number, float) and get_kernel(fmt, rounding, FLOAT64).keeps(np.array([number])):
             return number if fmt.has_negative_zero else number + 0.0

@@ -15,8 +15,7 @@ from mcfsim.compile.group_loops import group_loops, uniform
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import FLOAT32, carrier_of
-from mcfsim.kernels.codes_by_kind import code_dtype
+from mcfsim.kernels.carriers import FLOAT32, carrier_of, code_dtype
 from mcfsim.kernels.element.codes import MOST_BITS
 from mcfsim.optim.stored import FLOAT32 as SINGLE
 from mcfsim.optim.vectors import packed_dtype, read, write

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from numpy.typing import NDArray
 
-from mcfsim.checks import chosen
+from mcfsim.checks import check_flag, chosen
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.adamw import AdamW, adamw
@@ -175,8 +175,7 @@ class Muon(Staged):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("nesterov", "averaged"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            check_flag(name, getattr(self, name))
         object.__setattr__(self, "scale", chosen("scale", self.scale, Scale))
         if not isinstance(self.iteration, NewtonSchulz):
             raise TypeError(f"iteration must be a NewtonSchulz, not {self.iteration!r}")

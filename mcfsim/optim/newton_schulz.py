@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks import check_int, finite_number, hint, real_array
+from mcfsim.checks import check_flag, check_int, finite_number, hint, real_array
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels import native
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -122,8 +122,7 @@ class NewtonSchulz:
         if self.accumulator.rounding.mode is not Mode.NEAREST_EVEN:
             raise ValueError(f"the accumulator rounds to nearest even, not {self.accumulator.rounding.mode}")
         for name in ("fused", "added"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            check_flag(name, getattr(self, name))
         if self.components > 1 and not self.fused:
             raise ValueError("iterates of two components are computed by fused operations: fused=True")
         assert isinstance(self.accumulator.format, Format)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
-from mcfsim.checks import Whole, check_processor, whole_number
+from mcfsim.checks import Whole, check_flag, check_processor, whole_number
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.optim.declaration import Declaration, Interval, check_addition, check_hyperparameters
 from mcfsim.optim.groups import common_edges
@@ -128,8 +128,7 @@ class Optimizer:
         if not isinstance(strategy, Strategy):
             raise TypeError(f"strategy must be a Strategy, as strategy('plain', 'bf16'), not {strategy!r}")
         check_addition(type(hyper), strategy)
-        if not isinstance(packed, bool):
-            raise TypeError(f"packed must be True or False, not {packed!r}")
+        check_flag("packed", packed)
         if packed and strategy.gradient.format is None:
             raise ValueError("exact numbers have no codes: packed=True is for formats")
         if packed and strategy.parameter.grid is not None:

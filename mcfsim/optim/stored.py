@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mcfsim.checks import check_int, chosen, whole_number
+from mcfsim.checks import check_flag, check_int, chosen, whole_number
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.formats.grids import Grid, grid
 from mcfsim.kernels.carriers import UnsupportedFormatError
@@ -181,8 +181,7 @@ class Stored:
     grid: WeightGrid | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shared, bool):
-            raise TypeError(f"shared must be True or False, not {self.shared!r}")
+        check_flag("shared", self.shared)
         object.__setattr__(self, "components", whole_number("components", self.components, least=1))
         if self.format is not None:
             object.__setattr__(self, "format", get_format(self.format))
@@ -194,9 +193,7 @@ class Stored:
                 raise ValueError(f"exact numbers are not rounded, and take no rounding {self.rounding!s}")
         self._check_randomness()
         if self.remainder is not None:
-            check_int("remainder", self.remainder)
-            if not 2 <= self.remainder <= _LONGEST_REMAINDER:
-                raise ValueError(f"remainder = {self.remainder} must lie between 2 and {_LONGEST_REMAINDER}")
+            check_int("remainder", self.remainder, 2, _LONGEST_REMAINDER)
         if self.scaled is not None:
             if not isinstance(self.scaled, Quantiser):
                 object.__setattr__(self, "scaled", get_scaled_format(self.scaled))

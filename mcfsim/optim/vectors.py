@@ -16,12 +16,11 @@ from mcfsim.codec import check_codes, values_of
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.codes_by_kind import FloatCodes, code_dtype, codes_by_kind
+from mcfsim.kernels.carriers import carrier_of, code_dtype
+from mcfsim.kernels.codes_by_kind import FloatCodes, codes_by_kind
+from mcfsim.kernels.element.binary32 import joined_element, rest_element
 from mcfsim.kernels.element.codes import MOST_BITS
-from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded
-from mcfsim.kernels.element.split import joined_element, rest_element
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, I32, Line, Value, recorded, run
 from mcfsim.optim.state import State, steps_of, with_steps
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.scaled import ScaledFormat, quantize
@@ -184,7 +183,7 @@ def _upper(fmt: Format) -> tuple[Any, Any, Any, int]:
     The unsigned dtype is None if codes are no upper bits.
     """
     carrier, codes = carrier_of(fmt), codes_by_kind(fmt)
-    cut = codes.cut(carrier) if isinstance(codes, FloatCodes) else 0
+    cut = codes.cuts[carrier] if isinstance(codes, FloatCodes) else 0
     if not (cut and isinstance(codes, FloatCodes)):
         return carrier, None, None, 0
     unsigned = np.dtype(f"u{carrier.itemsize}")

@@ -52,30 +52,33 @@ def function_value(name: str, x: Number, settle: Callable[[Number], float]) -> f
     raise ArithmeticError(f"{name} of {x} is not decided by {_LAST} bits")
 
 
+#: Values at the two infinities.
+_AT_INFINITY = {
+    **{"exp": (0.0, math.inf), "log": (math.nan, math.inf), "expm1": (-1.0, math.inf)},
+    **{"log1p": (math.nan, math.inf), "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0)},
+    **{"sin": (math.nan, math.nan), "cos": (math.nan, math.nan)},
+}
+#: Values that are rational, and poles, at numbers; at zero the other functions are zero, with its sign.
+_AT_NUMBER: Mapping[tuple[str, Number], float] = {
+    ("exp", 0): 1.0,
+    ("cos", 0): 1.0,
+    ("log", 1): 0.0,
+    ("log", 0): -math.inf,
+    ("log1p", -1): -math.inf,
+}
+#: Below these numbers there is no real value.
+_LEAST = {"log": 0, "log1p": -1}
+
+
 def _exactly(name: str, x: Number) -> float | None:
     """Return a value that is rational, infinite or no real number; None for all others."""
-    if x != x:
+    if x != x or (name in _LEAST and x < _LEAST[name]):
         return math.nan
-    infinite = isinstance(x, float) and math.isinf(x)
-    match name:
-        case "exp":
-            return (math.inf if x > 0 else 0.0) if infinite else 1.0 if x == 0 else None
-        case "log":
-            if x < 0:
-                return math.nan
-            return -math.inf if x == 0 else math.inf if infinite else 0.0 if x == 1 else None
-        case "expm1":
-            return (math.inf if x > 0 else -1.0) if infinite else float(x) if x == 0 else None
-        case "log1p":
-            if x < -1:
-                return math.nan
-            return -math.inf if x == -1 else math.inf if infinite else float(x) if x == 0 else None
-        case "tanh" | "erf":
-            return (1.0 if x > 0 else -1.0) if infinite else float(x) if x == 0 else None
-        case "sin":
-            return math.nan if infinite else float(x) if x == 0 else None
-        case _:
-            return math.nan if infinite else 1.0 if x == 0 else None
+    if isinstance(x, float) and math.isinf(x):
+        return _AT_INFINITY[name][x > 0]
+    if x == 0 and (name, 0) not in _AT_NUMBER:
+        return float(x)
+    return _AT_NUMBER.get((name, x))
 
 
 @lru_cache(maxsize=1 << 16)

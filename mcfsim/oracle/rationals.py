@@ -56,18 +56,10 @@ def compared(x: Ratio, y: Fraction) -> int:
     return x[0] * y.denominator - y.numerator * x[1]
 
 
-def round_integer(value: Fraction, mode: Mode, odd: bool | None = None) -> int:
-    """Return a rational number rounded to an integer.
-
-    Parameters
-    ----------
-    value : Fraction
-    mode : Mode
-    odd : bool, optional
-        Whether the integer part counts as odd; by default it does if it is.
-    """
+def round_integer(value: Fraction, mode: Mode) -> int:
+    """Return a rational number rounded to an integer."""
     negative = value.numerator < 0
-    magnitude = round_magnitude(abs(value.numerator), value.denominator, negative, mode, odd)
+    magnitude = round_magnitude(abs(value.numerator), value.denominator, negative, mode)
     return -magnitude if negative else magnitude
 
 

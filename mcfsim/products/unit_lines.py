@@ -15,7 +15,7 @@ from mcfsim.eft import two_prod, two_sum
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.floats import INFINITY
 from mcfsim.kernels.element.machine import F32, F64, Line, Value, greatest, least
-from mcfsim.kernels.element.operations import BINARY64, change_element, make_odd, operate_element
+from mcfsim.kernels.element.operations import BINARY64, Into, change_element, make_odd, operate_element
 from mcfsim.kernels.operation_plan import Way
 from mcfsim.products.units import Unit, UnitSums
 from mcfsim.rounding import Rounding
@@ -164,7 +164,7 @@ def _chain(unit: Unit, left: list[Value], right: list[Value], carried: Value) ->
             carried = fused_float64(x, y, carried)
         else:
             given = [x, y, carried]
-            carried = operate_element("fma", given, Way.STICKY, unit.output, Rounding(), carrier=F32)
+            carried = operate_element("fma", given, Way.STICKY, Into(unit.output, Rounding(), F32))
     return carried
 
 
@@ -241,7 +241,7 @@ def _output(x: Value, unit: Unit) -> Value:
     """Round a sum; beyond the largest exponent it is infinite, and an exact zero is +0."""
     fmt, signed = unit.output, unit.sums.floors
     x = x + 0.0 if signed else x
-    rounded = change_element("round", x, fmt, Rounding(unit.rounding), carrier=F32)
+    rounded = change_element("round", x, Into(fmt, Rounding(unit.rounding), F32))
     rounded = rounded if signed else rounded + 0.0
     within = abs(x) < 2.0 ** (fmt.emax + 1)
     return within.select(rounded, (x * INFINITY).narrow())

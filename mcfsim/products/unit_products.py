@@ -18,7 +18,7 @@ from mcfsim.compile.contraction import Contraction
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.blocks import on_threads
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import run
 from mcfsim.kernels.real_numbers import same_integers
 from mcfsim.products.accumulator import spread_addend
 from mcfsim.products.unit_lines import TERM, group_line, operand_line, scale_line

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import real_array
 from mcfsim.convert import round_to
-from mcfsim.kernels.native import native_dtype
+from mcfsim.kernels.carriers import native_dtype
 from mcfsim.products import Unit, get_unit, matmul
 from mcfsim.random import RandomWords
 from mcfsim.recipes.recipe import Kind, OperandRecipe, ProductRecipe, Signs, element_format, scales_along

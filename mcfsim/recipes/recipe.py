@@ -10,8 +10,7 @@ from fractions import Fraction
 from mcfsim.checks import check_int, chosen
 from mcfsim.formats import FORMATS, Format, get_format
 from mcfsim.formats.grids import Grid
-from mcfsim.kernels.carriers import FLOAT32, holds, within
-from mcfsim.kernels.native import native_dtype
+from mcfsim.kernels.carriers import FLOAT32, holds, native_dtype, within
 from mcfsim.products import Unit, get_unit
 from mcfsim.products.unit_products import taken_blocks
 from mcfsim.rounding import Overflow, Rounding, get_rounding

@@ -14,9 +14,8 @@ from mcfsim.compile.loops import draw, word_dtype
 from mcfsim.convert import given_words
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, carrier_of, holds
 from mcfsim.kernels.element.floats import INFINITY, NAN
-from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, Value, run
+from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.random import RandomWords
 from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.scaled.block_views import BlockViews
@@ -76,7 +75,7 @@ class BlockText(ScaledText):
         if not target.zero:
             smallest = float(target.smallest_normal)
             by = (by < smallest).select(smallest, by)
-        return change_element("round", by, target, SATURATING, carrier=F32)
+        return change_element("round", by, Into(target, SATURATING, F32))
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
         """Return the element: the rounded quotient; if the scale is NaN, NaN or, without a NaN, 0."""
@@ -93,7 +92,7 @@ class BlockText(ScaledText):
             # Without zero there are none of these: each number above zero has an element.
             near = self.rounding.mode in NEAREST and held and element.zero
             quotient = x * inverse.narrow() if near else x.widen() * inverse
-        found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
+        found = change_element("round", quotient, Into(element, self.rounding, F32, word))
         nothing: Any = 0.0
         if element.has_nan:  # that of the number itself, if it is one
             nothing = x.equals(x).select(NAN, (x.bits() | x.like(NAN).bits()).as_number())

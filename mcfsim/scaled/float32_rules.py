@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from mcfsim.compile.group_text import GroupLine, GroupText
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import INFINITY, NAN
-from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, Value, run
+from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Rounding
 from mcfsim.scaled.formats import SMALLER_TOP, ScaledFormat
 from mcfsim.scaled.rules import SATURATING, power_element
@@ -119,7 +118,7 @@ class Float32Text(ScaledText):
         """Return the element: the rounded quotient; if the scale is NaN, NaN or, without a NaN, 0."""
         scale, by, element = shared[0], shared[1], self.format.element
         quotient = self.clipped(self.quotient(x, by))
-        found = change_element("round", quotient, element, self.rounding, word, carrier=F32)
+        found = change_element("round", quotient, Into(element, self.rounding, F32, word))
         return scale.equals(scale).select(found, NAN if element.has_nan else 0.0)
 
     def both(self, amax: float) -> tuple[float, float]:
@@ -151,7 +150,7 @@ def _least(x: Value, bound: float) -> Value:
 
 def _rounded(x: Value, target: Format) -> Value:
     """Return a scale rounded to nearest even; what exceeds the largest becomes it."""
-    return change_element("round", _least(x, float(target.max)), target, SATURATING, carrier=F32)
+    return change_element("round", _least(x, float(target.max)), Into(target, SATURATING, F32))
 
 
 def _inverse(x: Value) -> Value:

@@ -14,8 +14,7 @@ from mcfsim.checks import as_array, check_int, check_processor, real_array
 from mcfsim.compile.group_loops import hadamard_loops
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS, Format, get_format
-from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.native import is_floating
+from mcfsim.kernels.carriers import carrier_of, is_floating
 from mcfsim.random import RandomWords
 from mcfsim.scaled.block_views import axis_of
 from mcfsim.storage.buffers import BLOCK

@@ -15,11 +15,11 @@ from mcfsim.checks import whole_number
 from mcfsim.compile.group_loops import group_loops, uniform
 from mcfsim.compile.group_text import GroupText, Warps
 from mcfsim.formats import FORMATS
+from mcfsim.kernels.element.binary32 import log2_element, power_element
 from mcfsim.kernels.element.codes import decode_element, encode_element
 from mcfsim.kernels.element.floats import NAN
 from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.element.powers import log2_element, power_element
+from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Rounding
 
 Array = NDArray[Any]
@@ -206,7 +206,7 @@ class RangeExpansion(Quantiser):
     With M and m the largest and the least magnitude of a group, each with 1e-30 added: ``c = RN(sqrt(M))
     RN(sqrt(m))``, k the greatest multiple of ``1 / steps`` with ``(M / m)**k <= 448**2 / 2``, and the scale
     ``(M / c)**k / 448``. Operations are those of float32; powers and logarithms are rounded correctly
-    (`mcfsim.kernels.element.powers`), while CUDA's `powf` may err by some ulp.
+    (`mcfsim.kernels.element.binary32`), while CUDA's `powf` may err by some ulp.
 
     Edge cases follow the published kernel. Its search for the least magnitude is meant to skip zeros, but
     also skips numbers that were combined with a zero. If all magnitudes of a group are the same, k is
@@ -264,7 +264,7 @@ class RangeExpansion(Quantiser):
         x = x.equals(x).select(x, NAN)
         y = _signed(power_element(abs(x) / centre, power), x) / scale
         y = (y > top).select(top, (y < -top).select(-top, y))
-        return encode_element(change_element("round", y, E4M3, Rounding(), carrier=F32), E4M3)
+        return encode_element(change_element("round", y, Into(E4M3, Rounding(), F32)), E4M3)
 
     def decoded(self, code: Value, *shared: Value) -> Value:
         """Return the number of a code, by the inverse power."""

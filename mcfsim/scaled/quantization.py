@@ -16,12 +16,11 @@ from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.blocks import for_each_block, get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds, is_floating
 from mcfsim.kernels.element.codes import decode_element, encode_element, has_codes
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value
-from mcfsim.kernels.element.operations import change_element
-from mcfsim.kernels.native import is_floating
+from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews, axis_of
@@ -377,13 +376,13 @@ class LargestMagnitude(GroupText):
         largest = greatest.as_number()
         largest = (largest < INFINITY).select(largest, NAN)
         by = largest.widen() / float(self.element.max)
-        return (change_element("round", by, _FLOAT32, SATURATING, carrier=F32),)
+        return (change_element("round", by, Into(_FLOAT32, SATURATING, F32)),)
 
     def encoded(self, x: Value, *shared: Value) -> Value:
         """Return the code of the quotient, or of zero if the scale is zero."""
         (scale,) = shared
         quotient = quotient_element(x, scale.widen())
-        element = change_element("round", quotient, self.element, SATURATING, carrier=F32)
+        element = change_element("round", quotient, Into(self.element, SATURATING, F32))
         return encode_element(element, self.element)
 
     def decoded(self, code: Value, *shared: Value) -> Value:
@@ -391,4 +390,4 @@ class LargestMagnitude(GroupText):
         element, (scale,) = decode_element(code, self.element, F32), shared
         if self.format == _FLOAT32:
             return element * scale
-        return change_element("round", element.widen() * scale.widen(), self.format, Rounding(), carrier=F32)
+        return change_element("round", element.widen() * scale.widen(), Into(self.format, Rounding(), F32))

@@ -265,34 +265,30 @@ def _members(path: Path, archive: _Archive) -> Iterator[Member]:
         name = info.filename.removesuffix(".npy")
         if info.filename == name:
             raise FileOfTensorsError(path, f"its member {name!r} is no array of NumPy's")
-        if info.flag_bits & _ENCRYPTED or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            raise FileOfTensorsError(path, f"array {name!r} is encrypted, or compressed in an unknown way")
         yield _member(path, archive, info, name)
 
 
 def _member(path: Path, archive: _Archive, info: ZipInfo, name: str) -> Member:
+    def refusal(what: str) -> FileOfTensorsError:
+        return FileOfTensorsError(path, f"array {name!r} {what}")
+
+    if info.flag_bits & _ENCRYPTED or info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        raise refusal("is encrypted, or compressed in an unknown way")
     with archive.opened.open(info) as member:
         try:
             shape, in_columns, dtype = _header(member)
             if min(shape, default=0) < 0:
                 raise ValueError(f"its shape is {shape}")
         except Exception as problem:
-            raise FileOfTensorsError(path, f"array {name!r} is no array, or damaged: {problem}") from problem
+            raise refusal(f"is no array, or damaged: {problem}") from problem
         start = member.tell()
     if dtype.name not in _NAMES or dtype.kind not in "fiub":
-        known = ", ".join(_NAMES)
-        raise FileOfTensorsError(
-            path, f"array {name!r} is of dtype {dtype}, which is not known; known: {known}"
-        )
+        raise refusal(f"is of dtype {dtype}, which is not known; known: {', '.join(_NAMES)}")
     if info.file_size - start != (size := math.prod(shape) * dtype.itemsize):
-        raise FileOfTensorsError(
-            path, f"array {name!r} of shape {shape} has {info.file_size - start} bytes in place of {size}"
-        )
+        raise refusal(f"of shape {shape} has {info.file_size - start} bytes in place of {size}")
     if (in_columns := in_columns and len(shape) > 1) and size > _MOST_TURNED:
-        raise FileOfTensorsError(
-            path,
-            f"array {name!r} lies in columns (Fortran order), which are read up to {_MOST_TURNED} bytes, "
-            f"and has {size}",
+        raise refusal(
+            f"lies in columns (Fortran order), which are read up to {_MOST_TURNED} bytes, and has {size}"
         )
     kind, big = _NAMES[dtype.name], dtype.byteorder == ">"
     return Member(name, kind, shape, path, info.filename, in_columns, big, archive)

@@ -14,8 +14,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from mcfsim.checks import Opaque
 from mcfsim.formats import Format
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, TRUTH, Line, Type, Value
-from mcfsim.kernels.element.verbs import DTYPES
+from mcfsim.kernels.element.machine import DTYPES, F32, F64, I32, I64, TRUTH, Line, Type, Value
 from mcfsim.theorems.recorded_functions import VERBS
 from mcfsim.theorems.sealed_blocks import Elementwise
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mcfsim.checks import check_flag
 from mcfsim.kernels.torch_tensors import as_array, check_dense
 from mcfsim.models import transfer
 from mcfsim.torch.change_log import INTEGERS, ChangeLog, places_of
@@ -227,8 +228,7 @@ def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecord
         raise TypeError(
             f"only changes by optimizers of mcfsim.torch are recorded, not by {type(optimizer).__name__}"
         )
-    if not isinstance(before, bool):
-        raise TypeError(f"before must be True or False, not {before!r}")
+    check_flag("before", before)
     if any(isinstance(watch, ChangeRecorder) for watch in optimizer.watches):
         raise ValueError("changes of this optimizer are recorded already; remove() that recorder first")
     return ChangeRecorder(optimizer, before=before)

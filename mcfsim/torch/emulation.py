@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mcfsim.checks import hint, whole_number
+from mcfsim.checks import check_flag, hint, whole_number
 from mcfsim.kernels.torch_tensors import check_module
 from mcfsim.products import Unit
 from mcfsim.random import RandomWords
@@ -217,8 +217,7 @@ def emulate(
     """
     check_module(model)
     for label, flag in {"head": head, "embeddings": embeddings, "attention": attention}.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{label} must be True or False, not {flag!r}")
+        check_flag(label, flag)
     RandomWords(seed)  # raises unless words can follow from it
     found = get_recipe(recipe)
     if unit != AS_THE_RECIPE:

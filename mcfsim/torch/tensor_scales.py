@@ -20,7 +20,7 @@ from mcfsim.compile.torch_calls import TorchCalls, root, scalar
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import NAN, SHORT
 from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line
-from mcfsim.kernels.element.operations import change_element
+from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.block_views import BlockViews
@@ -215,7 +215,7 @@ def _rounded(fmt: Format, rounding: Rounding) -> TorchCalls:
     """Return the rounding of numbers of binary32 by random bits."""
     line = Line()
     x, word = line.input("x", F32), line.input("word", I32 if rounding.random_bits <= SHORT else I64)
-    return TorchCalls([change_element("round", x, fmt, rounding, word, carrier=F32)], [x, word])
+    return TorchCalls([change_element("round", x, Into(fmt, rounding, F32, word))], [x, word])
 
 
 # -- numbers in groups as codes and shared numbers --------------------------------------------------------

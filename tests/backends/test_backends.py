@@ -21,8 +21,8 @@ from mcfsim.backends.meter import Meter
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.codec import all_values
 from mcfsim.formats import FORMATS, Format
-from mcfsim.kernels.carriers import UnsupportedFormatError
-from mcfsim.kernels.native import NativeArithmetic, native_dtype
+from mcfsim.kernels.carriers import UnsupportedFormatError, native_dtype
+from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.multiword import expansion, summation
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from tests.oracle.operands import SMALL_FORMATS, label, random_tuples, values

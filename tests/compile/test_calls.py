@@ -11,8 +11,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import get_format
 from mcfsim.kernels.element.calls import Calls, Choice
 from mcfsim.kernels.element.forms import as_calls
-from mcfsim.kernels.element.machine import F32, F64, TRUTH, Line, Value, recorded
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, F32, F64, TRUTH, Line, Value, recorded, run
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import DETERMINISTIC, Rounding
 from tests.shared.lines import at_random, operands
@@ -97,8 +96,8 @@ def test_a_side_that_few_take_is_computed_for_few_and_one_that_none_takes_not_at
     line, results = recorded(text, x=F64)
     calls = as_calls(results, line.values[:1])
     ((choice, _),) = [call for call in calls._calls if isinstance(call[0], Choice)]
-    compute = choice._sides[1].compute
-    object.__setattr__(choice._sides[1], "compute", lambda x, out: (sizes.append(x[0].size), compute(x, out)))
+    compute = choice.sides[1].compute
+    object.__setattr__(choice.sides[1], "compute", lambda x, out: (sizes.append(x[0].size), compute(x, out)))
     x = np.full(SIZE, 2.0)
     for count in (0, 1, 5, SIZE // 2, SIZE):
         x[:count] = 0.5

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mcfsim.kernels.element import verbs as by_numpy
+from mcfsim.kernels.element import machine
 from mcfsim.kernels.element.machine import F32, F64, I32, I64
 from tests.shared.emitters import EMITTERS, MACHINES, given
 from tests.shared.lines import Frame, at_random, by_definition, hard, of_all_verbs, operands, pairs
@@ -146,7 +146,7 @@ def flushed(x):
 #: What a machine might do instead of a verb: another, or the same with subnormal numbers or last bits lost.
 ANOTHER = [
     *(("add", np.subtract), ("sub", np.add), ("mul", np.add), ("div", np.multiply), ("sqrt", np.abs)),
-    *(("lt", np.less_equal), ("le", np.less), ("sar", by_numpy.VERBS["shr"]), ("shr", np.right_shift)),
+    *(("lt", np.less_equal), ("le", np.less), ("sar", machine.VERBS["shr"]), ("shr", np.right_shift)),
     *(("neg", lambda x: 0 - x), ("abs", lambda x: x), ("shl", lambda x, by: x << (by & 15))),
     ("eq", lambda a, b: a.view(f"i{a.itemsize}") == b.view(f"i{b.itemsize}")),
     ("select", lambda by, yes, no: np.where(by, no, yes)),
@@ -159,7 +159,7 @@ ANOTHER = [
 @pytest.mark.parametrize("place", range(len(ANOTHER)))
 @pytest.mark.slow
 def test_another_verb_is_noticed(place, monkeypatch):
-    monkeypatch.setattr(by_numpy, "VERBS", dict(by_numpy.VERBS) | dict([ANOTHER[place]]))
+    monkeypatch.setattr(machine, "VERBS", dict(machine.VERBS) | dict([ANOTHER[place]]))
     with pytest.raises(pytest.fail.Exception, match=r"differ in r\d+, which is \w+ of .* give .*, not"):
         assert [answered(EMITTERS["verbs"], *verbs(kind)) for kind in (F32, F64, I32, I64)]
 

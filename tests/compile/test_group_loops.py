@@ -12,10 +12,8 @@ import mcfsim as mcf
 from mcfsim.compile import objects
 from mcfsim.compile.group_loops import GroupLoops, uniform
 from mcfsim.compile.group_text import Places
-from mcfsim.kernels.element.machine import F32, I32, recorded
-from mcfsim.kernels.element.powers import log2_element, power_element
-from mcfsim.kernels.element.split import integer_element, number_element
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.binary32 import integer_element, log2_element, number_element, power_element
+from mcfsim.kernels.element.machine import F32, I32, recorded, run
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
 from mcfsim.scaled.quantization import LargestMagnitude

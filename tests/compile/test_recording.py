@@ -16,8 +16,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.compile import trace
 from mcfsim.compile.program import flat
 from mcfsim.formats import get_format
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, recorded
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Line, recorded, run
 from mcfsim.multiword import double_word
 from mcfsim.oracle import OracleArithmetic
 from mcfsim.rounding import Rounding

@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "mcfsim"
 #: The optimizers for torch are called as the hyperparameters that they take.
 CLASSES = {"AdamW", "SGD", "TorchAdamW"}
-#: Commands are called as what they show; and two pairs far from each other.
-FILES = {"analyse.py", "audit.py", "simulate.py", "exact.py", "posits.py"}
+#: Commands are called as what they show; and a pair far from each other.
+FILES = {"analyse.py", "audit.py", "simulate.py", "exact.py"}
 
 #: Lines of a file: what is shorter lies better beside its user, what is longer has two subjects.
 LEAST, MOST = 35, 400

@@ -62,8 +62,8 @@ floats: round_float: has_range_of(carrier, -> -has_range_of(carrier,
 # by the code it rounds alike where addition has room
 floats: _reaches: cut >= 2 -> cut > 2; 2 -> 3; cut <= carrier.bias -> cut < carrier.bias; 1 -> 2 (2); 1 -> 2 (3)
 # at the boundary both ways agree
-floats: round_float: abs(x) < _exact(fmt.smallest_normal) -> abs(x) <= _exact(fmt.smallest_normal)
-floats: round_grid: rounded < low -> rounded <= low; high < rounded -> high <= rounded
+floats: round_float: abs(x) < float(fmt.smallest_normal) -> abs(x) <= float(fmt.smallest_normal)
+element_rounding: round_grid: rounded < low -> rounded <= low; high < rounded -> high <= rounded
 floats: _within_range: abs(x) <= largest -> abs(x) < largest
 floats: _past_boundary: excess < half -> excess <= half
 codes: _decoded: magnitude < 1 -> magnitude <= 1
@@ -73,7 +73,7 @@ floats: _past_boundary: -fmt.precision -> fmt.precision; -fmt.precision -> fmt.p
 # a format without infinity or NaN saturates by itself
 floats: _past_boundary: Overflow.SATURATE -> Overflow.IEEE
 # a grid has one exponent
-floats: round_grid: fmt.emin -> fmt.emax
+element_rounding: round_grid: fmt.emin -> fmt.emax
 # only whether the least normal number is reached is asked, and of smaller numbers alone
 floats: module: 0 -> 1
 floats: _survives: Underflow.GRADUAL -> Underflow.FLUSH_BEFORE
@@ -100,14 +100,13 @@ operations: _fma: two_sum -> fast_two_sum; two_sum -> fast_two_sum (3)
 operations: change_element: fmt.has_negative_zero or operation == 'abs' -> fmt.has_negative_zero
 # a longer text: NaN is looked for where it is clean
 element_rounding: round_element: word, clean=clean) -> word)
-operations: _operated: word, clean=clean) -> word)
-operations: change_element: word, clean=clean) -> word)
-operations: _rounded: word, clean=clean) -> word); residual=lost, clean=clean) -> residual=lost)
+operations: Into.rounded: self.word, clean=self.clean) -> self.word)
+operations: _rounded: residual=lost, clean=into.clean) -> residual=lost)
 # a longer way that rounds alike
 operations: _operated: if way == Way.NATIVE: -> if False:; Way.EXACT_WITHIN -> Way.STICKY_WITHIN
 operations: _operated: Way.STICKY_WITHIN -> Way.EXACT_WITHIN; list(operands) if within else [x.widen() -> [x.widen()
 operations: _operated: if way == Way.WIDE: -> if False:; 2 * fmt.precision <= 53 -> 2 * fmt.precision < 53; 53 -> 52
-operations: _operated: (_ON_MACHINE[operation](*given), None) if way in (Way.EXACT, Way.EXACT_WITHIN) else _WITH_LOST[operation](fmt, -> _WITH_LOST[operation](fmt,
+operations: _operated: if way in (Way.EXACT, Way.EXACT_WITHIN): -> if False:
 operations: _narrows: 1 -> 0; CARRIERS[F32].place + 1 -> 1; CARRIERS[F32].place + 1 -> CARRIERS[F32].place
 operations: _narrows: CARRIERS[F32].place + 1 -> CARRIERS[F32].place - 1
 operations: _narrows: rounding.guard_bits <= CARRIERS[F32].place -> rounding.guard_bits < CARRIERS[F32].place
@@ -118,7 +117,7 @@ operations: _rounded: if narrowed: -> if False:; lost is not None -> lost is Non
 operations: _rounded: narrowed and (not carries_over(y.type, fmt, rounding)) -> narrowed
 operations: _rounded: and (not carries_over(y.type, fmt, rounding)) -> or not carries_over(y.type, fmt, rounding); y.narrow() -> y
 # any shift beyond the regime gives the sign
-posits: round_posit: carrier.sign_place -> carrier.place
+element_rounding: round_posit: carrier.sign_place -> carrier.place
 # the sign is in no low bit
 element_rounding: is_kept: x.bits() -> (-x).bits()
 # every code above the largest number's, and of a NaN, is looked at, where there is none, too
@@ -142,7 +141,7 @@ element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) 
 element_rounding: is_kept: Rounding(Mode.TOWARD_ZERO) if isinstance(fmt, Posit) else Rounding() -> Rounding() if isinstance(fmt, Posit) else Rounding(Mode.TOWARD_ZERO)
 element_rounding: is_kept: Mode.TOWARD_ZERO -> Mode.TO_ODD
 # one NaN is taken for another
-posits: round_posit: with_sign(x.like(NAN), code) -> x.like(NAN)
+element_rounding: round_posit: with_sign(x.like(NAN), code) -> x.like(NAN)
 # a longer way to the same 32 bits
 floats: _aligned_draw: draw if kind is I32 else draw.extend() -> draw.extend()
 # up to which precision it is shown is for others to ask

@@ -13,10 +13,10 @@ import mcfsim as mcf
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.codec import all_values, encode
 from mcfsim.compile.llvm_source import source
-from mcfsim.kernels import decided_values, elementary
+from mcfsim.kernels import elementary, function_blocks
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.kernels.elementary import FUNCTIONS, function_table, odd_value
-from mcfsim.kernels.function_rests import coarse, residual_value
+from mcfsim.kernels.function_blocks import coarse, residual_value
 from mcfsim.oracle import OracleArithmetic, operate, same
 from mcfsim.oracle.functions import enclosure
 from mcfsim.rounding import DETERMINISTIC, Rounding
@@ -63,20 +63,20 @@ def test_what_numpy_decides_of_long_formats_rounds_as_the_value(name, fmt, monke
     """Whatever NumPy's last nine bits are: an error of 500 units in its last place changes no result."""
     fmt = mcf.get_format(fmt)
     x = sampled(fmt, 4000).astype(np.float32)
-    right = elementary.odd_values(name, x, fmt)
+    right = function_blocks.odd_values(name, x, fmt)
     for off in (0, 500, -500):
         shifted = {name: lambda x, off=off: (getattr(np, name)(x).view(np.int64) + off).view(np.float64)}
-        monkeypatch.setattr(decided_values, "_ASKED", shifted)
+        monkeypatch.setattr(function_blocks, "_ASKED", shifted)
         for rounding in map(Rounding, DETERMINISTIC):
             ar = mcf.arithmetic(fmt, **policy(rounding))
             needed = fmt.precision + rounding.guard_bits
             with np.errstate(all="ignore"):
-                found = decided_values.decided_values(name, x, fmt, needed)
+                found = function_blocks.decided_values(name, x, fmt, needed)
             np.testing.assert_array_equal(ar.round(found), ar.round(right))
     assert (found != right).mean() > 0.5  # NumPy is asked
     wrong = {name: lambda x: getattr(np, name)(x) * (1 + 2.0**-22)}
-    monkeypatch.setattr(decided_values, "_ASKED", wrong)
-    assert (ar.round(decided_values.decided_values(name, x, fmt, needed)) != ar.round(right)).any()
+    monkeypatch.setattr(function_blocks, "_ASKED", wrong)
+    assert (ar.round(function_blocks.decided_values(name, x, fmt, needed)) != ar.round(right)).any()
 
 
 def policy(rounding):

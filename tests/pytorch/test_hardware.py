@@ -28,8 +28,7 @@ from mcfsim.compile.triton_source import INSTRUCTIONS
 from mcfsim.formats import get_format
 from mcfsim.kernels.element import gpu_verbs
 from mcfsim.kernels.element.element_rounding import round_element
-from mcfsim.kernels.element.machine import F32, F64, recorded
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, F64, recorded, run
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step

@@ -23,8 +23,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.blocks import get_kernel
 from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.kernels.codes_by_kind import codes_by_kind
-from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, F64, I32, I64, Type, recorded, run
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.operation_plan import Way, sum_within
 from mcfsim.oracle import same
@@ -345,11 +344,10 @@ def operation_case(
     given = {f"x{i}": x for i, x in enumerate(operands)} | _drawn(operands[0], fmt, rounding)
     count, real = len(operands), scalar is not None
 
-    options = {"carrier": TYPES[carrier], "real": real, "clean": tidy}
-
     def text(m: SimpleNamespace, *x: Any) -> Any:
         word = x[count] if len(x) > count else None
-        return m.operations.operate_element(name, x[:count], way, fmt, rounding, word, **options)
+        into = m.operations.Into(fmt, rounding, TYPES[carrier], word, tidy)
+        return m.operations.operate_element(name, x[:count], way, into, real=real)
 
     def oracle() -> Array:
         wide = [x.astype(np.float64) for x in operands]
@@ -366,11 +364,10 @@ def change_case(name: str, fmt: Format, rounding: Rounding, tidy: bool = False) 
         return None
     x = numbers(fmt, FLOAT64) if name == "round" else tuples(fmt, 1)[0]
     x = cleaned(x) if tidy else x
-    options = {"carrier": TYPES[carrier_of(fmt)], "clean": tidy}
 
     def text(m: SimpleNamespace, x: Any, word: Any = None) -> Any:
         change = m.operations.function_element if name in FUNCTIONS else m.operations.change_element
-        return change(name, x, fmt, rounding, word, **options)
+        return change(name, x, m.operations.Into(fmt, rounding, TYPES[carrier_of(fmt)], word, tidy))
 
     return Case(f"{name} {_about(fmt, rounding)} {tidy}", text, {"x": x, **_drawn(x, fmt, rounding)}, tidy)
 
@@ -400,7 +397,8 @@ def parts_case(fmt: Format, rounding: Rounding, number: float) -> Case:
     given = {"x": x, "c": c, "high": high, "low": low}
 
     def text(m: SimpleNamespace, x: Any, c: Any, high: Any, low: Any) -> Any:
-        return m.operations.fma_by_parts(x, (high, low), c, fmt, rounding, carrier=TYPES[carrier], clean=True)
+        into = m.operations.Into(fmt, rounding, TYPES[carrier], clean=True)
+        return m.operations.fma_by_parts(x, (high, low), c, into)
 
     return Case(f"parts {_about(fmt, rounding)} {number}", text, given, True)
 
@@ -549,7 +547,8 @@ def _noted_operation(name: str, fmt: Format, rounding: Rounding, kind: str, carr
 
     def text(m: SimpleNamespace, *x: Any) -> Any:
         operands = [*(first(m, y) for y in x[:-1]), last(m, x[-1])]
-        return m.operations.operate_element(name, operands, way, fmt, rounding, carrier=TYPES[carrier])
+        into = m.operations.Into(fmt, rounding, TYPES[carrier])
+        return m.operations.operate_element(name, operands, way, into)
 
     takes = str(fmt) == "bfloat16" and rounding == Rounding() and name in OPERATED and known
     takes &= carrier == FLOAT32

@@ -18,7 +18,7 @@ from tests.shared.alterations import nodes, usual, with_altered
 
 PACKAGE = "mcfsim.kernels.element"
 #: The modules of the text, each after those that it imports.
-MODULES = ("gpu_verbs", "floats", "posits", "codes", "element_rounding", "operations")
+MODULES = ("gpu_verbs", "floats", "codes", "element_rounding", "operations")
 #: What an attribute is exchanged for.
 _ATTRIBUTES = {
     **{"UP": "DOWN", "DOWN": "UP", "NEAREST_EVEN": "NEAREST_AWAY", "NEAREST_AWAY": "NEAREST_EVEN"},
@@ -165,6 +165,8 @@ def _alter(node: ast.AST) -> Iterator[ast.AST]:
 def _instead(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what replaces a statement of which little else can be altered."""
     match node:
+        case ast.AnnAssign(target=target, annotation=annotation, value=ast.Constant(), simple=simple):
+            yield ast.AnnAssign(target, annotation, None, simple)
         case ast.AnnAssign(target=target, annotation=annotation, simple=simple):
             yield ast.AnnAssign(target, annotation, ast.Constant(None), simple)
         case ast.Assign(targets=targets, value=ast.Name() as value):

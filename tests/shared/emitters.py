@@ -13,7 +13,7 @@ import pytest
 from mcfsim.compile.llvm_source import source
 from mcfsim.compile.loops import calls, draw, drawn_by_numpy
 from mcfsim.compile.lowering import Lowered
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, run
 from mcfsim.kernels.elementary import table_of
 from tests.shared.lines import START, STREAM
 

@@ -9,8 +9,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.program import flat
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import carrier_of
-from mcfsim.kernels.element.machine import F32, F64, Line
-from mcfsim.kernels.element.verbs import run
+from mcfsim.kernels.element.machine import F32, F64, Line, run
 from mcfsim.oracle import round_fraction
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems.compiled import RecordedTrial, _OnLine, _truth

@@ -15,8 +15,7 @@ from mcfsim.compile.lowering import lower
 from mcfsim.compile.objects import is_available
 from mcfsim.compile.scalars import encoding
 from mcfsim.formats import get_format
-from mcfsim.kernels.element.machine import F64, Line
-from mcfsim.kernels.element.verbs import DTYPES, run
+from mcfsim.kernels.element.machine import DTYPES, F64, Line, run
 from mcfsim.oracle import same
 from mcfsim.rounding import Rounding
 from mcfsim.theorems import THEOREMS, compiled, findings, verify

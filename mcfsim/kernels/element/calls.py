@@ -11,14 +11,13 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.kernels.element.machine import Value
-from mcfsim.kernels.element.verbs import BITWISE, VERBS
+from mcfsim.kernels.element.machine import BITWISE, VERBS, Value
 from mcfsim.kernels.elementary import table_of
 from mcfsim.storage.buffers import BLOCK, scratch
 
@@ -203,19 +202,14 @@ class Calls:
         return slots
 
 
-class Later:
-    """Calls that are built at their first execution: most lines have sides that no element takes."""
+def built_later(make: Callable[[], Calls]) -> Fill:
+    """Return calls that are built at their first execution: most lines have sides that no element takes."""
+    calls = cache(make)
 
-    def __init__(self, make: Callable[[], Calls]) -> None:
-        self._make = make
+    def fill(given: Sequence[Array], out: Sequence[Array]) -> None:
+        calls()(given, out)
 
-    @cached_property
-    def _made(self) -> Calls:
-        return self._make()
-
-    def __call__(self, given: Sequence[Array], out: Sequence[Array]) -> None:
-        """Fill results from operands; the first time, build the calls."""
-        self._made(given, out)
+    return fill
 
 
 # -- selections ---------------------------------------------------------------------------------------------
@@ -295,12 +289,15 @@ class Side:
         return out
 
 
+@dataclass(frozen=True, eq=False)
 class Choice:
     """A selection that computes each side only for the elements that take it, as far as that pays.
 
-    Parameters
+    Attributes
     ----------
-    condition, yes, no : Side
+    condition : Side
+    sides : tuple of Side
+        What is taken where the condition is false, and where it is true.
     foresee : callable, optional
         A test as `foreseen` returns it, applied to one operand.
     watched : int
@@ -309,36 +306,30 @@ class Choice:
         The place of the condition among the buffers.
     """
 
-    def __init__(
-        self,
-        condition: Side,
-        yes: Side,
-        no: Side,
-        foresee: Callable[[Array], bool | None] | None,
-        watched: int,
-        memory: str,
-    ) -> None:
-        self._condition, self._sides = condition, (no, yes)
-        self._foresee, self._watched, self._memory = foresee, watched, memory
+    condition: Side
+    sides: tuple[Side, Side]
+    foresee: Callable[[Array], bool | None] | None
+    watched: int
+    memory: str
 
     def places(self) -> tuple[list[int], list[int]]:
         """Return the places of operands that are sides themselves, and of operands read to compute a side."""
-        ready = [side.places[0] for side in self._sides if side.compute is None]
-        computed = [side for side in self._sides if side.compute is not None]
-        return ready, [place for side in (self._condition, *computed) for place in side.places]
+        ready = [side.places[0] for side in self.sides if side.compute is None]
+        computed = [side for side in self.sides if side.compute is not None]
+        return ready, [place for side in (self.condition, *computed) for place in side.places]
 
     def __call__(self, *given_and_out: Array) -> None:
         """Fill the last block from the others; it may share memory with one of them."""
         *given, out = given_and_out
-        if self._foresee is not None and (known := self._foresee(given[self._watched])) is not None:
+        if self.foresee is not None and (known := self.foresee(given[self.watched])) is not None:
             return self._whole(known, given, out)
-        condition = self._condition.of(given, scratch(self._memory, out.size, np.bool_))
+        condition = self.condition.of(given, scratch(self.memory, out.size, np.bool_))
         taken = np.count_nonzero(condition)
         if taken in (0, out.size):
             return self._whole(bool(taken), given, out)
         usual = bool(2 * taken > out.size)
         where = ~condition if usual else condition
-        rare = self._sides[not usual]
+        rare = self.sides[not usual]
         if min(taken, out.size - taken) * _FEW <= out.size:
             # Computed before the block is filled, as that may be an operand.
             index = np.flatnonzero(where)
@@ -346,7 +337,7 @@ class Choice:
             self._whole(usual, given, out)
             out[index] = few
         else:
-            kept = scratch(f"{self._memory} rare", out.size, out.dtype)
+            kept = scratch(f"{self.memory} rare", out.size, out.dtype)
             other = rare.of(given, kept)
             if other is not kept and other.ndim:  # it may be the block to be filled
                 np.copyto(kept, other)
@@ -356,6 +347,6 @@ class Choice:
         return None
 
     def _whole(self, chosen: bool, given: Sequence[Array], out: Array) -> None:
-        made = self._sides[chosen].of(given, out)
+        made = self.sides[chosen].of(given, out)
         if made is not out:
             np.copyto(out, made)

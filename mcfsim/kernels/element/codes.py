@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcfsim.formats import Format, Specials
 from mcfsim.kernels.codes_by_kind import FloatCodes
 from mcfsim.kernels.element.floats import CARRIERS, INFINITY, NAN
-from mcfsim.kernels.element.gpu_verbs import note_code, note_decoded
+from mcfsim.kernels.element.gpu_verbs import note_conversion
 from mcfsim.kernels.element.machine import F64, Type, Value
 
 #: Longer codes are not worth reading instead of numbers of a carrier.
@@ -29,7 +29,7 @@ def decode_element(code: Value, fmt: Format, kind: Type) -> Value:
     kind : Type
         The type of the format's carrier, and of the value.
     """
-    return note_decoded(code, _decoded(code, fmt, kind), fmt)
+    return note_conversion("decode", code, _decoded(code, fmt, kind), fmt)
 
 
 def _decoded(code: Value, fmt: Format, kind: Type) -> Value:
@@ -83,7 +83,7 @@ def encode_element(x: Value, fmt: Format) -> Value:
         sign = x.bits().shr(carrier.sign_place) << codes.sign_place
         signed = code | sign
         code = code.equals(0).select(code, signed) if fmt.zero and not fmt.has_negative_zero else signed
-    return x.equals(x).select(note_code(x, code, fmt), codes.nan)
+    return x.equals(x).select(note_conversion("encode", x, code, fmt), codes.nan)
 
 
 def is_code(code: Value, fmt: Format) -> Value:

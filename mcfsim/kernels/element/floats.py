@@ -1,4 +1,4 @@
-"""Rounding of one number to a floating-point format or a grid, as a straight line of machine operations.
+"""Rounding of one number to a floating-point format, as a straight line of machine operations.
 
 There are two ways to find the neighbours of a number; the mode decides between the neighbours.
 
@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcfsim.formats import Format, Parity, Specials, get_format
-from mcfsim.formats.grids import Grid
 from mcfsim.kernels.element.gpu_verbs import note_rounding
 from mcfsim.kernels.element.machine import (
     BITS_OF,
@@ -124,7 +123,7 @@ def round_float(
         if (
             fmt.emin > carrier.emin or fmt.precision == 1
         ):  # whose ties below go to zero, not to an even exponent
-            below = abs(x) < _exact(fmt.smallest_normal)
+            below = abs(x) < float(fmt.smallest_normal)
             rounded = below.select(_below_normal(x, fmt, rounding, word), rounded)
     rounded = _within_range(x, rounded, fmt, rounding, word, clean=clean)
     if residual is None:
@@ -133,7 +132,7 @@ def round_float(
         rounded = _above_underflow(x, rounded, fmt, rounding, word)
     if not fmt.signed:
         saturates = rounding.overflow is Overflow.SATURATE or not fmt.has_nan
-        lowest = (abs(x) < INFINITY).select(x.like(_exact(fmt.lowest)), x.like(NAN)) if saturates else NAN
+        lowest = (abs(x) < INFINITY).select(x.like(float(fmt.lowest)), x.like(NAN)) if saturates else NAN
         rounded = ((x < 0.0) & ~rounded.equals(0.0)).select(lowest, rounded)
     if not fmt.zero:
         rounded = rounded.equals(0.0).select(NAN, rounded)
@@ -158,17 +157,6 @@ def carries_over(kind: Type, fmt: Format, rounding: Rounding) -> bool:
     """Return whether the carry in the code alone handles overflow and infinity correctly."""
     plain = fmt.precision > 1 and rounding.overflow is Overflow.IEEE
     return plain and has_range_of(CARRIERS[kind], fmt)
-
-
-def round_grid(x: Value, fmt: Grid, rounding: Rounding, word: Value | None = None) -> Value:
-    """Round a number of the carrier to a uniform grid: to fixed point, then clamped to the grid's ends."""
-    # One bit more than the grid needs, so that neither end of the grid is next to an end of this format.
-    precision, exponent = fmt.precision + 1, fmt.emin + 1
-    fixed_point = Format(precision=precision, emin=exponent, emax=exponent, specials=Specials.NONE)
-    rounded = round_float(x, fixed_point, rounding, word)
-    low, high = rounded.like(_exact(fmt.lowest)), rounded.like(_exact(fmt.max))
-    rounded = (rounded < low).select(low, rounded)
-    return (high < rounded).select(high, rounded) + 0.0  # -0 + 0 is +0
 
 
 # -- by addition ---------------------------------------------------------------------------------------------
@@ -362,7 +350,7 @@ def _within_range(
     if carries_over(x.type, fmt, rounding):
         # In the code, infinity follows the largest number. A clean NaN stays, too.
         return rounded if clean else x.equals(x).select(rounded, x)
-    largest, finite = x.like(_exact(fmt.max)), abs(x) < INFINITY
+    largest, finite = x.like(float(fmt.max)), abs(x) < INFINITY
     infinite = with_sign(x.like(INFINITY if fmt.has_infinity else NAN), code)
     # In nearest modes the additions preserve NaN and infinity; elsewhere their codes have been changed.
     keeps_nan = _reaches(fmt, carrier) and mode in NEAREST
@@ -394,7 +382,7 @@ def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None
     """
     half = 2.0**-fmt.precision
     unit = Format(precision=1, emin=-fmt.precision, emax=-fmt.precision, specials=Specials.NONE)
-    excess = (abs(x) - _exact(fmt.max)) * 2.0**-fmt.emax
+    excess = (abs(x) - float(fmt.max)) * 2.0**-fmt.emax
     share = (excess < half).select(excess, half)  # so that it does not overflow itself
     policies = replace(rounding, overflow=Overflow.SATURATE, underflow=Underflow.GRADUAL)
     return round_float(share, unit, policies, word) > 0.0
@@ -403,7 +391,7 @@ def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None
 def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Flush a number below the smallest normal one, or replace it by that one if the format has no zero."""
     code = x.bits()
-    normal = x.like(_exact(fmt.smallest_normal))
+    normal = x.like(float(fmt.smallest_normal))
     tiny = (abs(x) < normal) & ~x.equals(0.0)
     smallest, nothing = with_sign(normal, code), with_sign(x.like(0.0), code)
     if rounding.underflow is Underflow.GRADUAL:
@@ -434,7 +422,3 @@ def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> 
         return (scaled if mode is Mode.UP else -scaled) > 1 - 2.0**-fmt.precision
     has_midpoint = mode in NEAREST and fmt.precision <= CARRIERS[x.type].place
     return abs(scaled) >= (1 - 2.0 ** -(fmt.precision + 1) if has_midpoint else 1.0)
-
-
-def _exact(number: object) -> float:
-    return float(number)  # type: ignore[arg-type]  # a fraction that the carrier holds

@@ -18,15 +18,14 @@ from mcfsim.kernels.element.calls import (
     Call,
     Calls,
     Choice,
-    Later,
     Memory,
     Side,
+    built_later,
     cast,
     foreseen,
     looking_up,
 )
-from mcfsim.kernels.element.machine import TRUTH, Value
-from mcfsim.kernels.element.verbs import DTYPES, carried_out
+from mcfsim.kernels.element.machine import DTYPES, TRUTH, Value, carried_out
 
 #: A value, or a constant.
 Operand = Value | NDArray[Any]
@@ -258,52 +257,43 @@ def as_calls(
     ValueError
         If a result needs an input that is not given.
     """
-    return _CallsWriter(results, given, singles, apart, depth).calls()
+    forms = Forms(results, given)
+    alike = {x.number for x in singles}
+    for number, form in forms.made.items():
+        if all(x.number in alike for x in form.values):
+            alike.add(number)
+    return _CallsWriter(forms, alike, apart, depth).calls(results, given)
 
 
 #: The fewest verbs of a side of a selection for which it pays to test whether any element takes it.
 _WORTH_A_LOOK = 3
 
 
+@dataclass
 class _CallsWriter:
-    """The writer of calls behind `as_calls`."""
+    """The writer of calls behind `as_calls`; `singles` are the numbers of values without axes."""
 
-    def __init__(
-        self,
-        results: Sequence[Value],
-        given: Sequence[Value],
-        singles: Collection[Value],
-        apart: bool,
-        depth: int,
-    ) -> None:
-        self._depth, self._apart = depth, apart
-        self._slots: dict[tuple[Memory, np.dtype[Any]], int] = {}
-        self._constants: list[NDArray[Any]] = []
-        self._calls: list[Call] = []
-        forms = Forms(results, given)
-        self._singles = {x.number for x in singles}
-        for number, form in forms.made.items():
-            if all(x.number in self._singles for x in form.values):
-                self._singles.add(number)
-        self._write(forms, self._choices(forms), results, given)
+    forms: Forms
+    singles: set[int]
+    apart: bool
+    depth: int
+    slots: dict[tuple[Memory, np.dtype[Any]], int] = field(default_factory=dict)
+    constants: list[NDArray[Any]] = field(default_factory=list)
 
-    def calls(self) -> Calls:
-        return Calls(self._calls, self._slots, self._constants, depth=self._depth)
-
-    def _choices(self, forms: Forms) -> dict[int, Choice]:
+    def choices(self) -> dict[int, Choice]:
         """Remove values that only one side of a selection needs; return such selections as choices."""
         found: dict[int, Choice] = {}
-        for number in sorted(forms.made, reverse=True):
-            form = forms.made.get(number)
+        for number in sorted(self.forms.made, reverse=True):
+            form = self.forms.made.get(number)
             if form is not None and form.verb == "select":
-                choice = self._choice(form, forms)
+                choice = self._choice(form)
                 if choice is not None:
                     found[number] = choice
         return found
 
-    def _choice(self, form: Form, forms: Forms) -> Choice | None:
-        condition = form.operands[0]
-        if not isinstance(condition, Value) or condition.number in self._singles:
+    def _choice(self, form: Form) -> Choice | None:
+        forms, condition = self.forms, form.operands[0]
+        if not isinstance(condition, Value) or condition.number in self.singles:
             return None
         look = foreseen(condition)
         if look is not None and not (condition.number in forms.made and forms.has(look[1])):
@@ -322,9 +312,9 @@ class _CallsWriter:
             compute = None
             if isinstance(result, Value) and part:
                 values = forms.sources(part)
-                singles = [x for x in values if x.number in self._singles]
-                options: Any = {"apart": self._apart, "depth": self._depth + 1}
-                compute = Later(partial(as_calls, [result], values, singles, **options))
+                singles = [x for x in values if x.number in self.singles]
+                options: Any = {"apart": self.apart, "depth": self.depth + 1}
+                compute = built_later(partial(as_calls, [result], values, singles, **options))
                 taken = [*values]
             sides.append(Side(tuple(range(len(operands), len(operands) + len(taken))), compute))
             operands += taken
@@ -332,12 +322,12 @@ class _CallsWriter:
         operands += [] if look is None else [look[1]]
         forms.replace(Form(form.value, "choice", tuple(operands)))
         by, yes, no = sides
-        return Choice(by, yes, no, look and look[0], watched, f"choice {self._depth}")
+        return Choice(by, (no, yes), look and look[0], watched, f"choice {self.depth}")
 
-    def _write(
-        self, forms: Forms, choices: Mapping[int, Choice], results: Sequence[Value], given: Sequence[Value]
-    ) -> None:
-        """Write the calls, each value in the memory of one that is no longer needed, if there is one."""
+    def calls(self, results: Sequence[Value], given: Sequence[Value]) -> Calls:
+        """Return the calls, each value in the memory of one that is no longer needed, if there is one."""
+        choices, forms = self.choices(), self.forms
+        calls: list[Call] = []
         truths = forms.truths()
         roots = {x.number: x.number for x in given}  # of values that share the memory of others
         for number, form in forms.made.items():
@@ -348,8 +338,8 @@ class _CallsWriter:
         ends = {place: roots[x.number] for place, x in enumerate(results) if x.number in roots}
         last |= dict.fromkeys(ends.values(), len(steps))
         memory = {x.number: Memory("operand", place) for place, x in enumerate(given)}
-        vectors = [last.get(x.number, -1) for x in given if x.number not in self._singles]
-        begin = -1 if self._apart else max(vectors, default=-1)  # when results may be written
+        vectors = [last.get(x.number, -1) for x in given if x.number not in self.singles]
+        begin = -1 if self.apart else max(vectors, default=-1)  # when results may be written
         ready = {form.value.number: _ready(form, choices, roots) for form in steps}
         sizes = {form.value.number: DTYPES[form.value.type].itemsize for form in steps}
         meant = {root: Memory("result", place) for place, root in reversed(ends.items())}
@@ -366,8 +356,8 @@ class _CallsWriter:
             if isinstance(x, Value):
                 kind, place = DTYPES[TRUTH if x.number in truths else x.type], memory[roots[x.number]]
             else:
-                kind, place = x.dtype, Memory("constant", len(self._constants))
-                self._constants.append(x)
+                kind, place = x.dtype, Memory("constant", len(self.constants))
+                self.constants.append(x)
             return self._slot(place, np.dtype(f"u{kind.itemsize}") if unsigned else kind)
 
         for place, form in enumerate(steps):
@@ -377,7 +367,7 @@ class _CallsWriter:
             used = dict.fromkeys(roots[x.number] for x in form.values)
             dying = [memory[x] for x in used if last[x] == place and memory[x].kind == "buffer"]
             fitting = [x for x in (memory[x] for x in ready[number]) if x in dying and x.size == size]
-            if number in self._singles:
+            if number in self.singles:
                 target = Memory("single", number)
             elif number in meant and place >= begin:
                 target = meant[number]
@@ -396,15 +386,16 @@ class _CallsWriter:
                 function = looking_up(str(value.constant))
             else:
                 function = choices[number] if number in choices else FUNCTIONS[form.verb]
-            self._calls.append((function, itemgetter(*taken, slot(value, unsigned=unsigned))))
+            calls.append((function, itemgetter(*taken, slot(value, unsigned=unsigned))))
         for place, x in enumerate(results):
             end = Memory("result", place)
             if place not in ends or memory[ends[place]] != end:
                 source = slot(forms.constants.get(x.number, x))
-                self._calls.append((cast, itemgetter(source, self._slot(end, DTYPES[x.type]))))
+                calls.append((cast, itemgetter(source, self._slot(end, DTYPES[x.type]))))
+        return Calls(calls, self.slots, self.constants, depth=self.depth)
 
     def _slot(self, memory: Memory, dtype: np.dtype[Any]) -> int:
-        return self._slots.setdefault((memory, dtype), len(self._slots))
+        return self.slots.setdefault((memory, dtype), len(self.slots))
 
 
 def _ready(form: Form, choices: Mapping[int, Choice], roots: Mapping[int, int]) -> list[int]:

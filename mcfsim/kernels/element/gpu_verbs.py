@@ -46,18 +46,11 @@ def note_operation(
     return result
 
 
-def note_code(x: Value, code: Value, fmt: Format) -> Value:
-    """Return the code of a value after noting the verb that computes it, if there is one."""
-    if x.type is F32 and fmt == _FLOAT16:
-        code.line.note(code, "encode_float16", x)
-    return code
-
-
-def note_decoded(code: Value, number: Value, fmt: Format) -> Value:
-    """Return the value of a code after noting the verb that computes it, if there is one."""
-    if number.type is F32 and fmt == _FLOAT16:
-        number.line.note(number, "decode_float16", code)
-    return number
+def note_conversion(verb: str, x: Value, result: Value, fmt: Format) -> Value:
+    """Return what ``encode`` or ``decode`` makes of x, after noting the verb that computes it, if any."""
+    if F32 in (x.type, result.type) and fmt == _FLOAT16:
+        result.line.note(result, f"{verb}_float16", x)
+    return result
 
 
 def _is_upper_half(x: Value) -> bool:

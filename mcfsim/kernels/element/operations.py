@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from mcfsim.eft import fast_two_sum, two_prod, two_sum
 from mcfsim.formats import Format, get_format
@@ -60,17 +61,39 @@ _ON_MACHINE: Mapping[str, Callable[..., Value]] = {
 }
 
 
+class Into(NamedTuple):
+    """What a result becomes: a value of a format, rounded once, in a carrier.
+
+    Attributes
+    ----------
+    fmt, rounding, word, clean
+        As for `mcfsim.kernels.element.element_rounding.round_element`.
+    carrier : Type
+        The type of the result.
+    """
+
+    fmt: Format
+    rounding: Rounding
+    carrier: Type
+    word: Value | None = None
+    clean: bool = False
+
+    def flushed(self, *operands: Value) -> tuple[list[Value], Into]:
+        """Return operands, flushed if that is the policy, and what their result becomes."""
+        flushes = self.rounding.underflow is Underflow.FLUSH_INPUTS
+        return [flush_element(x, self.fmt) if flushes else x for x in operands], self.of_results()
+
+    def of_results(self) -> Into:
+        """Return what a result becomes once its operands are flushed."""
+        return self._replace(rounding=self.rounding.of_results)
+
+    def rounded(self, x: Value) -> Value:
+        """Round a number, and leave it in the type that it has."""
+        return round_element(x, self.fmt, self.rounding, self.word, clean=self.clean)
+
+
 def operate_element(
-    operation: str,
-    operands: Sequence[Value],
-    way: str,
-    fmt: Format,
-    rounding: Rounding,
-    word: Value | None = None,
-    *,
-    carrier: Type,
-    real: bool = False,
-    clean: bool = False,
+    operation: str, operands: Sequence[Value], way: str, into: Into, *, real: bool = False
 ) -> Value:
     """Perform an operation of a format on one element, rounded once.
 
@@ -82,74 +105,48 @@ def operate_element(
         Values of the format in the carrier, or binary64 numbers that are no values of it.
     way : str
         See `mcfsim.kernels.operation_plan.Way`.
-    fmt, rounding, word
-        As for `mcfsim.kernels.element.element_rounding.round_element`, for the result.
-    carrier : Type
-        The carrier of the result.
+    into : Into
+        What the result becomes.
     real : bool, optional
         Whether an operand is no value of the format, so that binary64 may not hold a product.
-    clean : bool, optional
-        Whether NaN operands have clean codes, see `mcfsim.kernels.element.floats.round_float`.
     """
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
-        operands = [flush_element(x, fmt) for x in operands]
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
-    made = _operated(operation, operands, way, fmt, rounding, word, carrier=carrier, real=real, clean=clean)
-    return note_operation(operation, operands, made, fmt, rounding)
+    operands, into = into.flushed(*operands)
+    made = _operated(operation, operands, way, into, real)
+    return note_operation(operation, operands, made, into.fmt, into.rounding)
 
 
-def _operated(
-    operation: str,
-    operands: Sequence[Value],
-    way: str,
-    fmt: Format,
-    rounding: Rounding,
-    word: Value | None,
-    *,
-    carrier: Type,
-    real: bool,
-    clean: bool,
-) -> Value:
+def _operated(operation: str, operands: Sequence[Value], way: str, into: Into, real: bool) -> Value:
     if way == Way.NATIVE:
-        return round_element(_ON_MACHINE[operation](*operands), fmt, rounding, word, clean=clean)
+        return into.rounded(_ON_MACHINE[operation](*operands))
     within = way in (Way.EXACT_WITHIN, Way.STICKY_WITHIN)
     given = list(operands) if within else [x.widen() for x in operands]
     if way == Way.WIDE:
-        return _rounded(
-            _ON_MACHINE[operation](*given), None, fmt, rounding, word, carrier=carrier, clean=clean
-        )
+        return _rounded(_ON_MACHINE[operation](*given), None, into)
+    fmt, word = into.fmt, into.word
     if operation == "sub":
         operation, given[1] = "add", -given[1]
     # In this mode an exact zero sum is -0, as -((-a) + (-b)) gives it.
-    negated = rounding.mode is Mode.DOWN and operation in ("add", "fma")
+    negated = into.rounding.mode is Mode.DOWN and operation in ("add", "fma")
     if negated:
         given[0], given[-1] = -given[0], -given[-1]
     if operation == "fma" and not real and 2 * fmt.precision <= 53:  # binary64 holds the product
         operation, given = "add", [given[0] * given[1], given[2]]
     if word is not None and operation == "add" and fmt.emax == CARRIERS[F64].bias:
         # A sum beyond the machine's range overflows for any word, as its largest number does for the word 1.
-        word = _leaves(_ON_MACHINE["add"](*given), *given).select(word.like(1), word)
-    result: tuple[Value, Value | None] = (
-        (_ON_MACHINE[operation](*given), None)
-        if way in (Way.EXACT, Way.EXACT_WITHIN)
-        else _WITH_LOST[operation](fmt, *given)
-    )
-    return _rounded(*result, fmt, rounding, word, carrier=carrier, negated=negated, clean=clean)
+        leaves = _leaves(_ON_MACHINE["add"](*given), *given)
+        into = into._replace(word=leaves.select(word.like(1), word))
+    if way in (Way.EXACT, Way.EXACT_WITHIN):
+        return _rounded(_ON_MACHINE[operation](*given), None, into, negated=negated)
+    y, lost = _WITH_LOST[operation](*given)
+    if operation == "add":
+        y = _brought_back(fmt, y, *given)
+    return _rounded(y, lost, into, negated=negated)
 
 
-def _rounded(
-    y: Value,
-    lost: Value | None,
-    fmt: Format,
-    rounding: Rounding,
-    word: Value | None,
-    *,
-    carrier: Type,
-    negated: bool = False,
-    clean: bool,
-) -> Value:
+def _rounded(y: Value, lost: Value | None, into: Into, *, negated: bool = False) -> Value:
     """Round ``y + lost`` once, or its negative; `lost` has the sign of the error, or is zero or NaN."""
-    narrowed = y.line.narrows and carrier is F32 and y.type is F64 and _narrows(fmt, rounding)
+    fmt, rounding = into.fmt, into.rounding
+    narrowed = y.line.narrows and into.carrier is F32 and y.type is F64 and _narrows(fmt, rounding)
     if narrowed:  # binary32 has more elements in a vector
         short = y.narrow()
         error = y - short.widen()  # exact, or infinite where binary32 overflows
@@ -158,13 +155,13 @@ def _rounded(
     overflows = narrowed and not carries_over(y.type, fmt, rounding)
     if lost is not None and takes_residual(y.type, fmt, rounding) and not overflows:
         mode = Mode.UP if negated else rounding.mode
-        rounded = round_float(y, fmt, replace(rounding, mode=mode), residual=lost, clean=clean)
+        rounded = round_float(y, fmt, replace(rounding, mode=mode), residual=lost, clean=into.clean)
         if negated:
             rounded = -rounded if fmt.has_negative_zero else -rounded + 0.0
     else:
         y = y if lost is None else make_odd(y, lost)
-        rounded = round_element(-y if negated else y, fmt, rounding, word, clean=clean)
-    return _leave(rounded, carrier)
+        rounded = into.rounded(-y if negated else y)
+    return _leave(rounded, into.carrier)
 
 
 def _narrows(fmt: Format, rounding: Rounding) -> bool:
@@ -177,16 +174,7 @@ def _narrows(fmt: Format, rounding: Rounding) -> bool:
     return spare and not (rounding.stochastic and fmt.emax == CARRIERS[F32].bias)
 
 
-def change_element(
-    operation: str,
-    x: Value,
-    fmt: Format,
-    rounding: Rounding,
-    word: Value | None = None,
-    *,
-    carrier: Type,
-    clean: bool = False,
-) -> Value:
+def change_element(operation: str, x: Value, into: Into) -> Value:
     """Perform ``neg``, ``abs`` or ``sign``, which are exact if the format has the result, or ``round``.
 
     Parameters
@@ -195,31 +183,23 @@ def change_element(
         The operation.
     x : value
         A value of the format in the carrier; for ``round`` any number.
-    fmt, rounding, word, carrier, clean
-        As for `operate_element`.
+    into : Into
+        What the result becomes.
     """
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
-        x = flush_element(x, fmt) if operation == "round" else x
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    fmt = into.fmt
+    if operation == "round":
+        (x,), into = into.flushed(x)
+    into = into.of_results()
     if operation == "sign":
         x = (x > 0.0).select(1.0, (x < 0.0).select(-1.0, x))
     elif operation in ("neg", "abs"):
         x = -x if operation == "neg" else abs(x)
         if fmt.lowest == -fmt.max or (operation == "abs" and not fmt.signed):
             return x if fmt.has_negative_zero or operation == "abs" else x + 0.0
-    return _leave(round_element(x, fmt, rounding, word, clean=clean), carrier)
+    return _leave(into.rounded(x), into.carrier)
 
 
-def function_element(
-    name: str,
-    x: Value,
-    fmt: Format,
-    rounding: Rounding,
-    word: Value | None = None,
-    *,
-    carrier: Type,
-    clean: bool = False,
-) -> Value:
+def function_element(name: str, x: Value, into: Into) -> Value:
     """Return an elementary function of a value, found in the table of all codes and rounded once.
 
     Parameters
@@ -228,18 +208,14 @@ def function_element(
         A name in `mcfsim.kernels.elementary.FUNCTIONS`.
     x : value
         A value of the format in the carrier.
-    fmt : Format
-        A format for which `mcfsim.kernels.element.codes.has_codes` holds.
-    rounding, word, carrier, clean
-        As for `operate_element`.
+    into : Into
+        What the result becomes; for its format `mcfsim.kernels.element.codes.has_codes` holds.
     """
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
-        x = flush_element(x, fmt)
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    fmt = into.fmt
+    (x,), into = into.flushed(x)
     # A number that is no value, which a loop may meet before it says so, must not lead outside of the table.
     place = (encode_element(x, fmt) & ((1 << fmt.bits) - 1)).cut()
-    found = place.look_up(table_key(name, fmt))
-    return _rounded(found, None, fmt, rounding, word, carrier=carrier, clean=clean)
+    return _rounded(place.look_up(table_key(name, fmt)), None, into)
 
 
 def select_element(operation: str, operands: Sequence[Value], carrier: Type) -> Value:
@@ -291,11 +267,6 @@ def make_odd(y: Value, residual: Value) -> Value:
     return ((bits - inward.count(bits.type)) | (above | below).count(bits.type)).as_number()
 
 
-def _sum(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
-    y, lost = two_sum(BINARY64, a, b)
-    return _brought_back(fmt, y, a, b), lost
-
-
 def _brought_back(fmt: Format, y: Value, a: Value, b: Value) -> Value:
     """Replace a finite sum beyond the machine's range by the largest number, which rounds alike."""
     if fmt.emax < CARRIERS[a.type].bias:
@@ -310,25 +281,20 @@ def _leaves(y: Value, a: Value, b: Value) -> Value:
     return (abs(a) < INFINITY) & (abs(b) < INFINITY) & ~(abs(y) < INFINITY)
 
 
-def _product(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
-    product: tuple[Value, Value] = two_prod(BINARY64, a, b)
-    return product
-
-
-def _quotient(fmt: Format, a: Value, b: Value) -> tuple[Value, Value]:
+def _quotient(a: Value, b: Value) -> tuple[Value, Value]:
     quotient = a / b
     high, low = two_prod(BINARY64, quotient, b)
     remainder = (a - high) - low
     return quotient, (b < 0.0).select(-remainder, remainder)
 
 
-def _root(fmt: Format, a: Value) -> tuple[Value, Value]:
+def _root(a: Value) -> tuple[Value, Value]:
     root = a.sqrt()
     high, low = two_prod(BINARY64, root, root)
     return root, (a - high) - low
 
 
-def _fma(fmt: Format, a: Value, b: Value, c: Value) -> tuple[Value, Value]:
+def _fma(a: Value, b: Value, c: Value) -> tuple[Value, Value]:
     """Return ``a b + c`` and its residual, as a sum of three terms: Boldo and Melquiond 2008, Fig. 5."""
     high, low = two_prod(BINARY64, a, b)
     t_high, t_low = two_sum(BINARY64, c, low)
@@ -346,17 +312,7 @@ def _plainly(y: Value, plainly: Value) -> Value:
     return (abs(y) > 0.0).select(y, plainly)
 
 
-def fma_by_parts(
-    x: Value,
-    factor: tuple[Value, Value],
-    c: Value,
-    fmt: Format,
-    rounding: Rounding,
-    word: Value | None = None,
-    *,
-    carrier: Type,
-    clean: bool = False,
-) -> Value:
+def fma_by_parts(x: Value, factor: tuple[Value, Value], c: Value, into: Into) -> Value:
     """Return ``x s + c``, rounded once, for a real scalar s in two binary64 parts with exact products.
 
     Parameters
@@ -365,14 +321,12 @@ def fma_by_parts(
         Values of the format in the carrier, of `MOST_IN_PARTS` bits at most.
     factor : tuple of value
         The upper bits of s, and the others; of binary64.
-    fmt, rounding, word, carrier, clean
-        As for `operate_element`.
+    into : Into
+        What the result becomes.
     """
-    if rounding.underflow is Underflow.FLUSH_INPUTS:
-        x, c = flush_element(x, fmt), flush_element(c, fmt)
-        rounding = replace(rounding, underflow=Underflow.GRADUAL)
+    (x, c), into = into.flushed(x, c)
     x, c = x.widen(), c.widen()
-    down = rounding.mode is Mode.DOWN  # -((-x) s - c) has the sign of an exact zero sum right
+    down = into.rounding.mode is Mode.DOWN  # -((-x) s - c) has the sign of an exact zero sum right
     if down:
         x, c = -x, -c
     high, low = x * factor[0], x * factor[1]
@@ -383,12 +337,12 @@ def fma_by_parts(
     y, lost = fast_two_sum(BINARY64, total, rest)
     # Infinities, NaN and the sign of an exact zero are right without the rest.
     y = (abs(rest) > 0.0).select(y, total)
-    return _rounded(y, lost, fmt, rounding, word, carrier=carrier, negated=down, clean=clean)
+    return _rounded(y, lost, into, negated=down)
 
 
 _WITH_LOST: Mapping[str, Callable[..., tuple[Value, Value]]] = {
-    "add": _sum,
-    "mul": _product,
+    "add": partial(two_sum, BINARY64),
+    "mul": partial(two_prod, BINARY64),
     "div": _quotient,
     "sqrt": _root,
     "fma": _fma,

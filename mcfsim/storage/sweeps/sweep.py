@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-from mcfsim.checks import check_int
+from mcfsim.checks import check_flag, check_int
 from mcfsim.storage.sealed import parse
 from mcfsim.storage.sweeps.journal import Journal
 from mcfsim.storage.sweeps.workers import Work, Workers, open_workers
@@ -116,8 +116,8 @@ class Sweep:
         check_int("workers", workers, 1)
         if kind not in ("threads", "processes"):
             raise ValueError(f"unknown kind of workers {kind!r}; known kinds: threads, processes")
-        if resume is not None and not isinstance(resume, bool):
-            raise TypeError(f"resume must be True or False, not {resume!r}")
+        if resume is not None:
+            check_flag("resume", resume)
         if resume and journal is None:
             raise ValueError("resume needs the journal to go on from")
         self._asked = (workers, kind, dask)

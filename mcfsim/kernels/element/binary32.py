@@ -1,8 +1,8 @@
-"""Logarithms and powers of one binary32 number, computed in binary64 and rounded once.
+"""One binary32 number: its bits, integers as numbers, and logarithms and powers that are rounded once.
 
-They are correctly rounded unless the exact result lies within a relative distance of 2^-52 of a tie. Powers
-that are ties themselves, to exponents of 16 at most, come out as ties. Only sums, products and quotients are
-used, so that every machine gives the same bits.
+Logarithms and powers are computed in binary64. They are correctly rounded unless the exact result lies within
+a relative distance of 2^-52 of a tie. Powers that are ties themselves, to exponents of 16 at most, come out
+as ties. Only sums, products and quotients are used, so that every machine gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import struct
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import Value
 
-#: Added as a number, or as a code to an integer: the sum has the integer in its last bits.
+#: Added as a number, or as a code to an integer: the sum has the integer in its last bits, of binary64.
 _INTEGER = 1.5 * 2.0**52
+#: The same of binary32, and its code.
+_SHORT_INTEGER, _SHORT_CODE = 1.5 * 2.0**23, 0x4B400000
 #: A mask for the first 28 bits of a binary64 number, whose product with a binary32 number is exact.
 _FIRST = -(1 << 25)
 #: 2 / ln 2, and the part of it below its first 24 bits.
@@ -25,6 +27,41 @@ _LOGARITHM, _EXPONENTIAL = 10, 14
 _REACH = 400.0
 
 
+# -- bits ----------------------------------------------------------------------------------------------------
+def joined_element(leading: Value, rest: Value, following: int, *, rounded: bool) -> Value:
+    """Return the number given by a code and the bits that follow it.
+
+    Parameters
+    ----------
+    leading, rest : value of 32 bits
+        The code, and the other bits.
+    following : int
+        The number of other bits.
+    rounded : bool
+        Whether the code is that of the number rounded to nearest, ties away from zero: it then exceeds the
+        leading bits by one if the first bit that follows is set. Otherwise it is the leading bits.
+    """
+    if rounded:
+        leading = leading - rest.shr(following - 1)
+    return (leading << following | rest).as_number()
+
+
+def rest_element(x: Value, following: int) -> Value:
+    """Return the last bits of a binary32 number; zero for NaN, so that all NaNs become one."""
+    return x.equals(x).select(x.bits() & (2**following - 1), 0)
+
+
+def number_element(integer: Value, bits: int) -> Value:
+    """Return an integer in two's complement, in the last bits (22 at most), as a number."""
+    return ((integer << 32 - bits >> 32 - bits) + _SHORT_CODE).as_number() - _SHORT_INTEGER
+
+
+def integer_element(x: Value, bits: int) -> Value:
+    """Return a small integral binary32 number as an integer in the last bits; zero for NaN."""
+    return x.equals(x).select((x + _SHORT_INTEGER).bits() & (2**bits - 1), 0)
+
+
+# -- logarithms and powers -----------------------------------------------------------------------------------
 def log2_element(x: Value) -> Value:
     """Return the binary logarithm of a nonnegative binary32 number."""
     high, low = _logarithm(x)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mcfsim.checks import finite_number, whole_number
-from mcfsim.models.kinds import TensorKind, kind_of
 from mcfsim.models.samples import TensorSample
+from mcfsim.models.tensor_findings import TensorKind, kind_of
 from mcfsim.storage.files import Pathlike, read_text
 from mcfsim.storage.sealed import parse
 from mcfsim.storage.tensors import FileOfTensorsError

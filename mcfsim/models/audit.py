@@ -15,11 +15,10 @@ from mcfsim.codec import next_down, next_up, ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.forecast import TensorRows, forecast, frozen_share, points_of
-from mcfsim.models.kinds import TensorKind, kind_of
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
-from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding, TensorKind, kind_of
 from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
 

@@ -12,11 +12,10 @@ import mcfsim as mcf
 from mcfsim.formats import FORMATS
 from mcfsim.models.audit import EDGES, Audit, audit
 from mcfsim.models.forecast import frozen_share
-from mcfsim.models.kinds import TensorKind
 from mcfsim.models.known import SavedState
 from mcfsim.models.plan import NoiseModel, Plan, forecast_in
 from mcfsim.models.samples import TensorSample, scan
-from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding, TensorKind
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import as_json, mix_offered, strategy_table, tensor_table, update_model
 from tests.models import pages

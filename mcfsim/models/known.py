@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mcfsim.models.forecast import points_of
-from mcfsim.models.muon_updates import MuonModel
-from mcfsim.models.plan import Directions, NoiseModel, Steady, Table, Updates
+from mcfsim.models.plan import Directions, MuonModel, NoiseModel, Steady, Table, Updates
 from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.saving import decoded
@@ -260,7 +259,7 @@ def updates_of(
     gradients : path, optional
         A directory of recorded gradients, see `RecordedUpdates`.
     muon : Muon, optional
-        Muon, whose updates follow from shapes, see `mcfsim.models.muon_updates.MuonModel`.
+        Muon, whose updates follow from shapes, see `mcfsim.models.plan.MuonModel`.
 
     Raises
     ------

@@ -9,8 +9,7 @@ from typing import Any
 
 from mcfsim.models.adapters import CONFIG
 from mcfsim.models.audit import EDGES, Audit, Total
-from mcfsim.models.muon_updates import MuonModel
-from mcfsim.models.plan import Plan, Updates
+from mcfsim.models.plan import MuonModel, Plan, Updates
 from mcfsim.models.product_rows import ProductRow, summary
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding

@@ -1,8 +1,8 @@
 """Attribution, bounds and blame of a block of inputs in one compiled loop.
 
 NumPy goes through a block some fifty times for each operation (`mcfsim.analysis.attribution`). The loop takes
-a few inputs at a time, whose numbers stay in the cache. It copies the rules of `secants`, `passed_errors` and
-`own_errors`. A program is data: all programs with steps of the same kinds share a loop.
+a few inputs at a time, whose numbers stay in the cache. It copies the rules of `secants`, `rounded_run` and
+`bounds`. A program is data: all programs with steps of the same kinds share a loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from mcfsim.analysis.attribution_source import MOST_NUMBERS, Branch, source
 from mcfsim.analysis.blame import SUMMED, ShareSums
 from mcfsim.analysis.bounds import ends, largest_unit
 from mcfsim.analysis.numba_source import called, is_available, is_cached
-from mcfsim.analysis.own_errors import applies
 from mcfsim.analysis.rounded_function import RoundedFunction
-from mcfsim.analysis.rounded_run import is_exact, run
+from mcfsim.analysis.rounded_run import applies, is_exact, run
 from mcfsim.checks import check_processor
 from mcfsim.compile.program import ProgramStep, Register
 from mcfsim.kernels.real_numbers import Scalars, as_float

@@ -1,23 +1,31 @@
-"""Execution of a recorded program on a block of inputs, with the exact rounding error of each operation."""
+"""Execution of a recorded program on a block of inputs, with the exact rounding error of each operation.
+
+The own error of an operation is its computed minus its exact result on computed operands, to binary64's last
+bits. Each rule in `OWN_ERRORS` is a function of the computed result y and the operands h. Its source is used
+twice, as in `mcfsim.analysis.secants`. The products of two of these numbers must be exact in binary64.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.expressions import Component
-from mcfsim.analysis.own_errors import OWN_ERRORS, applies
+from mcfsim.analysis.secants import select
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.backends.meter import exact_results, operand_numbers
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.convert import round_to
+from mcfsim.eft import two_sum
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import FLOAT32, carrier_of
 from mcfsim.kernels.elementary import FUNCTIONS, odd_value
 from mcfsim.kernels.function_rests import coarse, residual_value, residuals
 from mcfsim.kernels.operation_plan import SELECTING
@@ -188,4 +196,56 @@ _SELECTED: Mapping[str, Callable[..., Any]] = {
     "maximum": np.maximum,
     "minimum": np.minimum,
     "choose": lambda s, x, y: np.where(s >= 0, x, np.where(s < 0, y, np.nan)),
+}
+
+
+# -- rules of own errors, which compiled loops copy -------------------------------------------------------
+#: Binary64's own operations, on arrays and numbers.
+BINARY64: Any = SimpleNamespace(add=operator.add, sub=operator.sub)
+exact_sum: Any = two_sum.__wrapped__  # type: ignore[attr-defined]
+
+
+def applies(step: ProgramStep, formats: Mapping[Register, Format]) -> bool:
+    """Return whether the rules hold for a step: all its numbers have at most half of binary64's digits.
+
+    Real scalars that are added may have all of them.
+    """
+    if step.operation not in OWN_ERRORS:
+        return False
+    registers = [x for x in (step.result, *step.operands) if isinstance(x, Register)]
+    if any(carrier_of(formats.get(x, x.format)) != FLOAT32 for x in registers):
+        return False
+    numbers = [exact_or_binary64(x) for x in step.operands if not isinstance(x, Register)]
+    added = step.operation in ("add", "sub")
+    with np.errstate(over="ignore"):
+        return all(isinstance(x, float) and (added or float(np.float32(x)) == x) for x in numbers)
+
+
+def _add(y: Any, a: Any, b: Any) -> Any:
+    s, e = exact_sum(BINARY64, a, b)
+    return (y - s) - e
+
+
+def _sub(y: Any, a: Any, b: Any) -> Any:
+    return _add(y, a, -b)
+
+
+def _mul(y: Any, a: Any, b: Any) -> Any:
+    return y - a * b
+
+
+def _fma(y: Any, a: Any, b: Any, c: Any) -> Any:
+    return _add(y, a * b, c)
+
+
+def _div(y: Any, a: Any, b: Any) -> Any:
+    return (y * b - a) / b
+
+
+def _sqrt(y: Any, a: Any) -> Any:
+    return select(a == 0, y, (y * y - a) / select(a == 0, 1.0, y + np.sqrt(a)))
+
+
+OWN_ERRORS: Mapping[str, Callable[..., Any]] = {
+    **{"add": _add, "sub": _sub, "mul": _mul, "fma": _fma, "div": _div, "sqrt": _sqrt},
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mcfsim.analysis import secants
-from mcfsim.analysis.passed_errors import PASSED
+from mcfsim.analysis.bounds import PASSED
 from mcfsim.analysis.secants import flipped, slopes
 
 MP = mpmath.MPContext()

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from mcfsim.analysis.rounded_run import RoundedRun
 from mcfsim.analysis.secants import RESULTS, flipped, slopes
-from mcfsim.compile.program import Program, ProgramStep, Register
+from mcfsim.compile.program import Program, Register
 from mcfsim.kernels.real_numbers import as_float
 
 Array = NDArray[np.float64]
-_ZERO = np.float64(0.0)
+_ZERO: Any = np.float64(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,8 @@ class Attribution:
                 own[step.result] = local
                 y = values[step.result] - local if step.operation in RESULTS else 0.0
                 found[step.result] = k = slopes(step.operation, y, h, d)
-                errors[step.result] = _passed_on(local, k, d)
+                passed = (contributed(slope, x) for slope, x in zip(k, d, strict=True) if x is not _ZERO)
+                errors[step.result] = sum(passed, local)
         return errors, own, found, turned
 
     @property
@@ -82,13 +83,13 @@ class Attribution:
     @cached_property
     def computed(self) -> Array:
         """The computed output."""
-        computed: Array = _total([self.run.values[x] for x in self.outputs])
-        return computed
+        return sum((self.run.values[x] for x in self.outputs), _ZERO)
 
     @cached_property
     def error(self) -> Array:
         """Computed minus exact output."""
-        return np.broadcast_to(_total([self.errors[x] for x in self.outputs]), self.computed.shape)
+        error = sum((self.errors[x] for x in self.outputs), _ZERO)
+        return np.broadcast_to(error, self.computed.shape)
 
     @cached_property
     def exact(self) -> Array:
@@ -109,9 +110,7 @@ class Attribution:
         self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False
     ) -> dict[Register, Any]:
         """Return these factors; if careful, results without effect have none, whatever the slope."""
-        factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
-        for x in self.outputs:
-            factors[x] = np.float64(self.outputs.count(x))
+        factors: dict[Register, Any] = {x: np.float64(self.outputs.count(x)) for x in self.outputs}
         with np.errstate(all="ignore"):
             for step in reversed(self.program.steps):
                 factor = factors.get(step.result)
@@ -143,29 +142,23 @@ class Attribution:
         return {x: v if errors[x] is _ZERO else v - errors[x] for x, v in self.run.values.items()}
 
     @cached_property
-    def _derivatives(self) -> dict[Register, Sequence[Any]]:
-        with np.errstate(all="ignore"):
-            return {step.result: self._of_exact(step) for step in self.program.steps}
-
-    def _of_exact(self, step: ProgramStep) -> Sequence[Any]:
-        h = [number(x, self.exact_values) for x in step.operands]
-        return slopes(step.operation, self.exact_values[step.result], h, [_ZERO] * len(h))
-
-    @cached_property
     def sensitivities(self) -> Mapping[Register, Any]:
         """The derivative of the output by each result, at the exact values."""
-        return self._factors(self._derivatives)
+        derivatives: dict[Register, Sequence[Any]] = {}
+        with np.errstate(all="ignore"):
+            values = self.exact_values
+            for step in self.program.steps:
+                h = [number(x, values) for x in step.operands]
+                derivatives[step.result] = slopes(step.operation, values[step.result], h, [_ZERO] * len(h))
+        return self._factors(derivatives)
 
     @cached_property
     def condition(self) -> Array:
         """The relative condition number by the inputs: the sum of ``|x df/dx| / |f|``."""
         with np.errstate(all="ignore"):
-            terms = [
-                np.abs(self.sensitivities[x] * self.exact_values[x])
-                for x in self.program.inputs
-                if x in self.sensitivities
-            ]
-            condition: Array = _total(terms) / np.abs(self.exact)
+            reached = [x for x in self.program.inputs if x in self.sensitivities]
+            terms = (np.abs(self.sensitivities[x] * self.exact_values[x]) for x in reached)
+            condition = sum(terms, _ZERO) / np.abs(self.exact)
         return np.broadcast_to(condition, self.exact.shape)
 
 
@@ -187,24 +180,8 @@ def contributed(slope: Any, x: Any) -> Any:
     return passed
 
 
-def _passed_on(local: Any, slopes: Sequence[Any], errors: Sequence[Any]) -> Any:
-    """Return the error of a result."""
-    total = local
-    for slope, x in zip(slopes, errors, strict=True):
-        if x is not _ZERO:
-            total = total + contributed(slope, x)
-    return total
-
-
 def _times(slope: Any, x: Any) -> Any:
     """Return a product with a slope, which often is 1 or -1."""
     if isinstance(slope, float):
         return x if slope == 1.0 else -x if slope == -1.0 else slope * x
     return slope * x
-
-
-def _total(terms: Sequence[Any]) -> Any:
-    total: Any = np.float64(0.0)
-    for term in terms:
-        total = total + term
-    return total

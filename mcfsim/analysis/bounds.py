@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -220,9 +221,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         (a, b), (c, d) = given[0], given[1][::-1] if name == "sub" else given[1]
         low, high = at(below, a, c), at(above, b, d)
     else:
-        corners: list[list[Any]] = [[]]
-        for pair in given:
-            corners = [[*corner, x] for corner in corners for x in pair]
+        corners = list(product(*given))
         low = np.minimum.reduce([at(below, *corner) for corner in corners])
         high = np.maximum.reduce([at(above, *corner) for corner in corners])
         if name == "div":

@@ -246,8 +246,7 @@ def _of_length(inputs: Mapping[str, Any], length: int) -> dict[str, Any]:
     return made
 
 
-def _point(at: Any, report: Report, chosen: Any = None) -> Point:
-    chosen = slice(None) if chosen is None else chosen
+def _point(at: Any, report: Report, chosen: Any = ...) -> Point:
     with np.errstate(all="ignore"):
         exact = np.abs(report.exact)[chosen]
         usable = report.finite[chosen] & (exact > 0)

@@ -313,7 +313,7 @@ def _quantile(x: Array, share: float) -> float:
 _ROWS = 8
 
 
-def report_text(report: Report, rows: int = _ROWS) -> str:
+def report_text(report: Report) -> str:
     """Return a report as lines of text."""
     rounded, truth = report.rounded, report.truth
     lines = [
@@ -329,7 +329,7 @@ def report_text(report: Report, rows: int = _ROWS) -> str:
             lines.append(f"         {about}")
     lines.append(f"error    {error_text(report)}")
     shown = [row for row in report.blame() if row.rms > 0 or row.nonfinite or row.stagnant or row.turned]
-    for place, row in enumerate(shown[:rows]):
+    for place, row in enumerate(shown[:_ROWS]):
         where = row.expression
         name, line = (where.text, where.where) if isinstance(where, Expression) else (where, "")
         differs = np.isfinite(row.first_order) and abs(row.first_order - row.rms) > 0.1 * row.rms
@@ -348,8 +348,8 @@ def report_text(report: Report, rows: int = _ROWS) -> str:
             f"{'blame' if not place else '':8s} rms {row.rms:8.3g} u   explains {explains}   "
             f"{name}   {line}{'   ' + ', '.join(notes) if notes else ''}".rstrip()
         )
-    if len(shown) > rows:
-        lines.append(f"         and {len(shown) - rows} more")
+    if len(shown) > _ROWS:
+        lines.append(f"         and {len(shown) - _ROWS} more")
     for place, bound in enumerate(report.bounds()):
         head = "" if place else "bounds"
         over = f"{bound.over:.3g} times the error in the median; " if np.isfinite(bound.over) else ""

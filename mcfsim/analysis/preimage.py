@@ -113,10 +113,8 @@ def preimage(values: RealInterval, fmt: Format, rounding: Rounding) -> RealInter
     least, greatest = max(least, fmt.lowest), min(greatest, fmt.max)
     if values.empty or least > greatest:
         return NOTHING
-    (low, with_low), (high, with_high) = (
-        _end(least, fmt, rounding, up=False),
-        _end(greatest, fmt, rounding, up=True),
-    )
+    low, with_low = _end(least, fmt, rounding, up=False)
+    high, with_high = _end(greatest, fmt, rounding, up=True)
     return RealInterval(low, high, with_low, with_high)
 
 

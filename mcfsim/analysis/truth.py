@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +102,7 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
     for place in range(size):
         numbers = tuple(float(x[place]) for x in inputs)
         try:
-            value, bits = _settled(partial(_given, evaluate, numbers))
+            value, bits = _settled(evaluate, numbers)
         except (ArithmeticError, ValueError):
             continue
         nearest[place] = float(value)
@@ -112,14 +111,10 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
     return Truth(nearest, rest, most)
 
 
-def _given(evaluate: Evaluate, numbers: tuple[Any, ...], ar: ExactArithmetic) -> Any:
-    return evaluate(ar, numbers)
-
-
-def _settled(evaluate: Callable[[ExactArithmetic], Any]) -> tuple[Any, int]:
+def _settled(evaluate: Evaluate, numbers: tuple[Any, ...]) -> tuple[Any, int]:
     bits, before = _FIRST, None
     while bits <= _LAST:
-        value = evaluate(ExactArithmetic(bits))
+        value = evaluate(ExactArithmetic(bits), numbers)
         if before is not None and abs(value - before) <= _SETTLED * abs(value):
             return value, bits
         bits, before = 2 * bits, value

@@ -71,9 +71,15 @@ class Choices:
         """Number of parameters in all."""
         return sum(self.sizes)
 
-    def allowed(self, tensor: int) -> list[int]:
-        """Return the places of the candidates that are allowed for a tensor."""
-        return np.flatnonzero(np.isfinite(self.losses[tensor])).tolist()
+    def front(self, tensor: int) -> list[int]:
+        """Return a tensor's candidates without dominated ones, fewest bytes first; of equals the first."""
+        row, taken = self.losses[tensor], self.bytes[tensor]
+        allowed = np.flatnonzero(np.isfinite(row)).tolist()
+        kept: list[int] = []
+        for item in sorted(allowed, key=lambda item: (taken[item], row[item], item)):
+            if not kept or row[item] < row[kept[-1]]:
+                kept.append(item)
+        return kept
 
     def bytes_of(self, chosen: Sequence[int]) -> Fraction:
         """Return the bytes that an assignment takes in all."""
@@ -86,10 +92,7 @@ class Choices:
 
     def least(self) -> list[int]:
         """Return the assignment of fewest bytes and, among several, the one of least loss."""
-        return [
-            min(self.allowed(tensor), key=lambda item: (each[item], row[item]))
-            for tensor, (each, row) in enumerate(zip(self.bytes, self.losses, strict=True))
-        ]
+        return [self.front(tensor)[0] for tensor in range(len(self.names))]
 
     def check_budget(self, budget: Fraction, least: Sequence[int], why: str) -> None:
         """Raise ValueError if an assignment, the least, exceeds a budget of bytes per parameter."""
@@ -139,7 +142,7 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     from scipy.sparse import csr_array
 
     choices.check_budget(budget, choices.least(), ", that these tensors take in any way asked for")
-    places = [(tensor, item) for tensor in range(len(choices.names)) for item in _front(choices, tensor)]
+    places = [(tensor, item) for tensor in range(len(choices.names)) for item in choices.front(tensor)]
     row, column = np.array(places).T
     loss = choices.losses[row, column]
     largest = loss.max()
@@ -232,13 +235,3 @@ def by_demotion(
 def group_of(name: str) -> str:
     """Return the group of a tensor: its name up to the last dot, which a layer's weight and bias share."""
     return name.rpartition(".")[0] or name
-
-
-def _front(choices: Choices, tensor: int) -> list[int]:
-    """Return a tensor's candidates without dominated ones, fewest bytes first; keep the first of equals."""
-    row, taken = choices.losses[tensor], choices.bytes[tensor]
-    kept: list[int] = []
-    for item in sorted(choices.allowed(tensor), key=lambda item: (taken[item], row[item], item)):
-        if not kept or row[item] < row[kept[-1]]:
-            kept.append(item)
-    return kept

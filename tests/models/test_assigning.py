@@ -70,7 +70,7 @@ def some_budget(rng, choices):
     """Return a budget, that of some assignment more often than not, to the last bit."""
     if rng.random() < 0.3:
         return Fraction(float(rng.uniform(1, 17)))
-    chosen = [int(rng.choice(choices.allowed(tensor))) for tensor in range(len(choices.names))]
+    chosen = [int(rng.choice(np.flatnonzero(np.isfinite(row)))) for row in choices.losses]
     return choices.bytes_of(chosen) / choices.size
 
 

@@ -163,20 +163,15 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
     names, sizes = zip(*((tensor.name, tensor.size) for tensor in audit.tensors), strict=True)
     if isinstance(plan.updates, RecordedUpdates):
         asked, held = _recorded(plan, plan.updates, samples)
+        cure = "a format of float32's range does, as bfloat16"
     else:
         asked = np.array([item.size * item.direction_rms**2 for item in audit.tensors])
         reach = {kept: [_reaches(item, kept) for item in candidates] for kept in costs}
         held = np.array([reach[kept] for kept in moments])
+        cure = "only recorded gradients could say that formats of less than float32's range do"
     for name, row in zip(names, held, strict=True):
         if not row.any():
-            raise ValueError(
-                f"{name}: no candidate holds its gradients and moments; "
-                + (
-                    "a format of float32's range does, as bfloat16"
-                    if isinstance(plan.updates, RecordedUpdates)
-                    else "only recorded gradients could say that formats of less than float32's range do"
-                )
-            )
+            raise ValueError(f"{name}: no candidate holds its gradients and moments; {cure}")
     losses = np.empty((len(names), len(candidates)))
     for column, item in enumerate(candidates):
         frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)

@@ -151,10 +151,6 @@ def _rows(gradients: Mapping[str, Table], samples: Sequence[TensorSample]) -> Ta
 
 
 # -- a saved state ----------------------------------------------------------------------------------------
-#: How names of an optimizer's moments end after the parameter's name: torch's names, and short ones.
-_MOMENTS = (MOMENTS, ("m", "v"))
-
-
 @dataclass(frozen=True)
 class SavedState(Updates):
     """Directions of AdamW from its saved moments, each paired with its own weight.
@@ -194,7 +190,8 @@ class SavedState(Updates):
 def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table, Table, float]]:
     """Return the moments at the places of samples, and the number of steps made."""
     tensors = open_tensors(path)
-    kinds = next((pair for pair in _MOMENTS if f"{samples[0].name}.{pair[0]}" in tensors), _MOMENTS[0])
+    # Names of moments end in torch's names, or in short ones.
+    kinds = next((pair for pair in (MOMENTS, SLOTS) if f"{samples[0].name}.{pair[0]}" in tensors), MOMENTS)
     about = metadata_of(path)
     own = about.get("format") == STATE
     bad: dict[str, tuple[int, int]] = {}

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.analysis.average_forms import AverageForm
-from mcfsim.analysis.moving_average import MovingAverage
+from mcfsim.analysis.moving_average import AverageForm, MovingAverage
 from mcfsim.analysis.preimage import RealInterval, point, preimage
 from mcfsim.formats import Grid
 from mcfsim.kernels.carriers import UnsupportedFormatError

@@ -235,10 +235,6 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
         else [np.asarray(x, np.float64) for x in rounded.rounded_inputs(numbers)[0]]
     )
     by_program = of_program(rounded.program, rounded.outputs, given, size)
-    places = iter(range(len(given)))
-    shape = tuple(
-        next(places) if isinstance(x, str) else tuple(next(places) for _ in x) for x in rounded.inputs.shape
-    )
     error, bits = by_program.error_of(found.computed), by_program.bits
     with np.errstate(all="ignore"):
         off = np.abs(found.error - error) / np.abs(error)
@@ -247,7 +243,7 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     # A function that asks for the format of its arithmetic does not run in exact arithmetic, which has none.
     with suppress(AttributeError, LookupError, TypeError), np.errstate(all="ignore"):
         function = partial(rounded.function, **rounded.options)
-        by_text = of_function(function, shape, rounded.chosen, given, size)
+        by_text = of_function(function, rounded.inputs.shape, rounded.chosen, given, size)
         apart = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
         apart = apart / np.abs(by_text.nearest)
         if not (np.isnan(by_text.nearest) & ~np.isnan(by_program.nearest)).all():  # it ran for some input

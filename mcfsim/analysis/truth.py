@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.exact import ExactArithmetic
-from mcfsim.compile.program import Program, flat
+from mcfsim.compile.program import Program, flat, mapped
 
 #: Precisions tried, in bits, and how closely two of them must agree, relative to the result.
 _FIRST, _LAST, _SETTLED = 128, 1 << 13, 2.0**-64
@@ -125,12 +125,10 @@ def _settled(evaluate: Evaluate, numbers: tuple[Any, ...]) -> tuple[Any, int]:
 
 def of_program(program: Program, outputs: Sequence[Any], inputs: Sequence[Any], size: int) -> Truth:
     """Return the true results of a recorded program: the sum of some of its outputs."""
+    asked = replace(program, results=tuple(outputs))
 
     def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:
-        known: dict[Any, Any] = dict(zip(program.inputs, map(ar.round, numbers), strict=True))
-        for step in program.steps:
-            known[step.result] = getattr(ar, step.operation)(*(known.get(x, x) for x in step.operands))
-        return sum(known[x] for x in outputs)
+        return sum(asked.run(lambda fmt, rounding: ar, *map(ar.round, numbers)))
 
     return truth(evaluate, inputs, size)
 
@@ -149,7 +147,7 @@ def of_function(
     function : callable
         ``function(ar, *operands)``.
     shape : tuple
-        Places of an input's numbers, nested as the function takes them.
+        Names of an input's numbers, in tuples where the function takes them so.
     chosen : callable
         Returns the result that is analysed from all results.
     inputs, size
@@ -157,11 +155,8 @@ def of_function(
     """
 
     def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:
-        given = [ar.round(x) for x in numbers]
-        return chosen(flat(ar.evaluate(function, *_nested(shape, given))))
+        given = map(ar.round, numbers)
+        operands = mapped(lambda name: next(given), shape)
+        return chosen(flat(ar.evaluate(function, *operands)))
 
     return truth(evaluate, inputs, size)
-
-
-def _nested(shape: Any, leaves: list[Any]) -> Any:
-    return tuple(_nested(x, leaves) for x in shape) if isinstance(shape, tuple) else leaves[shape]

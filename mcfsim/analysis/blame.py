@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +89,8 @@ class Blame:
     ----------
     program : Program
         As `mcfsim.analysis.expressions.recorded_function` returns it.
+    row : callable, optional
+        Returns the row of a step; by default the expression that an analysis names.
 
     Attributes
     ----------
@@ -97,10 +100,10 @@ class Blame:
         The row of each input and result.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, row: Callable[[ProgramStep], Any] = attrgetter("text.row")) -> None:
         self._steps: dict[Any, list[ProgramStep]] = {INPUTS: []}
         for step in program.steps:
-            self._steps.setdefault(step.text.row, []).append(step)  # type: ignore[attr-defined]
+            self._steps.setdefault(row(step), []).append(step)
         self.names = list(self._steps)
         self.row_of: dict[Register, int] = dict.fromkeys(program.inputs, 0)
         self.row_of |= {step.result: row for row, name in enumerate(self.names) for step in self._steps[name]}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,12 +191,9 @@ class Report:
         origins: list[Any] = [step.text for step in program.steps]
         if all(x.row == x.detail for x in origins):
             return {}
-        pairs = zip(program.steps, origins, strict=True)
-        made: Any = replace  # of the text, which here is an origin
-        steps = tuple(made(step, text=_Pair((x.row, x.detail))) for step, x in pairs)
-        rounded = replace(self.rounded, program=replace(program, steps=steps))
-        sums, found = Blame(rounded.program), dict[Expression, list[BlameRow]]()
-        sums.add(sums.summed(rounded.block(0)))
+        sums = Blame(program, attrgetter("text.row", "text.detail"))
+        sums.add(sums.summed(self.rounded.block(0)))
+        found: dict[Expression, list[BlameRow]] = {}
         for row in sums.rows(self.u):
             if isinstance(row.expression, tuple):
                 outer, inner = row.expression
@@ -295,12 +293,6 @@ class Report:
         return report_text(self)
 
     __repr__ = __str__
-
-
-class _Pair(NamedTuple):
-    """An origin whose row is a pair: the user's expression, and the one that asks for the operation."""
-
-    row: tuple[Expression, Expression]
 
 
 def _quantile(x: Array, share: float) -> float:

@@ -343,20 +343,17 @@ class MovingAverage:
         gain = 1 - Fraction(self.decay)
         end = fmt.max if up else fmt.lowest
         while s != goal and (s < goal) == up and (s <= end if up else s >= end):
-            if not self._in_binades:
-                yield s
-                s = neighbour(s, fmt, up=up)
-                continue
-            outward = s >= 0 if up else s <= 0
-            low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
-            size = max(2 * low, fmt.smallest_normal) if outward else low
-            last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
-            if s != end and (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
-                s = last if outward else neighbour(last, fmt, up=up)
-                s = min(s, end) if up else max(s, end)
-            else:
-                yield s
-                s = neighbour(s, fmt, up=up)
+            if self._in_binades:
+                outward = s >= 0 if up else s <= 0
+                low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
+                size = max(2 * low, fmt.smallest_normal) if outward else low
+                last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
+                if s != end and (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
+                    s = last if outward else neighbour(last, fmt, up=up)
+                    s = min(s, end) if up else max(s, end)
+                    continue
+            yield s
+            s = neighbour(s, fmt, up=up)
 
 
 def _lerp_once(ar: Any, s: Any, g: Any, decay: float) -> Any:

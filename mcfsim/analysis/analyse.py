@@ -150,7 +150,7 @@ def analyse(
     policy = get_rounding(rounding)
     found = [
         _report(
-            RoundedFunction.of(function, drawn, fmt, policy, scalars, output, data, options),
+            RoundedFunction(function, drawn, fmt, policy, scalars, output, data, options),
             truth,
             threads,
             compiled,

@@ -33,7 +33,7 @@ def in_formats(*formats):
 
 def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, data="format", **options):
     found = inputs_of(function, inputs, options, count, 0)
-    return RoundedFunction.of(
+    return RoundedFunction(
         function, found, mcf.get_format(fmt), get_rounding(mode), "exact", 0, data, options
     )
 

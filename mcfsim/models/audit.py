@@ -282,7 +282,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     kept = list(samples)
     decayed = np.array([plan.decays(item.shape) for item in kept])
     weights = np.array([item.values for item in kept])
-    directions = plan.updates.directions(kept, plan.hyper, plan.schedule, plan.steps)
+    directions = plan.updates.directions(kept, plan)
     trial = TensorRows(weights, directions, decayed)
     still = TensorRows(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
     points, rates = points_of(plan.schedule, plan.steps), plan.schedule.rates(plan.steps)

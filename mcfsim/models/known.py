@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mcfsim.models.forecast import points_of
-from mcfsim.models.plan import Directions, MuonModel, NoiseModel, Steady, Table, Updates
+from mcfsim.models.plan import Directions, MuonModel, NoiseModel, Plan, Steady, Table, Updates
 from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.saving import decoded
@@ -25,7 +25,6 @@ from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import Pathlike
 from mcfsim.storage.sealed import STATE
 from mcfsim.storage.tensors import FileOfTensorsError
-from mcfsim.training.schedule import Schedule
 
 
 # -- recorded gradients -----------------------------------------------------------------------------------
@@ -95,9 +94,7 @@ class RecordedUpdates(Updates):
         """The source of the directions, in words for a report."""
         return f"those of AdamW by the gradients recorded in {self.path.name}, each with its own weight"
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return the directions, with both moments in binary64 from the first recorded step on.
 
         Raises
@@ -105,15 +102,15 @@ class RecordedUpdates(Updates):
         FileOfTensorsError
             If the recording cannot be used, or is of other tensors than the samples.
         """
-        last = min(steps, len(open_recording(self.path).steps))
-        kept = {*points_of(schedule, steps).tolist(), last}
+        last = min(plan.steps, len(open_recording(self.path).steps))
+        kept = {*points_of(plan.schedule, plan.steps).tolist(), last}
         path = np.zeros((len(samples), samples[0].values.size))
         tables, paths = {}, {}
-        for step, found in enumerate(self.follow(samples, hyper, last), start=1):
+        for step, found in enumerate(self.follow(samples, plan.hyper, last), start=1):
             if step in kept:
                 tables[step], paths[step] = found.direction, path.copy()
-            path += schedule.rate(step, steps) * found.direction
-        return Followed(tables, paths, path, last, hyper.beta1)
+            path += plan.schedule.rate(step, plan.steps) * found.direction
+        return Followed(tables, paths, path, last, plan.hyper.beta1)
 
     def follow(self, samples: Sequence[TensorSample], hyper: AdamW, steps: int) -> Iterator[Moments]:
         """Yield gradients, moments and directions of the first `steps` recorded steps.
@@ -171,9 +168,7 @@ class SavedState(Updates):
         """The source of the directions, in words for a report."""
         return f"directions by the optimizer's state in {self.path.name}, each with its own weight"
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return ``mhat / (sqrt(vhat) + eps)`` in binary64, at the places of the samples."""
         if self.path.suffix.lower() in (".pt", ".pth", ".bin"):
             moments = torch_moments(self.path, samples)
@@ -183,8 +178,8 @@ class SavedState(Updates):
         for m, v, step in moments:
             if (v < 0).any():
                 raise FileOfTensorsError(self.path, "has a negative second moment")
-            rows.append(_direction(m, v, step, hyper))
-        return Steady(np.array(rows), hyper.beta1)
+            rows.append(_direction(m, v, step, plan.hyper))
+        return Steady(np.array(rows), plan.hyper.beta1)
 
 
 def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table, Table, float]]:

@@ -138,10 +138,8 @@ class Updates(ABC):
         return tuple(slot for slot in SLOTS if self.keeps(slot, name, shape))
 
     @abstractmethod
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
-        """Return the directions of samples, one row per tensor, in a run of `steps` steps.
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
+        """Return the directions of samples, one row per tensor, in the run of a plan.
 
         Raises
         ------
@@ -183,12 +181,11 @@ class NoiseModel(Updates):
         )
         return f"normally distributed directions, whatever the weight; their root mean square is {size}"
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return normal numbers of the assumed size."""
         found, _ = normal_directions(len(samples), samples[0].values.size)
-        return Steady(found * (noise_rms(hyper.beta1) if self.rms is None else self.rms), hyper.beta1)
+        beta1 = plan.hyper.beta1
+        return Steady(found * (noise_rms(beta1) if self.rms is None else self.rms), beta1)
 
 
 @dataclass(frozen=True)
@@ -234,13 +231,11 @@ class MuonModel(Updates):
         """Return whether the optimizer keeps a moment of a tensor: Muon has no second one of matrices."""
         return bool(self.muon.parts(slot, self.muon.viewed(name, tuple(shape))))
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return normal numbers of the sizes that shapes give."""
         found, _ = normal_directions(len(samples), samples[0].values.size)
         matrices = [not self.keeps("v", item.name, item.shape) for item in samples]
-        decays = np.where(matrices, self.muon.momentum, hyper.beta1)
+        decays = np.where(matrices, self.muon.momentum, plan.hyper.beta1)
         noise = noise_rms(decays)
         scales = [
             self.muon.factor(item.shape) / math.sqrt(max(1, *item.shape[-2:])) / size if matrix else 1.0

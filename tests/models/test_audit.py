@@ -140,7 +140,7 @@ def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ul
         assert getattr(total, label) == pytest.approx(np.average(parts, weights=sizes), rel=1e-12)
     assert "noise" in update_model(found)
     assert "0.3, as given" in update_model(audit(samples, plan(["plain"], updates=NoiseModel(0.3)), BFLOAT16))
-    rows = NoiseModel().directions(samples, mcf.AdamW(), mcf.Schedule(), 100).at(1)
+    rows = NoiseModel().directions(samples, found.plan).at(1)
     stored = mcf.round_to(samples[0].values, "bfloat16")
     spacing = np.ldexp(1.0, np.frexp(stored)[1] - 8)
     asked = 3e-4 * np.abs(rows[0] + 30.0 * stored)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mcfsim.analysis import bounds
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame, ShareSums
-from mcfsim.analysis.compiled_attribution import AttributionLoop, pays
+from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, pays
 from mcfsim.analysis.error_report import Report
 from mcfsim.analysis.numba_source import is_available
 from mcfsim.analysis.rounded_function import Output, RoundedFunction
@@ -209,17 +209,10 @@ def _report(
 
 
 def _columns(found: Attribution) -> dict[str, Array]:
-    first, sigma = bounds.first_order(found)
     turned = np.broadcast_to(np.asarray(found.turned, np.float64), found.computed.shape)
-    return {
-        "computed": found.computed,
-        "error": np.array(found.error),
-        "condition": np.array(found.condition),
-        "turned": np.array(turned),
-        "first order": np.array(first),
-        "3 sigma": np.array(sigma),
-        "running": np.array(bounds.running(found)),
-    }
+    limits = *bounds.first_order(found), bounds.running(found)
+    columns = (found.computed, found.error, found.condition, turned, *limits)
+    return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
 
 
 def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:

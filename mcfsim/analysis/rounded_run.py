@@ -111,42 +111,35 @@ def run(
     start : int, optional
         Index of the block's first input, for these words.
     """
+
+    def performed(step: ProgramStep, operands: list[Any], words: RandomWords | None) -> Any:
+        own = formats.get(step.result, step.result.format)
+        given = [formats.get(x, x.format) for x in step.registers]
+        if step.operation == "round":
+            x = operands[0]
+            ar = _arithmetic(own, step.rounding, scalars).at(words, start)
+            if isinstance(x, Component):
+                return ar.carrier.type(x.rounded(own))
+            return ar.round(x if not isinstance(x, np.ndarray) else x.astype(np.float64, copy=False))
+        wide = max([own, *given], key=lambda fmt: (fmt.precision, fmt.emax)) if formats else own
+        ar = _arithmetic(wide, step.rounding, scalars).at(words, start)
+        taken = [x.astype(ar.carrier, copy=False) if isinstance(x, np.ndarray) else x for x in operands]
+        made = getattr(ar, step.operation)(*taken)
+        if wide is own or wide == own:
+            return made
+        return round_to(made, own, step.rounding, random=words)
+
     size = inputs[0].size if inputs else 1
     carried: dict[Register, Block] = dict(zip(program.inputs, inputs, strict=True))
     with np.errstate(all="ignore"):
         for place, step in enumerate(program.steps):
             operands = [carried[x] if isinstance(x, Register) else x for x in step.operands]
             words = None if random is None else random.of(place)
-            made = _performed(step, operands, formats, scalars, words, start)
+            made = performed(step, operands, words)
             if np.size(made) != size or np.ndim(made) == 0:  # of numbers alone
                 made = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
             carried[step.result] = made
     return RoundedRun(program, carried, formats, scalars)
-
-
-def _performed(
-    step: ProgramStep,
-    operands: list[Any],
-    formats: Formats,
-    scalars: Scalars,
-    words: RandomWords | None,
-    start: int,
-) -> Any:
-    own = formats.get(step.result, step.result.format)
-    given = [formats.get(x, x.format) for x in step.registers]
-    if step.operation == "round":
-        x = operands[0]
-        ar = _arithmetic(own, step.rounding, scalars).at(words, start)
-        if isinstance(x, Component):
-            return ar.carrier.type(x.rounded(own))
-        return ar.round(x if not isinstance(x, np.ndarray) else x.astype(np.float64, copy=False))
-    wide = max([own, *given], key=lambda fmt: (fmt.precision, fmt.emax)) if formats else own
-    ar = _arithmetic(wide, step.rounding, scalars).at(words, start)
-    taken = [x.astype(ar.carrier, copy=False) if isinstance(x, np.ndarray) else x for x in operands]
-    made = getattr(ar, step.operation)(*taken)
-    if wide is own or wide == own:
-        return made
-    return round_to(made, own, step.rounding, random=words)
 
 
 @lru_cache(maxsize=256)

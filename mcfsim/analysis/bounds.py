@@ -66,13 +66,13 @@ BOUNDS: Mapping[str, ErrorBound] = {
 _ROUND_SCALARS_ONCE = ("maximum", "minimum", "neg", "abs", "round")
 
 
-def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[float, float]:
+def largest_unit(step: ProgramStep, scalars: Scalars) -> tuple[float, float]:
     """Return the largest own error of a step in a format: relative, and absolute for a subnormal result.
 
     Half an ulp to nearest, else one; for a constant's component it is known. Overflow is not covered. For
     flushing, and for scalars that are rounded before the operation, the error is infinite.
     """
-    constant, rounding = step.operands[0], step.rounding
+    constant, rounding, fmt = step.operands[0], step.rounding, step.result.format
     if isinstance(constant, Component):
         return 0.0, abs(float(constant.error(fmt)))
     if isinstance(fmt, Posit) or rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
@@ -86,10 +86,10 @@ def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[floa
 
 def _own(step: ProgramStep, run: RoundedRun, x: Any) -> Any:
     """Return a bound on a step's own error for a result x, infinite where the computed one may overflow."""
-    fmt, computed = step.result.format, run.values[step.result]
-    relative, least = largest_unit(step, fmt, run.scalars)
+    computed = run.values[step.result]
+    relative, least = largest_unit(step, run.scalars)
     own = np.maximum(np.abs(x) * relative, least)
-    low, high = ends(fmt)
+    low, high = ends(step.result.format)
     if computed.size and low < computed.min() and computed.max() < high:
         return own
     return np.where((computed > low) & (computed < high), own, np.inf)

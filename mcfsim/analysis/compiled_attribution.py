@@ -187,7 +187,7 @@ def _facts(steps: Iterable[ProgramStep], scalars: Scalars) -> list[_Facts]:
         if key not in known:
             judged, exact = applies(step, {}), is_exact(step)
             known[key] = _Facts(
-                largest_unit(step, step.result.format, scalars),
+                largest_unit(step, scalars),
                 ends(step.result.format),
                 0.5 if step.rounding.stochastic else 1.0,
                 not exact,

@@ -81,9 +81,8 @@ class Weight:
         return elements if elements.dtype.kind == "f" else decode(elements, self.format)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield all elements in order, `size` at a time."""
-        for start in range(0, self.size, size):
-            yield self.read(start, start + size)
+        """Return all elements in order, `size` at a time."""
+        return map(self.numbers, self.stored.blocks(size))
 
 
 @dataclass(frozen=True)

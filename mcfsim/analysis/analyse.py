@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -227,7 +226,7 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
         if rounded.data == "real"
         else [np.asarray(x, np.float64) for x in rounded.rounded_inputs(numbers)[0]]
     )
-    by_program = of_program(rounded.program, rounded.outputs, given, size)
+    by_program = of_program(rounded, given)
     error, bits = by_program.error_of(found.computed), by_program.bits
     with np.errstate(all="ignore"):
         off = np.abs(found.error - error) / np.abs(error)
@@ -235,8 +234,7 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     constants = np.nan
     # A function that asks for the format of its arithmetic does not run in exact arithmetic, which has none.
     with suppress(AttributeError, LookupError, TypeError), np.errstate(all="ignore"):
-        function = partial(rounded.function, **rounded.options)
-        by_text = of_function(function, rounded.inputs.shape, rounded.chosen, given, size)
+        by_text = of_function(rounded, given)
         apart = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
         apart = apart / np.abs(by_text.nearest)
         if not (np.isnan(by_text.nearest) & ~np.isnan(by_program.nearest)).all():  # it ran for some input

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mcfsim.analysis.rounded_run import RoundedRun
 from mcfsim.analysis.secants import RESULTS, flipped, slopes
-from mcfsim.compile.program import Program, Register
+from mcfsim.compile.program import Register
 from mcfsim.kernels.real_numbers import as_float
 
 Array = NDArray[np.float64]
@@ -26,7 +26,6 @@ class Attribution:
 
     Parameters
     ----------
-    program : Program
     outputs : sequence of Register
         The results whose sum is analysed.
     run : RoundedRun
@@ -42,7 +41,6 @@ class Attribution:
     sum; across ``choose`` and ``maximum`` too.
     """
 
-    program: Program
     outputs: Sequence[Register]
     run: RoundedRun
     input_errors: Mapping[Register, Array]
@@ -51,12 +49,12 @@ class Attribution:
     def _forward(self) -> tuple[dict[Register, Any], dict[Register, Any], dict[Register, Sequence[Any]], Any]:
         """Errors so far, own errors, slopes, and the number of choices that went the other way."""
         values = self.run.values
-        errors: dict[Register, Any] = {x: self.input_errors.get(x, _ZERO) for x in self.program.inputs}
+        errors: dict[Register, Any] = {x: self.input_errors.get(x, _ZERO) for x in self.run.program.inputs}
         own: dict[Register, Any] = dict(self.input_errors)
         found: dict[Register, Sequence[Any]] = {}
         turned: Any = 0
         with np.errstate(all="ignore"):
-            for step in self.program.steps:
+            for step in self.run.program.steps:
                 h = [number(x, values) for x in step.operands]
                 d = [errors[x] if isinstance(x, Register) else _ZERO for x in step.operands]
                 local = self.run.errors[step.result]
@@ -112,7 +110,7 @@ class Attribution:
         """Return these factors; if careful, results without effect have none, whatever the slope."""
         factors: dict[Register, Any] = {x: np.float64(self.outputs.count(x)) for x in self.outputs}
         with np.errstate(all="ignore"):
-            for step in reversed(self.program.steps):
+            for step in reversed(self.run.program.steps):
                 factor = factors.get(step.result)
                 if factor is None:
                     continue
@@ -147,7 +145,7 @@ class Attribution:
         derivatives: dict[Register, Sequence[Any]] = {}
         with np.errstate(all="ignore"):
             values = self.exact_values
-            for step in self.program.steps:
+            for step in self.run.program.steps:
                 h = [number(x, values) for x in step.operands]
                 derivatives[step.result] = slopes(step.operation, values[step.result], h, [_ZERO] * len(h))
         return self._factors(derivatives)
@@ -156,7 +154,7 @@ class Attribution:
     def condition(self) -> Array:
         """The relative condition number by the inputs: the sum of ``|x df/dx| / |f|``."""
         with np.errstate(all="ignore"):
-            reached = [x for x in self.program.inputs if x in self.sensitivities]
+            reached = [x for x in self.run.program.inputs if x in self.sensitivities]
             terms = (np.abs(self.sensitivities[x] * self.exact_values[x]) for x in reached)
             condition = sum(terms, _ZERO) / np.abs(self.exact)
         return np.broadcast_to(condition, self.exact.shape)

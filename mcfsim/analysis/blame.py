@@ -109,7 +109,7 @@ class Blame:
         self.row_of |= {step.result: row for row, name in enumerate(self.names) for step in self._steps[name]}
         rows = len(self.names)
         self._sums = ShareSums(np.zeros(3), np.zeros((rows, len(SUMMED))), np.zeros((rows, 0)))
-        self._program, self._inputs = program, False
+        self._inputs = False
 
     def add(self, sums: ShareSums, *, inputs: bool = False) -> None:
         """Add a block's sums; `inputs` says whether the rounding of inputs is part of the question."""
@@ -157,7 +157,7 @@ class Blame:
         """Note where infinities and NaN appear first, where sums stagnate, and which choices turned."""
         values, bad = found.run.values, np.zeros(found.computed.shape, np.bool_)
         nonfinite, stagnant, turned = rows[:, 4:].T
-        for step in self._program.steps:
+        for step in found.run.program.steps:
             row, result = self.row_of[step.result], values[step.result]
             if not all_finite(result):
                 now = ~np.isfinite(result) & ~bad

@@ -106,7 +106,7 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
     total: Any = np.float64(0.0)
     squares: Any = np.float64(0.0)
     with np.errstate(all="ignore"):
-        for step in found.program.steps:
+        for step in found.run.program.steps:
             if step.result in found.sensitivities and not is_exact(step):
                 own = _own(step, found.run, found.exact_values[step.result])
                 term = contributed(np.abs(found.sensitivities[step.result]), own)
@@ -133,9 +133,9 @@ def running(found: Attribution) -> Array:
     Numerical Algorithms, 2nd ed., 2002, section 3.3.
     """
     values = found.run.values
-    known: dict[Register, Any] = {x: np.abs(found.input_errors.get(x, 0.0)) for x in found.program.inputs}
+    known: dict[Register, Any] = {x: np.abs(found.input_errors.get(x, 0.0)) for x in found.run.program.inputs}
     with np.errstate(all="ignore"):
-        for step in found.program.steps:
+        for step in found.run.program.steps:
             h = [number(x, values) for x in step.operands]
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0

@@ -116,7 +116,7 @@ class RoundedFunction:
         given, errors = self.rounded_inputs(numbers)
         random = RandomWords(self.inputs.seed) if self.rounding.stochastic else None
         made = run(self.program, given, scalars=self.scalars, formats=formats, random=random, start=start)
-        return Attribution(self.program, self.outputs, made, errors)
+        return Attribution(self.outputs, made, errors)
 
     def chosen(self, results: list[Any]) -> Any:
         """Return the analysed result from all results."""

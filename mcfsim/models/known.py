@@ -18,7 +18,7 @@ from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.saving import decoded
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
-from mcfsim.models.weights import FORMAT_OF, Weight, metadata_of, open_tensors, refuse_not_finite
+from mcfsim.models.weights import FORMAT_OF, Counts, Weight, metadata_of, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategy import SLOTS
@@ -189,7 +189,7 @@ def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table
     kinds = next((pair for pair in (MOMENTS, SLOTS) if f"{samples[0].name}.{pair[0]}" in tensors), MOMENTS)
     about = metadata_of(path)
     own = about.get("format") == STATE
-    bad: dict[str, tuple[int, int]] = {}
+    bad: dict[str, Counts] = {}
 
     def read(sample: TensorSample, kind: str, slot: str) -> Table:
         label = f"{sample.name}.{kind}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.models.weights import Weight, Weights, not_finite, refuse_not_finite
+from mcfsim.models.weights import Counts, Weight, Weights, not_finite, refuse_not_finite
 from mcfsim.storage.archive import Forms, read_archive, write_archive
 from mcfsim.storage.files import Pathlike
 
@@ -55,7 +55,7 @@ class TensorSample:
 
 
 #: A sample, and how many elements of its tensor are NaN and infinite.
-Scanned = tuple[TensorSample, tuple[int, int]]
+Scanned = tuple[TensorSample, Counts]
 
 
 def places_of(size: int, samples: int) -> NDArray[np.int64]:
@@ -69,7 +69,7 @@ def places_of(size: int, samples: int) -> NDArray[np.int64]:
     return np.minimum(((part + inside) * (size / samples)).astype(np.int64), size - 1)
 
 
-def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tuple[int, int]]:
+def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], Counts]:
     """Return a tensor's elements at `places_of`, and how many of all elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     for x in _taken(weight, values):

@@ -17,7 +17,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.plan import Table
 from mcfsim.models.samples import TensorSample, places_of
-from mcfsim.models.weights import DTYPE_OF, Weight, metadata_of, not_finite, open_tensors
+from mcfsim.models.weights import DTYPE_OF, Counts, Weight, metadata_of, not_finite, open_tensors
 from mcfsim.optim.groups import GroupBoundaries, Groups
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.stored import Reach
@@ -38,7 +38,7 @@ def decoded(
     codes: NDArray[Any],
     scales: NDArray[Any],
     sample: TensorSample,
-) -> tuple[Table, tuple[int, int]]:
+) -> tuple[Table, Counts]:
     """Decode a moment stored as codes and scales.
 
     Return it at the places of a sample in binary64, and how many of all its numbers are NaN and infinite.

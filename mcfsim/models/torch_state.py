@@ -16,7 +16,7 @@ import numpy as np
 from mcfsim.models.plan import Table
 from mcfsim.models.samples import TensorSample, places_of
 from mcfsim.models.saving import decoded
-from mcfsim.models.weights import not_finite, refuse_not_finite
+from mcfsim.models.weights import Counts, not_finite, refuse_not_finite
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -58,7 +58,7 @@ def torch_moments(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Tab
     saved = _loaded(path)
     try:
         states = _states(path, saved, samples)
-        bad: dict[str, tuple[int, int]] = {}
+        bad: dict[str, Counts] = {}
         found = []
         for sample in samples:
             state = states[sample.name]
@@ -167,9 +167,7 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
     return named
 
 
-def _moment(
-    path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
-) -> Table:
+def _moment(path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, Counts]) -> Table:
     """Return a moment at the places of a sample in binary64, and note in `bad` how many are not finite.
 
     Several components are added up; codes and scales are decoded.
@@ -183,16 +181,14 @@ def _moment(
         bad[f"{sample.name}.{kind}"] = counts
         return moment
     others = takewhile(state.entries.__contains__, (f"{kind}_{place}" for place in count(1)))
-    return reduce(add, (_component(path, state.entries, name, sample, bad) for name in (kind, *others)))
+    return reduce(add, (_component(path, state, name, sample, bad) for name in (kind, *others)))
 
 
-def _component(
-    path: Path, state: Mapping[Any, Any], kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
-) -> Table:
+def _component(path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, Counts]) -> Table:
     """Return one tensor of a moment at the places of a sample in binary64."""
     import torch
 
-    x, label = state.get(kind), f"{kind} of {sample.name!r}"
+    x, label = state.entries.get(kind), f"{kind} of {sample.name!r}"
     if not isinstance(x, torch.Tensor):
         raise FileOfTensorsError(path, f"{label} is no tensor: {_shown(x)}")
     plain = x.layout == torch.strided and x.device.type == "cpu" and not (x.is_nested or x.is_quantized)

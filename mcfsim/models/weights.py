@@ -118,14 +118,18 @@ class Weights(Mapping[str, Weight]):
         return sum(weight.size for weight in self.values())
 
 
-def not_finite(x: NDArray[Any]) -> tuple[int, int]:
+#: How many numbers are NaN, and how many are infinite.
+Counts = tuple[int, int]
+
+
+def not_finite(x: NDArray[Any]) -> Counts:
     """Return how many numbers are NaN, and how many are infinite."""
     if np.isfinite(x).all():
         return 0, 0
     return int(np.count_nonzero(np.isnan(x))), int(np.count_nonzero(np.isinf(x)))
 
 
-def refuse_not_finite(path: Pathlike, found: Mapping[str, tuple[int, int]]) -> None:
+def refuse_not_finite(path: Pathlike, found: Mapping[str, Counts]) -> None:
     """Raise FileOfTensorsError if there is a NaN or an infinity; the message counts them by tensor."""
     told = [f"{name}: {nans} NaN, {inf} infinite" for name, (nans, inf) in found.items() if nans or inf]
     if told:

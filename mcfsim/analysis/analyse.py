@@ -147,16 +147,8 @@ def analyse(
     drawn = inputs_of(function, inputs, options, count, seed)
     function = in_order(function, operand_names(function, options, inputs))
     policy = get_rounding(rounding)
-    found = [
-        _report(
-            RoundedFunction(function, drawn, fmt, policy, scalars, output, data, options),
-            truth,
-            threads,
-            compiled,
-            progress,
-        )
-        for fmt in made
-    ]
+    asked = (RoundedFunction(function, drawn, fmt, policy, scalars, output, data, options) for fmt in made)
+    found = [_report(rounded, truth, threads, compiled, progress) for rounded in asked]
     single = precisions is None and isinstance(formats, Format | str)
     return found[0] if single else found
 

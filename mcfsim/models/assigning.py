@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor, finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
+from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity
 from mcfsim.models.audit import Audit
 from mcfsim.models.forecast import frozen_share
 from mcfsim.models.known import RecordedUpdates
@@ -236,8 +236,7 @@ def assign(
         tried = ", ".join(item.name for item in choices.candidates)
         raise ValueError(f"demotion is from one strategy and format to another one, not among {tried}")
     else:
-        high = 0 if choices.bytes[0][0] > choices.bytes[0][1] else 1
-        chosen = by_demotion(choices, limit, [group_of(name) for name in choices.names], high, 1 - high)
+        chosen = by_demotion(choices, limit)
     return Assignment(audit, choices, limit, method, frozen_cost, tuple(chosen), tuple(asked.tolist()))
 
 

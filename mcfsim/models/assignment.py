@@ -171,52 +171,43 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     raise RuntimeError(f"{_CUTS} assignments at the budget of {float(budget):g} bytes are slightly above it")
 
 
-def by_demotion(
-    choices: Choices, budget: Fraction, groups: Sequence[str], high: int = 0, low: int = 1
-) -> list[int]:
-    """Return the assignment that demotes the largest groups until the budget is kept.
+def by_demotion(choices: Choices, budget: Fraction) -> list[int]:
+    """Return the assignment that demotes the largest groups of tensors until the budget is kept.
 
-    All tensors begin high. Whole groups are demoted in order of their elements, most first, and among equal
-    ones in the given order. A tensor that cannot be low, because it overflows there, is promoted: it stays
-    high, and more groups are demoted instead.
+    All tensors begin high: under the candidate that takes more bytes. Whole groups, by `group_of`, are
+    demoted in order of their elements, most first, and among equal ones in the order of the tensors. A tensor
+    that cannot be low, because it overflows there, is promoted: it stays high, and more groups are demoted
+    instead.
 
     Parameters
     ----------
     choices : Choices
-        Tensors and candidates.
+        Tensors and two candidates.
     budget : Fraction
         Bytes per parameter, in the mean of all parameters.
-    groups : sequence of str
-        The group of each tensor.
-    high, low : int, optional
-        Places of the two candidates.
 
     Returns
     -------
     list of int
-        The place of each tensor's candidate, `high` or `low`.
+        The place of each tensor's candidate.
 
     Raises
     ------
     ValueError
-        If the groups do not fit, high takes no more bytes than low for some tensor, a tensor can be neither
-        high nor low, or the budget is exceeded even when all tensors that can be low are.
+        If high takes no more bytes than low for some tensor, or the budget is exceeded even when all tensors
+        that can be low are.
 
     References
     ----------
     Lee, Sharma, Aiken, arXiv 2301.13464. They promote tensors while the network is trained; here promotion
     follows from the forecast, before training.
     """
-    if len(groups) != len(choices.names):
-        raise ValueError(f"{len(groups)} groups do not fit {len(choices.names)} tensors")
+    high, low = (0, 1) if choices.bytes[0][0] > choices.bytes[0][1] else (1, 0)
     for name, row in zip(choices.names, choices.bytes, strict=True):
         if row[high] <= row[low]:
             above, below = choices.candidates[high].name, choices.candidates[low].name
             raise ValueError(f"demotion is to fewer bytes, and {above} takes no more than {below} of {name}")
-    able = np.isfinite(choices.losses)
-    for name, (is_high, is_low) in zip(choices.names, able[:, [high, low]], strict=True):
-        if not (is_high or is_low):
-            raise ValueError(f"{name} can be neither high nor low")
+    able, groups = np.isfinite(choices.losses), [group_of(name) for name in choices.names]
     chosen = [high if ok else low for ok in able[:, high]]
     sizes: dict[str, int] = dict.fromkeys(groups, 0)
     for group, size in zip(groups, choices.sizes, strict=True):

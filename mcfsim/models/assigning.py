@@ -174,7 +174,7 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
             raise ValueError(f"{name}: no candidate holds its gradients and moments; {cure}")
     losses = np.empty((len(names), len(candidates)))
     for column, item in enumerate(candidates):
-        frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)
+        frozen = frozen_cost * frozen_share(item, plan.hyper.beta2)
         share = [
             _unarrived(tensor.found[item.name]) + (frozen if "v" in kept else 0.0)
             for tensor, kept in zip(audit.tensors, moments, strict=True)

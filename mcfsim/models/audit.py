@@ -135,7 +135,7 @@ class Audit:
             for size, share in zip(sizes.astype(int).tolist(), changed.tolist(), strict=True)
         ]
         frozen, beside = (
-            frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) if self._keeps_v else 0.0
+            frozen_share(strategy, self.plan.hyper.beta2, beside=beside) if self._keeps_v else 0.0
             for beside in (False, True)
         )
         return Total(
@@ -319,7 +319,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
             *(bool(decayed[row]), item.rms, item.zeros),
             direction_rms=float(size[row]),
             stays_below=_middles(stored[row], low),
-            histogram=tuple(histogram(asked[row], ulp(stored[row], low), EDGES)),
+            histogram=histogram(asked[row], ulp(stored[row], low)),
             found=found[row],
         )
         for row, item in enumerate(kept)
@@ -336,13 +336,13 @@ def _middles(stored: Table, low: Format) -> tuple[float, float]:
     return toward, away
 
 
-def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:
-    """Return shares of updates by the binary logarithm of |update| / ulp(weight), in bins with these edges.
+def histogram(directions: Table, spacing: Table) -> tuple[float, ...]:
+    """Return shares of updates by the binary logarithm of |update| / ulp(weight), in the bins of `EDGES`.
 
     Numbers below the first edge count in the first bin, numbers above the last edge in the last bin.
     """
     asked = np.abs(directions)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.log2(asked / spacing)
-    counts, _ = np.histogram(np.clip(ratio, edges[0], np.nextafter(edges[-1], 0)), edges)
-    return [float(share) for share in counts / max(1, asked.size)]
+    counts, _ = np.histogram(np.clip(ratio, EDGES[0], np.nextafter(EDGES[-1], 0)), EDGES)
+    return tuple((counts / max(1, asked.size)).tolist())

@@ -250,7 +250,7 @@ def test_an_average_cannot_decay_where_zero_leaves_all_significands_still():
             average = MovingAverage(name, decay, "adamw")
             numbers = significands(average.format)
             still = [average.still(x).holds(Fraction(0)) for x in numbers]
-            assert frozen_share(strategy, "v", decay) == np.mean(still)
+            assert frozen_share(strategy, decay) == np.mean(still)
 
 
 # -- where and when it stalls -------------------------------------------------------------------------------

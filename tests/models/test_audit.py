@@ -214,7 +214,7 @@ def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     def good(tensor, item):
         found = tensor.found[item.name]
         arrives = found.beyond is None and (math.isnan(found.edq) or found.edq >= 0.95)
-        return arrives and frozen_share(item, "v", beta2) == 0
+        return arrives and frozen_share(item, beta2) == 0
 
     of_each = {tensor.name: [item for item in strategies if good(tensor, item)] for tensor in audit.tensors}
     suffice = [item for item in strategies if all(item in each for each in of_each.values())]

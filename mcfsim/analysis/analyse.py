@@ -213,11 +213,7 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     size = min(truth, rounded.inputs.size, Inputs.BLOCK)
     numbers = [x[:size] for x in rounded.inputs.block(0)]
     found = rounded.at(numbers)
-    given = (
-        numbers
-        if rounded.data == "real"
-        else [np.asarray(x, np.float64) for x in rounded.rounded_inputs(numbers)[0]]
-    )
+    given = numbers if rounded.data == "real" else rounded.rounded_inputs(numbers)[0]
     by_program = of_program(rounded, given)
     error, bits = by_program.error_of(found.computed), by_program.bits
     with np.errstate(all="ignore"):

@@ -123,7 +123,8 @@ class AttributionLoop:
                 if not step.registers:
                     row[:2] = once.values[step.result].item(), once.errors[step.result].item()
         facts = _facts(steps, rounded.scalars)
-        self._others = [x for x, of_step in zip(steps, facts, strict=True) if of_step.other]
+        pairs = zip(steps, facts, strict=True)
+        self._others = [x for x, of_step in pairs if of_step.rounded and not of_step.judged]
         self._rows = 1 + max(row_of.values())
         self._tables = (
             np.array([plan.branches.index(x) for x in plan.of_steps], np.int64),
@@ -163,17 +164,15 @@ class AttributionLoop:
 
 
 class _Facts(NamedTuple):
-    """What the loop takes of a step; and whether its own error is nonzero and found by no rule."""
+    """What the loop takes of a step: also whether it rounds, and whether a rule finds its own error."""
 
     unit: tuple[float, float]
     ends: tuple[float, float]
     spread: float
     rounded: bool
     judged: bool
-    other: bool
 
 
-#: The types of the first five.
 _KINDS = (np.float64, np.float64, np.float64, np.bool_, np.bool_)
 
 
@@ -185,14 +184,12 @@ def _facts(steps: Iterable[ProgramStep], scalars: Scalars) -> list[_Facts]:
         formats = tuple(x.format for x in (step.result, *step.registers))
         key = (step.operation, formats, step.rounding) if values else step
         if key not in known:
-            judged, exact = applies(step, {}), is_exact(step)
             known[key] = _Facts(
                 largest_unit(step, scalars),
                 ends(step.result.format),
                 0.5 if step.rounding.stochastic else 1.0,
-                not exact,
-                judged,
-                not (judged or exact),
+                not is_exact(step),
+                applies(step, {}),
             )
         found.append(known[key])
     return found

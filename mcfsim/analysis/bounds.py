@@ -197,9 +197,8 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         given = [
             known[x] if isinstance(x, Register) else (below.round(x), above.round(x)) for x in step.operands
         ]
-    low = high = None
     if name == "abs":
-        (a, b) = given[0]
+        a, b = given[0]
         sizes = [np.abs(np.asarray(x, np.float64)) for x in (a, b)]
         least = np.where(np.asarray(a) * np.asarray(b) <= 0, 0.0, np.minimum(*sizes))
         low, high = least.astype(below.carrier), np.maximum(*sizes).astype(below.carrier)
@@ -215,7 +214,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         low = np.where(np.isinf(given[0][0]), limits[0], at(below, inner[0]))
         high = np.where(np.isinf(given[0][1]), limits[1], at(above, inner[1]))
     elif name in (*FUNCTIONS, "sqrt", "sign", "round", "neg"):
-        (a, b) = given[0][::-1] if name == "neg" else given[0]
+        a, b = given[0][::-1] if name == "neg" else given[0]
         low, high = at(below, a), at(above, b)
     elif name in ("maximum", "minimum", "add", "sub"):
         (a, b), (c, d) = given[0], given[1][::-1] if name == "sub" else given[1]

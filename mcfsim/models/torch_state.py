@@ -100,7 +100,7 @@ def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[
             saved = saved[key]
     if not isinstance(saved, dict) or not isinstance(states := saved.get("state"), dict):
         raise FileOfTensorsError(path, "holds no optimizer's state_dict(): it has no entry 'state'")
-    named, groups = _names(path, saved.get("param_groups", [])), _groups(saved.get("param_groups", []))
+    named, groups = _groups(path, saved.get("param_groups", []))
     by_name: dict[Any, _State] = {}
     for key, state in states.items():
         name = named.get(key, key)
@@ -134,22 +134,16 @@ def _registered(saved: Any) -> list[str]:
     return []
 
 
-def _groups(groups: Any) -> dict[Any, tuple[int, int, str | None]]:
-    """Return for each parameter its place among all, its group, and the strategy that the group names."""
-    found: dict[Any, tuple[int, int, str | None]] = {}
-    for group, item in enumerate(groups):
-        strategy, numbers = item.get("strategy"), item.get("params", ())
-        for number in numbers if isinstance(numbers, list) else ():
-            if isinstance(number, int | str):
-                found[number] = len(found), group, strategy if isinstance(strategy, str) else None
-    return found
-
-
-def _names(path: Path, groups: Any) -> dict[Any, Any]:
-    """Return the names of numbered parameters, from the groups that name them."""
+def _groups(path: Path, groups: Any) -> tuple[dict[Any, Any], dict[Any, tuple[int, int, str | None]]]:
+    """Return the names of parameters; and of each its place among all, its group and the group's strategy."""
     named: dict[Any, Any] = {}
+    found: dict[Any, tuple[int, int, str | None]] = {}
     for place, item in enumerate(_as(path, list, groups, "'param_groups'")):
         group = _as(path, dict, item, f"group {place}")
+        strategy, numbers = group.get("strategy"), group.get("params", ())
+        for number in numbers if isinstance(numbers, list) else ():
+            if isinstance(number, int | str):
+                found[number] = len(found), place, strategy if isinstance(strategy, str) else None
         if group.get("param_names") is None:
             continue
         numbers, names = (
@@ -164,7 +158,7 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
                 _as(path, int, number, f"a parameter of group {place}")
             if named.setdefault(number, _as(path, str, name, f"a name of group {place}")) != name:
                 raise FileOfTensorsError(path, f"has two names of parameter {number}")
-    return named
+    return named, found
 
 
 def _moment(path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, Counts]) -> Table:

@@ -169,20 +169,16 @@ def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[
     if name in FUNCTIONS and step.registers:
         (x,) = step.registers
         return residuals(name, operands[0], formats.get(x, x.format))
-    if name in FUNCTIONS:
-        return _of_number(name, step.operands[0])
+    if name in FUNCTIONS:  # of a number
+        exact = exact_or_binary64(step.operands[0])
+        odd = odd_value(name, exact)
+        return (float(coarse(odd)), residual_value(name, exact)) if isinstance(exact, float) else (odd, 0.0)
     if name in SELECTING:
         return _SELECTED[name](*(x.astype(np.float64) for x in operands)), 0.0
     if name == "sub":
         name, operands[1] = "add", -operands[1]
     nearest, rest = exact_results(name, operands)
     return nearest.astype(np.float64), rest.astype(np.float64)
-
-
-def _of_number(name: str, x: Any) -> tuple[float, float]:
-    exact = exact_or_binary64(x)
-    odd = odd_value(name, exact)
-    return (float(coarse(odd)), residual_value(name, exact)) if isinstance(exact, float) else (odd, 0.0)
 
 
 _SELECTED: Mapping[str, Callable[..., Any]] = {

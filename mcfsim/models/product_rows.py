@@ -184,13 +184,12 @@ def layer_costs(rows: Iterable[ProductRow], recipe: str) -> dict[str, LayerCost]
         If no row is of the recipe.
     """
     found: dict[str, dict[str, ProductRow]] = {}
-    others = []
-    for row in summary(rows):
-        others.append(row.recipe)
+    measured = summary(rows)
+    for row in measured:
         if row.recipe == recipe:
             found.setdefault(row.layer, {})[row.product] = row
     if not found:
-        known = ", ".join(dict.fromkeys(others)) or "none, since no step was measured"
+        known = ", ".join(dict.fromkeys(row.recipe for row in measured)) or "none, since no step was measured"
         raise ValueError(f"recipe {recipe!r} was not measured; measured: {known}")
     costs = {}
     for layer, products in found.items():

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.rounded_run import RoundedRun
-from mcfsim.analysis.secants import RESULTS, flipped, slopes
+from mcfsim.analysis.secants import RESULTS, SLOPES, flipped
 from mcfsim.compile.program import Register
 from mcfsim.kernels.real_numbers import as_float
 
@@ -63,7 +63,7 @@ class Attribution:
                     turned, local = turned + where, local + difference
                 own[step.result] = local
                 y = values[step.result] - local if step.operation in RESULTS else 0.0
-                found[step.result] = k = slopes(step.operation, y, h, d)
+                found[step.result] = k = SLOPES[step.operation](y, *h, *d)
                 passed = (contributed(slope, x) for slope, x in zip(k, d, strict=True) if x is not _ZERO)
                 errors[step.result] = sum(passed, local)
         return errors, own, found, turned
@@ -147,7 +147,8 @@ class Attribution:
             values = self.exact_values
             for step in self.run.program.steps:
                 h = [number(x, values) for x in step.operands]
-                derivatives[step.result] = slopes(step.operation, values[step.result], h, [_ZERO] * len(h))
+                zeros = [_ZERO] * len(h)
+                derivatives[step.result] = SLOPES[step.operation](values[step.result], *h, *zeros)
         return self._factors(derivatives)
 
     @cached_property

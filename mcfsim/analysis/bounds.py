@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -24,44 +23,17 @@ from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.rounding import NEAREST, Mode, Rounding, Underflow
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ErrorBound:
-    """A bound and what it claims.
-
-    Attributes
-    ----------
-    name : str
-    claim : {"bound", "first order", "heuristic"}
-        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible and
-        no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
-        a sum stagnates they do not.
-    about : str
-        A description, with its source.
-    """
-
-    name: str
-    claim: str
-    about: str
-
-
-BOUNDS: Mapping[str, ErrorBound] = {
-    x.name: x
-    for x in (
-        ErrorBound("first order", "first order", "the sum of |derivative| times the unit of each rounding"),
-        ErrorBound(
-            "3 sigma",
-            "heuristic",
-            "three times the root of the sum of squares of the same terms, after Higham and Mary 2019; "
-            "of stochastic rounding three standard deviations",
-        ),
-        ErrorBound("running", "bound", "running error analysis (Wilkinson), with products of errors"),
-        ErrorBound("interval", "bound", "interval arithmetic in the format, rounded outward"),
-    )
+#: Bounds by name: the claim, as `mcfsim.analysis.error_report.BoundRow` has it, and a description.
+BOUNDS: Mapping[str, tuple[str, str]] = {
+    "first order": ("first order", "the sum of |derivative| times the unit of each rounding"),
+    "3 sigma": (
+        "heuristic",
+        "three times the root of the sum of squares of the same terms, after Higham and Mary 2019; "
+        "of stochastic rounding three standard deviations",
+    ),
+    "running": ("bound", "running error analysis (Wilkinson), with products of errors"),
+    "interval": ("bound", "interval arithmetic in the format, rounded outward"),
 }
-
-
 #: Operations that do no more to a scalar than to round it, if they return it.
 _ROUND_SCALARS_ONCE = ("maximum", "minimum", "neg", "abs", "round")
 

@@ -36,8 +36,13 @@ class BoundRow:
 
     Attributes
     ----------
-    name, claim, about : str
-        See `mcfsim.analysis.bounds.ErrorBound`.
+    name : str
+    claim : {"bound", "first order", "heuristic"}
+        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible and
+        no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
+        a sum stagnates they do not.
+    about : str
+        A description, with its source.
     over : float
         Median of bound over error, where both are finite and the error is not zero.
     inputs : int
@@ -203,7 +208,7 @@ class Report:
     def bounds(self) -> list[BoundRow]:
         """Return the bounds of the literature, compared with the measured errors."""
         error, rows = np.abs(self.error), []
-        for name, bound in BOUNDS.items():
+        for name, (claim, about) in BOUNDS.items():
             values = self.widths if name == "interval" else self.columns.get(name)
             if values is None:
                 continue
@@ -216,7 +221,7 @@ class Report:
             exceeded = there & (measured > values * (1 + 1e-10) + 1e-300)
             rows.append(
                 BoundRow(
-                    *(name, bound.claim, bound.about),
+                    *(name, claim, about),
                     over=float(np.median(over)) if over.size else float("nan"),
                     inputs=int(there.sum()),
                     exceeded=int(exceeded.sum()),

@@ -111,7 +111,7 @@ def _blamed(optimizer: mcf.Optimizer, gradient: Any, rate: float) -> dict[str, f
     numbers = dict(zip(("m", "v", "dv", "theta", "g"), (x[kept] for x in columns), strict=True))
     inputs = inputs_of(update, numbers, {}, int(kept.sum()), 0)
     nearest, low = get_rounding("nearest_even"), mcf.get_format("bfloat16")
-    asked = RoundedFunction.of(update, inputs, low, nearest, "exact", 0, "format", {})
+    asked = RoundedFunction(update, inputs, low, nearest, "exact", 0, "format", {})
     results = [step.result for step in asked.program.steps]
     of_v = dict.fromkeys(results[2 : -len(OF_UPDATE)], OF_V)
     labels = {**of_v, results[0]: "beta1 m", results[1]: "beta1 m + (1 - beta1) g"}

@@ -13,7 +13,7 @@ from experiments import real_audit
 from experiments.common import in_processes, read_result, write_result
 from mcfsim.models.forecast import TensorRows, points_of
 from mcfsim.models.forecast import forecast as forecast_of
-from mcfsim.models.plan import NoiseModel
+from mcfsim.models.plan import NoiseModel, Plan
 from mcfsim.models.samples import TensorSample
 from mcfsim.models.transfer import Encoding
 from mcfsim.models.weights import open_weights
@@ -111,11 +111,11 @@ def forecast(weights: Arrays, strategy: str) -> float:
     table = np.array([np.resize(x, sizes.max()) for x in stored], float)
     pairs = zip(weights, table, strict=True)
     samples = [TensorSample(name, x.shape, "BF16", x, 0.0, 0.0) for name, x in pairs]
-    hyper, schedule, steps = mcf.AdamW(), mcf.Schedule(RATE, warmup=0, final=1.0), BEFORE + STEPS
-    directions = NoiseModel().directions(samples, hyper, schedule, steps)
+    schedule, steps, tried = mcf.Schedule(RATE, warmup=0, final=1.0), BEFORE + STEPS, mcf.strategy(strategy)
+    directions = NoiseModel().directions(samples, Plan(mcf.AdamW(), schedule, steps, (tried,)))
     rows = TensorRows(table, directions, np.zeros(len(table), np.bool_))
     points, rates = points_of(schedule, steps), schedule.rates(steps)
-    course = forecast_of(rows, hyper, mcf.strategy(strategy), points, rates)
+    course = forecast_of(rows, mcf.AdamW(), tried, points, rates)
     changed = course.changed[:, course.steps > BEFORE].mean(axis=1)
     return float(changed @ sizes / sizes.sum())
 

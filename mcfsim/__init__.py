@@ -48,7 +48,7 @@ if typing.TYPE_CHECKING:
     from mcfsim.analysis.analyse import analyse
     from mcfsim.analysis.curves import curve
     from mcfsim.analysis.moving_average import MovingAverage
-    from mcfsim.models.merged_adapter import merge_adapter
+    from mcfsim.models.adapters import merge_adapter
     from mcfsim.models.transfer import Delta, apply_delta
     from mcfsim.optim.muon import Muon
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
@@ -148,7 +148,7 @@ _LATER = {
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
     "Muon": "mcfsim.optim.muon",
     **dict.fromkeys(("Reduction", "reduce"), "mcfsim.training.all_reduce"),
-    "merge_adapter": "mcfsim.models.merged_adapter",
+    "merge_adapter": "mcfsim.models.adapters",
     **dict.fromkeys(("Delta", "apply_delta"), "mcfsim.models.transfer"),
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},
     "MovingAverage": "mcfsim.analysis.moving_average",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from operator import itemgetter
 from typing import Any
@@ -219,8 +219,8 @@ def advise(
         if not missed:
             break
         trial.samples += missed
-    advice = Advice(limit, before, after, worst, tuple(chosen), chosen_format, not missed, smallest)
-    return replace(advice, expressions=tuple(sorted(advice.expressions, key=lambda x: (x.file, x.line))))
+    in_order = tuple(sorted(chosen, key=lambda x: (x.file, x.line)))
+    return Advice(limit, before, after, worst, in_order, chosen_format, not missed, smallest)
 
 
 def _greedy(trial: _Trial, limit: float) -> list[Any] | None:

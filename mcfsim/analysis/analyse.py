@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from mcfsim.analysis import bounds
 from mcfsim.analysis.attribution import Attribution
 from mcfsim.analysis.blame import Blame, ShareSums
-from mcfsim.analysis.compiled_attribution import AttributionLoop, pays
+from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, pays
 from mcfsim.analysis.error_report import Report
 from mcfsim.analysis.numba_source import is_available
 from mcfsim.analysis.rounded_function import Output, RoundedFunction
@@ -148,16 +147,8 @@ def analyse(
     drawn = inputs_of(function, inputs, options, count, seed)
     function = in_order(function, operand_names(function, options, inputs))
     policy = get_rounding(rounding)
-    found = [
-        _report(
-            RoundedFunction.of(function, drawn, fmt, policy, scalars, output, data, options),
-            truth,
-            threads,
-            compiled,
-            progress,
-        )
-        for fmt in made
-    ]
+    asked = (RoundedFunction(function, drawn, fmt, policy, scalars, output, data, options) for fmt in made)
+    found = [_report(rounded, truth, threads, compiled, progress) for rounded in asked]
     single = precisions is None and isinstance(formats, Format | str)
     return found[0] if single else found
 
@@ -209,17 +200,10 @@ def _report(
 
 
 def _columns(found: Attribution) -> dict[str, Array]:
-    first, sigma = bounds.first_order(found)
     turned = np.broadcast_to(np.asarray(found.turned, np.float64), found.computed.shape)
-    return {
-        "computed": found.computed,
-        "error": np.array(found.error),
-        "condition": np.array(found.condition),
-        "turned": np.array(turned),
-        "first order": np.array(first),
-        "3 sigma": np.array(sigma),
-        "running": np.array(bounds.running(found)),
-    }
+    limits = *bounds.first_order(found), bounds.running(found)
+    columns = (found.computed, found.error, found.condition, turned, *limits)
+    return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
 
 
 def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
@@ -229,16 +213,8 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     size = min(truth, rounded.inputs.size, Inputs.BLOCK)
     numbers = [x[:size] for x in rounded.inputs.block(0)]
     found = rounded.at(numbers)
-    given = (
-        numbers
-        if rounded.data == "real"
-        else [np.asarray(x, np.float64) for x in rounded.rounded_inputs(numbers)[0]]
-    )
-    by_program = of_program(rounded.program, rounded.outputs, given, size)
-    places = iter(range(len(given)))
-    shape = tuple(
-        next(places) if isinstance(x, str) else tuple(next(places) for _ in x) for x in rounded.inputs.shape
-    )
+    given = numbers if rounded.data == "real" else rounded.rounded_inputs(numbers)[0]
+    by_program = of_program(rounded, given)
     error, bits = by_program.error_of(found.computed), by_program.bits
     with np.errstate(all="ignore"):
         off = np.abs(found.error - error) / np.abs(error)
@@ -246,8 +222,7 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     constants = np.nan
     # A function that asks for the format of its arithmetic does not run in exact arithmetic, which has none.
     with suppress(AttributeError, LookupError, TypeError), np.errstate(all="ignore"):
-        function = partial(rounded.function, **rounded.options)
-        by_text = of_function(function, shape, rounded.chosen, given, size)
+        by_text = of_function(rounded, given)
         apart = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
         apart = apart / np.abs(by_text.nearest)
         if not (np.isnan(by_text.nearest) & ~np.isnan(by_program.nearest)).all():  # it ran for some input

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.rounded_run import RoundedRun
-from mcfsim.analysis.secants import RESULTS, flipped, slopes
-from mcfsim.compile.program import Program, ProgramStep, Register
+from mcfsim.analysis.secants import RESULTS, SLOPES, flipped
+from mcfsim.compile.program import Register
 from mcfsim.kernels.real_numbers import as_float
 
 Array = NDArray[np.float64]
-_ZERO = np.float64(0.0)
+_ZERO: Any = np.float64(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,6 @@ class Attribution:
 
     Parameters
     ----------
-    program : Program
     outputs : sequence of Register
         The results whose sum is analysed.
     run : RoundedRun
@@ -42,7 +41,6 @@ class Attribution:
     sum; across ``choose`` and ``maximum`` too.
     """
 
-    program: Program
     outputs: Sequence[Register]
     run: RoundedRun
     input_errors: Mapping[Register, Array]
@@ -51,12 +49,12 @@ class Attribution:
     def _forward(self) -> tuple[dict[Register, Any], dict[Register, Any], dict[Register, Sequence[Any]], Any]:
         """Errors so far, own errors, slopes, and the number of choices that went the other way."""
         values = self.run.values
-        errors: dict[Register, Any] = {x: self.input_errors.get(x, _ZERO) for x in self.program.inputs}
+        errors: dict[Register, Any] = {x: self.input_errors.get(x, _ZERO) for x in self.run.program.inputs}
         own: dict[Register, Any] = dict(self.input_errors)
         found: dict[Register, Sequence[Any]] = {}
         turned: Any = 0
         with np.errstate(all="ignore"):
-            for step in self.program.steps:
+            for step in self.run.program.steps:
                 h = [number(x, values) for x in step.operands]
                 d = [errors[x] if isinstance(x, Register) else _ZERO for x in step.operands]
                 local = self.run.errors[step.result]
@@ -65,8 +63,9 @@ class Attribution:
                     turned, local = turned + where, local + difference
                 own[step.result] = local
                 y = values[step.result] - local if step.operation in RESULTS else 0.0
-                found[step.result] = k = slopes(step.operation, y, h, d)
-                errors[step.result] = _passed_on(local, k, d)
+                found[step.result] = k = SLOPES[step.operation](y, *h, *d)
+                passed = (contributed(slope, x) for slope, x in zip(k, d, strict=True) if x is not _ZERO)
+                errors[step.result] = sum(passed, local)
         return errors, own, found, turned
 
     @property
@@ -82,13 +81,13 @@ class Attribution:
     @cached_property
     def computed(self) -> Array:
         """The computed output."""
-        computed: Array = _total([self.run.values[x] for x in self.outputs])
-        return computed
+        return sum((self.run.values[x] for x in self.outputs), _ZERO)
 
     @cached_property
     def error(self) -> Array:
         """Computed minus exact output."""
-        return np.broadcast_to(_total([self.errors[x] for x in self.outputs]), self.computed.shape)
+        error = sum((self.errors[x] for x in self.outputs), _ZERO)
+        return np.broadcast_to(error, self.computed.shape)
 
     @cached_property
     def exact(self) -> Array:
@@ -109,11 +108,9 @@ class Attribution:
         self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False
     ) -> dict[Register, Any]:
         """Return these factors; if careful, results without effect have none, whatever the slope."""
-        factors: dict[Register, Any] = dict.fromkeys(self.outputs, np.float64(1.0))
-        for x in self.outputs:
-            factors[x] = np.float64(self.outputs.count(x))
+        factors: dict[Register, Any] = {x: np.float64(self.outputs.count(x)) for x in self.outputs}
         with np.errstate(all="ignore"):
-            for step in reversed(self.program.steps):
+            for step in reversed(self.run.program.steps):
                 factor = factors.get(step.result)
                 if factor is None:
                     continue
@@ -143,29 +140,24 @@ class Attribution:
         return {x: v if errors[x] is _ZERO else v - errors[x] for x, v in self.run.values.items()}
 
     @cached_property
-    def _derivatives(self) -> dict[Register, Sequence[Any]]:
-        with np.errstate(all="ignore"):
-            return {step.result: self._of_exact(step) for step in self.program.steps}
-
-    def _of_exact(self, step: ProgramStep) -> Sequence[Any]:
-        h = [number(x, self.exact_values) for x in step.operands]
-        return slopes(step.operation, self.exact_values[step.result], h, [_ZERO] * len(h))
-
-    @cached_property
     def sensitivities(self) -> Mapping[Register, Any]:
         """The derivative of the output by each result, at the exact values."""
-        return self._factors(self._derivatives)
+        derivatives: dict[Register, Sequence[Any]] = {}
+        with np.errstate(all="ignore"):
+            values = self.exact_values
+            for step in self.run.program.steps:
+                h = [number(x, values) for x in step.operands]
+                zeros = [_ZERO] * len(h)
+                derivatives[step.result] = SLOPES[step.operation](values[step.result], *h, *zeros)
+        return self._factors(derivatives)
 
     @cached_property
     def condition(self) -> Array:
         """The relative condition number by the inputs: the sum of ``|x df/dx| / |f|``."""
         with np.errstate(all="ignore"):
-            terms = [
-                np.abs(self.sensitivities[x] * self.exact_values[x])
-                for x in self.program.inputs
-                if x in self.sensitivities
-            ]
-            condition: Array = _total(terms) / np.abs(self.exact)
+            reached = [x for x in self.run.program.inputs if x in self.sensitivities]
+            terms = (np.abs(self.sensitivities[x] * self.exact_values[x]) for x in reached)
+            condition = sum(terms, _ZERO) / np.abs(self.exact)
         return np.broadcast_to(condition, self.exact.shape)
 
 
@@ -187,24 +179,8 @@ def contributed(slope: Any, x: Any) -> Any:
     return passed
 
 
-def _passed_on(local: Any, slopes: Sequence[Any], errors: Sequence[Any]) -> Any:
-    """Return the error of a result."""
-    total = local
-    for slope, x in zip(slopes, errors, strict=True):
-        if x is not _ZERO:
-            total = total + contributed(slope, x)
-    return total
-
-
 def _times(slope: Any, x: Any) -> Any:
     """Return a product with a slope, which often is 1 or -1."""
     if isinstance(slope, float):
         return x if slope == 1.0 else -x if slope == -1.0 else slope * x
     return slope * x
-
-
-def _total(terms: Sequence[Any]) -> Any:
-    total: Any = np.float64(0.0)
-    for term in terms:
-        total = total + term
-    return total

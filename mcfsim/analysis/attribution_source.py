@@ -1,7 +1,7 @@
 """Source of the compiled loop of an analysis: the rules of its operations, and the rounded run itself.
 
 All steps of one kind take one branch of the loop. It performs the step, if a line of machine operations can
-(`mcfsim.compile.lowering`), and then the rules of `secants`, `passed_errors` and `own_errors`, copied.
+(`mcfsim.compile.lowering`), and then the rules of `secants`, `bounds` and `rounded_run`, copied.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import lru_cache
 from inspect import getsource, isfunction
 from typing import Any, NamedTuple
 
-from mcfsim.analysis import attribution_loop, own_errors, passed_errors, secants
+from mcfsim.analysis import attribution_loop, secants
+from mcfsim.analysis.bounds import PASSED
 from mcfsim.analysis.numba_source import NJIT, constants_of, expression
-from mcfsim.analysis.own_errors import applies
-from mcfsim.analysis.rounded_run import is_exact
+from mcfsim.analysis.rounded_run import OWN_ERRORS, applies, exact_sum, is_exact
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.compile.scalars import ScalarEncoding, encoding
@@ -241,7 +241,7 @@ def _copied_rules(table: Mapping[str, Callable[..., Any]], names: Iterable[str],
 
 def _rules(name: str) -> list[str]:
     """Return the statements that perform an operation on the inputs that are taken at a time."""
-    slope, passed = secants.SLOPES[name], passed_errors.PASSED[name].__name__
+    slope, passed = secants.SLOPES[name], PASSED[name].__name__
     count = (slope.__code__.co_argcount - 1) // 2
     h, d, bound = (", ".join(f"M[{o}, {x}, j]" for o in "abc"[:count]) for x in ("VALUE", "ERROR", "BOUND"))
     exact = ", ".join(f"M[{o}, VALUE, j] - M[{o}, ERROR, j]" for o in "abc"[:count])
@@ -266,9 +266,9 @@ def _rules(name: str) -> list[str]:
     ]
     for n in range(count):
         body += [f"K[s, {2 * n}, j], K[s, {2 * n + 1}, j] = k[{n}], g[{n}]"]
-    if name in own_errors.OWN_ERRORS:
+    if name in OWN_ERRORS:
         before += ["if judged[s]:", "    for j in range(LANES):"]
-        before += [f"        M[r, OWN, j] = own{own_errors.OWN_ERRORS[name].__name__}(M[r, VALUE, j], {h})"]
+        before += [f"        M[r, OWN, j] = own{OWN_ERRORS[name].__name__}(M[r, VALUE, j], {h})"]
     return [*before, "for j in range(LANES):", *(f"    {x}" for x in body), *after]
 
 
@@ -282,9 +282,9 @@ def source(branches: Sequence[Branch], entering: str = "") -> str:
         How inputs are rounded, as `entered` returns it; by default they are given rounded.
     """
     names = sorted({branch.operation for branch in branches})
-    text = _copied(own_errors.exact_sum, "exact_sum")
+    text = _copied(exact_sum, "exact_sum")
     text = re.sub(r"\bar\.(\w+)", r"\1", re.sub(r"\bar, ", "", text))
-    tables = {"slope": secants.SLOPES, "passed": passed_errors.PASSED, "own": own_errors.OWN_ERRORS}
+    tables = {"slope": secants.SLOPES, "passed": PASSED, "own": OWN_ERRORS}
     text += "".join(_copied_rules(table, names, prefix) for prefix, table in tables.items())
     if "choose" in names:
         text += _copied(secants.flipped)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +89,8 @@ class Blame:
     ----------
     program : Program
         As `mcfsim.analysis.expressions.recorded_function` returns it.
+    row : callable, optional
+        Returns the row of a step; by default the expression that an analysis names.
 
     Attributes
     ----------
@@ -97,16 +100,16 @@ class Blame:
         The row of each input and result.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, row: Callable[[ProgramStep], Any] = attrgetter("text.row")) -> None:
         self._steps: dict[Any, list[ProgramStep]] = {INPUTS: []}
         for step in program.steps:
-            self._steps.setdefault(step.text.row, []).append(step)  # type: ignore[attr-defined]
+            self._steps.setdefault(row(step), []).append(step)
         self.names = list(self._steps)
         self.row_of: dict[Register, int] = dict.fromkeys(program.inputs, 0)
         self.row_of |= {step.result: row for row, name in enumerate(self.names) for step in self._steps[name]}
         rows = len(self.names)
         self._sums = ShareSums(np.zeros(3), np.zeros((rows, len(SUMMED))), np.zeros((rows, 0)))
-        self._program, self._inputs = program, False
+        self._inputs = False
 
     def add(self, sums: ShareSums, *, inputs: bool = False) -> None:
         """Add a block's sums; `inputs` says whether the rounding of inputs is part of the question."""
@@ -154,7 +157,7 @@ class Blame:
         """Note where infinities and NaN appear first, where sums stagnate, and which choices turned."""
         values, bad = found.run.values, np.zeros(found.computed.shape, np.bool_)
         nonfinite, stagnant, turned = rows[:, 4:].T
-        for step in self._program.steps:
+        for step in found.run.program.steps:
             row, result = self.row_of[step.result], values[step.result]
             if not all_finite(result):
                 now = ~np.isfinite(result) & ~bad

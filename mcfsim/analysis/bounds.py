@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from mcfsim.analysis.attribution import Attribution, contributed, number
 from mcfsim.analysis.attribution_loop import MARGIN
 from mcfsim.analysis.expressions import Component
-from mcfsim.analysis.passed_errors import PASSED
 from mcfsim.analysis.rounded_run import RoundedRun, is_exact, is_held
-from mcfsim.analysis.secants import RESULTS
+from mcfsim.analysis.secants import RESULTS, select
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.compile.program import Program, ProgramStep, Register
 from mcfsim.formats import Format
@@ -24,55 +23,28 @@ from mcfsim.kernels.real_numbers import Scalars, is_scalar
 from mcfsim.rounding import NEAREST, Mode, Rounding, Underflow
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ErrorBound:
-    """A bound and what it claims.
-
-    Attributes
-    ----------
-    name : str
-    claim : {"bound", "first order", "heuristic"}
-        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible and
-        no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
-        a sum stagnates they do not.
-    about : str
-        A description, with its source.
-    """
-
-    name: str
-    claim: str
-    about: str
-
-
-BOUNDS: Mapping[str, ErrorBound] = {
-    x.name: x
-    for x in (
-        ErrorBound("first order", "first order", "the sum of |derivative| times the unit of each rounding"),
-        ErrorBound(
-            "3 sigma",
-            "heuristic",
-            "three times the root of the sum of squares of the same terms, after Higham and Mary 2019; "
-            "of stochastic rounding three standard deviations",
-        ),
-        ErrorBound("running", "bound", "running error analysis (Wilkinson), with products of errors"),
-        ErrorBound("interval", "bound", "interval arithmetic in the format, rounded outward"),
-    )
+#: Bounds by name: the claim, as `mcfsim.analysis.error_report.BoundRow` has it, and a description.
+BOUNDS: Mapping[str, tuple[str, str]] = {
+    "first order": ("first order", "the sum of |derivative| times the unit of each rounding"),
+    "3 sigma": (
+        "heuristic",
+        "three times the root of the sum of squares of the same terms, after Higham and Mary 2019; "
+        "of stochastic rounding three standard deviations",
+    ),
+    "running": ("bound", "running error analysis (Wilkinson), with products of errors"),
+    "interval": ("bound", "interval arithmetic in the format, rounded outward"),
 }
-
-
 #: Operations that do no more to a scalar than to round it, if they return it.
 _ROUND_SCALARS_ONCE = ("maximum", "minimum", "neg", "abs", "round")
 
 
-def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[float, float]:
+def largest_unit(step: ProgramStep, scalars: Scalars) -> tuple[float, float]:
     """Return the largest own error of a step in a format: relative, and absolute for a subnormal result.
 
     Half an ulp to nearest, else one; for a constant's component it is known. Overflow is not covered. For
     flushing, and for scalars that are rounded before the operation, the error is infinite.
     """
-    constant, rounding = step.operands[0], step.rounding
+    constant, rounding, fmt = step.operands[0], step.rounding, step.result.format
     if isinstance(constant, Component):
         return 0.0, abs(float(constant.error(fmt)))
     if isinstance(fmt, Posit) or rounding.underflow is not Underflow.GRADUAL or not fmt.zero:
@@ -86,10 +58,10 @@ def largest_unit(step: ProgramStep, fmt: Format, scalars: Scalars) -> tuple[floa
 
 def _own(step: ProgramStep, run: RoundedRun, x: Any) -> Any:
     """Return a bound on a step's own error for a result x, infinite where the computed one may overflow."""
-    fmt, computed = step.result.format, run.values[step.result]
-    relative, least = largest_unit(step, fmt, run.scalars)
+    computed = run.values[step.result]
+    relative, least = largest_unit(step, run.scalars)
     own = np.maximum(np.abs(x) * relative, least)
-    low, high = ends(fmt)
+    low, high = ends(step.result.format)
     if computed.size and low < computed.min() and computed.max() < high:
         return own
     return np.where((computed > low) & (computed < high), own, np.inf)
@@ -106,7 +78,7 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
     total: Any = np.float64(0.0)
     squares: Any = np.float64(0.0)
     with np.errstate(all="ignore"):
-        for step in found.program.steps:
+        for step in found.run.program.steps:
             if step.result in found.sensitivities and not is_exact(step):
                 own = _own(step, found.run, found.exact_values[step.result])
                 term = contributed(np.abs(found.sensitivities[step.result]), own)
@@ -133,9 +105,9 @@ def running(found: Attribution) -> Array:
     Numerical Algorithms, 2nd ed., 2002, section 3.3.
     """
     values = found.run.values
-    known: dict[Register, Any] = {x: np.abs(found.input_errors.get(x, 0.0)) for x in found.program.inputs}
+    known: dict[Register, Any] = {x: np.abs(found.input_errors.get(x, 0.0)) for x in found.run.program.inputs}
     with np.errstate(all="ignore"):
-        for step in found.program.steps:
+        for step in found.run.program.steps:
             h = [number(x, values) for x in step.operands]
             e = [known[x] if isinstance(x, Register) else np.float64(0.0) for x in step.operands]
             y = values[step.result] - found.run.errors[step.result] if step.operation in RESULTS else 0.0
@@ -197,9 +169,8 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         given = [
             known[x] if isinstance(x, Register) else (below.round(x), above.round(x)) for x in step.operands
         ]
-    low = high = None
     if name == "abs":
-        (a, b) = given[0]
+        a, b = given[0]
         sizes = [np.abs(np.asarray(x, np.float64)) for x in (a, b)]
         least = np.where(np.asarray(a) * np.asarray(b) <= 0, 0.0, np.minimum(*sizes))
         low, high = least.astype(below.carrier), np.maximum(*sizes).astype(below.carrier)
@@ -215,15 +186,13 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         low = np.where(np.isinf(given[0][0]), limits[0], at(below, inner[0]))
         high = np.where(np.isinf(given[0][1]), limits[1], at(above, inner[1]))
     elif name in (*FUNCTIONS, "sqrt", "sign", "round", "neg"):
-        (a, b) = given[0][::-1] if name == "neg" else given[0]
+        a, b = given[0][::-1] if name == "neg" else given[0]
         low, high = at(below, a), at(above, b)
     elif name in ("maximum", "minimum", "add", "sub"):
         (a, b), (c, d) = given[0], given[1][::-1] if name == "sub" else given[1]
         low, high = at(below, a, c), at(above, b, d)
     else:
-        corners: list[list[Any]] = [[]]
-        for pair in given:
-            corners = [[*corner, x] for corner in corners for x in pair]
+        corners = list(product(*given))
         low = np.minimum.reduce([at(below, *corner) for corner in corners])
         high = np.maximum.reduce([at(above, *corner) for corner in corners])
         if name == "div":
@@ -255,3 +224,77 @@ def _beyond_ends(fmt: Format, low: Any, high: Any) -> tuple[Any, Any]:
         low = np.where(low == least, np.asarray(0.0, low.dtype), low)
         high = np.where(high == -least, np.asarray(0.0, high.dtype), high)
     return low, high
+
+
+# -- rules of running error analysis, which compiled loops copy -------------------------------------------
+# Each is a function of ``y = f(h)``, the computed operands h and bounds on their errors. It says how large an
+# error of these an operation can pass on at most.
+def _passed(y: Any, a: Any, e: Any) -> Any:
+    return e
+
+
+def _add(y: Any, a: Any, b: Any, ea: Any, eb: Any) -> Any:
+    return ea + eb
+
+
+def _mul(y: Any, a: Any, b: Any, ea: Any, eb: Any) -> Any:
+    return np.abs(b) * ea + np.abs(a) * eb + ea * eb
+
+
+def _fma(y: Any, a: Any, b: Any, c: Any, ea: Any, eb: Any, ec: Any) -> Any:
+    return np.abs(b) * ea + np.abs(a) * eb + ea * eb + ec
+
+
+def _div(y: Any, a: Any, b: Any, ea: Any, eb: Any) -> Any:
+    room = np.abs(b) - eb
+    return select(room > 0, (ea + np.abs(a / b) * eb) / select(room > 0, room, 1.0), np.inf)
+
+
+def _sqrt(y: Any, a: Any, e: Any) -> Any:
+    return select(e > a, np.sqrt(a + e), e / (np.sqrt(a) + np.sqrt(np.maximum(a - e, 0.0))))
+
+
+def _sign(y: Any, a: Any, e: Any) -> Any:
+    return select((np.abs(a) > e) | (e == 0), 0.0, 2.0)
+
+
+def _exp(y: Any, a: Any, e: Any) -> Any:
+    return y * np.expm1(e)
+
+
+def _expm1(y: Any, a: Any, e: Any) -> Any:
+    return np.exp(a) * np.expm1(e)
+
+
+def _log(y: Any, a: Any, e: Any) -> Any:
+    return select(e < a, -np.log1p(-np.minimum(e / a, 1.0)), np.inf)
+
+
+def _log1p(y: Any, a: Any, e: Any) -> Any:
+    return _log(y, 1 + a, e)
+
+
+def _erf(y: Any, a: Any, e: Any) -> Any:
+    return np.minimum(e * 2 / np.sqrt(np.pi), 2.0)
+
+
+def _bounded(y: Any, a: Any, e: Any) -> Any:
+    return np.minimum(e, 2.0)
+
+
+def _extreme(y: Any, a: Any, b: Any, ea: Any, eb: Any) -> Any:
+    return np.maximum(ea, eb)
+
+
+def _choose(y: Any, s: Any, a: Any, b: Any, es: Any, ea: Any, eb: Any) -> Any:
+    settled = select(s >= 0, ea, eb)
+    return select((np.abs(s) > es) | (es == 0), settled, np.abs(a - b) + np.maximum(ea, eb))
+
+
+PASSED: Mapping[str, Callable[..., Any]] = {
+    **{"add": _add, "sub": _add, "mul": _mul, "fma": _fma, "div": _div, "sqrt": _sqrt},
+    **{"neg": _passed, "abs": _passed, "sign": _sign, "round": _passed},
+    **{"maximum": _extreme, "minimum": _extreme, "choose": _choose},
+    **{"exp": _exp, "expm1": _expm1, "log": _log, "log1p": _log1p},
+    **{"tanh": _bounded, "erf": _erf, "sin": _bounded, "cos": _bounded},
+}

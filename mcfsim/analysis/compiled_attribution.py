@@ -1,8 +1,8 @@
 """Attribution, bounds and blame of a block of inputs in one compiled loop.
 
 NumPy goes through a block some fifty times for each operation (`mcfsim.analysis.attribution`). The loop takes
-a few inputs at a time, whose numbers stay in the cache. It copies the rules of `secants`, `passed_errors` and
-`own_errors`. A program is data: all programs with steps of the same kinds share a loop.
+a few inputs at a time, whose numbers stay in the cache. It copies the rules of `secants`, `rounded_run` and
+`bounds`. A program is data: all programs with steps of the same kinds share a loop.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from mcfsim.analysis.attribution_source import MOST_NUMBERS, Branch, source
 from mcfsim.analysis.blame import SUMMED, ShareSums
 from mcfsim.analysis.bounds import ends, largest_unit
 from mcfsim.analysis.numba_source import called, is_available, is_cached
-from mcfsim.analysis.own_errors import applies
 from mcfsim.analysis.rounded_function import RoundedFunction
-from mcfsim.analysis.rounded_run import is_exact, run
+from mcfsim.analysis.rounded_run import applies, is_exact, run
 from mcfsim.checks import check_processor
 from mcfsim.compile.program import ProgramStep, Register
 from mcfsim.kernels.real_numbers import Scalars, as_float
@@ -124,7 +123,8 @@ class AttributionLoop:
                 if not step.registers:
                     row[:2] = once.values[step.result].item(), once.errors[step.result].item()
         facts = _facts(steps, rounded.scalars)
-        self._others = [x for x, of_step in zip(steps, facts, strict=True) if of_step.other]
+        pairs = zip(steps, facts, strict=True)
+        self._others = [x for x, of_step in pairs if of_step.rounded and not of_step.judged]
         self._rows = 1 + max(row_of.values())
         self._tables = (
             np.array([plan.branches.index(x) for x in plan.of_steps], np.int64),
@@ -164,17 +164,15 @@ class AttributionLoop:
 
 
 class _Facts(NamedTuple):
-    """What the loop takes of a step; and whether its own error is nonzero and found by no rule."""
+    """What the loop takes of a step: also whether it rounds, and whether a rule finds its own error."""
 
     unit: tuple[float, float]
     ends: tuple[float, float]
     spread: float
     rounded: bool
     judged: bool
-    other: bool
 
 
-#: The types of the first five.
 _KINDS = (np.float64, np.float64, np.float64, np.bool_, np.bool_)
 
 
@@ -186,14 +184,12 @@ def _facts(steps: Iterable[ProgramStep], scalars: Scalars) -> list[_Facts]:
         formats = tuple(x.format for x in (step.result, *step.registers))
         key = (step.operation, formats, step.rounding) if values else step
         if key not in known:
-            judged, exact = applies(step, {}), is_exact(step)
             known[key] = _Facts(
-                largest_unit(step, step.result.format, scalars),
+                largest_unit(step, scalars),
                 ends(step.result.format),
                 0.5 if step.rounding.stochastic else 1.0,
-                not exact,
-                judged,
-                not (judged or exact),
+                not is_exact(step),
+                applies(step, {}),
             )
         found.append(known[key])
     return found

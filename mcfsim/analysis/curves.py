@@ -119,9 +119,9 @@ class Curve:
             some = len(self.fitted) < len(self.points)
             head += f" ({len(self.fitted)} of {len(self.points)} points)" if some else ""
         rows = self.table()
-        widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
-        lines = ["  ".join(key.rjust(width) for key, width in widths.items())]
-        lines += ["  ".join(row[key].rjust(width) for key, width in widths.items()) for row in rows]
+        rows = [{key: key for key in rows[0]}, *rows]
+        widths = {key: max(len(row[key]) for row in rows) for key in rows[0]}
+        lines = ["  ".join(row[key].rjust(width) for key, width in widths.items()) for row in rows]
         return "\n".join([head, *lines])
 
 
@@ -246,8 +246,7 @@ def _of_length(inputs: Mapping[str, Any], length: int) -> dict[str, Any]:
     return made
 
 
-def _point(at: Any, report: Report, chosen: Any = None) -> Point:
-    chosen = slice(None) if chosen is None else chosen
+def _point(at: Any, report: Report, chosen: Any = ...) -> Point:
     with np.errstate(all="ignore"):
         exact = np.abs(report.exact)[chosen]
         usable = report.finite[chosen] & (exact > 0)

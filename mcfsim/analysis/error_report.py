@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,13 @@ class BoundRow:
 
     Attributes
     ----------
-    name, claim, about : str
-        See `mcfsim.analysis.bounds.ErrorBound`.
+    name : str
+    claim : {"bound", "first order", "heuristic"}
+        ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible and
+        no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
+        a sum stagnates they do not.
+    about : str
+        A description, with its source.
     over : float
         Median of bound over error, where both are finite and the error is not zero.
     inputs : int
@@ -190,12 +196,9 @@ class Report:
         origins: list[Any] = [step.text for step in program.steps]
         if all(x.row == x.detail for x in origins):
             return {}
-        pairs = zip(program.steps, origins, strict=True)
-        made: Any = replace  # of the text, which here is an origin
-        steps = tuple(made(step, text=_Pair((x.row, x.detail))) for step, x in pairs)
-        rounded = replace(self.rounded, program=replace(program, steps=steps))
-        sums, found = Blame(rounded.program), dict[Expression, list[BlameRow]]()
-        sums.add(sums.summed(rounded.block(0)))
+        sums = Blame(program, attrgetter("text.row", "text.detail"))
+        sums.add(sums.summed(self.rounded.block(0)))
+        found: dict[Expression, list[BlameRow]] = {}
         for row in sums.rows(self.u):
             if isinstance(row.expression, tuple):
                 outer, inner = row.expression
@@ -205,7 +208,7 @@ class Report:
     def bounds(self) -> list[BoundRow]:
         """Return the bounds of the literature, compared with the measured errors."""
         error, rows = np.abs(self.error), []
-        for name, bound in BOUNDS.items():
+        for name, (claim, about) in BOUNDS.items():
             values = self.widths if name == "interval" else self.columns.get(name)
             if values is None:
                 continue
@@ -218,7 +221,7 @@ class Report:
             exceeded = there & (measured > values * (1 + 1e-10) + 1e-300)
             rows.append(
                 BoundRow(
-                    *(name, bound.claim, bound.about),
+                    *(name, claim, about),
                     over=float(np.median(over)) if over.size else float("nan"),
                     inputs=int(there.sum()),
                     exceeded=int(exceeded.sum()),
@@ -297,12 +300,6 @@ class Report:
     __repr__ = __str__
 
 
-class _Pair(NamedTuple):
-    """An origin whose row is a pair: the user's expression, and the one that asks for the operation."""
-
-    row: tuple[Expression, Expression]
-
-
 def _quantile(x: Array, share: float) -> float:
     known = x[np.isfinite(x)]
     return float(np.quantile(known, share)) if known.size else float("nan")
@@ -313,7 +310,7 @@ def _quantile(x: Array, share: float) -> float:
 _ROWS = 8
 
 
-def report_text(report: Report, rows: int = _ROWS) -> str:
+def report_text(report: Report) -> str:
     """Return a report as lines of text."""
     rounded, truth = report.rounded, report.truth
     lines = [
@@ -329,7 +326,7 @@ def report_text(report: Report, rows: int = _ROWS) -> str:
             lines.append(f"         {about}")
     lines.append(f"error    {error_text(report)}")
     shown = [row for row in report.blame() if row.rms > 0 or row.nonfinite or row.stagnant or row.turned]
-    for place, row in enumerate(shown[:rows]):
+    for place, row in enumerate(shown[:_ROWS]):
         where = row.expression
         name, line = (where.text, where.where) if isinstance(where, Expression) else (where, "")
         differs = np.isfinite(row.first_order) and abs(row.first_order - row.rms) > 0.1 * row.rms
@@ -348,8 +345,8 @@ def report_text(report: Report, rows: int = _ROWS) -> str:
             f"{'blame' if not place else '':8s} rms {row.rms:8.3g} u   explains {explains}   "
             f"{name}   {line}{'   ' + ', '.join(notes) if notes else ''}".rstrip()
         )
-    if len(shown) > rows:
-        lines.append(f"         and {len(shown) - rows} more")
+    if len(shown) > _ROWS:
+        lines.append(f"         and {len(shown) - _ROWS} more")
     for place, bound in enumerate(report.bounds()):
         head = "" if place else "bounds"
         over = f"{bound.over:.3g} times the error in the median; " if np.isfinite(bound.over) else ""

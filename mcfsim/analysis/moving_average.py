@@ -2,24 +2,142 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from mcfsim.analysis.average_forms import AverageForm, Backward, step
-from mcfsim.analysis.preimage import RealInterval, check_preimage, neighbour, point, unit
+import numpy as np
+
+from mcfsim.analysis.preimage import (
+    NOTHING,
+    RealInterval,
+    check_preimage,
+    neighbour,
+    point,
+    preimage,
+    unit,
+)
+from mcfsim.backends.factory import arithmetic
 from mcfsim.checks import chosen, finite_number
-from mcfsim.formats import Format, get_format
+from mcfsim.codec import decode, encode
+from mcfsim.formats import Format, Grid, get_format
 from mcfsim.formats.floating import floor_log2
 from mcfsim.kernels.real_numbers import described, round_real, to_fraction
+from mcfsim.optim.state import average
+from mcfsim.optim.torchadamw import addcmul, inner, lerp, let_in
 from mcfsim.rounding import NEAREST, Rounding, get_rounding
 
 #: Up to this precision numbers are tried one after another.
 _MOST_BITS = 16
 
 
+class AverageForm(StrEnum):
+    """How the new average of a stored number s and a target g is made, with decay b.
+
+    RN rounds into the format; R into binary32, or into binary64 for a format that binary32 does not hold.
+
+    ``lerp``: ``RN(s + (1 - b) (g - s))``, rounded once. ``terms``: ``RN(RN(b s) + RN((1 - b) g))``.
+    ``adamw``: ``RN(RN(b s) + (1 - b) g)``, the m and v of `mcfsim.AdamW`; for v the target is ``RN(g g)``.
+    ``torch_lerp``: ``RN(R(s + R(1 - b) R(g - s)))``, which is ``lerp_``: the m of `torch.optim.AdamW`, and
+    ``get_ema_multi_avg_fn`` of ``torch.optim.swa_utils``. ``torch_avg_fn``: ``get_ema_avg_fn`` of the same,
+    ``RN(R(RN(R(R(b) s)) + RN(R(R(1 - b) g))))``. ``torch_addcmul``: the v of `torch.optim.AdamW` for a
+    gradient g, ``RN(R(RN(R(R(b) s)) + R(R(1 - b) g) g))``.
+    """
+
+    LERP = "lerp"
+    TERMS = "terms"
+    ADAMW = "adamw"
+    TORCH_LERP = "torch_lerp"
+    TORCH_AVG_FN = "torch_avg_fn"
+    TORCH_ADDCMUL = "torch_addcmul"
+
+
+# -- backward, on fractions -------------------------------------------------------------------------------
+class Backward(NamedTuple):
+    """The roundings of a step, to be undone one after another.
+
+    Attributes
+    ----------
+    format, inner : Format
+        Of the stored number, and that in which PyTorch computes.
+    rounding, within : Rounding
+        Their roundings.
+    decay : Fraction
+    """
+
+    format: Format
+    rounding: Rounding
+    inner: Format
+    within: Rounding
+    decay: Fraction
+
+    @property
+    def gain(self) -> Fraction:
+        """The weight of the target, exactly."""
+        return 1 - self.decay
+
+    def stored(self, x: Fraction) -> Fraction:
+        """Return a number rounded into the format."""
+        return Fraction(round_real(x, self.format, self.rounding))
+
+    def by_torch(self, x: Fraction) -> Fraction:
+        """Return a number rounded as PyTorch rounds a result, that is, into the inner format."""
+        return Fraction(round_real(x, self.inner, self.within))
+
+    def scalar(self, x: Fraction) -> Fraction:
+        """Return a scalar as PyTorch's operations take it."""
+        return Fraction(round_real(x, self.inner, Rounding()))
+
+    def from_stored(self, values: RealInterval) -> RealInterval:
+        """Return the numbers that are stored in an interval."""
+        return preimage(values, self.format, self.rounding)
+
+    def from_torch(self, values: RealInterval) -> RealInterval:
+        """Return the exact results of an operation of PyTorch that are stored in an interval."""
+        stored = self.from_stored(values)
+        return stored if self.inner == self.format else preimage(stored, self.inner, self.within)
+
+    def still(self, form: AverageForm, s: Fraction) -> RealInterval:
+        """Return the targets that leave s unchanged; see `MovingAverage.still`."""
+        if form is AverageForm.LERP:
+            return self.from_stored(point(s)).shifted(-s).divided(self.gain).shifted(s)
+        if form is AverageForm.TORCH_LERP:
+            apart = self.from_torch(point(s)).shifted(-s).divided(self.scalar(self.gain))
+            return preimage(apart, self.inner, self.within).shifted(s)
+        if form in (AverageForm.TERMS, AverageForm.ADAMW):
+            left = self.from_stored(point(s)).shifted(-self.stored(self.decay * s))
+            return (self.from_stored(left) if form is AverageForm.TERMS else left).divided(self.gain)
+        shrunk = self.stored(self.by_torch(self.scalar(self.decay) * s))
+        left, gain = self.from_torch(point(s)).shifted(-shrunk), self.scalar(self.gain)
+        if form is AverageForm.TORCH_AVG_FN:
+            return self.from_torch(left).divided(gain)
+        return self.gradients(left, gain)
+
+    def gradients(self, left: RealInterval, gain: Fraction) -> RealInterval:
+        """Return the magnitudes of gradients g of the format with ``R(gain g) g`` in an interval."""
+        fmt = self.format
+
+        def value(code: int) -> Fraction:
+            if isinstance(fmt, Grid):
+                return code * fmt.quantum
+            return Fraction(float(decode([code], fmt)[0]))
+
+        def entering(code: int) -> Fraction:
+            g = value(code)
+            return self.by_torch(gain * g) * g
+
+        last = max(-fmt.low, fmt.high) if isinstance(fmt, Grid) else int(encode([float(fmt.max)], fmt)[0])
+        codes = range(last + 1)  # of the magnitudes from 0 on, in order
+        first = (bisect_left if left.with_low else bisect_right)(codes, left.low, key=entering)
+        end = (bisect_right if left.with_high else bisect_left)(codes, left.high, key=entering)
+        return RealInterval(value(first), value(end - 1), True, True) if first < end else NOTHING
+
+
+# -- the average ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class MovingAverage:
     """An exponential average whose stored number is rounded into a format at each step.
@@ -32,7 +150,7 @@ class MovingAverage:
     decay : float
         The weight b of the stored number: more than 1/2 and less than 1, so that 1 - b is exact.
     form : AverageForm or str, optional
-        The operations of a step: see `mcfsim.analysis.average_forms.AverageForm`.
+        The operations of a step: see `AverageForm`.
     rounding : Rounding or str, optional
         Rounding into the format: not stochastic, with gradual underflow.
 
@@ -96,7 +214,23 @@ class MovingAverage:
         UnsupportedFormatError
             If the emulator has no exact path for an operation, such as PyTorch's fma in binary64.
         """
-        return step(self.form, self.format, self.rounding, stored, target, self.decay)
+        ar = arithmetic(self.format, self.rounding)
+        wide, decay, gain = inner(ar), self.decay, 1.0 - self.decay
+        s, g, scalar = ar.round(stored), ar.round(target), let_in(wide)
+        match self.form:
+            case AverageForm.LERP:
+                return _lerp_once(ar, s, g, decay)
+            case AverageForm.TERMS:
+                return ar.add(ar.mul(s, decay), ar.mul(g, gain))
+            case AverageForm.ADAMW:
+                return average(ar, (s,), decay, g, gain)[0]
+            case AverageForm.TORCH_LERP:
+                return lerp(ar, s, g, scalar(gain), 0.0)
+            case AverageForm.TORCH_AVG_FN:
+                terms = (wide.mul(s, scalar(decay)), wide.mul(g, scalar(gain)))
+                return ar.round(wide.add(*map(ar.round, terms)))
+            case AverageForm.TORCH_ADDCMUL:
+                return addcmul(ar, s, g, scalar(decay), scalar(gain))
 
     def still(self, stored: Any) -> RealInterval:
         """Return the exact interval of targets that leave a stored number unchanged.
@@ -177,7 +311,8 @@ class MovingAverage:
     @cached_property
     def backward(self) -> Backward:
         """The roundings of a step."""
-        return Backward.of(self.format, self.rounding, self.decay)
+        wide: Any = inner(arithmetic(self.format, self.rounding))
+        return Backward(self.format, self.rounding, wide.format, wide.rounding, Fraction(self.decay))
 
     def _value(self, label: str, x: Any) -> Fraction:
         exact = to_fraction(x)
@@ -208,20 +343,30 @@ class MovingAverage:
         gain = 1 - Fraction(self.decay)
         end = fmt.max if up else fmt.lowest
         while s != goal and (s < goal) == up and (s <= end if up else s >= end):
-            if not self._in_binades:
-                yield s
-                s = neighbour(s, fmt, up=up)
-                continue
-            outward = s >= 0 if up else s <= 0
-            low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
-            size = max(2 * low, fmt.smallest_normal) if outward else low
-            last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
-            if s != end and (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
-                s = last if outward else neighbour(last, fmt, up=up)
-                s = min(s, end) if up else max(s, end)
-            else:
-                yield s
-                s = neighbour(s, fmt, up=up)
+            if self._in_binades:
+                outward = s >= 0 if up else s <= 0
+                low = Fraction(2) ** floor_log2(abs(s)) if abs(s) >= fmt.smallest_normal else Fraction(0)
+                size = max(2 * low, fmt.smallest_normal) if outward else low
+                last = size if s > 0 or (s == 0 and up) else -size  # where the binade ends
+                if s != end and (last < goal) == up and gain * abs(goal - last) >= sure * unit(s, fmt):
+                    s = last if outward else neighbour(last, fmt, up=up)
+                    s = min(s, end) if up else max(s, end)
+                    continue
+            yield s
+            s = neighbour(s, fmt, up=up)
+
+
+def _lerp_once(ar: Any, s: Any, g: Any, decay: float) -> Any:
+    """Return averages in exact fractions, element by element, rounded once."""
+    gain = 1 - Fraction(decay)
+
+    def one(stored: float, target: float) -> float:
+        start, end = to_fraction(stored), to_fraction(target)
+        if start is None or end is None:  # NaN or infinite
+            return round_real(stored + float(gain) * (target - stored), ar.format, ar.rounding)
+        return round_real(start + gain * (end - start), ar.format, ar.rounding)
+
+    return ar.round(np.asarray(np.frompyfunc(one, 2, 1)(s, g), np.float64))
 
 
 @lru_cache

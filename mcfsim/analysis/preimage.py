@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mcfsim.codec import decode, encode
 from mcfsim.formats import Format, Grid, Parity, Posit
@@ -63,7 +63,7 @@ def point(x: Fraction) -> RealInterval:
     return RealInterval(x, x, True, True)
 
 
-def check_preimage(fmt: Any, rounding: Rounding) -> None:
+def check_preimage(fmt: Format, rounding: Rounding) -> None:
     """Raise unless `preimage` supports a format and a rounding.
 
     Raises
@@ -74,8 +74,6 @@ def check_preimage(fmt: Any, rounding: Rounding) -> None:
     ValueError
         If the rounding is stochastic, or flushes small numbers.
     """
-    if not isinstance(fmt, Format):
-        raise UnsupportedFormatError(f"{fmt!r} is no format")
     if not fmt.zero and (fmt.signed or rounding.overflow is Overflow.SATURATE or not fmt.has_nan):
         raise UnsupportedFormatError(
             f"{fmt} has no zero: numbers on both sides of zero round to its least values, and zero itself to "
@@ -113,10 +111,8 @@ def preimage(values: RealInterval, fmt: Format, rounding: Rounding) -> RealInter
     least, greatest = max(least, fmt.lowest), min(greatest, fmt.max)
     if values.empty or least > greatest:
         return NOTHING
-    (low, with_low), (high, with_high) = (
-        _end(least, fmt, rounding, up=False),
-        _end(greatest, fmt, rounding, up=True),
-    )
+    low, with_low = _end(least, fmt, rounding, up=False)
+    high, with_high = _end(greatest, fmt, rounding, up=True)
     return RealInterval(low, high, with_low, with_high)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -40,6 +40,18 @@ class RoundedFunction:
     output : int or "sum"
     data : {"format", "real"}
     options : mapping
+
+    Attributes
+    ----------
+    program : Program
+        The function, recorded.
+    outputs : tuple of Register
+        The results whose sum is analysed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the function branches on a value, or there is no such output.
     """
 
     function: Callable[..., Any]
@@ -50,30 +62,14 @@ class RoundedFunction:
     output: Output
     data: str
     options: Mapping[str, Any]
-    program: Program
-    outputs: tuple[Register, ...]
+    program: Program = field(init=False)
+    outputs: tuple[Register, ...] = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        function: Callable[..., Any],
-        inputs: Inputs,
-        fmt: Format,
-        rounding: Rounding,
-        scalars: Scalars,
-        output: Output,
-        data: str,
-        options: Mapping[str, Any],
-    ) -> RoundedFunction:
-        """Record a function in a format, with its inputs.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the function branches on a value, or there is no such output.
-        """
-        program = recorded_function(function, fmt, rounding, inputs.shape, options)
-        results = program.outputs()
+    def __post_init__(self) -> None:
+        program = recorded_function(
+            self.function, self.format, self.rounding, self.inputs.shape, self.options
+        )
+        results, output = program.outputs(), self.output
         if not results:
             raise ValueError(f"{program.name} returns no result")
         if output == "sum":
@@ -91,7 +87,8 @@ class RoundedFunction:
             raise ValueError(
                 f"the result {output!r} of {program.name} has a number in it, which depends on no operation"
             )
-        return cls(function, inputs, fmt, rounding, scalars, output, data, options, program, outputs)
+        object.__setattr__(self, "program", program)
+        object.__setattr__(self, "outputs", outputs)
 
     @property
     def of_inputs(self) -> Rounding:
@@ -119,7 +116,7 @@ class RoundedFunction:
         given, errors = self.rounded_inputs(numbers)
         random = RandomWords(self.inputs.seed) if self.rounding.stochastic else None
         made = run(self.program, given, scalars=self.scalars, formats=formats, random=random, start=start)
-        return Attribution(self.program, self.outputs, made, errors)
+        return Attribution(self.outputs, made, errors)
 
     def chosen(self, results: list[Any]) -> Any:
         """Return the analysed result from all results."""

@@ -138,10 +138,7 @@ def _of_file(path: Path) -> NDArray[Any]:
 
 
 _MADE: Mapping[str, Callable[..., Sampler]] = {
-    "uniform": uniform,
-    "normal": normal,
-    "logspace": logspace,
-    "values": values,
+    made.__name__: made for made in (uniform, normal, logspace, values)
 }
 
 
@@ -324,10 +321,7 @@ def inputs_of(
     shape: list[Any] = []
     sources: list[Sampler | list[Numbers]] = []
     for name in names:
-        source = _source(name, given[name])
-        many = (
-            source.count if isinstance(source, Sampler) else None if _is_single(given[name]) else len(source)
-        )
+        source, many = _source(name, given[name])
         shape.append(name if many is None else tuple(f"{name}{place}" for place in range(many)))
         sources.append(source)
     size = _check_sizes(x for source in sources if not isinstance(source, Sampler) for x in source)
@@ -337,16 +331,12 @@ def inputs_of(
     return Inputs(tuple(shape), sources, size, whole_number("seed", seed, least=0))
 
 
-def _is_single(x: Any) -> bool:
-    return not isinstance(x, tuple) and np.ndim(x) < 2
-
-
-def _source(name: str, given: Any) -> Sampler | list[Numbers]:
-    if isinstance(given, str):
-        return sampler(given)
-    if isinstance(given, Sampler):
-        return given
-    single = _is_single(given)
+def _source(name: str, given: Any) -> tuple[Sampler | list[Numbers], int | None]:
+    """Return the source of an operand's numbers, and how many it has if it is a tuple."""
+    if isinstance(given, str | Sampler):
+        drawn = sampler(given) if isinstance(given, str) else given
+        return drawn, drawn.count
+    single = not isinstance(given, tuple) and np.ndim(given) < 2
     arrays = list(given) if isinstance(given, tuple) else [given] if single else [*real_array(given, name).T]
     if not arrays:
         raise ValueError(f"{name}: a tuple has at least one number")
@@ -357,7 +347,7 @@ def _source(name: str, given: Any) -> Sampler | list[Numbers]:
     whole = np.stack(found)
     if not np.isfinite(whole).all():
         raise ValueError(f"{name}: inputs are finite numbers, one for each input")
-    return [*whole]
+    return [*whole], None if single else len(found)
 
 
 def _check_sizes(arrays: Iterable[NDArray[Any]]) -> int | None:

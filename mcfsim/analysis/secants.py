@@ -10,40 +10,14 @@ it on arrays, and `mcfsim.analysis.compiled_attribution` copies it into a loop o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
 #: In a compiled loop the function of the same name on numbers.
 select = np.where
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(12)
-
-
-def slopes(operation: str, y: Any, h: Sequence[Any], errors: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the secant slopes of an operation, one for each operand.
-
-    Parameters
-    ----------
-    operation : str
-        An operation of `mcfsim.protocol.Arithmetic`.
-    y : float or array of float64
-        The exact result on computed operands.
-    h : sequence of float or array of float64
-        The computed operands.
-    errors : sequence of float or array of float64
-        Computed minus exact operands; zeros give derivatives.
-
-    Notes
-    -----
-    ``choose`` passes on the error of the operand that the exact sign takes, and nothing of the other, be it
-    infinite. Where the computed sign takes the other one, their difference is an error of its own
-    (`flipped`). A slope is NaN or infinite where an
-    operand is outside of the domain.
-    """
-    return SLOPES[operation](y, *h, *errors)
 
 
 def erf(x: Any) -> Any:
@@ -188,6 +162,10 @@ def _cos(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
 
 #: Operations whose rules use the exact result y.
 RESULTS = ("exp",)
+#: The rules by operation of `mcfsim.protocol.Arithmetic`; each returns a slope for each operand. ``choose``
+#: passes on the error of the operand that the exact sign takes, and nothing of the other, be it infinite.
+#: Where the computed sign takes the other one, their difference is an error of its own (`flipped`). A slope
+#: is NaN or infinite where an operand is outside of the domain.
 SLOPES: Mapping[str, Callable[..., tuple[Any, ...]]] = {
     **{"add": _add, "sub": _sub, "mul": _mul, "fma": _fma, "div": _div, "sqrt": _sqrt},
     **{"neg": _neg, "abs": _abs, "sign": _sign, "round": _round},

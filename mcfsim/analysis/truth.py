@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.backends.exact import ExactArithmetic
-from mcfsim.compile.program import Program, flat
+from mcfsim.compile.program import flat, mapped
 
 #: Precisions tried, in bits, and how closely two of them must agree, relative to the result.
 _FIRST, _LAST, _SETTLED = 128, 1 << 13, 2.0**-64
@@ -81,7 +82,7 @@ class TruthCheck:
 Evaluate = Callable[[ExactArithmetic, tuple[Any, ...]], Any]
 
 
-def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
+def truth(evaluate: Evaluate, inputs: Sequence[Any]) -> Truth:
     """Return the true results of a function for each input.
 
     Parameters
@@ -90,8 +91,6 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
         ``evaluate(ar, numbers)`` returns the result of the function for the numbers of one input.
     inputs : sequence of array
         One array for each number of an input.
-    size : int
-        The number of inputs.
 
     Notes
     -----
@@ -99,11 +98,10 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
     as zero: no precision tells zero from a small number. An input outside of the domain, such as the root of
     a negative number, has no result.
     """
-    nearest, rest, most = np.full(size, np.nan), np.full(size, np.nan), _FIRST
-    for place in range(size):
-        numbers = tuple(float(x[place]) for x in inputs)
+    (nearest, rest), most = np.full((2, len(inputs[0])), np.nan), _FIRST
+    for place, numbers in enumerate(zip(*inputs, strict=True)):
         try:
-            value, bits = _settled(partial(_given, evaluate, numbers))
+            value, bits = _settled(evaluate, tuple(map(float, numbers)))
         except (ArithmeticError, ValueError):
             continue
         nearest[place] = float(value)
@@ -112,14 +110,10 @@ def truth(evaluate: Evaluate, inputs: Sequence[Any], size: int) -> Truth:
     return Truth(nearest, rest, most)
 
 
-def _given(evaluate: Evaluate, numbers: tuple[Any, ...], ar: ExactArithmetic) -> Any:
-    return evaluate(ar, numbers)
-
-
-def _settled(evaluate: Callable[[ExactArithmetic], Any]) -> tuple[Any, int]:
+def _settled(evaluate: Evaluate, numbers: tuple[Any, ...]) -> tuple[Any, int]:
     bits, before = _FIRST, None
     while bits <= _LAST:
-        value = evaluate(ExactArithmetic(bits))
+        value = evaluate(ExactArithmetic(bits), numbers)
         if before is not None and abs(value - before) <= _SETTLED * abs(value):
             return value, bits
         bits, before = 2 * bits, value
@@ -128,45 +122,23 @@ def _settled(evaluate: Callable[[ExactArithmetic], Any]) -> tuple[Any, int]:
     raise ArithmeticError("the result does not settle")
 
 
-def of_program(program: Program, outputs: Sequence[Any], inputs: Sequence[Any], size: int) -> Truth:
-    """Return the true results of a recorded program: the sum of some of its outputs."""
+def of_program(rounded: RoundedFunction, inputs: Sequence[Any]) -> Truth:
+    """Return the true results of a function as it is recorded: of its program."""
+    asked = replace(rounded.program, results=rounded.outputs)
 
     def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:
-        known: dict[Any, Any] = dict(zip(program.inputs, map(ar.round, numbers), strict=True))
-        for step in program.steps:
-            known[step.result] = getattr(ar, step.operation)(*(known.get(x, x) for x in step.operands))
-        return sum(known[x] for x in outputs)
+        return sum(asked.run(lambda fmt, rounding: ar, *map(ar.round, numbers)))
 
-    return truth(evaluate, inputs, size)
+    return truth(evaluate, inputs)
 
 
-def of_function(
-    function: Callable[..., Any],
-    shape: Any,
-    chosen: Callable[[list[Any]], Any],
-    inputs: Sequence[Any],
-    size: int,
-) -> Truth:
-    """Return the true results of a function, whose constants may differ from those of a recorded program.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(ar, *operands)``.
-    shape : tuple
-        Places of an input's numbers, nested as the function takes them.
-    chosen : callable
-        Returns the result that is analysed from all results.
-    inputs, size
-        As for `truth`.
-    """
+def of_function(rounded: RoundedFunction, inputs: Sequence[Any]) -> Truth:
+    """Return the true results of a function itself, whose constants may differ from those of its program."""
+    function = partial(rounded.function, **rounded.options)
 
     def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:
-        given = [ar.round(x) for x in numbers]
-        return chosen(flat(ar.evaluate(function, *_nested(shape, given))))
+        given = map(ar.round, numbers)
+        operands = mapped(lambda name: next(given), rounded.inputs.shape)
+        return rounded.chosen(flat(ar.evaluate(function, *operands)))
 
-    return truth(evaluate, inputs, size)
-
-
-def _nested(shape: Any, leaves: list[Any]) -> Any:
-    return tuple(_nested(x, leaves) for x in shape) if isinstance(shape, tuple) else leaves[shape]
+    return truth(evaluate, inputs)

@@ -321,14 +321,11 @@ _TESTS, _EXTRA, _REAL2FLOAT = (
 )
 
 
-def _six(high: float, count: int = 6) -> dict[str, tuple[float, float]]:
-    return {f"x{i}": (4.0, high) for i in range(1, count + 1)}
-
-
 def _all(names: str, low: float, high: float) -> dict[str, tuple[float, float]]:
     return dict.fromkeys(names.split(), (low, high))
 
 
+_SIX = "x1 x2 x3 x4 x5 x6"
 _BODY = _all("x1 x2 x3", -15, 15)
 _WIND = {"v": (-4.5, -0.3), "w": (0.4, 0.9), "r": (3.8, 7.8)}
 _ROOT = {"x": (0.1, 10), "y": (-5, 5)}
@@ -351,16 +348,16 @@ _ROWS: tuple[tuple[str, Callable[..., Any], Mapping[str, tuple[float, float]], s
     ("sineOrder3", sine_order_3, {"x": (-2, 2)}, _ROSA),
     ("sqroot", sqroot, {"x": (0, 1)}, _ROSA),
     ("bspline3", bspline3, {"u": (0, 1)}, _ROSA),
-    ("kepler0", kepler_0, _six(6.36), _REAL2FLOAT),
-    ("kepler1", kepler_1, _six(6.36, 4), _REAL2FLOAT),
-    ("kepler2", kepler_2, _six(6.36), _REAL2FLOAT),
+    ("kepler0", kepler_0, _all(_SIX, 4.0, 6.36), _REAL2FLOAT),
+    ("kepler1", kepler_1, _all("x1 x2 x3 x4", 4.0, 6.36), _REAL2FLOAT),
+    ("kepler2", kepler_2, _all(_SIX, 4.0, 6.36), _REAL2FLOAT),
     ("sphere", sphere, _PLACE, _REAL2FLOAT),
     ("logexp", logexp, {"x": (-8, 8)}, _REAL2FLOAT),
     ("intro-example", share_of_next, {"t": (0, 999)}, _TESTS),
     ("test05_nonlin1, r4", nonlin1_r4, {"x": (1.00001, 2)}, _TESTS),
     ("test05_nonlin1, test2", nonlin1_test2, {"x": (1.00001, 2)}, _TESTS),
-    ("delta4", delta_4, _six(6.3504), _EXTRA),
-    ("delta", delta, _six(6.3504), _EXTRA),
+    ("delta4", delta_4, _all(_SIX, 4.0, 6.3504), _EXTRA),
+    ("delta", delta, _all(_SIX, 4.0, 6.3504), _EXTRA),
     ("exp1x", exp1x, {"x": (0.01, 0.5)}, _EXTRA),
     ("exp1x_log", exp1x_log, {"x": (0.01, 0.5)}, _EXTRA),
     ("x_by_xy", share_of_sum, _all("x y", 1, 4), _EXTRA),

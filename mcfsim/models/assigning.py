@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor, finite_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
-from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity, group_of
+from mcfsim.models.assignment import Choices, by_demotion, by_sensitivity
 from mcfsim.models.audit import Audit
 from mcfsim.models.forecast import frozen_share
 from mcfsim.models.known import RecordedUpdates
@@ -163,23 +163,18 @@ def choices_of(audit: Audit, samples: Sequence[TensorSample], frozen_cost: float
     names, sizes = zip(*((tensor.name, tensor.size) for tensor in audit.tensors), strict=True)
     if isinstance(plan.updates, RecordedUpdates):
         asked, held = _recorded(plan, plan.updates, samples)
+        cure = "a format of float32's range does, as bfloat16"
     else:
         asked = np.array([item.size * item.direction_rms**2 for item in audit.tensors])
         reach = {kept: [_reaches(item, kept) for item in candidates] for kept in costs}
         held = np.array([reach[kept] for kept in moments])
+        cure = "only recorded gradients could say that formats of less than float32's range do"
     for name, row in zip(names, held, strict=True):
         if not row.any():
-            raise ValueError(
-                f"{name}: no candidate holds its gradients and moments; "
-                + (
-                    "a format of float32's range does, as bfloat16"
-                    if isinstance(plan.updates, RecordedUpdates)
-                    else "only recorded gradients could say that formats of less than float32's range do"
-                )
-            )
+            raise ValueError(f"{name}: no candidate holds its gradients and moments; {cure}")
     losses = np.empty((len(names), len(candidates)))
     for column, item in enumerate(candidates):
-        frozen = frozen_cost * frozen_share(item, "v", plan.hyper.beta2)
+        frozen = frozen_cost * frozen_share(item, plan.hyper.beta2)
         share = [
             _unarrived(tensor.found[item.name]) + (frozen if "v" in kept else 0.0)
             for tensor, kept in zip(audit.tensors, moments, strict=True)
@@ -241,8 +236,7 @@ def assign(
         tried = ", ".join(item.name for item in choices.candidates)
         raise ValueError(f"demotion is from one strategy and format to another one, not among {tried}")
     else:
-        high = 0 if choices.bytes[0][0] > choices.bytes[0][1] else 1
-        chosen = by_demotion(choices, limit, [group_of(name) for name in choices.names], high, 1 - high)
+        chosen = by_demotion(choices, limit)
     return Assignment(audit, choices, limit, method, frozen_cost, tuple(chosen), tuple(asked.tolist()))
 
 

@@ -71,9 +71,15 @@ class Choices:
         """Number of parameters in all."""
         return sum(self.sizes)
 
-    def allowed(self, tensor: int) -> list[int]:
-        """Return the places of the candidates that are allowed for a tensor."""
-        return np.flatnonzero(np.isfinite(self.losses[tensor])).tolist()
+    def front(self, tensor: int) -> list[int]:
+        """Return a tensor's candidates without dominated ones, fewest bytes first; of equals the first."""
+        row, taken = self.losses[tensor], self.bytes[tensor]
+        allowed = np.flatnonzero(np.isfinite(row)).tolist()
+        kept: list[int] = []
+        for item in sorted(allowed, key=lambda item: (taken[item], row[item], item)):
+            if not kept or row[item] < row[kept[-1]]:
+                kept.append(item)
+        return kept
 
     def bytes_of(self, chosen: Sequence[int]) -> Fraction:
         """Return the bytes that an assignment takes in all."""
@@ -86,10 +92,7 @@ class Choices:
 
     def least(self) -> list[int]:
         """Return the assignment of fewest bytes and, among several, the one of least loss."""
-        return [
-            min(self.allowed(tensor), key=lambda item: (each[item], row[item]))
-            for tensor, (each, row) in enumerate(zip(self.bytes, self.losses, strict=True))
-        ]
+        return [self.front(tensor)[0] for tensor in range(len(self.names))]
 
     def check_budget(self, budget: Fraction, least: Sequence[int], why: str) -> None:
         """Raise ValueError if an assignment, the least, exceeds a budget of bytes per parameter."""
@@ -139,7 +142,7 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     from scipy.sparse import csr_array
 
     choices.check_budget(budget, choices.least(), ", that these tensors take in any way asked for")
-    places = [(tensor, item) for tensor in range(len(choices.names)) for item in _front(choices, tensor)]
+    places = [(tensor, item) for tensor in range(len(choices.names)) for item in choices.front(tensor)]
     row, column = np.array(places).T
     loss = choices.losses[row, column]
     largest = loss.max()
@@ -168,52 +171,43 @@ def by_sensitivity(choices: Choices, budget: Fraction, seconds: float = 60.0) ->
     raise RuntimeError(f"{_CUTS} assignments at the budget of {float(budget):g} bytes are slightly above it")
 
 
-def by_demotion(
-    choices: Choices, budget: Fraction, groups: Sequence[str], high: int = 0, low: int = 1
-) -> list[int]:
-    """Return the assignment that demotes the largest groups until the budget is kept.
+def by_demotion(choices: Choices, budget: Fraction) -> list[int]:
+    """Return the assignment that demotes the largest groups of tensors until the budget is kept.
 
-    All tensors begin high. Whole groups are demoted in order of their elements, most first, and among equal
-    ones in the given order. A tensor that cannot be low, because it overflows there, is promoted: it stays
-    high, and more groups are demoted instead.
+    All tensors begin high: under the candidate that takes more bytes. Whole groups, by `group_of`, are
+    demoted in order of their elements, most first, and among equal ones in the order of the tensors. A tensor
+    that cannot be low, because it overflows there, is promoted: it stays high, and more groups are demoted
+    instead.
 
     Parameters
     ----------
     choices : Choices
-        Tensors and candidates.
+        Tensors and two candidates.
     budget : Fraction
         Bytes per parameter, in the mean of all parameters.
-    groups : sequence of str
-        The group of each tensor.
-    high, low : int, optional
-        Places of the two candidates.
 
     Returns
     -------
     list of int
-        The place of each tensor's candidate, `high` or `low`.
+        The place of each tensor's candidate.
 
     Raises
     ------
     ValueError
-        If the groups do not fit, high takes no more bytes than low for some tensor, a tensor can be neither
-        high nor low, or the budget is exceeded even when all tensors that can be low are.
+        If high takes no more bytes than low for some tensor, or the budget is exceeded even when all tensors
+        that can be low are.
 
     References
     ----------
     Lee, Sharma, Aiken, arXiv 2301.13464. They promote tensors while the network is trained; here promotion
     follows from the forecast, before training.
     """
-    if len(groups) != len(choices.names):
-        raise ValueError(f"{len(groups)} groups do not fit {len(choices.names)} tensors")
+    high, low = (0, 1) if choices.bytes[0][0] > choices.bytes[0][1] else (1, 0)
     for name, row in zip(choices.names, choices.bytes, strict=True):
         if row[high] <= row[low]:
             above, below = choices.candidates[high].name, choices.candidates[low].name
             raise ValueError(f"demotion is to fewer bytes, and {above} takes no more than {below} of {name}")
-    able = np.isfinite(choices.losses)
-    for name, (is_high, is_low) in zip(choices.names, able[:, [high, low]], strict=True):
-        if not (is_high or is_low):
-            raise ValueError(f"{name} can be neither high nor low")
+    able, groups = np.isfinite(choices.losses), [group_of(name) for name in choices.names]
     chosen = [high if ok else low for ok in able[:, high]]
     sizes: dict[str, int] = dict.fromkeys(groups, 0)
     for group, size in zip(groups, choices.sizes, strict=True):
@@ -232,13 +226,3 @@ def by_demotion(
 def group_of(name: str) -> str:
     """Return the group of a tensor: its name up to the last dot, which a layer's weight and bias share."""
     return name.rpartition(".")[0] or name
-
-
-def _front(choices: Choices, tensor: int) -> list[int]:
-    """Return a tensor's candidates without dominated ones, fewest bytes first; keep the first of equals."""
-    row, taken = choices.losses[tensor], choices.bytes[tensor]
-    kept: list[int] = []
-    for item in sorted(choices.allowed(tensor), key=lambda item: (taken[item], row[item], item)):
-        if not kept or row[item] < row[kept[-1]]:
-            kept.append(item)
-    return kept

@@ -15,11 +15,10 @@ from mcfsim.codec import next_down, next_up, ulp
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.forecast import TensorRows, forecast, frozen_share, points_of
-from mcfsim.models.kinds import TensorKind, kind_of
 from mcfsim.models.memory import footprint
 from mcfsim.models.plan import Plan, Steady, Table, rms_of
 from mcfsim.models.samples import TensorSample
-from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding, TensorKind, kind_of
 from mcfsim.models.transfer import Encoding, expected_bytes
 from mcfsim.optim.strategies import Strategy
 
@@ -136,7 +135,7 @@ class Audit:
             for size, share in zip(sizes.astype(int).tolist(), changed.tolist(), strict=True)
         ]
         frozen, beside = (
-            frozen_share(strategy, "v", self.plan.hyper.beta2, beside=beside) if self._keeps_v else 0.0
+            frozen_share(strategy, self.plan.hyper.beta2, beside=beside) if self._keeps_v else 0.0
             for beside in (False, True)
         )
         return Total(
@@ -283,7 +282,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
     kept = list(samples)
     decayed = np.array([plan.decays(item.shape) for item in kept])
     weights = np.array([item.values for item in kept])
-    directions = plan.updates.directions(kept, plan.hyper, plan.schedule, plan.steps)
+    directions = plan.updates.directions(kept, plan)
     trial = TensorRows(weights, directions, decayed)
     still = TensorRows(weights, Steady(np.zeros_like(weights), plan.hyper.beta1), decayed)
     points, rates = points_of(plan.schedule, plan.steps), plan.schedule.rates(plan.steps)
@@ -320,7 +319,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
             *(bool(decayed[row]), item.rms, item.zeros),
             direction_rms=float(size[row]),
             stays_below=_middles(stored[row], low),
-            histogram=tuple(histogram(asked[row], ulp(stored[row], low), EDGES)),
+            histogram=histogram(asked[row], ulp(stored[row], low)),
             found=found[row],
         )
         for row, item in enumerate(kept)
@@ -337,13 +336,13 @@ def _middles(stored: Table, low: Format) -> tuple[float, float]:
     return toward, away
 
 
-def histogram(directions: Table, spacing: Table, edges: Table) -> list[float]:
-    """Return shares of updates by the binary logarithm of |update| / ulp(weight), in bins with these edges.
+def histogram(directions: Table, spacing: Table) -> tuple[float, ...]:
+    """Return shares of updates by the binary logarithm of |update| / ulp(weight), in the bins of `EDGES`.
 
     Numbers below the first edge count in the first bin, numbers above the last edge in the last bin.
     """
     asked = np.abs(directions)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.log2(asked / spacing)
-    counts, _ = np.histogram(np.clip(ratio, edges[0], np.nextafter(edges[-1], 0)), edges)
-    return [float(share) for share in counts / max(1, asked.size)]
+    counts, _ = np.histogram(np.clip(ratio, EDGES[0], np.nextafter(EDGES[-1], 0)), EDGES)
+    return tuple((counts / max(1, asked.size)).tolist())

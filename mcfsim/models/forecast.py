@@ -47,19 +47,17 @@ def significands(fmt: Format) -> NDArray[np.float64]:
 
 
 @lru_cache
-def frozen_share(strategy: Strategy, slot: str, beta: float, *, beside: bool = False) -> float:
-    """Return the share of a moving average's significands that multiplication by beta does not change.
+def frozen_share(strategy: Strategy, beta2: float, *, beside: bool = False) -> float:
+    """Return the share of the second moment's significands that multiplication by beta2 does not change.
 
-    If the share is 1, the average never decays: `RN(beta x) = x` for every normal number x. This is so for a
-    bfloat16 second moment at beta2 = .999.
+    If the share is 1, it never decays: `RN(beta2 x) = x` for every normal number x. This is so in bfloat16 at
+    beta2 = .999.
 
     Parameters
     ----------
     strategy : Strategy
         The strategy, with its low format filled in.
-    slot : {"m", "v"}
-        Which average.
-    beta : float
+    beta2 : float
         The decay rate, in [0, 1).
     beside : bool, optional
         For numbers that share a scale: whether the largest of them stays, and the scale with it. By default
@@ -77,23 +75,22 @@ def frozen_share(strategy: Strategy, slot: str, beta: float, *, beside: bool = F
     ----------
     Yu et al., Collage, ICML 2024, on beta2 = .999 in bfloat16.
     """
-    stored = strategy.tensors[slot]
+    stored = strategy.tensors["v"]
     fmt = stored.format
     if fmt is None:
         return 0.0
     if stored.draws:  # truncation moves a product as far as any draw can
         stored = replace(stored, rounding=Mode.TOWARD_ZERO, random_bits=None, rule=None)
-    roles = (replace(strategy, m=stored) if slot == "m" else replace(strategy, v=stored)).roles()
-    ar: Any = roles.of(slot)
+    ar: Any = replace(strategy, v=stored).roles().of("v")
     if stored.scaled is not None:
-        return _frozen_in_group(ar, stored.scaled, fmt, beta, beside=beside)
+        return _frozen_in_group(ar, stored.scaled, fmt, beta2, beside=beside)
     # All significands, at an exponent in the middle of the range.
     x = ar.round(np.ldexp(significands(fmt), (fmt.emin + fmt.emax) // 2))
     components = (x, *([np.zeros_like(x)] * (stored.components - 1)))
-    if slot == "v" and strategy.beta2_components > 1:
-        decayed = expansion.mul(ar, expand(ar, beta, strategy.beta2_components), components)
+    if strategy.beta2_components > 1:
+        decayed = expansion.mul(ar, expand(ar, beta2, strategy.beta2_components), components)
     else:
-        decayed = expansion.scale(ar, components, beta)
+        decayed = expansion.scale(ar, components, beta2)
     before, after = (
         np.sum([item.astype(np.float64) for item in parts], axis=0) for parts in (components, decayed)
     )
@@ -101,13 +98,13 @@ def frozen_share(strategy: Strategy, slot: str, beta: float, *, beside: bool = F
 
 
 def _frozen_in_group(
-    ar: Any, kept: ScaledFormat | Quantiser, fmt: Format, beta: float, *, beside: bool
+    ar: Any, kept: ScaledFormat | Quantiser, fmt: Format, beta2: float, *, beside: bool
 ) -> float:
     """Return the share of a group's numbers that stay; `beside` holds the largest and does not count it."""
     size = kept.block if isinstance(kept.block, int) and kept.block > 1 else _GROUP
     before = np.array(ar.round(np.geomspace(1 / 32, 1, size)))
     requantize(before, [slice(0, size)], kept, fmt)
-    after = np.array(ar.mul(before, beta))
+    after = np.array(ar.mul(before, beta2))
     if beside:
         after[-1] = before[-1]
     requantize(after, [slice(0, size)], kept, fmt)

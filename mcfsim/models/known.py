@@ -13,20 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from mcfsim.models.forecast import points_of
-from mcfsim.models.muon_updates import MuonModel
-from mcfsim.models.plan import Directions, NoiseModel, Steady, Table, Updates
+from mcfsim.models.plan import Directions, MuonModel, NoiseModel, Plan, Steady, Table, Updates
 from mcfsim.models.recording import check_shapes, open_recording
 from mcfsim.models.samples import TensorSample, elements_at, places_of
 from mcfsim.models.saving import decoded
 from mcfsim.models.torch_state import MOMENTS, check_steps, torch_moments
-from mcfsim.models.weights import FORMAT_OF, Weight, metadata_of, open_tensors, refuse_not_finite
+from mcfsim.models.weights import FORMAT_OF, Counts, Weight, metadata_of, open_tensors, refuse_not_finite
 from mcfsim.optim.adamw import AdamW
 from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import Pathlike
 from mcfsim.storage.sealed import STATE
 from mcfsim.storage.tensors import FileOfTensorsError
-from mcfsim.training.schedule import Schedule
 
 
 # -- recorded gradients -----------------------------------------------------------------------------------
@@ -96,9 +94,7 @@ class RecordedUpdates(Updates):
         """The source of the directions, in words for a report."""
         return f"those of AdamW by the gradients recorded in {self.path.name}, each with its own weight"
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return the directions, with both moments in binary64 from the first recorded step on.
 
         Raises
@@ -106,15 +102,15 @@ class RecordedUpdates(Updates):
         FileOfTensorsError
             If the recording cannot be used, or is of other tensors than the samples.
         """
-        last = min(steps, len(open_recording(self.path).steps))
-        kept = {*points_of(schedule, steps).tolist(), last}
+        last = min(plan.steps, len(open_recording(self.path).steps))
+        kept = {*points_of(plan.schedule, plan.steps).tolist(), last}
         path = np.zeros((len(samples), samples[0].values.size))
         tables, paths = {}, {}
-        for step, found in enumerate(self.follow(samples, hyper, last), start=1):
+        for step, found in enumerate(self.follow(samples, plan.hyper, last), start=1):
             if step in kept:
                 tables[step], paths[step] = found.direction, path.copy()
-            path += schedule.rate(step, steps) * found.direction
-        return Followed(tables, paths, path, last, hyper.beta1)
+            path += plan.schedule.rate(step, plan.steps) * found.direction
+        return Followed(tables, paths, path, last, plan.hyper.beta1)
 
     def follow(self, samples: Sequence[TensorSample], hyper: AdamW, steps: int) -> Iterator[Moments]:
         """Yield gradients, moments and directions of the first `steps` recorded steps.
@@ -152,10 +148,6 @@ def _rows(gradients: Mapping[str, Table], samples: Sequence[TensorSample]) -> Ta
 
 
 # -- a saved state ----------------------------------------------------------------------------------------
-#: How names of an optimizer's moments end after the parameter's name: torch's names, and short ones.
-_MOMENTS = (MOMENTS, ("m", "v"))
-
-
 @dataclass(frozen=True)
 class SavedState(Updates):
     """Directions of AdamW from its saved moments, each paired with its own weight.
@@ -176,9 +168,7 @@ class SavedState(Updates):
         """The source of the directions, in words for a report."""
         return f"directions by the optimizer's state in {self.path.name}, each with its own weight"
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return ``mhat / (sqrt(vhat) + eps)`` in binary64, at the places of the samples."""
         if self.path.suffix.lower() in (".pt", ".pth", ".bin"):
             moments = torch_moments(self.path, samples)
@@ -188,17 +178,18 @@ class SavedState(Updates):
         for m, v, step in moments:
             if (v < 0).any():
                 raise FileOfTensorsError(self.path, "has a negative second moment")
-            rows.append(_direction(m, v, step, hyper))
-        return Steady(np.array(rows), hyper.beta1)
+            rows.append(_direction(m, v, step, plan.hyper))
+        return Steady(np.array(rows), plan.hyper.beta1)
 
 
 def _by_tensors(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Table, Table, float]]:
     """Return the moments at the places of samples, and the number of steps made."""
     tensors = open_tensors(path)
-    kinds = next((pair for pair in _MOMENTS if f"{samples[0].name}.{pair[0]}" in tensors), _MOMENTS[0])
+    # Names of moments end in torch's names, or in short ones.
+    kinds = next((pair for pair in (MOMENTS, SLOTS) if f"{samples[0].name}.{pair[0]}" in tensors), MOMENTS)
     about = metadata_of(path)
     own = about.get("format") == STATE
-    bad: dict[str, tuple[int, int]] = {}
+    bad: dict[str, Counts] = {}
 
     def read(sample: TensorSample, kind: str, slot: str) -> Table:
         label = f"{sample.name}.{kind}"
@@ -260,7 +251,7 @@ def updates_of(
     gradients : path, optional
         A directory of recorded gradients, see `RecordedUpdates`.
     muon : Muon, optional
-        Muon, whose updates follow from shapes, see `mcfsim.models.muon_updates.MuonModel`.
+        Muon, whose updates follow from shapes, see `mcfsim.models.plan.MuonModel`.
 
     Raises
     ------

@@ -69,7 +69,7 @@ class Shape:
             found["positions"] = (self.context, self.width)
         for layer in range(self.layers):
             found |= {f"layer{layer}.{name}": extent for name, extent in self._layer().items()}
-        found |= self._norm("norm")
+        found |= self._module("norm", "gain", self.width)
         if self.gated:
             found["output"] = (self.vocabulary, self.width)
         return found
@@ -82,21 +82,18 @@ class Shape:
     def _layer(self) -> dict[str, Extent]:
         """Return the extents of one layer's tensors."""
         d, inner = self.width, self.inner
-        found = self._norm("attention.norm")
+        found = self._module("attention.norm", "gain", d)
         for name in ("query", "key", "value", "output"):
-            found |= self._linear(f"attention.{name}", d, d)
-        found |= self._norm("inner.norm")
+            found |= self._module(f"attention.{name}", "weight", d, d)
+        found |= self._module("inner.norm", "gain", d)
         for name in ("up", "gate") if self.gated else ("up",):
-            found |= self._linear(f"inner.{name}", inner, d)
-        return found | self._linear("inner.down", d, inner)
+            found |= self._module(f"inner.{name}", "weight", inner, d)
+        return found | self._module("inner.down", "weight", d, inner)
 
-    def _linear(self, name: str, rows: int, columns: int) -> dict[str, Extent]:
-        weight: dict[str, Extent] = {f"{name}.weight": (rows, columns)}
-        return weight if self.gated else weight | {f"{name}.bias": (rows,)}
-
-    def _norm(self, name: str) -> dict[str, Extent]:
-        gain: dict[str, Extent] = {f"{name}.gain": (self.width,)}
-        return gain if self.gated else gain | {f"{name}.bias": (self.width,)}
+    def _module(self, name: str, tensor: str, *extent: int) -> dict[str, Extent]:
+        """Return the tensor of a linear layer or norm, and its bias if there are any."""
+        found: dict[str, Extent] = {f"{name}.{tensor}": extent}
+        return found if self.gated else found | {f"{name}.bias": extent[:1]}
 
 
 def _gpt(name: str, layers: int, width: int) -> Shape:

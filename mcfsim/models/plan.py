@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from mcfsim.checks import finite_number, whole_number
 from mcfsim.formats import Format
 from mcfsim.models.samples import TensorSample
 from mcfsim.optim.adamw import AdamW
+from mcfsim.optim.muon import Muon
 from mcfsim.optim.strategies import STRATEGIES, Strategy, strategy
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.training.schedule import Schedule
@@ -136,10 +138,8 @@ class Updates(ABC):
         return tuple(slot for slot in SLOTS if self.keeps(slot, name, shape))
 
     @abstractmethod
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
-        """Return the directions of samples, one row per tensor, in a run of `steps` steps.
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
+        """Return the directions of samples, one row per tensor, in the run of a plan.
 
         Raises
         ------
@@ -181,12 +181,67 @@ class NoiseModel(Updates):
         )
         return f"normally distributed directions, whatever the weight; their root mean square is {size}"
 
-    def directions(
-        self, samples: Sequence[TensorSample], hyper: AdamW, schedule: Schedule, steps: int
-    ) -> Directions:
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
         """Return normal numbers of the assumed size."""
         found, _ = normal_directions(len(samples), samples[0].values.size)
-        return Steady(found * (noise_rms(hyper.beta1) if self.rms is None else self.rms), hyper.beta1)
+        beta1 = plan.hyper.beta1
+        return Steady(found * (noise_rms(beta1) if self.rms is None else self.rms), beta1)
+
+
+@dataclass(frozen=True)
+class MuonModel(Updates):
+    """Normally distributed directions, whose size in a matrix follows from its shape, whatever the gradients.
+
+    An orthogonal factor of r rows and c columns has r c numbers with a mean square of ``1 / max(r, c)``; the
+    rate's factor, `mcfsim.optim.muon.Scale`, multiplies them. Published iterations leave singular values
+    between .7 and 1.2, which the model takes for 1. A matrix's directions hold together from step to step as
+    momentum of noise does; those of the rest are AdamW's, as in `NoiseModel`.
+
+    Parameters
+    ----------
+    muon : Muon
+        The hyperparameters; those of its AdamW are the plan's.
+
+    Raises
+    ------
+    TypeError
+        If it is no Muon.
+    ValueError
+        If its AdamW moves at a share of the rate, for which an audit has no decay of its own.
+    """
+
+    muon: Muon
+
+    def __post_init__(self) -> None:
+        if type(self.muon) is not Muon:
+            raise TypeError(f"updates are those of mcfsim.Muon(...), not of {self.muon!r}")
+        if self.muon.share != 1:
+            raise ValueError(f"share = {self.muon.share}: an audit takes AdamW at the rate of Muon, share=1")
+
+    @property
+    def words(self) -> str:
+        """The assumption, in words for a report."""
+        return (
+            "normally distributed; in a matrix of r rows and c columns of root mean square "
+            "1 / sqrt(max(r, c)), "
+            f"as of Muon, by its scale {self.muon.scale!s}; in the rest as of AdamW where gradients are noise"
+        )
+
+    def keeps(self, slot: str, name: str, shape: Sequence[int]) -> bool:
+        """Return whether the optimizer keeps a moment of a tensor: Muon has no second one of matrices."""
+        return bool(self.muon.parts(slot, self.muon.viewed(name, tuple(shape))))
+
+    def directions(self, samples: Sequence[TensorSample], plan: Plan) -> Directions:
+        """Return normal numbers of the sizes that shapes give."""
+        found, _ = normal_directions(len(samples), samples[0].values.size)
+        matrices = [not self.keeps("v", item.name, item.shape) for item in samples]
+        decays = np.where(matrices, self.muon.momentum, plan.hyper.beta1)
+        noise = noise_rms(decays)
+        scales = [
+            self.muon.factor(item.shape) / math.sqrt(max(1, *item.shape[-2:])) / size if matrix else 1.0
+            for item, matrix, size in zip(samples, matrices, noise.tolist(), strict=True)
+        ]
+        return Steady(found * noise[:, None], decays, np.array(scales))
 
 
 # -- the plan ---------------------------------------------------------------------------------------------

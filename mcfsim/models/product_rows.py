@@ -7,6 +7,8 @@ import io
 import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from statistics import fmean
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,25 +143,18 @@ def summary(rows: Iterable[ProductRow]) -> list[ProductRow]:
 
 def _root(numbers: Iterable[float]) -> float:
     """Return a root mean square."""
-    squares = [number * number for number in numbers]
-    return math.sqrt(math.fsum(squares) / len(squares))
+    return math.sqrt(fmean(number * number for number in numbers))
 
 
 def _mean(numbers: Iterable[float]) -> float:
     """Return the mean of the numbers that are not NaN; NaN if there are none."""
     there = [number for number in numbers if not math.isnan(number)]
-    return math.fsum(there) / len(there) if there else math.nan
+    return fmean(there) if there else math.nan
 
 
 # -- which layers stay in high precision ------------------------------------------------------------------
-class _Layer(NamedTuple):
-    """Two ways to compute a layer."""
-
-    name: str
-
-
-_LOW, _HIGH = 0, 1
-_WAYS = (_Layer("by the recipe"), _Layer("in high precision"))
+#: Two ways to compute a layer, and the place of the second one.
+_WAYS, _HIGH = (SimpleNamespace(name="by the recipe"), SimpleNamespace(name="in high precision")), 1
 
 
 class LayerCost(NamedTuple):
@@ -189,13 +184,12 @@ def layer_costs(rows: Iterable[ProductRow], recipe: str) -> dict[str, LayerCost]
         If no row is of the recipe.
     """
     found: dict[str, dict[str, ProductRow]] = {}
-    others = []
-    for row in summary(rows):
-        others.append(row.recipe)
+    measured = summary(rows)
+    for row in measured:
         if row.recipe == recipe:
             found.setdefault(row.layer, {})[row.product] = row
     if not found:
-        known = ", ".join(dict.fromkeys(others)) or "none, since no step was measured"
+        known = ", ".join(dict.fromkeys(row.recipe for row in measured)) or "none, since no step was measured"
         raise ValueError(f"recipe {recipe!r} was not measured; measured: {known}")
     costs = {}
     for layer, products in found.items():
@@ -246,7 +240,8 @@ def layers_to_keep(
     if share is not None:
         if not 0 <= finite_number("share", share) <= 1:
             raise ValueError(f"share = {share} must lie in [0, 1]")
-        needed = _needed(layers)
+        whole = sum(item.macs for item in layers)
+        needed = Fraction(sum(item.macs for item in layers if math.isinf(item.lost)), whole or 1)
         if needed > Fraction(share):
             raise ValueError(
                 f"share = {share} is too small: layers whose products are not finite by the recipe take "
@@ -269,10 +264,3 @@ def layers_to_keep(
         choices = Choices(names, (1,) * len(names), _WAYS, each, kept)
         chosen = by_sensitivity(choices, 1 + most / unit / len(names))
     return [name for name, way in zip(names, chosen, strict=True) if way == _HIGH]
-
-
-def _needed(layers: Iterable[LayerCost]) -> Fraction:
-    """Return the share of multiplications that must stay in high precision."""
-    macs = [(item.macs, math.isinf(item.lost)) for item in layers]
-    whole = sum(size for size, _ in macs)
-    return Fraction(sum(size for size, must in macs if must), whole) if whole else Fraction(0)

@@ -36,6 +36,8 @@ from mcfsim.storage.tensors import FileOfTensorsError
 _NAME = re.compile(r"(?!__metadata__\Z)[^\0\ud800-\udfff]{1,1000}(?<!\.npy)")
 #: Characters of a header's text that an error repeats.
 _SHOWN = 40
+#: Shapes of tensors, by name.
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -360,12 +362,7 @@ def step_files(folder: Path) -> dict[int, Path]:
     return {number: found[number] for number in sorted(found)}
 
 
-def check_shapes(
-    path: Pathlike,
-    expected: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, tuple[int, ...]],
-    other: Pathlike,
-) -> None:
+def check_shapes(path: Pathlike, expected: Shapes, found: Shapes, other: Pathlike) -> None:
     """Raise FileOfTensorsError unless two files have tensors of the same names and shapes."""
     if missing := expected.keys() - found.keys():
         raise FileOfTensorsError(path, f"lacks the tensor {min(missing)!r}, which {other} has")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.models.weights import Weight, Weights, not_finite, refuse_not_finite
+from mcfsim.models.weights import Counts, Weight, Weights, not_finite, refuse_not_finite
 from mcfsim.storage.archive import Forms, read_archive, write_archive
 from mcfsim.storage.files import Pathlike
 
@@ -54,6 +54,10 @@ class TensorSample:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
+#: A sample, and how many elements of its tensor are NaN and infinite.
+Scanned = tuple[TensorSample, Counts]
+
+
 def places_of(size: int, samples: int) -> NDArray[np.int64]:
     """Return the places of a sample, in order: one element of each of `samples` equal parts of a tensor.
 
@@ -65,7 +69,7 @@ def places_of(size: int, samples: int) -> NDArray[np.int64]:
     return np.minimum(((part + inside) * (size / samples)).astype(np.int64), size - 1)
 
 
-def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tuple[int, int]]:
+def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], Counts]:
     """Return a tensor's elements at `places_of`, and how many of all elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     for x in _taken(weight, values):
@@ -73,9 +77,7 @@ def elements_at(weight: Weight, samples: int) -> tuple[NDArray[np.float64], tupl
     return values, (int(counts[0]), int(counts[1]))
 
 
-def read_sample(
-    weight: Weight, samples: int, told: Callable[[int], None] | None = None
-) -> tuple[TensorSample, tuple[int, int]]:
+def read_sample(weight: Weight, samples: int, told: Callable[[int], None] | None = None) -> Scanned:
     """Return the sample of one tensor, and how many of all elements are NaN and infinite."""
     values, counts = np.empty(samples), np.zeros(2, np.int64)
     squares = zeros = 0.0
@@ -158,27 +160,24 @@ def scan(
     ValueError
         If the file is of other weights, or of other samples, or damaged, at the start or at the end.
     """
-    found: dict[str, TensorSample] = {}
-    bad: dict[str, tuple[int, int]] = {}
+    found: dict[str, Scanned] = {}
     about = {} if kept is None else _about(weights, samples)  # of the files as they are before they are read
     if kept is not None and Path(kept).exists():
-        found, bad = _load(kept, weights, about)
+        found = _load(kept, weights, about)
     try:
         for name, weight in weights.items():
             if name in found:
                 if told is not None:
                     told(name, weight.size, True)
                 continue
-            sample, counts = read_sample(weight, samples, lambda n, name=name: told and told(name, n, False))  # type: ignore[misc]
-            found[name], bad[name] = sample, counts
+            found[name] = read_sample(weight, samples, lambda n, name=name: told and told(name, n, False))  # type: ignore[misc]
     finally:
         if kept is not None:
             if Path(kept).exists():  # another reading may have come between
-                theirs, their_bad = _load(kept, weights, about)
-                found, bad = {**theirs, **found}, {**their_bad, **bad}
-            _save(kept, about, found, bad)
-    refuse_not_finite(weights.path, bad)
-    return [found[name] for name in weights]
+                found = {**_load(kept, weights, about), **found}
+            _save(kept, about, found)
+    refuse_not_finite(weights.path, {name: counts for name, (_, counts) in found.items()})
+    return [found[name][0] for name in weights]
 
 
 def _about(weights: Weights, samples: int) -> dict[str, Any]:
@@ -193,24 +192,18 @@ def _about(weights: Weights, samples: int) -> dict[str, Any]:
     }
 
 
-def _save(
-    path: Pathlike,
-    about: Mapping[str, Any],
-    found: Mapping[str, TensorSample],
-    bad: Mapping[str, tuple[int, int]],
-) -> None:
+def _save(path: Pathlike, about: Mapping[str, Any], found: Mapping[str, Scanned]) -> None:
+    samples, bad = [sample for sample, _ in found.values()], [counts for _, counts in found.values()]
     arrays = {
-        "values": np.array([found[name].values for name in found]).reshape(len(found), about["samples"]),
-        "rms": np.array([found[name].rms for name in found], dtype=np.float64),
-        "zeros": np.array([found[name].zeros for name in found], dtype=np.float64),
-        "bad": np.array([bad[name] for name in found], dtype=np.int64).reshape(len(found), 2),
+        "values": np.array([x.values for x in samples]).reshape(len(found), about["samples"]),
+        "rms": np.array([x.rms for x in samples], dtype=np.float64),
+        "zeros": np.array([x.zeros for x in samples], dtype=np.float64),
+        "bad": np.array(bad, dtype=np.int64).reshape(len(found), 2),
     }
     write_archive(path, {**about, "read": list(found)}, arrays)
 
 
-def _load(
-    path: Pathlike, weights: Weights, wanted: Mapping[str, Any]
-) -> tuple[dict[str, TensorSample], dict[str, tuple[int, int]]]:
+def _load(path: Pathlike, weights: Weights, wanted: Mapping[str, Any]) -> dict[str, Scanned]:
     """Return the saved samples; raise ValueError if they are of other files."""
 
     def check(about: dict[str, Any], forms: Forms) -> None:
@@ -230,10 +223,10 @@ def _load(
             raise ValueError("holds other arrays than samples of weights")
 
     about, arrays = read_archive(path, check)
-    found, bad = {}, {}
+    found = {}
     for row, name in enumerate(about["read"]):
         weight = weights[name]
         numbers = float(arrays["rms"][row]), float(arrays["zeros"][row])
-        found[name] = TensorSample(name, weight.shape, str(weight.format), arrays["values"][row], *numbers)
-        bad[name] = int(arrays["bad"][row, 0]), int(arrays["bad"][row, 1])
-    return found, bad
+        sample = TensorSample(name, weight.shape, str(weight.format), arrays["values"][row], *numbers)
+        found[name] = sample, (int(arrays["bad"][row, 0]), int(arrays["bad"][row, 1]))
+    return found

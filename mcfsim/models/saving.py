@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.models.plan import Table
 from mcfsim.models.samples import TensorSample, places_of
-from mcfsim.models.weights import DTYPE_OF, Weight, metadata_of, not_finite, open_tensors
+from mcfsim.models.weights import DTYPE_OF, Counts, Weight, metadata_of, not_finite, open_tensors
 from mcfsim.optim.groups import GroupBoundaries, Groups
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.stored import Reach
@@ -38,7 +38,7 @@ def decoded(
     codes: NDArray[Any],
     scales: NDArray[Any],
     sample: TensorSample,
-) -> tuple[Table, tuple[int, int]]:
+) -> tuple[Table, Counts]:
     """Decode a moment stored as codes and scales.
 
     Return it at the places of a sample in binary64, and how many of all its numbers are NaN and infinite.
@@ -328,7 +328,10 @@ def _write(
     extra = {} if of is None else {_STEP: ("I64", np.array(of.count, ELEMENTS["I64"]))}
     forms, digests = dict[str, tuple[str, tuple[int, ...]]](), dict[str, str]()
 
-    def counted(tensors: dict[str, _Elements]) -> dict[str, _Elements]:
+    def counted(names: Iterable[str], more: Mapping[str, _Elements]) -> dict[str, _Elements]:
+        found = {name: parts[name].elements() for name in names}
+        tensors = {name: (dtype, x.reshape(parts[name].shape)) for name, (dtype, x) in found.items()}
+        tensors |= more
         if of is not None:
             forms.update({name: (dtype, x.shape) for name, (dtype, x) in tensors.items()})
             digests.update({name: digest(np.ascontiguousarray(x)) for name, (_, x) in tensors.items()})
@@ -337,15 +340,10 @@ def _write(
     def about() -> dict[str, str]:
         return {} if of is None else sealed(STATE, forms, digests, _described(of))
 
-    def elements(name: str) -> _Elements:
-        dtype, x = parts[name].elements()
-        return dtype, x.reshape(parts[name].shape)
-
     if shard_bytes is None:
         if Path(path).suffix != SUFFIX:
             raise OutputError(f"{path} must end in {SUFFIX}; with shard_bytes it may be a folder")
-        whole = counted({**{name: elements(name) for name in parts}, **extra})
-        write_file(path, whole, about())
+        write_file(path, counted(parts, extra), about())
         return
     if not shard_bytes > 0:
         raise ValueError(f"shard_bytes = {shard_bytes} must be positive")
@@ -358,8 +356,9 @@ def _write(
     for number, names in enumerate(shards, 1):
         place = f"model-{number:05d}-of-{len(shards):05d}{SUFFIX}"
         more = extra if number == 1 else {}
-        some = counted({**{name: elements(name) for name in names}, **more})
-        write_file(folder / place, some, {} if of is None else {"format": STATE}, exclusive=True)
+        write_file(
+            folder / place, counted(names, more), {} if of is None else {"format": STATE}, exclusive=True
+        )
         index |= dict.fromkeys([*names, *more], place)
     # The index is written last, so that a folder without it is known to be unfinished.
     write_text(

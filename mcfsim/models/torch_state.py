@@ -16,7 +16,7 @@ import numpy as np
 from mcfsim.models.plan import Table
 from mcfsim.models.samples import TensorSample, places_of
 from mcfsim.models.saving import decoded
-from mcfsim.models.weights import not_finite, refuse_not_finite
+from mcfsim.models.weights import Counts, not_finite, refuse_not_finite
 from mcfsim.optim.strategy import SLOTS
 from mcfsim.storage.files import open_regular
 from mcfsim.storage.tensors import FileOfTensorsError
@@ -58,7 +58,7 @@ def torch_moments(path: Path, samples: Sequence[TensorSample]) -> list[tuple[Tab
     saved = _loaded(path)
     try:
         states = _states(path, saved, samples)
-        bad: dict[str, tuple[int, int]] = {}
+        bad: dict[str, Counts] = {}
         found = []
         for sample in samples:
             state = states[sample.name]
@@ -100,7 +100,7 @@ def _states(path: Path, saved: Any, samples: Sequence[TensorSample]) -> Mapping[
             saved = saved[key]
     if not isinstance(saved, dict) or not isinstance(states := saved.get("state"), dict):
         raise FileOfTensorsError(path, "holds no optimizer's state_dict(): it has no entry 'state'")
-    named, groups = _names(path, saved.get("param_groups", [])), _groups(saved.get("param_groups", []))
+    named, groups = _groups(path, saved.get("param_groups", []))
     by_name: dict[Any, _State] = {}
     for key, state in states.items():
         name = named.get(key, key)
@@ -134,22 +134,16 @@ def _registered(saved: Any) -> list[str]:
     return []
 
 
-def _groups(groups: Any) -> dict[Any, tuple[int, int, str | None]]:
-    """Return for each parameter its place among all, its group, and the strategy that the group names."""
-    found: dict[Any, tuple[int, int, str | None]] = {}
-    for group, item in enumerate(groups):
-        strategy, numbers = item.get("strategy"), item.get("params", ())
-        for number in numbers if isinstance(numbers, list) else ():
-            if isinstance(number, int | str):
-                found[number] = len(found), group, strategy if isinstance(strategy, str) else None
-    return found
-
-
-def _names(path: Path, groups: Any) -> dict[Any, Any]:
-    """Return the names of numbered parameters, from the groups that name them."""
+def _groups(path: Path, groups: Any) -> tuple[dict[Any, Any], dict[Any, tuple[int, int, str | None]]]:
+    """Return the names of parameters; and of each its place among all, its group and the group's strategy."""
     named: dict[Any, Any] = {}
+    found: dict[Any, tuple[int, int, str | None]] = {}
     for place, item in enumerate(_as(path, list, groups, "'param_groups'")):
         group = _as(path, dict, item, f"group {place}")
+        strategy, numbers = group.get("strategy"), group.get("params", ())
+        for number in numbers if isinstance(numbers, list) else ():
+            if isinstance(number, int | str):
+                found[number] = len(found), place, strategy if isinstance(strategy, str) else None
         if group.get("param_names") is None:
             continue
         numbers, names = (
@@ -164,12 +158,10 @@ def _names(path: Path, groups: Any) -> dict[Any, Any]:
                 _as(path, int, number, f"a parameter of group {place}")
             if named.setdefault(number, _as(path, str, name, f"a name of group {place}")) != name:
                 raise FileOfTensorsError(path, f"has two names of parameter {number}")
-    return named
+    return named, found
 
 
-def _moment(
-    path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
-) -> Table:
+def _moment(path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, Counts]) -> Table:
     """Return a moment at the places of a sample in binary64, and note in `bad` how many are not finite.
 
     Several components are added up; codes and scales are decoded.
@@ -183,16 +175,14 @@ def _moment(
         bad[f"{sample.name}.{kind}"] = counts
         return moment
     others = takewhile(state.entries.__contains__, (f"{kind}_{place}" for place in count(1)))
-    return reduce(add, (_component(path, state.entries, name, sample, bad) for name in (kind, *others)))
+    return reduce(add, (_component(path, state, name, sample, bad) for name in (kind, *others)))
 
 
-def _component(
-    path: Path, state: Mapping[Any, Any], kind: str, sample: TensorSample, bad: dict[str, tuple[int, int]]
-) -> Table:
+def _component(path: Path, state: _State, kind: str, sample: TensorSample, bad: dict[str, Counts]) -> Table:
     """Return one tensor of a moment at the places of a sample in binary64."""
     import torch
 
-    x, label = state.get(kind), f"{kind} of {sample.name!r}"
+    x, label = state.entries.get(kind), f"{kind} of {sample.name!r}"
     if not isinstance(x, torch.Tensor):
         raise FileOfTensorsError(path, f"{label} is no tensor: {_shown(x)}")
     plain = x.layout == torch.strided and x.device.type == "cpu" and not (x.is_nested or x.is_quantized)

@@ -58,20 +58,6 @@ class _Head(NamedTuple):
         given = (_MAGIC, _VERSION, place, self.itemsize, self.flags, self.size, self.changed, self.base)
         return _HEAD.pack(*given, zlib.crc32(payload, zlib.crc32(_HEAD.pack(*given, 0))))
 
-    def lengths(self) -> tuple[int, int]:
-        """Return the least and the largest number of bytes that may follow, once inflated."""
-        values, whole = self.changed * self.itemsize, self.size * self.itemsize
-        if self.encoding is Encoding.MASK:
-            values += -(-self.size // 8)
-        elif self.encoding is Encoding.INDICES:
-            values += self.changed * _index(self.size).itemsize
-        elif self.encoding is Encoding.GAPS:
-            values += 2 * self.changed
-            return values, values + 2 * (self.size // _MORE)
-        else:
-            values = whole
-        return values, values
-
 
 @dataclass(frozen=True, eq=False)
 class Delta:
@@ -270,7 +256,8 @@ def _opened(data: bytes, codes: Array) -> tuple[_Head, bytes]:
             f"{codes.itemsize}"
         )
     head = _Head(kinds[place], itemsize, flags, size, count, base)
-    least, most = head.lengths()
+    lengths = (_lengths(size, itemsize, count, words) for words in (count, count + size // _MORE))
+    least, most = (length[head.encoding] - _HEAD.size for length in lengths)
     if flags & _DEFLATED:
         inflating = zlib.decompressobj()
         try:
@@ -345,14 +332,19 @@ def expected_bytes(size: int, share: float, itemsize: int) -> dict[Encoding, flo
     itemsize : int
         Bytes of a code.
     """
-    count, whole = share * size, float(_HEAD.size + size * itemsize)
+    count = share * size
     # Each 65535 codes that stay before one that changes cost a word more; of some 40 / share none has stayed.
     stay = np.arange(_MORE, min(size, 40 / share) if share > 0 else 0, _MORE)
     words = count + share * float((size - stay) @ (1.0 - share) ** stay)
-    values = _HEAD.size + count * itemsize
+    return {kind: float(length) for kind, length in _lengths(size, itemsize, count, words).items()}
+
+
+def _lengths(size: int, itemsize: int, changed: float, words: float) -> dict[Encoding, Any]:
+    """Return how many bytes each encoding takes, not deflated, where gaps take so many words."""
+    values, whole = _HEAD.size + changed * itemsize, _HEAD.size + size * itemsize
     return {
         Encoding.MASK: values + -(-size // 8),
-        Encoding.INDICES: values + count * _index(size).itemsize,
+        Encoding.INDICES: values + changed * _index(size).itemsize,
         Encoding.GAPS: values + 2 * words,
         Encoding.XOR: whole,
         Encoding.DENSE: whole,

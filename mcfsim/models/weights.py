@@ -81,9 +81,8 @@ class Weight:
         return elements if elements.dtype.kind == "f" else decode(elements, self.format)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Yield all elements in order, `size` at a time."""
-        for start in range(0, self.size, size):
-            yield self.read(start, start + size)
+        """Return all elements in order, `size` at a time."""
+        return map(self.numbers, self.stored.blocks(size))
 
 
 @dataclass(frozen=True)
@@ -119,14 +118,18 @@ class Weights(Mapping[str, Weight]):
         return sum(weight.size for weight in self.values())
 
 
-def not_finite(x: NDArray[Any]) -> tuple[int, int]:
+#: How many numbers are NaN, and how many are infinite.
+Counts = tuple[int, int]
+
+
+def not_finite(x: NDArray[Any]) -> Counts:
     """Return how many numbers are NaN, and how many are infinite."""
     if np.isfinite(x).all():
         return 0, 0
     return int(np.count_nonzero(np.isnan(x))), int(np.count_nonzero(np.isinf(x)))
 
 
-def refuse_not_finite(path: Pathlike, found: Mapping[str, tuple[int, int]]) -> None:
+def refuse_not_finite(path: Pathlike, found: Mapping[str, Counts]) -> None:
     """Raise FileOfTensorsError if there is a NaN or an infinity; the message counts them by tensor."""
     told = [f"{name}: {nans} NaN, {inf} infinite" for name, (nans, inf) in found.items() if nans or inf]
     if told:

@@ -14,8 +14,7 @@ import numpy as np
 from mcfsim.models.adapters import CONFIG
 from mcfsim.models.assigning import Assignment
 from mcfsim.models.audit import EDGES, Audit, Total
-from mcfsim.models.muon_updates import MuonModel
-from mcfsim.models.plan import Plan
+from mcfsim.models.plan import MuonModel, Plan
 from mcfsim.models.product_rows import ProductRow, summary
 from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
 from mcfsim.models.transfer import Encoding

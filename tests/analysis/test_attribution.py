@@ -33,7 +33,7 @@ def in_formats(*formats):
 
 def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, data="format", **options):
     found = inputs_of(function, inputs, options, count, 0)
-    return RoundedFunction.of(
+    return RoundedFunction(
         function, found, mcf.get_format(fmt), get_rounding(mode), "exact", 0, data, options
     )
 
@@ -47,7 +47,7 @@ def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
     numbers = [x[:40] for x in asked.inputs.block(0)]
     found = asked.at(numbers)
     given, _ = asked.rounded_inputs(numbers)
-    right = of_program(asked.program, asked.outputs, given, 40).error_of(found.computed)
+    right = of_program(asked, given).error_of(found.computed)
     there = np.isfinite(found.error) & np.isfinite(right)
     assert there.any() or fmt == "float8_e4m3fn"
     shares = [share for _, share in found.shares()]
@@ -64,9 +64,7 @@ def test_stochastic_runs_have_errors_too(function, fmt):
     asked = question(function, TEXTS[function], fmt, "stochastic")
     found = asked.block(0)
     given, _ = asked.rounded_inputs(asked.inputs.block(0))
-    right = of_program(asked.program, asked.outputs, [x[:20] for x in given], 20).error_of(
-        found.computed[:20]
-    )
+    right = of_program(asked, [x[:20] for x in given]).error_of(found.computed[:20])
     there = np.isfinite(right)
     assert np.allclose(found.error[:20][there], right[there], rtol=1e-11, atol=1e-15)
     assert not np.array_equal(found.computed, question(function, TEXTS[function]).block(0).computed)
@@ -92,7 +90,7 @@ def test_errors_with_some_results_in_a_wider_format_are_those_of_mpmath(mode):
     asked = question(selecting, {"x": "normal()", "y": "normal()"}, "bfloat16", mode)
     rng, numbers = np.random.default_rng(1), asked.inputs.block(0)
     given, _ = asked.rounded_inputs(numbers)
-    truth = of_program(asked.program, asked.outputs, given, 40)
+    truth = of_program(asked, given)
     for _ in range(30):
         wide = {x.result: mcf.get_format("float32") for x in asked.program.steps if rng.random() < 0.5}
         found = asked.at(numbers, wide)
@@ -415,5 +413,5 @@ def test_a_small_difference_is_not_taken_for_zero():
     report = analyse(lambda ar, x, y: ar.sub(ar.add(x, y), x), {"x": np.ones(3), "y": np.full(3, 2.0**-130)})
     assert report.truth.compared == 3
     assert report.truth.off == 0
-    falling = truth(lambda ar, x: ar.exp(-float(ar.precision)), [np.ones(1)], 1)
+    falling = truth(lambda ar, x: ar.exp(-float(ar.precision)), [np.ones(1)])
     assert (falling.nearest[0], falling.bits) == (0, 1 << 13)

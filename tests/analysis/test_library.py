@@ -166,7 +166,7 @@ def test_errors_are_those_of_mpmath(name, fmt):
     count = 24
     asked = question(*subject(name, fmt, count, drawn), fmt)
     found, (given, _) = asked.block(0), asked.rounded_inputs(asked.inputs.block(0))
-    right = of_program(asked.program, asked.outputs, given, count).error_of(found.computed)
+    right = of_program(asked, given).error_of(found.computed)
     with np.errstate(all="ignore"):
         # Where shares cancel, the error is their last bits.
         last = 2.0**-50 * sum(np.abs(share) for _, share in found.shares())

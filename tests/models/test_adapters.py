@@ -13,9 +13,9 @@ import mcfsim as mcf
 from mcfsim.models.adapters import CONFIG, adapters_at_start, describe, read_config
 from mcfsim.models.audit import audit
 from mcfsim.models.forecast import TensorRows, forecast
-from mcfsim.models.kinds import TensorKind, kind_of
 from mcfsim.models.plan import Steady
 from mcfsim.models.samples import TensorSample, scan
+from mcfsim.models.tensor_findings import TensorKind, kind_of
 from mcfsim.models.weights import open_weights
 from mcfsim.oracle import round_fraction
 from mcfsim.report.audits import kind_table

@@ -12,11 +12,10 @@ import mcfsim as mcf
 from mcfsim.formats import FORMATS
 from mcfsim.models.audit import EDGES, Audit, audit
 from mcfsim.models.forecast import frozen_share
-from mcfsim.models.kinds import TensorKind
 from mcfsim.models.known import SavedState
 from mcfsim.models.plan import NoiseModel, Plan, forecast_in
 from mcfsim.models.samples import TensorSample, scan
-from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding
+from mcfsim.models.tensor_findings import AuditedTensor, TensorFinding, TensorKind
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import audit_json, mix_offered, strategy_table, tensor_table, update_model
 from tests.models import pages
@@ -141,7 +140,7 @@ def test_totals_are_weighed_by_size_and_a_histogram_is_of_updates_in_units_of_ul
         assert getattr(total, label) == pytest.approx(np.average(parts, weights=sizes), rel=1e-12)
     assert "noise" in update_model(found)
     assert "0.3, as given" in update_model(audit(samples, plan(["plain"], updates=NoiseModel(0.3)), BFLOAT16))
-    rows = NoiseModel().directions(samples, mcf.AdamW(), mcf.Schedule(), 100).at(1)
+    rows = NoiseModel().directions(samples, found.plan).at(1)
     stored = mcf.round_to(samples[0].values, "bfloat16")
     spacing = np.ldexp(1.0, np.frexp(stored)[1] - 8)
     asked = 3e-4 * np.abs(rows[0] + 30.0 * stored)
@@ -215,7 +214,7 @@ def test_the_recommendation_and_the_mix_are_the_cheapest_by_trying_all(seed):
     def good(tensor, item):
         found = tensor.found[item.name]
         arrives = found.beyond is None and (math.isnan(found.edq) or found.edq >= 0.95)
-        return arrives and frozen_share(item, "v", beta2) == 0
+        return arrives and frozen_share(item, beta2) == 0
 
     of_each = {tensor.name: [item for item in strategies if good(tensor, item)] for tensor in audit.tensors}
     suffice = [item for item in strategies if all(item in each for each in of_each.values())]

@@ -93,7 +93,7 @@ def test_second_moments_that_cannot_decay(beta2, share):
         "stochastic-parameter",
     }  # an average that draws does as its draws do
     for name in (*freezing, "collage-plus", "fp32-master", "exact", "stochastic"):
-        assert frozen_share(mcf.strategy(name), "v", beta2) == (share if name in freezing else 0), name
+        assert frozen_share(mcf.strategy(name), beta2) == (share if name in freezing else 0), name
 
 
 @pytest.mark.parametrize("name", ["stochastic-parameter", "stochastic"])
@@ -210,7 +210,7 @@ def test_numbers_that_share_a_scale_freeze_as_they_do_in_a_step(strategy, beside
     gradient[-1] = np.sqrt(before[-1]) if beside else 0
     optimizer.step(gradient, 1e-3)
     stays = (v == before)[: -1 if beside else None]
-    assert abs(np.mean(stays) - frozen_share(strategy, "v", beta2, beside=beside)) < 0.1
+    assert abs(np.mean(stays) - frozen_share(strategy, beta2, beside=beside)) < 0.1
     if not beside and strategy.name != "coarse":
         assert not stays.any()  # the scale decays with them
     elif beta2 == 0.999 and strategy.name != "coat-moments":

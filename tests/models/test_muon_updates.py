@@ -11,8 +11,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.assigning import assign, candidates_of, choices_of
 from mcfsim.models.audit import audit
-from mcfsim.models.muon_updates import MuonModel
-from mcfsim.models.plan import Plan, Steady, noise_rms
+from mcfsim.models.plan import MuonModel, Plan, Steady, noise_rms
 from mcfsim.models.samples import scan
 from mcfsim.models.weights import open_weights
 from mcfsim.optim.newton_schulz import orthogonalize

@@ -10,6 +10,7 @@ from safetensors import deserialize
 
 import mcfsim as mcf
 from mcfsim.models.known import SavedState
+from mcfsim.models.plan import Plan
 from mcfsim.models.samples import places_of, scan
 from mcfsim.models.saving import load_state, save_state, save_weights
 from mcfsim.models.weights import open_tensors, open_weights
@@ -117,7 +118,8 @@ def test_an_audit_reads_a_state(tmp_path, name, packed, shard_bytes):
     save_weights(optimizer, tmp_path / "w.safetensors")
     save_state(optimizer, place, shard_bytes=shard_bytes)
     samples = scan(open_weights(tmp_path / "w.safetensors"), 64)
-    rows = SavedState(place).directions(samples, HYPER, mcf.Schedule(), 10).at(1)
+    plan = Plan(HYPER, mcf.Schedule(), 10, (mcf.strategy("plain"),))
+    rows = SavedState(place).directions(samples, plan).at(1)
     pairs = zip((optimizer.state.m, optimizer.state.v), optimizer.formats[1:3], strict=True)
     m, v = (sum(read(x, fmt).astype(float) for x in vectors) for vectors, fmt in pairs)
     expected = m / (1 - 0.9**4) / (np.sqrt(v / (1 - 0.95**4)) + 1e-8)

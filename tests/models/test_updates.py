@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from operator import mul
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import mcfsim as mcf
 from mcfsim.models.audit import audit
 from mcfsim.models.known import RecordedUpdates, SavedState, updates_of
-from mcfsim.models.plan import NoiseModel, Steady
+from mcfsim.models.plan import NoiseModel, Plan, Steady
 from mcfsim.models.samples import TensorSample, places_of, read_sample, scan
 from mcfsim.models.weights import open_weights
 from mcfsim.report.audits import update_model
@@ -18,7 +19,7 @@ from mcfsim.storage.tensors import FileOfTensorsError
 from tests.models.files import adam, checkpoint, raw_safetensors
 from tests.models.pages import BFLOAT16, plan
 
-RUN = mcf.Schedule(), 100
+PLAN = Plan(mcf.AdamW(), mcf.Schedule(), 100, (mcf.strategy("plain"),))
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def saved(tmp_path, **changes):
 def test_saved_moments_give_the_directions_of_their_weights(tmp_path, samples, epsilon):
     path, made = saved(tmp_path, **{"bias.exp_avg_sq": np.zeros(24, np.float32)})
     hyper = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=epsilon)
-    rows = SavedState(path).directions(samples, hyper, *RUN).at(1)
+    rows = SavedState(path).directions(samples, replace(PLAN, hyper=hyper)).at(1)
     for row, sample in zip(rows, samples, strict=True):
         m, v = (made[f"{sample.name}.{kind}"].astype(float).ravel() for kind in ("exp_avg", "exp_avg_sq"))
         with np.errstate(divide="ignore"):
@@ -65,7 +66,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path, samples):
     ):
         path, _ = saved(tmp_path, **{name: x})
         with pytest.raises(FileOfTensorsError, match=text):
-            SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
+            SavedState(path).directions(samples, PLAN).at(1)
 
 
 def test_one_thing_is_known_of_updates(tmp_path):
@@ -94,7 +95,9 @@ def recorded(samples, tmp_path):
 def test_recorded_gradients_are_followed_step_by_step(samples, recorded, steps):
     path, gradients = recorded
     hyper, schedule = mcf.AdamW(beta1=0.8, beta2=0.9, epsilon=1e-3), mcf.Schedule(0.1, warmup=3, final=0.2)
-    found = RecordedUpdates(path).directions(samples, hyper, schedule, steps)
+    found = RecordedUpdates(path).directions(
+        samples, replace(PLAN, hyper=hyper, schedule=schedule, steps=steps)
+    )
     rates, last = schedule.rates(steps), min(steps, 7)
     for row, sample in enumerate(samples):
         for column in (0, 100, 255):
@@ -129,7 +132,7 @@ def test_an_audit_uses_what_was_recorded_of_the_same_model(samples, recorded, tm
     ones = {"matrix": np.ones((3, 3), np.float32)}
     mcf.record(ones, tmp_path / "other").step(ones)
     with pytest.raises(FileOfTensorsError, match="lacks the tensor 'bias'"):
-        RecordedUpdates(tmp_path / "other").directions(samples, mcf.AdamW(), *RUN)
+        RecordedUpdates(tmp_path / "other").directions(samples, PLAN)
 
 
 # -- what torch saves: see tests/pytorch/test_saved_states.py ------------------------------------------------
@@ -144,7 +147,7 @@ def test_a_state_of_torch_that_is_more_than_tensors_is_refused_and_not_executed(
     ):
         path.write_bytes(made) if isinstance(made, bytes) else torch.save(made, path)
         with pytest.raises(FileOfTensorsError, match=text):
-            SavedState(path).directions(samples, mcf.AdamW(), *RUN).at(1)
+            SavedState(path).directions(samples, PLAN).at(1)
 
 
 # -- reading that is interrupted -----------------------------------------------------------------------------

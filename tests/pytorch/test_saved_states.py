@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import mcfsim as mcf
 from mcfsim.models.known import SavedState
+from mcfsim.models.plan import Plan
 from mcfsim.models.samples import TensorSample, places_of, scan
 from mcfsim.models.torch_state import Numbered, by_order
 from mcfsim.models.weights import open_weights
@@ -103,7 +104,8 @@ def refusal(path: Path, samples: list[TensorSample]) -> str | None:
 
 
 def rows(path: Path, samples: list[TensorSample]) -> list[list[float]]:
-    found = SavedState(path).directions(samples, mcf.AdamW(), mcf.Schedule(1e-3), 10).at(1)
+    plan = Plan(mcf.AdamW(), mcf.Schedule(1e-3), 10, (mcf.strategy("plain"),))
+    found = SavedState(path).directions(samples, plan).at(1)
     assert np.isfinite(found).all()
     return found.tolist()
 

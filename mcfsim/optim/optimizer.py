@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import Whole, check_processor, whole_number
-from mcfsim.compile.loops import BoundLoop
 from mcfsim.optim.declaration import Declaration, Interval, check_addition, check_hyperparameters
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors, in_stripes, parts_of
@@ -22,7 +21,7 @@ from mcfsim.optim.start import receive, start
 from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
-from mcfsim.optim.strategy import check_words, warn_of_vanishing
+from mcfsim.optim.strategy import draws, warn_of_vanishing
 from mcfsim.optim.switch import carry_over
 from mcfsim.optim.vectors import (
     Formats,
@@ -35,6 +34,7 @@ from mcfsim.optim.vectors import (
     write,
     write_block,
 )
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.storage.files import Pathlike
@@ -147,6 +147,7 @@ class Optimizer:
                     f"an Optimizer keeps NumPy arrays, and {ar!r} computes on others; mcfsim.torch has "
                     "optimizers of tensors"
                 )
+        self._draws = draws(strategy, self.roles)
         self.count = 0
         self.whole = Whole(
             "load a saved one by mcfsim.models.saving.load_state, or make the optimizer anew from the weights"
@@ -306,7 +307,8 @@ class Optimizer:
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and write the update to a vector if there is one."""
         count = self.count + 1
-        check_words(self.strategy, self.roles, count)
+        if self._draws:
+            RandomWords(0, count)  # refuses steps that have no words
         # One thread if an arithmetic is watched, or is not the emulator.
         threads = min(ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles)
         # Plan the whole step before anything is changed: compiling it may raise an error.
@@ -338,6 +340,7 @@ class Optimizer:
     ) -> Callable[[], None]:
         """Return a function that makes a straight-line step, one block of the vectors at a time."""
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
+        vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         edge, ahead = self.layout.decayed_size, max(0, self._steps - count)
         for part, decayed in ((slice(0, edge), True), (slice(edge, self.layout.size), False)):
             if part.start == part.stop:
@@ -354,7 +357,9 @@ class Optimizer:
                 bound_loop = found[0].loop.on_threads(threads)
                 # Numbers that share scales are read and written by calls: fewer and larger ones are faster.
                 size = bound_loop.block if self._edges is None else BLOCK
-                planned.append((part, size, self._filling(bound_loop, gradient, update)))
+                given = [*vectors, (gradient, self.strategy.gradient.format)]
+                asked = [*vectors, (update, self.roles.update.format)]
+                planned.append((part, size, filling(bound_loop, given, asked)))
 
         def move() -> None:
             for part, block, work in planned:
@@ -383,14 +388,6 @@ class Optimizer:
         if update is not None:
             write(update[block], asked, self.roles.update.format)
         write_block(self.state, new, self.formats, block)
-
-    def _filling(
-        self, bound_loop: BoundLoop, gradient: NDArray[Any], update: NDArray[Any] | None
-    ) -> Callable[[slice], None]:
-        """Return a function that makes the step of one block by a compiled loop."""
-        vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
-        given = [*vectors, (gradient, self.strategy.gradient.format)]
-        return filling(bound_loop, given, [*vectors, (update, self.roles.update.format)])
 
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Raise an error unless `out` is an array that can receive a gradient."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -147,7 +148,7 @@ def start(
     The parameter, or a master copy and from that the parameter (`from_master`), is rounded to nearest even,
     whatever the rounding of steps; all else starts from zero.
     """
-    layout.dtype(parameters)  # raises its errors before anything is made
+    _, blocks = layout.blocks(parameters, AT_ONCE)  # raises its errors before anything is made
     of, counts = roles.stored, components(hyper, strategy)
     # The arithmetic of each vector, by name: the field of `State` and the number of the component.
     vectors = {f"{label}{place}": of[label] for label, n in counts.items() for place in range(n)}
@@ -170,21 +171,25 @@ def start(
         place = new_maps(folder, forms)
     with place as made:
         whole = _whole(made, vectors, split, grouped)
-        _fill(whole, vectors, strategy, roles, layout, parameters)
+        _fill(whole, vectors, strategy, roles, blocks)
     state = [tuple(whole[f"{label}{place}"] for place in range(n)) for label, n in counts.items()]
     return State(*state), made.get(_GRADIENT)
 
 
 def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *, packed: bool) -> Array:
     """Return tensors as one vector, rounded to nearest even into a format; in `out` if it is given."""
-    taken = layout.dtype(tensors)
+    taken, blocks = layout.blocks(tensors, AT_ONCE)
     if out is None:
-        out = np.empty(
-            layout.size, form(fmt, packed=True) if packed else round_to(np.empty(0, taken), fmt).dtype
-        )
-    for block, x in layout.blocks(tensors, AT_ONCE):
+        out = np.empty(layout.size, form(fmt, packed=True) if packed else _rounded(taken, fmt))
+    for block, x in blocks:
         write(out[block], round_to(x, fmt), fmt)
     return out
+
+
+@lru_cache(maxsize=64)
+def _rounded(dtype: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
+    """Return the dtype of numbers of a dtype once they are rounded into a format."""
+    return np.asarray(round_to(np.empty(0, dtype), fmt)).dtype
 
 
 def _shares(strategy: Strategy) -> bool:
@@ -229,8 +234,7 @@ def _fill(
     vectors: dict[str, Any],
     strategy: Strategy,
     roles: Roles,
-    layout: Layout,
-    parameters: Tensors,
+    blocks: Iterable[tuple[slice, Array]],
 ) -> None:
     """Write the numbers at the start to vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
@@ -241,7 +245,7 @@ def _fill(
             _put_zero(vector.codes, round_to(np.zeros(1), element), element)
         elif name not in given:
             _put_zero(vector, _nearest(role, np.zeros(1)), role.format)
-    for block, x in layout.blocks(parameters, AT_ONCE):
+    for block, x in blocks:
         numbers: tuple[Array, ...] = (_nearest(vectors[given[-1]], x),)
         if strategy.addition is Addition.MASTER:
             numbers = from_master(strategy, roles, *numbers)

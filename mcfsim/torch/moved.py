@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration, Granularity
-from mcfsim.optim.strategy import check_words
+from mcfsim.optim.strategy import draws
+from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import is_cut, is_spread, local, stretches
 from mcfsim.torch.state_layout import StateLayout
@@ -63,7 +64,8 @@ class StepInputs(NamedTuple):
 
     def scalars(self, stores: StateLayout) -> Any:
         """Return the scalars of the step; raise ValueError if these or its number allow none."""
-        check_words(stores.strategy, stores.roles, self.number)
+        if draws(stores.strategy, stores.roles):
+            RandomWords(0, self.number)  # refuses steps that have no words
         return self.hyper.scalars(stores.roles, stores.strategy, self.number, self.rate, decayed=True)
 
 

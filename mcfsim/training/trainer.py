@@ -97,8 +97,9 @@ class Trainer:
         if record:
             self.put(dict(zip(self.base, (*losses, rate, norm), strict=True)))
             # A measure that steps of this phase do not have is NaN.
-            short = [name for name, x in self.series.items() if len(x) < setup.recorded(t)]
-            self.put(dict.fromkeys((name for name in short if name != DISTANCE), np.nan))
+            count = setup.recorded(t)
+            short = [name for name, x in self.series.items() if len(x) < count and name != DISTANCE]
+            self.put(dict.fromkeys(short, np.nan))
 
     @property
     def exact(self) -> bool:
@@ -169,7 +170,7 @@ class Trainer:
     def _state_is_finite(self, places: Mapping[str, slice]) -> bool:
         """Return whether slices of the state's vectors are finite."""
         named = self.optimizer.state._asdict().items()
-        return all(all_finite(x[places[label]]) for label, items in named for x in items)
+        return all_finite(*(x[places[label]] for label, items in named for x in items))
 
     def _parts(self, tensor: str | None) -> dict[str, slice]:
         """Return the slice of each vector of the state, by its field of `State`, for a tensor or for all."""

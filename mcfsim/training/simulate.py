@@ -17,13 +17,12 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.rounding import Rounding
 from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.storage.sweeps.installed import blas, versions
-from mcfsim.training.all_reduce import Reduction
 from mcfsim.training.checkpoint import Checkpoint
-from mcfsim.training.phases import PrecisionSchedule
+from mcfsim.training.gradients import ComputedGradients, Reduction
 from mcfsim.training.problems import Problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
-from mcfsim.training.setup import ComputedGradients, Setup
+from mcfsim.training.setup import PrecisionSchedule, Setup
 from mcfsim.training.trainer import Trainer, exact_one, record_distances
 
 

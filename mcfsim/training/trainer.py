@@ -25,9 +25,9 @@ from mcfsim.training.exact_step import (
     one_step,
     sample_indices,
 )
-from mcfsim.training.phases import PrecisionSchedule
+from mcfsim.training.gradients import Source
 from mcfsim.training.schedule import all_finite, clipped
-from mcfsim.training.setup import Setup, Source
+from mcfsim.training.setup import PrecisionSchedule, Setup
 
 #: The series of every trainer, the loss if there is one; and those that compare a step with the exact one.
 BASE = ("loss", "rate", "gradient_norm")

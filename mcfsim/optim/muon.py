@@ -18,8 +18,8 @@ from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.declaration import Granularity, Interval, Shape, Slot
 from mcfsim.optim.newton_schulz import NewtonSchulz
-from mcfsim.optim.staged import Gathered, Known, Stage, Staged, straight
-from mcfsim.optim.state import State, average, move
+from mcfsim.optim.staged import Gathered, Known, Stage, Staged, moved_by, parameter_of, straight
+from mcfsim.optim.state import average
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
 
@@ -266,14 +266,12 @@ def turned(roles: Roles, strategy: Strategy, known: Known, scalars: MuonScalars)
     O is the near-orthogonal factor of the direction, lr' the rate with the factor of the shape.
     """
     up = roles.update
-    state = State(known["parameter"], (), (), known["extra"])
     if scalars.shrinkage:
-        theta = up.round(state.represented(strategy)[0])
+        theta = up.round(parameter_of(known).represented(strategy)[0])
         update = up.fma(known["factor"], -scalars.length, up.mul(theta, -scalars.shrinkage))
     else:
         update = up.mul(known["factor"], -scalars.length)
-    parameter, extra = move(roles, strategy, state, update)
-    return {"parameter": parameter, "extra": extra, "update": update}
+    return moved_by(roles, strategy, known, update)
 
 
 #: The step of tensors that are no matrices.

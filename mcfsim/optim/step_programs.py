@@ -180,13 +180,12 @@ def record_step(
     *,
     gradient: Format | None = None,
     lines: bool = False,
-    closed: bool = False,
 ) -> Program:
     """Record a step that is a straight line.
 
     Parameters
     ----------
-    hyper, strategy, roles, scalars, gradient, lines, closed
+    hyper, strategy, roles, scalars, gradient, lines
         As for `record_stages`.
 
     Returns
@@ -204,8 +203,7 @@ def record_step(
     check_addition(type(hyper), strategy)
     if isinstance(hyper, Staged):
         hyper.step()
-    given = hyper, strategy, roles, scalars, ()
-    return record_stages(*given, gradient=gradient, lines=lines, closed=closed)[0].program
+    return record_stages(hyper, strategy, roles, scalars, (), gradient=gradient, lines=lines)[0].program
 
 
 class StepPrograms:

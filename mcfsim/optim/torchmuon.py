@@ -13,11 +13,11 @@ from mcfsim.kernels.torch_products import matmul, norm
 from mcfsim.optim.declaration import Granularity, Shape
 from mcfsim.optim.muon import Muon, Orthogonal
 from mcfsim.optim.newton_schulz import Array, Iterating, NewtonSchulz, Parts
-from mcfsim.optim.staged import Gathered, Known, Stage, straight
-from mcfsim.optim.state import State, average, converted, move, split_master
+from mcfsim.optim.staged import Gathered, Known, Stage, moved_by, parameter_of, straight
+from mcfsim.optim.state import average, converted, split_master
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Strategy
-from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, let_in, torchadamw
+from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, let_in, stored, torchadamw
 from mcfsim.protocol import Arithmetic
 
 #: How many numbers of bfloat16 a vector of AVX-512 has.
@@ -217,29 +217,25 @@ def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -
     """
     ar, up = roles.parameter, roles.update
     wide, asking = inner(ar), inner(up)
-    state = State(known["parameter"], (), (), known["extra"])
     factor = converted(asking, known["factor"], up)
-    theta = state.represented(strategy)[0]
+    theta = parameter_of(known).represented(strategy)[0]
     update = asking.mul(factor, -scalars.length)
     if scalars.shrinkage:
         update = asking.fma(converted(asking, theta, ar), -scalars.shrinkage, update)
     update = converted(up, update, asking)
     if strategy.addition in (Addition.KAHAN, Addition.GROW):
-        parameter, extra = move(roles, strategy, state, update)
-        return {"parameter": parameter, "extra": extra, "update": update}
+        return moved_by(roles, strategy, known, update)
     kept = converted(wide, theta, ar)
     if scalars.shrinkage:
-        kept = converted(wide, converted(ar, wide.mul(kept, scalars.kept_w), wide), ar)
+        kept = stored(ar, wide.mul(kept, scalars.kept_w))
     factor = converted(wide, known["factor"], up)
     moved = converted(ar, wide.fma(factor, -scalars.length, kept), wide)
     if wide.format != ar.format:
-        step = converted(wide, converted(ar, wide.mul(factor, -scalars.length), wide), ar)
+        step = stored(ar, wide.mul(factor, -scalars.length))
         apart = converted(ar, wide.add(kept, step), wide)
         moved = ar.choose(converted(ar, known["vectorised"], up), moved, apart)
-    if strategy.addition is Addition.MASTER:
-        parameter, extra = split_master(roles, strategy, moved)
-        return {"parameter": parameter, "extra": extra, "update": update}
-    return {"parameter": (moved,), "extra": (), "update": update}
+    parameter, extra = split_master(roles, strategy, moved)
+    return {"parameter": parameter, "extra": extra, "update": update}
 
 
 #: The step of tensors that are no matrices.

@@ -21,6 +21,7 @@ from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding, get_rounding
 from mcfsim.training.problems import Problem, get_problem
 from mcfsim.training.problems.base import Tensors, check_loss, loss_and_gradient_of, start_of
+from mcfsim.training.problems.calculation import known
 
 Array = NDArray[Any]
 
@@ -135,8 +136,7 @@ class Reduction:
 def _kept(fmt: Format) -> Format | str:
     """Return the name of a format, if it is known by its name, and the format itself otherwise."""
     with suppress(ValueError):
-        if get_format(fmt.name) == fmt:
-            return fmt.name
+        return known(fmt).name
     return fmt
 
 

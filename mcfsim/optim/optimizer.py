@@ -17,12 +17,11 @@ from mcfsim.optim.layout import Layout, Tensors, in_stripes, parts_of
 from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged import Staged, check_step
 from mcfsim.optim.staged_step import StagedSteps
-from mcfsim.optim.start import receive, start
+from mcfsim.optim.start import carry_over, receive, start
 from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import draws, warn_of_vanishing
-from mcfsim.optim.switch import carry_over
 from mcfsim.optim.vectors import (
     Formats,
     check_gradient,

@@ -147,6 +147,13 @@ class Optimizer:
                     "optimizers of tensors"
                 )
         self._draws = draws(strategy, self.roles)
+        #: Moments that are quantised after each step; packed ones are as they are written.
+        self._quantised = [
+            (slot.name, kept, fmt)
+            for slot in (() if packed else hyper.slots)
+            if (kept := strategy.tensors[slot.name].scaled) is not None
+            and (fmt := strategy.tensors[slot.name].format) is not None
+        ]
         self.count = 0
         self.whole = Whole(
             "load a saved one by mcfsim.models.saving.load_state, or make the optimizer anew from the weights"
@@ -314,22 +321,15 @@ class Optimizer:
         if self._staged is None:
             move = self._planned(gradient, rate, update, count, threads)
         else:
-            move = self._staged.planned(
-                *(self.roles, self.state, self.formats, gradient, update),
-                count=count,
-                rate=rate,
-                threads=threads,
-                ahead=max(0, self._steps - count),
-            )
+            given, ahead = (self.roles, self.state, self.formats, gradient, update), self._steps - count
+            move = self._staged.planned(*given, count=count, rate=rate, threads=threads, ahead=max(0, ahead))
         with self.whole.changing(f"step {count}"):
             if self.grid is not None:
                 self.grid.before(self.state.parameter[0])
             move()
-            for slot in () if self.packed else self.hyper.slots:
-                stored = self.strategy.tensors[slot.name]
-                if stored.scaled is not None and stored.format is not None:
-                    (vector,) = getattr(self.state, slot.name)
-                    requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
+            for slot, kept, fmt in self._quantised:
+                (vector,) = getattr(self.state, slot)
+                requantize(vector, self.parts[slot].every(), kept, fmt)
             if self.grid is not None:
                 self.grid.after(self.state.parameter[0], count)
             self.count = count

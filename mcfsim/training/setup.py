@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from reprlib import repr as shortened
 from typing import Any, cast
 
@@ -133,12 +134,12 @@ class PrecisionSchedule:
             raise ValueError(f"{given.name}: step {phases[-1].first} begins a phase, and the run has {steps}")
         return replace(given, phases=phases)
 
-    @property
+    @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
         """The strategies of a settled schedule, in order."""
         return tuple(item.strategy for item in self.phases if isinstance(item.strategy, Strategy))
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether all steps of a settled schedule are exact, so that others are compared with it."""
         return all(item.parameter.format is None for item in self.strategies)

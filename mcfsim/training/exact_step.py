@@ -20,7 +20,7 @@ from mcfsim.optim.strategies import STRATEGIES, Roles
 from mcfsim.protocol import Arithmetic
 
 EXACT = STRATEGIES["exact"]
-#: Binary64: close enough to exact arithmetic, as `one_step` shows.
+#: Binary64: close enough to exact arithmetic, as `WideStep.judged` shows.
 REFERENCE = NativeArithmetic(np.float64, fused=False)
 REFERENCE_ROLES = Roles(*[REFERENCE] * 5)
 #: The components whose sum is a vector of the state.
@@ -89,6 +89,40 @@ class WideStep:
                 found = in_stages(self.hyper, shape, known, carry_out, gather)
             yield name, found
 
+    def judged(self, sample: NDArray[np.int64], precision: int = 400) -> OneStep:
+        """Return the update in binary64, judged by mpmath on a sample of parameters.
+
+        Both run the optimizer's own algorithm, from the exact sums of the stored components.
+
+        Parameters
+        ----------
+        sample : array of int
+            Indices of the parameters that mpmath judges; may be empty. A mean needs a whole tensor, so for
+            a step in stages it judges all elements of some tensors instead, see `whole_tensors`.
+        precision : int, optional
+            Bits of mpmath.
+        """
+        exact: Any = arithmetic(None, backend="exact", precision=precision)
+        wide = np.zeros(self.layout.size)
+        for name, found in self.tensors(REFERENCE):
+            wide[self.layout.slices[name]] = found["update"].reshape(-1)
+        judged, numbers = self, wide
+        chosen = self.whole_tensors() if isinstance(self.hyper, Staged) else None
+        if chosen is None:
+            indices = np.sort(sample)
+            judged, numbers = self.of_elements(indices), wide[indices]
+        pairs: list[tuple[Any, Any]] = []
+        try:
+            for name, found in judged.tensors(exact, chosen):
+                ours = exact.round(numbers[judged.layout.slices[name]])
+                pairs += zip(found["update"].reshape(-1), ours, strict=True)
+        except ZeroDivisionError:  # as where epsilon and v are zero
+            return OneStep(wide, math.nan)
+        finite = [(truth, found) for truth, found in pairs if math.isfinite(truth) and math.isfinite(found)]
+        scale = exact.sqrt(sum(truth * truth for truth, _ in finite) / max(1, len(finite)))
+        gap = max((abs(truth - found) for truth, found in finite), default=math.nan)
+        return OneStep(wide, float(gap / scale) if scale else math.nan)
+
     def whole_tensors(self) -> list[str]:
         """Return one tensor for each kind of step: the smallest one whose gradient and state are finite."""
         chosen: dict[Any, str] = {}
@@ -135,65 +169,3 @@ def sample_indices(size: int, sample: int, seed: int, step: int) -> NDArray[np.i
     """Return at most `sample` distinct parameter indices, the same for the same seed and step."""
     generator = np.random.default_rng([seed, step])
     return np.sort(generator.choice(size, size=min(sample, size), replace=False))
-
-
-def one_step(
-    hyper: Declaration,
-    layout: Layout,
-    state: State,
-    represented: Sequence[NDArray[Any]],
-    gradient: NDArray[Any],
-    step: int,
-    rate: float,
-    sample: NDArray[np.int64],
-    precision: int = 400,
-) -> OneStep:
-    """Return the update of one step in binary64, judged by mpmath on a sample of parameters.
-
-    Both run the optimizer's own algorithm, from the exact sums of the stored components.
-
-    Parameters
-    ----------
-    hyper : Declaration
-        The optimizer.
-    layout : Layout
-        Says which parameters decay.
-    state : State
-        State before the step: copies, or not yet changed.
-    represented : sequence of array
-        Components of the parameter that the optimizer means, before the step.
-    gradient : array, shape (size,)
-        As the optimizer received it.
-    step : int
-        Number of the step, from 1.
-    rate : float
-        Learning rate.
-    sample : array of int
-        Indices of the parameters that mpmath judges; may be empty. A mean needs a whole tensor, so for
-        a step in stages it judges all elements of some tensors instead, see `WideStep.whole_tensors`.
-    precision : int, optional
-        Bits of mpmath.
-    """
-    exact: Any = arithmetic(None, backend="exact", precision=precision)
-    given = WideStep(
-        hyper, layout, {"parameter": represented, "m": state.m, "v": state.v}, gradient, step, rate
-    )
-    wide = np.zeros(layout.size)
-    for name, found in given.tensors(REFERENCE):
-        wide[layout.slices[name]] = found["update"].reshape(-1)
-    judged, numbers = given, wide
-    chosen = given.whole_tensors() if isinstance(hyper, Staged) else None
-    if chosen is None:
-        indices = np.sort(sample)
-        judged, numbers = given.of_elements(indices), wide[indices]
-    pairs: list[tuple[Any, Any]] = []
-    try:
-        for name, found in judged.tensors(exact, chosen):
-            ours = exact.round(numbers[judged.layout.slices[name]])
-            pairs += zip(found["update"].reshape(-1), ours, strict=True)
-    except ZeroDivisionError:  # as where epsilon and v are zero
-        return OneStep(wide, math.nan)
-    finite = [(truth, found) for truth, found in pairs if math.isfinite(truth) and math.isfinite(found)]
-    scale = exact.sqrt(sum(truth * truth for truth, _ in finite) / max(1, len(finite)))
-    gap = max((abs(truth - found) for truth, found in finite), default=math.nan)
-    return OneStep(wide, float(gap / scale) if scale else math.nan)

@@ -22,7 +22,6 @@ from mcfsim.training.exact_step import (
     REFERENCE_ROLES,
     Components,
     WideStep,
-    one_step,
     sample_indices,
 )
 from mcfsim.training.gradients import Source
@@ -78,8 +77,9 @@ class Trainer:
             exact = None
             if setup.truth_sample:
                 indices = sample_indices(optimizer.layout.size, setup.truth_sample, setup.seed, t)
-                given = optimizer.hyper, optimizer.layout, optimizer.state, before, gradient, t, rate
-                exact = one_step(*given, indices, setup.precision)
+                state = {"parameter": before, "m": optimizer.state.m, "v": optimizer.state.v}
+                wide = WideStep(optimizer.hyper, optimizer.layout, state, gradient, t, rate)
+                exact = wide.judged(indices, setup.precision)
             update = optimizer.step(gradient, rate)
             self._measure(update, before, leading)
             if exact is not None:

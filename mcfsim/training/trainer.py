@@ -64,7 +64,8 @@ class Trainer:
         self.enter(t, setup)
         optimizer, rate, record = self.optimizer, setup.rate(t), setup.records(t)
         if record and not self.series:
-            self.series = {name: [] for name in self.measures(setup, False)} if self._mixed else {}
+            mixed = len({_kind(item) for item in self.phases.strategies}) > 1  # phases have other measures
+            self.series = {name: [] for name in self.measures(setup, False)} if mixed else {}
         loss, gradients = self.source.gradient(optimizer.weights(), t, setup.seed)
         losses = () if loss is None else (loss,)
         finite = all_finite(*losses, *gradients.values())
@@ -105,11 +106,6 @@ class Trainer:
     def exact(self) -> bool:
         """Whether the optimizer of the present phase keeps exact numbers."""
         return self.optimizer.strategy.parameter.format is None
-
-    @property
-    def _mixed(self) -> bool:
-        """Whether steps of some phases have measures that others lack."""
-        return len({_kind(item) for item in self.phases.strategies}) > 1
 
     def optimizer_at(self, step: int, setup: Setup) -> Optimizer:
         """Return the optimizer, switched if a step is of another phase."""

@@ -385,11 +385,7 @@ class ComputedGradients:
                 digest.update(array.tobytes())
         return digest.hexdigest()
 
-    @property
-    def _dtype(self) -> Any:
-        """The dtype that the problem computes in."""
-        return np.float64 if self.problem.exact_capable else np.float32
-
     def _taken(self, weights: Tensors) -> dict[str, NDArray[Any]]:
         """Return copies of weights in the dtype that the problem computes in, or of numbers of mpmath."""
-        return {name: x.astype(object if x.dtype == object else self._dtype) for name, x in weights.items()}
+        dtype = np.float64 if self.problem.exact_capable else np.float32
+        return {name: x.astype(object if x.dtype == object else dtype) for name, x in weights.items()}

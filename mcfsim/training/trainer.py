@@ -152,8 +152,8 @@ class Trainer:
                 weights = self.optimizer.weights()
                 ternary = {name: on_grid(x, "ternary", grid.format) for name, x in weights.items()}
                 results |= {f"ternary_{name}": x for name, x in self.source.results(ternary).items()}
-        given = self.optimizer.hyper, self.optimizer.layout
-        sizes = [bytes_per_parameter(given[0], item, given[1]) for item in self.phases.strategies]
+        hyper, layout = self.optimizer.hyper, self.optimizer.layout
+        sizes = [bytes_per_parameter(hyper, item, layout) for item in self.phases.strategies]
         if known := [size for size in sizes if size is not None]:
             results["bytes_per_parameter"] = max(known)
         return results

@@ -9,7 +9,7 @@ import pytest
 from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, simulate, strategy
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.declaration import straight_optimizers
-from mcfsim.training.exact_step import WideStep, sample_indices
+from mcfsim.training.trainer import WideStep, sample_indices
 from tests.training.problems import Made
 
 STEPS, SIZE = 8, 2

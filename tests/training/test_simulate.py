@@ -12,8 +12,8 @@ from mcfsim import STRATEGIES, AdamW, Optimizer, Schedule, round_to, simulate, s
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.random import RandomWords
 from mcfsim.training import metrics
-from mcfsim.training.exact_step import WideStep
 from mcfsim.training.problems import LogisticRegression, Quadratic
+from mcfsim.training.trainer import WideStep
 from tests.training.problems import Watched, assert_same_run, tiny_model
 
 LOW_STRATEGIES = [name for name in STRATEGIES if name != "exact"]

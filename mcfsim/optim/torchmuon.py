@@ -139,10 +139,14 @@ class TorchMuon(Muon):
         if not self.averaged:
             raise ValueError("the momentum of torch.optim.Muon is an average: averaged=True")
 
+    @property
+    def beside(self) -> TorchAdamW:
+        """The optimizer of tensors that are no matrices."""
+        return TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
-        given = TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
-        others = given.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
+        others = self.beside.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
         mu, decay = self.momentum, rate * self.weight_decay if decayed else 0.0
         of_m, of_update, of_parameter = (
             let_in(inner(ar)) for ar in (roles.moments, roles.update, roles.parameter)
@@ -161,15 +165,6 @@ class TorchMuon(Muon):
             shrinkage=of_update(decay),
             **others,
         )
-
-    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by their names in the guide."""
-        found = super().rounded_hyperparameters()
-        return {
-            **found,
-            "v": {**found["v"], "epsilon": self.epsilon},
-            "update": {"weight_decay": self.weight_decay},
-        }
 
     def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
         """Return the scalars of a tensor's step: a matrix's rate is rounded into the parameter's format."""

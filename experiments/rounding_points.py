@@ -18,8 +18,8 @@ from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.optim.torchadamw import TorchAdamW, TorchAdamWScalars, inner
 from mcfsim.protocol import Value
 from mcfsim.report.tables import markdown_table
-from mcfsim.training.exact_step import REFERENCE, REFERENCE_ROLES
 from mcfsim.training.problems import Problem
+from mcfsim.training.trainer import REFERENCE, REFERENCE_ROLES
 
 STEPS, SIZE, SEEDS = 1000, 512, (0, 1, 2)
 TRAINED = 200

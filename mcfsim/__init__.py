@@ -38,10 +38,10 @@ from mcfsim.scaled import (
 )
 from mcfsim.scaled.hadamard_transform import hadamard
 from mcfsim.training import metrics
-from mcfsim.training.phases import Phase, PrecisionSchedule
 from mcfsim.training.problems import get_problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
+from mcfsim.training.setup import Phase, PrecisionSchedule
 from mcfsim.training.simulate import simulate
 
 if typing.TYPE_CHECKING:
@@ -54,7 +54,7 @@ if typing.TYPE_CHECKING:
     from mcfsim.optim.newton_schulz import NewtonSchulz, orthogonalize
     from mcfsim.report.plot import plot
     from mcfsim.theorems import THEOREMS, Certificate, Theorem, verify
-    from mcfsim.training.all_reduce import Reduction, reduce
+    from mcfsim.training.gradients import Reduction, reduce
 
 __all__ = [
     "FORMATS",
@@ -147,7 +147,7 @@ _LATER = {
     **dict.fromkeys(("THEOREMS", "Certificate", "Theorem", "verify"), "mcfsim.theorems"),
     **dict.fromkeys(("NewtonSchulz", "orthogonalize"), "mcfsim.optim.newton_schulz"),
     "Muon": "mcfsim.optim.muon",
-    **dict.fromkeys(("Reduction", "reduce"), "mcfsim.training.all_reduce"),
+    **dict.fromkeys(("Reduction", "reduce"), "mcfsim.training.gradients"),
     "merge_adapter": "mcfsim.models.adapters",
     **dict.fromkeys(("Delta", "apply_delta"), "mcfsim.models.transfer"),
     **{"analyse": "mcfsim.analysis.analyse", "curve": "mcfsim.analysis.curves", "plot": "mcfsim.report.plot"},

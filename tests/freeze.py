@@ -31,7 +31,7 @@ from mcfsim.models.saving import save_state
 from mcfsim.models.weights import open_tensors
 from mcfsim.optim.declaration import optimizers, straight_optimizers
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.training.problems.registry import PROBLEMS
+from mcfsim.training.problems import PROBLEMS
 
 #: Operations by how many operands they take.
 OPERATIONS = {1: ("neg", "abs", "sign", "sqrt"), 2: ("add", "sub", "mul", "div"), 3: ("fma",)}

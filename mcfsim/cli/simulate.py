@@ -17,7 +17,7 @@ from mcfsim.optim.declaration import optimizers
 from mcfsim.report import terminal
 from mcfsim.report.plotting import checked_suffix
 from mcfsim.report.terminal import output_width, print_legend, print_rows, say
-from mcfsim.training.problems.registry import PROBLEMS
+from mcfsim.training.problems import PROBLEMS
 from mcfsim.training.schedule import Schedule
 
 if TYPE_CHECKING:

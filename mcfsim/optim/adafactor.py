@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from mcfsim.optim.declaration import Granularity, Interval, Slot
-from mcfsim.optim.staged import Known, Mean, Stage, Staged
-from mcfsim.optim.state import State, average, converted, expanded, move
+from mcfsim.optim.staged import Known, Mean, Stage, Staged, moved_by, parameter_of
+from mcfsim.optim.state import average, converted, expanded
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator
 from mcfsim.protocol import Arithmetic, Value
@@ -209,7 +209,7 @@ def direction(roles: Roles, strategy: Strategy, known: Known, scalars: Adafactor
     up = roles.update
     root = up.sqrt(converted(up, known["variance"], roles.second_moment))
     u = up.div(converted(up, known["g"], roles.moments), root)
-    theta = up.round(_leading(strategy, known))
+    theta = up.round(parameter_of(known).represented(strategy)[0])
     return {"direction": u, "direction_square": up.mul(u, u), "weight_square": up.mul(theta, theta)}
 
 
@@ -230,8 +230,9 @@ def moved(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScal
     up = roles.update
     clipped = up.div(known["direction"], known["clip"])
     if scalars.decay:
-        clipped = up.add(clipped, up.mul(up.round(_leading(strategy, known)), scalars.decay))
-    return _by(roles, strategy, known, up.mul(clipped, known["size"]))
+        theta = up.round(parameter_of(known).represented(strategy)[0])
+        clipped = up.add(clipped, up.mul(theta, scalars.decay))
+    return moved_by(roles, strategy, known, up.mul(clipped, known["size"]))
 
 
 def averaged(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
@@ -244,20 +245,9 @@ def averaged(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorS
     m = average(ar, known["m"], scalars.beta1, converted(ar, new, up), scalars.gain1)
     update = converted(up, m[0], ar)
     if scalars.decay:
-        theta = up.round(_leading(strategy, known))
+        theta = up.round(parameter_of(known).represented(strategy)[0])
         update = up.add(update, up.mul(up.mul(theta, scalars.decay), known["size"]))
-    return {"m": m, **_by(roles, strategy, known, update)}
-
-
-def _leading(strategy: Strategy, known: Known) -> Value:
-    """Return the leading component of the parameter that the state represents."""
-    return State(known["parameter"], (), (), known["extra"]).represented(strategy)[0]
-
-
-def _by(roles: Roles, strategy: Strategy, known: Known, update: Value) -> dict[str, Any]:
-    """Add the update to the parameter by the strategy's addition."""
-    parameter, extra = move(roles, strategy, State(known["parameter"], (), (), known["extra"]), update)
-    return {"parameter": parameter, "extra": extra, "update": update}
+    return {"m": m, **moved_by(roles, strategy, known, update)}
 
 
 def _at_least(ar: Arithmetic, x: Value, least: float) -> Value:

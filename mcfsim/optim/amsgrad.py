@@ -7,8 +7,8 @@ from typing import Any
 
 from mcfsim.optim.adamw import AdamW, AdamWScalars, first_moment, quotient, second_moment
 from mcfsim.optim.declaration import Granularity, Slot
-from mcfsim.optim.staged import Known, Stage, Staged
-from mcfsim.optim.state import State, converted, decayed_update, move
+from mcfsim.optim.staged import Known, Stage, Staged, parameter_of
+from mcfsim.optim.state import converted, decayed_update, move
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
@@ -45,18 +45,11 @@ def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalar
     m = first_moment(ar, known["m"], g, scalars)
     v = second_moment(second, known["v"], converted(second, g, ar), scalars)
     largest = larger(second, v, known["largest"])
-    state = State(known["parameter"], (), (), known["extra"])
+    state = parameter_of(known)
     direction, _ = quotient(roles, m, (largest[0],), scalars)
     update = decayed_update(roles.update, strategy, state, direction, scalars)
     parameter, extra = move(roles, strategy, state, update)
-    return {
-        "parameter": parameter,
-        "m": m,
-        "v": v,
-        "largest": largest,
-        "extra": extra,
-        "update": update,
-    }
+    return {"parameter": parameter, "m": m, "v": v, "largest": largest, "extra": extra, "update": update}
 
 
 def larger(ar: Arithmetic, v: tuple[Value, ...], before: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -63,20 +63,17 @@ class GroupBoundaries:
 
     def lengths(self, part: slice) -> NDArray[Any]:
         """Return how many elements each group has, in a range of elements that begins and ends at edges."""
-        first, last = self._tensor(part.start), self._tensor(part.stop)
-        inside = np.clip(self._tensors[first : last + 2], part.start, part.stop)
-        sizes = np.diff(inside)
-        counts = -(-sizes // self.group)
-        lengths = np.full(counts.sum(), self.group)
-        some = counts > 0
-        lengths[np.cumsum(counts[some]) - 1] = sizes[some] - (counts[some] - 1) * self.group
-        return lengths
+        return np.diff(self.bounds(part))
 
     def bounds(self, part: slice) -> NDArray[np.int64]:
         """Return where each group of a range begins, counted from its start, and where the last one ends."""
-        if self._tensor(part.start) == self._tensor(max(part.start, part.stop - 1)):
+        first, last = self._tensor(part.start), self._tensor(max(part.start, part.stop - 1))
+        if first == last:
             return uniform(part.stop - part.start, self.group)
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths(part))])
+        edges = np.clip(self._tensors[first : last + 2], part.start, part.stop) - part.start
+        counts = -(-np.diff(edges) // self.group)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.append(np.repeat(edges[:-1], counts) + within * self.group, edges[-1])
 
     def _tensor(self, place: int) -> int:
         """Return the number of the tensor that contains an element; at the end, the number of tensors."""

@@ -91,10 +91,10 @@ class Layout:
             if name in chosen:
                 self.decayed_size = self.size
 
-    def blocks(self, tensors: Tensors, size: int) -> Iterator[tuple[slice, Array]]:
-        """Yield the elements of tensors in blocks of `size`, with their places, in the order of the vector.
+    def blocks(self, tensors: Tensors, size: int) -> tuple[np.dtype[Any], Iterator[tuple[slice, Array]]]:
+        """Return the elements of tensors in blocks of `size`, with their places, in the order of the vector.
 
-        A block may span several tensors. All blocks have one dtype, and may be views.
+        A block may span several tensors. All blocks have the dtype that is returned first, and may be views.
 
         Raises
         ------
@@ -106,16 +106,14 @@ class Layout:
             of binary64.
         """
         sources = self._sources(tensors)
-        return self._blocks(sources, _dtype(sources), size)
-
-    def dtype(self, tensors: Tensors) -> np.dtype[Any]:
-        """Return the dtype of `blocks`; raise the errors that `blocks` raises at once."""
-        return _dtype(self._sources(tensors))
+        dtype = _dtype(sources)
+        return dtype, self._blocks(sources, dtype, size)
 
     def join(self, tensors: Tensors) -> Array:
         """Return the tensors as one new vector; errors are those of `blocks`."""
-        vector = np.empty(self.size, self.dtype(tensors))
-        for part, x in self.blocks(tensors, max(1, self.size)):
+        dtype, blocks = self.blocks(tensors, max(1, self.size))
+        vector = np.empty(self.size, dtype)
+        for part, x in blocks:
             vector[part] = x
         return vector
 

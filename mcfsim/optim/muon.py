@@ -18,8 +18,8 @@ from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.adamw import AdamW, adamw
 from mcfsim.optim.declaration import Granularity, Interval, Shape, Slot
 from mcfsim.optim.newton_schulz import NewtonSchulz
-from mcfsim.optim.staged import Gathered, Known, Stage, Staged, straight
-from mcfsim.optim.state import State, average, move
+from mcfsim.optim.staged import Gathered, Known, Stage, Staged, moved_by, parameter_of, straight
+from mcfsim.optim.state import average
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic
 
@@ -155,9 +155,7 @@ class Muon(Staged):
         "momentum": Interval.SHARE,
         "weight_decay": Interval.NOT_NEGATIVE,
         "share": Interval.POSITIVE,
-        "beta1": Interval.SHARE,
-        "beta2": Interval.SHARE,
-        "epsilon": Interval.NOT_NEGATIVE,
+        **AdamW.ranges,
     }
 
     momentum: float = 0.95
@@ -185,6 +183,11 @@ class Muon(Staged):
         object.__setattr__(self, "others", tuple(self.others))
 
     @property
+    def beside(self) -> AdamW:
+        """The optimizer of the other tensors."""
+        return AdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
+    @property
     def by_name(self) -> bool:
         """Whether the step of a tensor depends on its name."""
         return any(other != "*" for other in self.others)
@@ -197,8 +200,7 @@ class Muon(Staged):
         self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool
     ) -> MuonScalars:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
-        beside = AdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
-        others = beside.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
+        others = self.beside.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
         others.pop("feedback")
         return MuonScalars(
             momentum=self.momentum,
@@ -220,14 +222,8 @@ class Muon(Staged):
 
     def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
         """Return the scalars that enter every step, by role and by their names in the guide."""
-        return {
-            "m": {
-                "1 - momentum": 1.0 - self.momentum if self.averaged else 1.0,
-                "1 - beta1": 1.0 - self.beta1,
-            },
-            "v": {"1 - beta2": 1.0 - self.beta2},
-            "update": {"epsilon": self.epsilon, "weight_decay": self.weight_decay},
-        }
+        others, gain = self.beside.rounded_hyperparameters(), 1.0 - self.momentum if self.averaged else 1.0
+        return {**others, "m": {"1 - momentum": gain, **others["m"]}}
 
     def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Granularity]:
         """Return what a slot keeps: matrices have no second moment."""
@@ -265,14 +261,12 @@ def turned(roles: Roles, strategy: Strategy, known: Known, scalars: MuonScalars)
     O is the near-orthogonal factor of the direction, lr' the rate with the factor of the shape.
     """
     up = roles.update
-    state = State(known["parameter"], (), (), known["extra"])
     if scalars.shrinkage:
-        theta = up.round(state.represented(strategy)[0])
+        theta = up.round(parameter_of(known).represented(strategy)[0])
         update = up.fma(known["factor"], -scalars.length, up.mul(theta, -scalars.shrinkage))
     else:
         update = up.mul(known["factor"], -scalars.length)
-    parameter, extra = move(roles, strategy, state, update)
-    return {"parameter": parameter, "extra": extra, "update": update}
+    return moved_by(roles, strategy, known, update)
 
 
 #: The step of tensors that are no matrices.

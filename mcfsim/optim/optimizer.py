@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 
 from mcfsim.backends.numpy import NumpyArithmetic
 from mcfsim.checks import Whole, check_flag, check_processor, whole_number
-from mcfsim.compile.loops import BoundLoop
 from mcfsim.optim.declaration import Declaration, Interval, check_addition, check_hyperparameters
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import Layout, Tensors, in_stripes, parts_of
 from mcfsim.optim.on_grid import OnGrid
 from mcfsim.optim.staged import Staged, check_step
 from mcfsim.optim.staged_step import StagedSteps
-from mcfsim.optim.start import receive, start
+from mcfsim.optim.start import carry_over, receive, start
 from mcfsim.optim.state import State, Step, step_by
 from mcfsim.optim.step_programs import CompiledStep
 from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
-from mcfsim.optim.strategy import check_words, warn_of_vanishing
-from mcfsim.optim.switch import carry_over
+from mcfsim.optim.strategy import draws, warn_of_vanishing
 from mcfsim.optim.vectors import (
     Formats,
     check_gradient,
@@ -35,6 +33,7 @@ from mcfsim.optim.vectors import (
     write,
     write_block,
 )
+from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.storage.files import Pathlike
@@ -146,6 +145,14 @@ class Optimizer:
                     f"an Optimizer keeps NumPy arrays, and {ar!r} computes on others; mcfsim.torch has "
                     "optimizers of tensors"
                 )
+        self._draws = draws(strategy, self.roles)
+        #: Moments that are quantised after each step; packed ones are as they are written.
+        self._quantised = [
+            (slot.name, kept, fmt)
+            for slot in (() if packed else hyper.slots)
+            if (kept := strategy.tensors[slot.name].scaled) is not None
+            and (fmt := strategy.tensors[slot.name].format) is not None
+        ]
         self.count = 0
         self.whole = Whole(
             "load a saved one by mcfsim.models.saving.load_state, or make the optimizer anew from the weights"
@@ -305,29 +312,23 @@ class Optimizer:
     def _advance(self, gradient: NDArray[Any], rate: float, update: NDArray[Any] | None) -> None:
         """Make a step, and write the update to a vector if there is one."""
         count = self.count + 1
-        check_words(self.strategy, self.roles, count)
+        if self._draws:
+            RandomWords(0, count)  # refuses steps that have no words
         # One thread if an arithmetic is watched, or is not the emulator.
         threads = min(ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles)
         # Plan the whole step before anything is changed: compiling it may raise an error.
         if self._staged is None:
             move = self._planned(gradient, rate, update, count, threads)
         else:
-            move = self._staged.planned(
-                *(self.roles, self.state, self.formats, gradient, update),
-                count=count,
-                rate=rate,
-                threads=threads,
-                ahead=max(0, self._steps - count),
-            )
+            given, ahead = (self.roles, self.state, self.formats, gradient, update), self._steps - count
+            move = self._staged.planned(*given, count=count, rate=rate, threads=threads, ahead=max(0, ahead))
         with self.whole.changing(f"step {count}"):
             if self.grid is not None:
                 self.grid.before(self.state.parameter[0])
             move()
-            for slot in () if self.packed else self.hyper.slots:
-                stored = self.strategy.tensors[slot.name]
-                if stored.scaled is not None and stored.format is not None:
-                    (vector,) = getattr(self.state, slot.name)
-                    requantize(vector, self.parts[slot.name].every(), stored.scaled, stored.format)
+            for slot, kept, fmt in self._quantised:
+                (vector,) = getattr(self.state, slot)
+                requantize(vector, self.parts[slot].every(), kept, fmt)
             if self.grid is not None:
                 self.grid.after(self.state.parameter[0], count)
             self.count = count
@@ -337,6 +338,7 @@ class Optimizer:
     ) -> Callable[[], None]:
         """Return a function that makes a straight-line step, one block of the vectors at a time."""
         planned: list[tuple[slice, int, Callable[[slice], None]]] = []
+        vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
         edge, ahead = self.layout.decayed_size, max(0, self._steps - count)
         for part, decayed in ((slice(0, edge), True), (slice(edge, self.layout.size), False)):
             if part.start == part.stop:
@@ -353,7 +355,9 @@ class Optimizer:
                 bound_loop = found[0].loop.on_threads(threads)
                 # Numbers that share scales are read and written by calls: fewer and larger ones are faster.
                 size = bound_loop.block if self._edges is None else BLOCK
-                planned.append((part, size, self._filling(bound_loop, gradient, update)))
+                given = [*vectors, (gradient, self.strategy.gradient.format)]
+                asked = [*vectors, (update, self.roles.update.format)]
+                planned.append((part, size, filling(bound_loop, given, asked)))
 
         def move() -> None:
             for part, block, work in planned:
@@ -382,14 +386,6 @@ class Optimizer:
         if update is not None:
             write(update[block], asked, self.roles.update.format)
         write_block(self.state, new, self.formats, block)
-
-    def _filling(
-        self, bound_loop: BoundLoop, gradient: NDArray[Any], update: NDArray[Any] | None
-    ) -> Callable[[slice], None]:
-        """Return a function that makes the step of one block by a compiled loop."""
-        vectors = [(x, fmt) for items, fmt in zip(self.state, self.formats, strict=True) for x in items]
-        given = [*vectors, (gradient, self.strategy.gradient.format)]
-        return filling(bound_loop, given, [*vectors, (update, self.roles.update.format)])
 
     def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Raise an error unless `out` is an array that can receive a gradient."""

@@ -18,10 +18,10 @@ from mcfsim.kernels import native
 from mcfsim.kernels.exact_dot import ODD_BITS, PIECE, Summands, dot_to_odd
 from mcfsim.kernels.native import NativeArithmetic
 from mcfsim.optim.declaration import Declaration, Granularity, Shape, components, stacked
-from mcfsim.optim.state import State, Step, step_by
+from mcfsim.optim.state import State, Step, move, step_by
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.products import Accumulator, matmul
-from mcfsim.protocol import Arithmetic
+from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode
 from mcfsim.scaled.rules import sum_of_magnitudes
 
@@ -152,6 +152,17 @@ def straight(step: Callable[..., Step]) -> Stage:
         return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
 
     return Stage(text, Granularity.ELEMENT, (*State._fields, "gradient"))
+
+
+def parameter_of(known: Known) -> State:
+    """Return the parameter, with what is stored beside it, as a state without moments."""
+    return State(known["parameter"], (), (), known["extra"])
+
+
+def moved_by(roles: Roles, strategy: Strategy, known: Known, update: Value) -> dict[str, Any]:
+    """Return what the last stage of a step gives: the update, and the parameter after its addition."""
+    parameter, extra = move(roles, strategy, parameter_of(known), update)
+    return {"parameter": parameter, "extra": extra, "update": update}
 
 
 def stages_of(hyper: Declaration, shape: tuple[int, ...]) -> tuple[Stage | Gathered, ...]:

@@ -90,8 +90,9 @@ class StagedSteps:
         }
         tensors = {name: part for name, part in self.layout.slices.items() if part.stop > part.start}
         received = self.compiled.received(gradient)
-        made = {}
+        made, places = {}, {}
         for name, part in tensors.items():
+            places[name] = self._places(name, part, state, formats)
             shape = self.shapes[name]
             given = roles, self.hyper.of_shape(roles, scalars[part.stop <= edge], shape)
             found = self.compiled.bound_loops(*given, gradient, shape, count, ahead)
@@ -99,9 +100,9 @@ class StagedSteps:
             made[name] = _Tensor(strategy, *given, count, threads, before[name], bound)
 
         def results(name: str, part: slice) -> dict[str, Any]:
-            places, tensor = self._places(name, part, state, formats), made[name]
+            tensor = made[name]
             known: dict[str, Any] = {
-                label: tuple(read(x[at], fmt) for x in vectors) for label, at, vectors, fmt in places
+                label: tuple(read(x[at], fmt) for x in vectors) for label, at, vectors, fmt in places[name]
             }
             known["gradient"] = gradient[part] if received is None else read(gradient[part], received)
             with np.errstate(all="ignore"):
@@ -114,7 +115,7 @@ class StagedSteps:
         def move() -> None:
             for name, part in tensors.items():
                 found = ready[name] if exact else results(name, part)
-                for label, at, vectors, fmt in self._places(name, part, state, formats):
+                for label, at, vectors, fmt in places[name]:
                     for x, new in zip(vectors, found[label], strict=True):
                         write(x[at], new.reshape(-1), fmt)
                 if update is not None:

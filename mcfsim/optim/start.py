@@ -1,122 +1,36 @@
-"""The start of an optimizer: its vectors are made in memory or in files, and filled a block at a time."""
+"""How an optimizer's state begins: from parameters, or from a state that another strategy has stored."""
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.backends.factory import arithmetic
 from mcfsim.convert import round_to
+from mcfsim.eft import two_sum
 from mcfsim.formats import Format
+from mcfsim.kernels.carriers import carrier_of
+from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.declaration import Declaration, components
-from mcfsim.optim.groups import GroupBoundaries, Groups, check_groups
-from mcfsim.optim.layout import Layout, StateSlices, Tensors, parts_of
+from mcfsim.optim.groups import GroupBoundaries, Groups, check_groups, common_edges
+from mcfsim.optim.layout import Layout, StateSlices, Tensors, blocks, parts_of
 from mcfsim.optim.state import State, remaining
+from mcfsim.optim.stored import Stored, WeightGrid
 from mcfsim.optim.strategies import Addition, Roles, Strategy
-from mcfsim.optim.vectors import Split, Vector, form, write
+from mcfsim.optim.strategy import SLOTS
+from mcfsim.optim.vectors import Formats, Split, Vector, form, read, read_block, requantize, write
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
-from mcfsim.storage.files import OutputError, Pathlike, folder_of, telling
-
-# -- vectors in files, mapped into memory -----------------------------------------------------------------
-SUFFIX = ".npy"
-#: Number of bytes that are written at once if the space of a file cannot be reserved.
-_AT_ONCE = 1 << 24
-#: Largest size of a file's header, in bytes.
-_HEADER = 1 << 12
-#: Errors of file systems that cannot reserve space.
-_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-
-
-@contextmanager
-def new_maps(
-    folder: Pathlike, forms: Mapping[str, tuple[int, np.dtype[Any]]]
-) -> Iterator[dict[str, NDArray[Any]]]:
-    """Make a file of zeros for each vector, and map all into memory; if the block fails, remove them.
-
-    Parameters
-    ----------
-    folder : path
-        The folder for the files. It is made if needed; its parent folder must exist.
-    forms : mapping of str to (int, dtype)
-        The number of elements of each vector, and their dtype. Its file is ``NAME.npy``, for `numpy.load`.
-
-    Yields
-    ------
-    dict of str to array
-        The vectors, which keep their files open. The system decides when it writes changes to the files.
-
-    Raises
-    ------
-    OutputError
-        If the parent folder does not exist, the disk has too little room, or a file cannot be made; or if
-        the folder is no folder, or already has one of the files. No new files are left then.
-    """
-    place = folder_of(folder).resolve()
-    paths = {name: place / f"{name}{SUFFIX}" for name in forms}
-    made_folder = _check(place, paths)
-    needed = sum(size * dtype.itemsize + _HEADER for size, dtype in forms.values())
-    if (free := shutil.disk_usage(place.parent if made_folder else place).free) < needed:
-        raise OutputError(f"{place}: {needed} bytes are needed, and {free} are free on this disk")
-    made: list[Path] = []
-    try:
-        if made_folder:
-            with telling(place):
-                place.mkdir()
-        for name, (size, dtype) in forms.items():
-            with telling(paths[name]), open(paths[name], "xb") as file:
-                made.append(paths[name])
-                _fill_file(file, size, dtype)
-        yield {name: np.asarray(np.lib.format.open_memmap(path, "r+")) for name, path in paths.items()}
-    except BaseException:
-        for path in made:
-            with suppress(OSError):
-                path.unlink()
-        if made_folder:
-            with suppress(OSError):  # somebody else has put something there
-                place.rmdir()
-        raise
-
-
-def _check(place: Path, paths: Mapping[str, Path]) -> bool:
-    """Return whether the folder is yet to be made; raise OutputError if the files cannot be made in it."""
-    if not place.exists():
-        if not place.parent.is_dir():
-            raise OutputError(f"cannot make the folder {place}: there is no folder {place.parent}")
-        return True
-    if not place.is_dir():
-        raise OutputError(f"{place} is no folder")
-    if found := [path.name for path in paths.values() if path.exists() or path.is_symlink()]:
-        raise OutputError(f"the folder {place} has {', '.join(found)}: name a new one, or remove them")
-    return False
-
-
-def _fill_file(file: IO[bytes], size: int, dtype: np.dtype[Any]) -> None:
-    """Write a header, and reserve or write zeros for the vector, so that the disk has room for it."""
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (size,)}
-    np.lib.format.write_array_header_1_0(file, header)
-    file.flush()
-    start, count = file.tell(), size * dtype.itemsize
-    if count and hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(file.fileno(), start, count)
-        except OSError as problem:
-            if problem.errno not in _UNSUPPORTED:
-                raise
-        else:
-            return
-    zeros = bytes(_AT_ONCE)
-    for done in range(0, count, _AT_ONCE):
-        file.write(zeros[: count - done])
-
+from mcfsim.storage.buffers import BLOCK, new_maps
+from mcfsim.storage.files import Pathlike
 
 # -- the first numbers ------------------------------------------------------------------------------------
 Array = NDArray[Any]
@@ -147,7 +61,7 @@ def start(
     The parameter, or a master copy and from that the parameter (`from_master`), is rounded to nearest even,
     whatever the rounding of steps; all else starts from zero.
     """
-    layout.dtype(parameters)  # raises its errors before anything is made
+    _, pieces = layout.blocks(parameters, AT_ONCE)  # raises its errors before anything is made
     of, counts = roles.stored, components(hyper, strategy)
     # The arithmetic of each vector, by name: the field of `State` and the number of the component.
     vectors = {f"{label}{place}": of[label] for label, n in counts.items() for place in range(n)}
@@ -170,21 +84,25 @@ def start(
         place = new_maps(folder, forms)
     with place as made:
         whole = _whole(made, vectors, split, grouped)
-        _fill(whole, vectors, strategy, roles, layout, parameters)
+        _fill(whole, vectors, strategy, roles, pieces)
     state = [tuple(whole[f"{label}{place}"] for place in range(n)) for label, n in counts.items()]
     return State(*state), made.get(_GRADIENT)
 
 
 def receive(layout: Layout, tensors: Tensors, fmt: Format, out: Array | None, *, packed: bool) -> Array:
     """Return tensors as one vector, rounded to nearest even into a format; in `out` if it is given."""
-    taken = layout.dtype(tensors)
+    taken, pieces = layout.blocks(tensors, AT_ONCE)
     if out is None:
-        out = np.empty(
-            layout.size, form(fmt, packed=True) if packed else round_to(np.empty(0, taken), fmt).dtype
-        )
-    for block, x in layout.blocks(tensors, AT_ONCE):
+        out = np.empty(layout.size, form(fmt, packed=True) if packed else _rounded(taken, fmt))
+    for block, x in pieces:
         write(out[block], round_to(x, fmt), fmt)
     return out
+
+
+@lru_cache(maxsize=64)
+def _rounded(dtype: np.dtype[Any], fmt: Format) -> np.dtype[Any]:
+    """Return the dtype of numbers of a dtype once they are rounded into a format."""
+    return np.asarray(round_to(np.empty(0, dtype), fmt)).dtype
 
 
 def _shares(strategy: Strategy) -> bool:
@@ -229,8 +147,7 @@ def _fill(
     vectors: dict[str, Any],
     strategy: Strategy,
     roles: Roles,
-    layout: Layout,
-    parameters: Tensors,
+    pieces: Iterable[tuple[slice, Array]],
 ) -> None:
     """Write the numbers at the start to vectors of zero bytes."""
     given = ["parameter0", *(["extra0"] if strategy.addition is Addition.MASTER else [])]
@@ -241,7 +158,7 @@ def _fill(
             _put_zero(vector.codes, round_to(np.zeros(1), element), element)
         elif name not in given:
             _put_zero(vector, _nearest(role, np.zeros(1)), role.format)
-    for block, x in layout.blocks(parameters, AT_ONCE):
+    for block, x in pieces:
         numbers: tuple[Array, ...] = (_nearest(vectors[given[-1]], x),)
         if strategy.addition is Addition.MASTER:
             numbers = from_master(strategy, roles, *numbers)
@@ -273,3 +190,192 @@ def _put_zero(vector: Any, zero: Array, fmt: Format | None) -> None:
 
 def _nearest(role: Arithmetic, x: Array) -> Array:
     return np.asarray(role.round(x) if role.format is None else round_to(x, role.format))
+
+
+# -- numbers under another strategy, summed exactly and rounded once --------------------------------------
+def split_sum(parts: Sequence[Array], ar: Arithmetic, count: int) -> tuple[Array, ...]:
+    """Split the exact sum of arrays into components of a format.
+
+    Parameters
+    ----------
+    parts : sequence of array, shape (elements,)
+        Values of any formats, or exact numbers. They are added exactly. A sum that is not finite is that of
+        IEEE arithmetic, and a zero is negative only if all parts are.
+    ar : Arithmetic
+        The arithmetic of the components. Only its format matters; exact numbers take its precision.
+    count : int
+        Number of components.
+
+    Returns
+    -------
+    tuple of array, shape (elements,)
+        Each component is the rest so far, rounded once to nearest even, with overflow and underflow as in
+        IEEE arithmetic. Components after one that is not finite are zero.
+    """
+    if not count:
+        return ()
+    fmt = ar.format
+    if fmt is None:
+        whole = ar.round(parts[0])
+        for x in parts[1:]:
+            whole = whole + ar.round(x)
+        return (np.asarray(whole, object), *(ar.round(np.zeros(len(parts[0]))) for _ in range(count - 1)))
+    rest, exact = _summed(parts)
+    made = [np.empty(rest.size, carrier_of(fmt)) for _ in range(count)]
+    with np.errstate(all="ignore"):
+        for x in made:
+            x[...] = rounded = round_to(rest, fmt)
+            rest = np.where(np.isfinite(rounded), rest - rounded, 0.0)
+    for place in np.flatnonzero(~exact):
+        left = sum((_fraction(x[place]) for x in parts), Fraction(0))
+        for x in made:
+            x[place] = rounded = round_to(left, fmt)
+            left = left - Fraction(rounded) if np.isfinite(rounded) else Fraction(0)
+    return tuple(made)
+
+
+def _summed(parts: Sequence[Array]) -> tuple[Array, NDArray[np.bool_]]:
+    """Return sums in binary64, and where they are exact, or follow from numbers that are not finite."""
+    ar = arithmetic("float64", compiled=False)
+    whole = parts[0].astype(np.float64)
+    exact = np.full(whole.size, parts[0].dtype != object)
+    finite = _finite(parts[0])
+    with np.errstate(all="ignore"):
+        for x in parts[1:]:
+            whole, error = two_sum(ar, whole, x.astype(np.float64))
+            exact &= error == 0
+            finite &= _finite(x)
+    return whole, exact | ~finite
+
+
+def _finite(x: Array) -> NDArray[np.bool_]:
+    if x.dtype != object:
+        return np.isfinite(x)
+    return np.array([to_fraction(number) is not None for number in x], np.bool_)
+
+
+def _fraction(x: Any) -> Fraction:
+    found = to_fraction(x)
+    assert found is not None
+    return found
+
+
+def stored_parameter(
+    parts: Sequence[Array], strategy: Strategy, roles: Roles
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Return a parameter as a strategy stores it, given numbers whose exact sum it is.
+
+    Returns
+    -------
+    parameter, extra : tuple of array
+        The components, or the parameter and Kahan's compensation, by `split_sum`; or the sum rounded into the
+        master copy, and what `from_master` makes of that.
+    """
+    if strategy.addition is Addition.MASTER:
+        (master,) = split_sum(parts, roles.parameter, 1)
+        theta, kept = from_master(strategy, roles, master)
+        return (theta,), (kept,)
+    count = strategy.parameter.components
+    made = split_sum(parts, roles.model, count + (strategy.extra is not None))
+    return made[:count], made[count:]
+
+
+# -- what is stored alike ---------------------------------------------------------------------------------
+def alike(old: Strategy, new: Strategy, label: str) -> bool:
+    """Return whether two strategies store a tensor in the same way, so that it can be taken over as it is.
+
+    Parameters
+    ----------
+    old, new : Strategy
+        With their low formats put in.
+    label : str
+        ``m``, ``v``, or ``parameter`` for the parameter with all that is stored with it. Exact numbers are
+        never alike: their precisions may differ.
+    """
+    if (form := _form(old.tensors[label])) != _form(new.tensors[label]) or form.format is None:
+        return False
+    if label != "parameter" or old.extra is new.extra is None:
+        return True
+    if old.extra is None or new.extra is None or old.addition is not new.addition:
+        return False
+    shared = old.extra.shared and old.parameter.rounding is not new.parameter.rounding
+    return _form(old.extra) == _form(new.extra) and not shared
+
+
+def _form(stored: Stored) -> Stored:
+    """Return how a tensor is stored, without the rounding of stored numbers; for a grid, the integers."""
+    lies = None if stored.grid is None else WeightGrid(stored.grid.integers)
+    return replace(stored, rounding=None, random_bits=None, rule=None, grid=lies)
+
+
+def _copy(source: Vector, target: Vector) -> None:
+    """Copy a vector to one of the same form, bit for bit."""
+    if isinstance(source, Groups) and isinstance(target, Groups):
+        target.codes[...], target.scales[...] = source.codes, source.scales
+    elif isinstance(source, Split) and isinstance(target, Split):
+        target.rest[...] = source.rest
+    else:
+        assert isinstance(source, np.ndarray)
+        assert isinstance(target, np.ndarray)
+        target[...] = source
+
+
+# -- a state under another strategy -----------------------------------------------------------------------
+def carry_over(
+    source: State,
+    target: State,
+    formats: tuple[Formats, Formats],
+    strategies: tuple[Strategy, Strategy],
+    roles: Roles,
+    parts: Mapping[str, StateSlices],
+) -> bool:
+    """Fill the vectors of a new state with what an old one represents, a block at a time.
+
+    Parameters
+    ----------
+    source, target : State of vectors
+        Of the same parameters, and both packed or neither.
+    formats : tuple of Formats
+        The formats of the vectors, old and new.
+    strategies : tuple of Strategy
+        The old and the new one.
+    roles : Roles
+        The arithmetics of the new strategy.
+    parts : mapping of str to StateSlices
+        The places of the numbers of each slot.
+
+    Returns
+    -------
+    bool
+        Whether the parameter is taken over as it was. Otherwise it lies on no grid yet.
+    """
+    old, new = strategies
+    before, after = (dict(zip(State._fields, items, strict=True)) for items in formats)
+    if same := alike(old, new, "parameter"):
+        for x, y in zip(source.parameter + source.extra, target.parameter + target.extra, strict=True):
+            _copy(x, y)
+    else:
+        for block in blocks(slice(0, len(target.parameter[0])), BLOCK):
+            values = read_block(source._replace(m=(), v=()), formats[0], block)
+            made = stored_parameter(values.represented(old), new, roles)
+            # The parameter first: a master copy may be stored as what follows the parameter's bits.
+            for label, numbers in zip(("parameter", "extra"), made, strict=True):
+                for x, y in zip(getattr(target, label), numbers, strict=True):
+                    write(x[block], y, after[label])
+    for slot in SLOTS:
+        given, made_of = getattr(source, slot), getattr(target, slot)
+        if alike(old, new, slot):
+            for x, y in zip(given, made_of, strict=True):
+                _copy(x, y)
+            continue
+        if not made_of:
+            continue
+        places = parts[slot].every()
+        for block in blocks(slice(0, parts[slot].size), BLOCK, common_edges((*given, *made_of), places)):
+            moment = [read(x[block], before[slot]) for x in given]
+            for x, y in zip(made_of, split_sum(moment, roles.of(slot), len(made_of)), strict=True):
+                write(x[block], y, after[slot])
+        kept, fmt = new.tensors[slot].scaled, after[slot]
+        if kept is not None and fmt is not None and isinstance(made_of[0], np.ndarray):
+            requantize(made_of[0], places, kept, fmt)
+    return same

@@ -93,9 +93,9 @@ def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: f
     gain : float
         A real scalar, such as ``1 - beta``.
     """
+    if len(x) == 1:
+        return (ar.fma(new, gain, ar.mul(x[0], beta)),)
     decayed = expansion.mul(ar, beta, x) if isinstance(beta, tuple) else expansion.scale(ar, x, beta)
-    if len(decayed) == 1:
-        return (ar.fma(new, gain, decayed[0]),)
     return expansion.grow(ar, decayed, ar.mul(new, gain))
 
 
@@ -133,7 +133,12 @@ DECAYED_UPDATE: tuple[tuple[str, str], ...] = (
 def split_master(
     roles: Roles, strategy: Strategy, master: Value
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Return the parameter, rounded from a master copy, and the part of the master copy that is kept."""
+    """Return the parameter, rounded from a master copy, and the part of the master copy that is kept.
+
+    A strategy without a master copy keeps the number itself as its parameter.
+    """
+    if strategy.addition is not Addition.MASTER:
+        return (master,), ()
     theta, low = roles.model.round(master), roles.model.format
     bits = strategy.extra.remainder if strategy.extra else None
     if bits is not None and low is not None:

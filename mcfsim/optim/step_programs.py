@@ -16,7 +16,7 @@ from mcfsim.compile.lines import AsBits
 from mcfsim.compile.loops import BoundLoop
 from mcfsim.compile.program import Program, Register, Scalar, flat, mapped
 from mcfsim.compile.tracing import trace
-from mcfsim.formats import Format, get_format
+from mcfsim.formats import FORMATS, Format
 from mcfsim.optim.declaration import Declaration, check_addition
 from mcfsim.optim.staged import Gathered, Known, Stage, Staged, Text, known_state, stages_of
 from mcfsim.optim.state import grid_of, steps_of, with_steps
@@ -180,13 +180,12 @@ def record_step(
     *,
     gradient: Format | None = None,
     lines: bool = False,
-    closed: bool = False,
 ) -> Program:
     """Record a step that is a straight line.
 
     Parameters
     ----------
-    hyper, strategy, roles, scalars, gradient, lines, closed
+    hyper, strategy, roles, scalars, gradient, lines
         As for `record_stages`.
 
     Returns
@@ -204,8 +203,7 @@ def record_step(
     check_addition(type(hyper), strategy)
     if isinstance(hyper, Staged):
         hyper.step()
-    given = hyper, strategy, roles, scalars, ()
-    return record_stages(*given, gradient=gradient, lines=lines, closed=closed)[0].program
+    return record_stages(hyper, strategy, roles, scalars, (), gradient=gradient, lines=lines)[0].program
 
 
 class StepPrograms:
@@ -272,6 +270,8 @@ def size_of(bits: int) -> int:
 Array = NDArray[Any]
 #: With fewer elements in all steps that a recording serves, it is not worth asking whether compiling pays.
 _LEAST_COMPILED = 1 << 12
+#: Formats of gradients that are numbers, by their dtype.
+_RECEIVED = {np.dtype(name): FORMATS[name] for name in ("float32", "float64")}
 
 
 class BoundStage(NamedTuple):
@@ -308,7 +308,7 @@ class CompiledStep:
         """Return the format of a gradient's numbers; None unless they are codes, float32 or float64."""
         if self.packed and is_packed(gradient):
             return self.strategy.gradient.format
-        return get_format(str(gradient.dtype)) if gradient.dtype in (np.float32, np.float64) else None
+        return _RECEIVED.get(gradient.dtype)
 
     def bound_loops(
         self, roles: Roles, scalars: Any, gradient: Array, shape: tuple[int, ...], count: int, ahead: int

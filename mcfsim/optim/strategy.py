@@ -78,11 +78,10 @@ class Roles(NamedTuple):
         return self.mapped(lambda ar: ar.on_block(step, start))
 
 
-def check_words(strategy: Strategy, roles: Roles, step: int) -> None:
-    """Raise ValueError if a step draws random words, and its number is beyond the steps that have some."""
+def draws(strategy: Strategy, roles: Roles) -> bool:
+    """Return whether steps draw random words, which those of the first 2**32 numbers have."""
     # A grid draws by itself.
-    if strategy.draws or any(ar.rounding is not None and ar.rounding.stochastic for ar in roles):
-        RandomWords(0, step)
+    return strategy.draws or any(ar.rounding is not None and ar.rounding.stochastic for ar in roles)
 
 
 def arithmetics(

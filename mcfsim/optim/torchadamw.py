@@ -67,6 +67,12 @@ def inner(ar: Arithmetic) -> Arithmetic:
     return ar if wide == ar.format else ar.like(wide, replace(ar.rounding, mode=Mode.NEAREST_EVEN))
 
 
+def stored(ar: Arithmetic, x: Value) -> Value:
+    """Return a number of the inner arithmetic as it is read again after `ar` has stored it, rounded."""
+    wide = inner(ar)
+    return converted(wide, converted(ar, x, wide), ar)
+
+
 @lru_cache(maxsize=64)
 def _widened(fmt: Format) -> Format:
     """Return the format of a format's carrier."""
@@ -190,13 +196,9 @@ def quotient(roles: Roles, m: tuple[Value, ...], v: tuple[Value, ...], scalars: 
     """Return q, the update without decay, as in `addcdiv_`: in the inner arithmetic of the update."""
     second, up = roles.second_moment, roles.update
     wide, asking = inner(second), inner(up)
-
-    def stored(x: Value) -> Value:
-        """Return a number rounded into the format of v, as a number of the inner arithmetic."""
-        return converted(wide, converted(second, x, wide), second)
-
-    root = stored(wide.sqrt(converted(wide, v[0], second)))
-    denominator = stored(wide.add(stored(wide.div(root, scalars.root2)), scalars.epsilon))
+    root = stored(second, wide.sqrt(converted(wide, v[0], second)))
+    corrected = stored(second, wide.div(root, scalars.root2))
+    denominator = stored(second, wide.add(corrected, scalars.epsilon))
     scaled = asking.mul(converted(asking, m[0], up), -scalars.size)
     return asking.div(scaled, converted(asking, denominator, wide))
 
@@ -220,11 +222,9 @@ def added(
     wide = inner(ar)
     theta = converted(wide, state.represented(strategy)[0], ar)
     if scalars.decay:
-        theta = converted(wide, converted(ar, wide.mul(theta, scalars.kept), wide), ar)
+        theta = stored(ar, wide.mul(theta, scalars.kept))
     moved = converted(ar, wide.add(theta, converted(wide, asked, inner(roles.update))), wide)
-    if strategy.addition is Addition.MASTER:
-        return split_master(roles, strategy, moved)
-    return (moved,), ()
+    return split_master(roles, strategy, moved)
 
 
 @dataclass(frozen=True)

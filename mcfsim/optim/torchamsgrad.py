@@ -7,8 +7,8 @@ from typing import Any
 
 from mcfsim.optim.amsgrad import AMSGrad, larger
 from mcfsim.optim.declaration import Granularity
-from mcfsim.optim.staged import Known, Stage
-from mcfsim.optim.state import State, converted
+from mcfsim.optim.staged import Known, Stage, parameter_of
+from mcfsim.optim.state import converted
 from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.optim.torchadamw import (
     TorchAdamW,
@@ -41,9 +41,8 @@ def torchamsgrad(
     m = first_moment(ar, known["m"], g, scalars)
     v = second_moment(second, known["v"], converted(second, g, ar), scalars)
     largest = larger(second, v, known["largest"])
-    state = State(known["parameter"], (), (), known["extra"])
     asked = quotient(roles, m, largest, scalars)
-    parameter, extra, update = turned(roles, strategy, state, asked, scalars)
+    parameter, extra, update = turned(roles, strategy, parameter_of(known), asked, scalars)
     return {"parameter": parameter, "m": m, "v": v, "largest": largest, "extra": extra, "update": update}
 
 

@@ -13,11 +13,11 @@ from mcfsim.kernels.torch_products import matmul, norm
 from mcfsim.optim.declaration import Granularity, Shape
 from mcfsim.optim.muon import Muon, Orthogonal
 from mcfsim.optim.newton_schulz import Array, Iterating, NewtonSchulz, Parts
-from mcfsim.optim.staged import Gathered, Known, Stage, straight
-from mcfsim.optim.state import State, average, converted, move, split_master
+from mcfsim.optim.staged import Gathered, Known, Stage, moved_by, parameter_of, straight
+from mcfsim.optim.state import average, converted, split_master
 from mcfsim.optim.stored import FLOAT32
 from mcfsim.optim.strategies import Addition, Roles, Strategy
-from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, let_in, torchadamw
+from mcfsim.optim.torchadamw import TorchAdamW, inner, lerp, lerp_factors, let_in, stored, torchadamw
 from mcfsim.protocol import Arithmetic
 
 #: How many numbers of bfloat16 a vector of AVX-512 has.
@@ -139,10 +139,14 @@ class TorchMuon(Muon):
         if not self.averaged:
             raise ValueError("the momentum of torch.optim.Muon is an average: averaged=True")
 
+    @property
+    def beside(self) -> TorchAdamW:
+        """The optimizer of tensors that are no matrices."""
+        return TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
+
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
         """Return the scalars of step number `step`, counted from 1, at learning rate `rate`."""
-        given = TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
-        others = given.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
+        others = self.beside.scalars(roles, strategy, step, rate * self.share, decayed=decayed)._asdict()
         mu, decay = self.momentum, rate * self.weight_decay if decayed else 0.0
         of_m, of_update, of_parameter = (
             let_in(inner(ar)) for ar in (roles.moments, roles.update, roles.parameter)
@@ -161,15 +165,6 @@ class TorchMuon(Muon):
             shrinkage=of_update(decay),
             **others,
         )
-
-    def rounded_hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return the scalars that enter every step, by role and by their names in the guide."""
-        found = super().rounded_hyperparameters()
-        return {
-            **found,
-            "v": {**found["v"], "epsilon": self.epsilon},
-            "update": {"weight_decay": self.weight_decay},
-        }
 
     def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
         """Return the scalars of a tensor's step: a matrix's rate is rounded into the parameter's format."""
@@ -217,29 +212,25 @@ def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -
     """
     ar, up = roles.parameter, roles.update
     wide, asking = inner(ar), inner(up)
-    state = State(known["parameter"], (), (), known["extra"])
     factor = converted(asking, known["factor"], up)
-    theta = state.represented(strategy)[0]
+    theta = parameter_of(known).represented(strategy)[0]
     update = asking.mul(factor, -scalars.length)
     if scalars.shrinkage:
         update = asking.fma(converted(asking, theta, ar), -scalars.shrinkage, update)
     update = converted(up, update, asking)
     if strategy.addition in (Addition.KAHAN, Addition.GROW):
-        parameter, extra = move(roles, strategy, state, update)
-        return {"parameter": parameter, "extra": extra, "update": update}
+        return moved_by(roles, strategy, known, update)
     kept = converted(wide, theta, ar)
     if scalars.shrinkage:
-        kept = converted(wide, converted(ar, wide.mul(kept, scalars.kept_w), wide), ar)
+        kept = stored(ar, wide.mul(kept, scalars.kept_w))
     factor = converted(wide, known["factor"], up)
     moved = converted(ar, wide.fma(factor, -scalars.length, kept), wide)
     if wide.format != ar.format:
-        step = converted(wide, converted(ar, wide.mul(factor, -scalars.length), wide), ar)
+        step = stored(ar, wide.mul(factor, -scalars.length))
         apart = converted(ar, wide.add(kept, step), wide)
         moved = ar.choose(converted(ar, known["vectorised"], up), moved, apart)
-    if strategy.addition is Addition.MASTER:
-        parameter, extra = split_master(roles, strategy, moved)
-        return {"parameter": parameter, "extra": extra, "update": update}
-    return {"parameter": (moved,), "extra": (), "update": update}
+    parameter, extra = split_master(roles, strategy, moved)
+    return {"parameter": parameter, "extra": extra, "update": update}
 
 
 #: The step of tensors that are no matrices.

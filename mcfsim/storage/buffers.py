@@ -1,4 +1,4 @@
-"""Reusable memory for intermediate blocks, and arrays whose elements share memory.
+"""Memory of arrays: reused for intermediate blocks, shared by elements, or mapped from new files.
 
 Allocating an array the size of a block costs a call to the operating system and a page fault for each page.
 That takes several times as long as the arithmetic on it.
@@ -6,13 +6,20 @@ That takes several times as long as the arithmetic on it.
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from mcfsim.storage.files import OutputError, Pathlike, folder_of, telling
 
 #: Elements per block: enough that calls cost little compared with the arithmetic, and few enough for the
 #: caches.
@@ -77,3 +84,94 @@ def overlaps_itself(shape: Sequence[int], steps: Sequence[int], size: int = 1) -
     for step, length in axes:
         places = np.add.outer(places, step * np.arange(length)).reshape(-1)
     return bool((np.diff(np.sort(places)) < size).any())
+
+
+# -- files mapped into memory -----------------------------------------------------------------------------
+#: Number of bytes that are written at once if the space of a file cannot be reserved.
+_AT_ONCE = 1 << 24
+#: Largest size of a file's header, in bytes.
+_HEADER = 1 << 12
+#: Errors of file systems that cannot reserve space.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def new_maps(
+    folder: Pathlike, forms: Mapping[str, tuple[int, np.dtype[Any]]]
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Make a file of zeros for each vector, and map all into memory; if the block fails, remove them.
+
+    Parameters
+    ----------
+    folder : path
+        The folder for the files. It is made if needed; its parent folder must exist.
+    forms : mapping of str to (int, dtype)
+        The number of elements of each vector, and their dtype. Its file is ``NAME.npy``, for `numpy.load`.
+
+    Yields
+    ------
+    dict of str to array
+        The vectors, which keep their files open. The system decides when it writes changes to the files.
+
+    Raises
+    ------
+    OutputError
+        If the parent folder does not exist, the disk has too little room, or a file cannot be made; or if
+        the folder is no folder, or already has one of the files. No new files are left then.
+    """
+    place = folder_of(folder).resolve()
+    paths = {name: place / f"{name}.npy" for name in forms}
+    made_folder = _is_new(place, paths)
+    needed = sum(size * dtype.itemsize + _HEADER for size, dtype in forms.values())
+    if (free := shutil.disk_usage(place.parent if made_folder else place).free) < needed:
+        raise OutputError(f"{place}: {needed} bytes are needed, and {free} are free on this disk")
+    made: list[Path] = []
+    try:
+        if made_folder:
+            with telling(place):
+                place.mkdir()
+        for name, (size, dtype) in forms.items():
+            with telling(paths[name]), open(paths[name], "xb") as file:
+                made.append(paths[name])
+                _fill_file(file, size, dtype)
+        yield {name: np.asarray(np.lib.format.open_memmap(path, "r+")) for name, path in paths.items()}
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        if made_folder:
+            with suppress(OSError):  # somebody else has put something there
+                place.rmdir()
+        raise
+
+
+def _is_new(place: Path, paths: Mapping[str, Path]) -> bool:
+    """Return whether the folder is yet to be made; raise OutputError if the files cannot be made in it."""
+    if not place.exists():
+        if not place.parent.is_dir():
+            raise OutputError(f"cannot make the folder {place}: there is no folder {place.parent}")
+        return True
+    if not place.is_dir():
+        raise OutputError(f"{place} is no folder")
+    if found := [path.name for path in paths.values() if path.exists() or path.is_symlink()]:
+        raise OutputError(f"the folder {place} has {', '.join(found)}: name a new one, or remove them")
+    return False
+
+
+def _fill_file(file: IO[bytes], size: int, dtype: np.dtype[Any]) -> None:
+    """Write a header, and reserve or write zeros for the vector, so that the disk has room for it."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    file.flush()
+    start, count = file.tell(), size * dtype.itemsize
+    if count and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), start, count)
+        except OSError as problem:
+            if problem.errno not in _UNSUPPORTED:
+                raise
+        else:
+            return
+    zeros = bytes(_AT_ONCE)
+    for done in range(0, count, _AT_ONCE):
+        file.write(zeros[: count - done])

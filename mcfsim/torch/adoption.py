@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from mcfsim.checks import Whole
 from mcfsim.convert import round_to
 from mcfsim.kernels.torch_tensors import TORCH_DTYPES, Tensors, as_array, check_dense, torch_dtype
+from mcfsim.optim.start import alike, split_sum, stored_parameter
 from mcfsim.optim.strategies import Strategy
 from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.optim.strategy import SLOTS
-from mcfsim.optim.switch import alike, split_sum, stored_parameter
 from mcfsim.torch.foreign import Held, Library, held
 from mcfsim.torch.group import LABELS
 from mcfsim.torch.handover import Giving, SavedRun, library_of

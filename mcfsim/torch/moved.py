@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration, Granularity
-from mcfsim.optim.strategy import check_words
+from mcfsim.optim.strategy import draws
+from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import is_cut, is_spread, local, stretches
 from mcfsim.torch.state_layout import StateLayout
@@ -67,7 +68,8 @@ class StepInputs(NamedTuple):
     @classmethod
     def of(cls, hyper: Declaration, number: int, rate: float, stores: StateLayout) -> StepInputs:
         """Return the inputs of a step; raise ValueError if its number or scalars allow none."""
-        check_words(stores.strategy, stores.roles, number)
+        if draws(stores.strategy, stores.roles):
+            RandomWords(0, number)  # refuses steps that have no words
         scalars = hyper.scalars(stores.roles, stores.strategy, number, rate, decayed=True)
         return cls(hyper, number, rate, scalars)
 

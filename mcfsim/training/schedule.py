@@ -181,7 +181,7 @@ def ratio(numerator: float, denominator: float, exponent: int = 0) -> float:
 
 def all_finite(*numbers: ArrayLike) -> bool:
     """Return whether no number is infinite or NaN; numbers of mpmath may be among them."""
-    arrays = [np.asarray(on_host(x)) for x in numbers]
+    arrays = [x if isinstance(x, np.ndarray) else np.asarray(on_host(x)) for x in numbers]
     return all(all(y - y == 0 for y in x.flat) if x.dtype == object else np.isfinite(x).all() for x in arrays)
 
 

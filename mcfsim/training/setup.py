@@ -1,4 +1,4 @@
-"""All that a simulation depends on: problem or recording, optimizer, strategies, length and so on."""
+"""All that a simulation depends on: its strategies, one after another, optimizer, rates, length and so on."""
 
 from __future__ import annotations
 
@@ -6,159 +6,180 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from reprlib import repr as shortened
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.checks import finite_number, lacks, whole_number
+from mcfsim.checks import finite_number, whole_number
 from mcfsim.convert import round_to
 from mcfsim.formats import Format, get_format
 from mcfsim.optim.declaration import Declaration, Interval, check_hyperparameters, optimizers
 from mcfsim.optim.optimizer import Optimizer
 from mcfsim.optim.strategies import Strategy
+from mcfsim.optim.strategies import strategy as get_strategy
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, get_rounding
-from mcfsim.training.all_reduce import Reduction
-from mcfsim.training.phases import Phase, PrecisionSchedule
-from mcfsim.training.problems import Problem, get_problem
-from mcfsim.training.problems.base import Tensors, check_loss, loss_and_gradient_of, start_of
+from mcfsim.storage.archive import check_name
+from mcfsim.training.gradients import Source
 from mcfsim.training.schedule import RecordedRates, Schedule
 
-
-# -- where gradients come from ----------------------------------------------------------------------------
-class Source(Protocol):
-    """A source of the start and of one gradient per step, the same for the same arguments."""
-
-    @property
-    def decayed(self) -> frozenset[str]:
-        """Names of the tensors that weight decay applies to."""
-
-    @property
-    def has_losses(self) -> bool:
-        """Whether a loss comes with each gradient."""
-
-    def check_exact(self) -> None:
-        """Raise ValueError if the source has no gradients for weights in mpmath's numbers."""
-
-    def settings(self) -> dict[str, Any]:
-        """Return what a run's settings say about the source: JSON data, under its name."""
-
-    def start(self, seed: int) -> Tensors:
-        """Return the weights before the first step."""
-
-    def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
-        """Return the loss (None if there is none) and the gradient of a step, by tensor."""
-
-    def try_out(self, seed: int) -> None:
-        """Raise TypeError or ValueError, before the first step, if `results` cannot be computed."""
-
-    def results(self, weights: Tensors) -> dict[str, float]:
-        """Return named numbers about the weights after the last step."""
-
-    def fingerprint(self, seed: int) -> str:
-        """Return a digest of data that the settings need not name."""
+# -- precision schedules: strategies and roundings that replace each other during training -----------------
+#: The separators of phases, and of a strategy and its first step, in a text.
+_NEXT, _FROM = ",", "@"
 
 
 @dataclass(frozen=True)
-class ComputedGradients:
-    """A source of gradients that a problem computes, in its own precision, at the weights given.
+class Phase:
+    """A part of a training: steps under one strategy.
 
     Parameters
     ----------
-    problem : Problem
-        The objective.
-    reduction : Reduction, optional
-        If given, step t reduces the gradients of batches ``k (t - 1) + 1`` to ``k t`` of k parts to one.
+    strategy : Strategy or str
+        The strategy; a name, or an open low format, takes that of the run.
+    first : int, optional
+        The first step, counted from 1.
+    rounding : Rounding or str, optional
+        The rounding of the optimizer's operations; by default that of the run.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a step is no whole number from 1 on, or a rounding is unknown.
     """
 
-    problem: Problem
-    reduction: Reduction | None = None
-    has_losses = True
+    strategy: Strategy | str
+    first: int = 1
+    rounding: Rounding | str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", whole_number("first", self.first, least=1))
+        if self.rounding is not None:
+            object.__setattr__(self, "rounding", get_rounding(self.rounding))
+
+
+@dataclass(frozen=True)
+class PrecisionSchedule:
+    """A training that changes its strategy, format or rounding at given steps.
+
+    Between phases the state is carried over as `mcfsim.Optimizer.switched` says.
+
+    Parameters
+    ----------
+    phases : sequence of Phase
+        In order; the first begins at step 1.
+    name : str, optional
+        The name in a run; by default the names of strategies with first steps, as ``plain,fp32@201``.
+
+    Raises
+    ------
+    TypeError
+        If an element is no `Phase`, or the name is no string.
+    ValueError
+        If there is none, or their first steps do not increase from 1; or if no file can have the name.
+
+    Examples
+    --------
+    >>> late = PrecisionSchedule([Phase("plain"), Phase("fp32", 201)])
+    >>> late.name
+    'plain,fp32@201'
+    >>> late == PrecisionSchedule.read("plain,fp32@201")
+    True
+    """
+
+    phases: tuple[Phase, ...]
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        phases = tuple(self.phases) if isinstance(self.phases, Iterable) else (self.phases,)
+        for phase in phases:
+            if not isinstance(phase, Phase):
+                raise TypeError(
+                    f"a precision schedule consists of Phases, as Phase('fp32', 201), not {phase!r}"
+                )
+        steps = [phase.first for phase in phases]
+        if steps[:1] != [1] or steps != sorted(set(steps)):
+            raise ValueError(f"the first steps of phases must increase from 1, not {steps}")
+        if not isinstance(self.name, str):
+            raise TypeError(f"a schedule's name must be a string, not {self.name!r}")
+        object.__setattr__(self, "phases", phases)
+        if not self.name:
+            names = [str(getattr(phase.strategy, "name", phase.strategy)) for phase in phases]
+            rest = [f"{name}{_FROM}{step}" for name, step in zip(names[1:], steps[1:], strict=True)]
+            object.__setattr__(self, "name", _NEXT.join([*names[:1], *rest]))
+        if "|" in self.name:
+            raise ValueError(f"a schedule's name must not have a '|': {self.name!r}")
+        check_name("schedule", self.name, last=False)
 
     @classmethod
-    def of(cls, given: Any, reduction: Any = None) -> ComputedGradients:
-        """Make a source of a problem or its name; raise TypeError for anything else."""
-        problem = get_problem(given) if isinstance(given, str) else given
-        if isinstance(problem, type) or (lacking := lacks(problem, Problem)):
-            why = "" if isinstance(problem, type) else f", which lacks {', '.join(lacking)}"
-            raise TypeError(
-                f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}{why}"
-            )
-        return cls(problem, Reduction.of(reduction))
+    def settled(cls, given: PrecisionSchedule | Strategy | str, low: Format, steps: int) -> PrecisionSchedule:
+        """Return the schedule of a run, with its low format put in; a strategy, or its name, is one phase.
 
-    @property
-    def decayed(self) -> frozenset[str]:
-        """Names of the tensors that weight decay applies to."""
-        return self.problem.decayed
-
-    def check_exact(self) -> None:
-        """Raise ValueError if the problem does not compute with mpmath's numbers."""
-        if not self.problem.exact_capable:
-            raise ValueError(
-                f"problem {self.problem.name!r} cannot be trained in exact arithmetic; leave out 'exact'"
-            )
-
-    def settings(self) -> dict[str, Any]:
-        """Return the problem's settings, and those of a reduction if there is one."""
-        reduced = {} if self.reduction is None else {"reduction": _as_data(self.reduction, "reduction")}
-        return {"problem": _as_data(self.problem.settings(), "problem"), **reduced}
-
-    def start(self, seed: int) -> Tensors:
-        """Return the problem's starting point."""
-        return start_of(self.problem, seed)
-
-    def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
-        """Return the loss and the gradient at these weights."""
-        reduction = self.reduction
-        if reduction is None:
-            return loss_and_gradient_of(self.problem, self._taken(weights), step, seed)
-        last = reduction.parts * step
-        losses, parts = [], []
-        for batch in range(last - reduction.parts + 1, last + 1):
-            loss, gradient = loss_and_gradient_of(self.problem, self._taken(weights), batch, seed)
-            losses.append(loss)
-            parts.append({name: x.copy() for name, x in gradient.items()})  # it may be one buffer each time
-        mean = sum(losses) / reduction.parts
-        return mean, {name: reduction([part[name] for part in parts]) for name in parts[0]}
-
-    def try_out(self, seed: int) -> None:
-        """Raise an error if a custom problem has no validation loss at its start."""
-        if not type(self.problem).__module__.startswith("mcfsim."):
-            self.results(self.start(seed))
-
-    def results(self, weights: Tensors) -> dict[str, float]:
-        """Return the validation loss."""
-        loss = self.problem.validation_loss(self._taken(weights))
-        check_loss(f"validation_loss of problem {self.problem.name!r}", loss)
-        return {"validation_loss": float(loss)}
-
-    def fingerprint(self, seed: int) -> str:
-        """Return a SHA-256 of what the problem computes at its start.
-
-        It covers the start, the loss on the first batch and its gradient, and the validation loss, with
-        names, shapes and all bits.
+        Raises
+        ------
+        TypeError
+            If it is none of these.
+        ValueError
+            If a name is unknown, or a phase begins after the last step.
         """
-        start = self.start(seed)
-        loss, gradients = loss_and_gradient_of(self.problem, self._taken(start), 1, seed)
-        losses = np.array([loss, *self.results(start).values()], dtype=np.float64)
-        digest = hashlib.sha256()
-        for part in (start, gradients, {"losses": losses}):
-            for name in sorted(part):
-                array = np.asarray(part[name])
-                digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-                digest.update(array.tobytes())
-        return digest.hexdigest()
+        if isinstance(given, str) and _FROM in given:
+            given = cls.read(given)
+        if not isinstance(given, PrecisionSchedule):
+            chosen = get_strategy(given, low)
+            return cls((Phase(chosen),), chosen.name)
+        phases = tuple(replace(item, strategy=get_strategy(item.strategy, low)) for item in given.phases)
+        if phases[-1].first > steps:
+            raise ValueError(f"{given.name}: step {phases[-1].first} begins a phase, and the run has {steps}")
+        return replace(given, phases=phases)
+
+    @cached_property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategies of a settled schedule, in order."""
+        return tuple(item.strategy for item in self.phases if isinstance(item.strategy, Strategy))
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether all steps of a settled schedule are exact, so that others are compared with it."""
+        return all(item.parameter.format is None for item in self.strategies)
 
     @property
-    def _dtype(self) -> Any:
-        """The dtype that the problem computes in."""
-        return np.float64 if self.problem.exact_capable else np.float32
+    def plainly(self) -> PrecisionSchedule | Strategy:
+        """The form that a run's settings keep: the strategy alone, if there is nothing else."""
+        alone = len(self.phases) == 1 and self.phases[0].rounding is None
+        return self.strategies[0] if alone and self.strategies[0].name == self.name else self
 
-    def _taken(self, weights: Tensors) -> dict[str, NDArray[Any]]:
-        """Return copies of weights in the dtype that the problem computes in, or of numbers of mpmath."""
-        return {name: x.astype(object if x.dtype == object else self._dtype) for name, x in weights.items()}
+    @property
+    def draws(self) -> bool:
+        """Whether a phase rounds at random by itself, whatever the run's rounding."""
+        own = [item.rounding for item in self.phases if isinstance(item.rounding, Rounding)]
+        return any(item.draws for item in self.strategies) or any(item.stochastic for item in own)
+
+    def at(self, step: int) -> int:
+        """Return the index of the phase of a step; before the first step, that of the first."""
+        return sum(phase.first <= step for phase in self.phases[1:])
+
+    @classmethod
+    def read(cls, text: str) -> PrecisionSchedule:
+        """Return the schedule that a text like ``plain,collage-plus@101,fp32@201`` names.
+
+        Raises
+        ------
+        ValueError
+            If a first step is missing, or no whole number.
+        """
+        first, *others = text.split(_NEXT)
+        phases = [Phase(first)]
+        for part in others:
+            name, _, step = part.rpartition(_FROM)
+            if not name or not step.isdecimal():
+                raise ValueError(
+                    f"{text!r} is no precision schedule: {part!r} must be a strategy and its first step, as "
+                    f"fp32{_FROM}201"
+                )
+            phases.append(Phase(name, int(step)))
+        return cls(tuple(phases))
 
 
 # -- settings ---------------------------------------------------------------------------------------------
@@ -260,11 +281,11 @@ class Setup:
     def settings(self) -> dict[str, Any]:
         """Return the setup as JSON data from which a run can be repeated."""
         _, *names = (item.name for item in fields(self))
-        given = {name: getattr(self, name) for name in names}
+        given = self.source.settings() | {name: getattr(self, name) for name in names}
         given["strategies"] = [item.plainly for item in self.strategies]
         parts = {name: _as_data(item, name) for name, item in given.items()}
         parts["optimizer"] = {"name": type(self.optimizer).__name__.lower(), **parts["optimizer"]}
-        return {**self.source.settings(), **parts}
+        return parts
 
 
 def _as_data(value: Any, place: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +17,13 @@ from mcfsim.optim.strategies import Strategy
 from mcfsim.rounding import Rounding
 from mcfsim.storage.files import check_outputs, check_space
 from mcfsim.storage.sweeps.installed import blas, versions
-from mcfsim.training.all_reduce import Reduction
 from mcfsim.training.checkpoint import Checkpoint
-from mcfsim.training.phases import PrecisionSchedule
+from mcfsim.training.gradients import ComputedGradients, Reduction
 from mcfsim.training.problems import Problem
 from mcfsim.training.record import Run
 from mcfsim.training.schedule import Schedule
-from mcfsim.training.setup import ComputedGradients, Setup
-from mcfsim.training.trainer import Trainer, exact_one, record_distances
+from mcfsim.training.setup import PrecisionSchedule, Setup
+from mcfsim.training.trainer import DISTANCE, Trainer
 
 
 # -- the steps of a run -----------------------------------------------------------------------------------
@@ -96,6 +95,24 @@ def carry_out(
     if output is not None:
         run.save(output)
     return run
+
+
+def exact_one(trainers: Collection[Trainer]) -> Trainer | None:
+    """Return the first trainer whose steps are all exact, with which the others are compared."""
+    return next((trainer for trainer in trainers if trainer.phases.exact), None)
+
+
+def record_distances(trainers: Collection[Trainer]) -> None:
+    """Record the distance of every other strategy from the exact trajectory, relative to its norm."""
+    if (truth := exact_one(trainers)) is None:
+        return
+    ar: Any = truth.optimizer.roles.parameter
+    exact = truth.optimizer.state.parameter[0]
+    norm = ar.sqrt((exact * exact).sum())
+    for trainer in trainers:
+        if trainer is not truth:
+            difference = sum((ar.round(item) for item in trainer.optimizer.represented()), -exact)
+            trainer.put({DISTANCE: ar.sqrt((difference * difference).sum()) / norm if norm else np.nan})
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from mcfsim.checks import hint, nearest
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.oracle import operate, round_float, round_fraction
 from mcfsim.rounding import Mode
-from mcfsim.training.problems.registry import PROBLEMS
+from mcfsim.training.problems import PROBLEMS
 
 PACKAGE = Path(mcf.__file__).parent
 X = np.array([1.0, -2.5, 3.0], np.float32)

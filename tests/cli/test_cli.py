@@ -16,7 +16,7 @@ import mcfsim as mcf
 from mcfsim.cli.options import KindOptions, with_settings
 from mcfsim.cli.simulate import OPTIMIZER, PROBLEM
 from mcfsim.optim.declaration import optimizers
-from mcfsim.training.problems.registry import PROBLEMS
+from mcfsim.training.problems import PROBLEMS
 from tests.cli.runner import COMMANDS, call, invoke, refused
 
 QUADRATIC = "simulate --problem quadratic --dimension 8 --steps 30 --warmup 5"

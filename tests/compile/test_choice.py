@@ -68,7 +68,8 @@ def test_work_is_prepared_once_that_pays(name, cache_folder, monkeypatch):
 def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, monkeypatch):
     monkeypatch.setattr("mcfsim.optim.step_programs.loops", lru_cache(Loops))
     filled = []
-    monkeypatch.setattr(mcf.Optimizer, "_filling", lambda self, loop, *_: lambda block: filled.append(loop))
+    watched = "mcfsim.optim.optimizer.filling"
+    monkeypatch.setattr(watched, lambda loop, *_: lambda block: filled.append(loop))
     optimizer = mcf.Optimizer(SGD(), mcf.strategy("plain"), {"w": np.ones(5000)}, steps=steps)
     optimizer.step(np.ones(5000, np.float32), 1e-3)
     assert len(filled) == (steps > 1)

@@ -204,8 +204,8 @@ CALLS = [
     (lambda: LAYOUT.join(X | {"matrix": X["matrix"].T}), ValueError, r"shape \(2, 3\), not \(3, 2\)"),
     (lambda: LAYOUT.blocks(X | {"cube": Stretches([1])}, 4), ValueError, "'cube' must have shape"),
     (lambda: LAYOUT.blocks(X | {"bias": MASKED}, 4), TypeError, "tensor 'bias' is a masked array"),
-    (lambda: list(LAYOUT.blocks(CUT, 4)), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
-    (lambda: list(Layout(ONE).blocks(ONE, 4)), ValueError, "float64 from element 4 on, before float32"),
+    (lambda: list(LAYOUT.blocks(CUT, 4)[1]), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
+    (lambda: list(Layout(ONE).blocks(ONE, 4)[1]), ValueError, "float64 from element 4 on, before float32"),
     # Audits and records of the points of other steps, or that grids follow.
     (partial(audit, TorchAdamW()), TypeError, OTHER_POINTS),
     (partial(audit, mcf.AdamW(), "dqt-int8"), ValueError, "an audit forecasts nothing about"),

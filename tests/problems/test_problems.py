@@ -9,6 +9,7 @@ from mcfsim import get_problem
 from mcfsim.formats import Format, Posit, get_format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.training.problems import (
+    PROBLEMS,
     Corpus,
     Digits,
     LanguageModel,
@@ -18,7 +19,6 @@ from mcfsim.training.problems import (
     Quadratic,
     Rosenbrock,
 )
-from mcfsim.training.problems.registry import PROBLEMS
 
 TEXT = Corpus.from_bytes(np.random.default_rng(0).integers(0, 256, 4000, dtype=np.uint8).tobytes(), "random")
 EXACT = [Quadratic(6, 1e4, seed=4), Rosenbrock(5), LogisticRegression(l2=0.01), Digits(hidden=5, batch=7)]

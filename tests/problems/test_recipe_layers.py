@@ -10,8 +10,8 @@ from mcfsim import AdamW, Schedule, get_problem, round_to, simulate
 from mcfsim.random import RandomWords
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe, Recipe, linear
 from mcfsim.training.problems import Calculation, Digits, LanguageModel, Llama
+from mcfsim.training.problems._rounded_transformer import RecipeMultiplier
 from mcfsim.training.problems.base import DataStream, generator
-from mcfsim.training.problems.recipe_layers import RecipeMultiplier
 from tests.problems.test_problems import TEXT
 
 DRAWN = OperandRecipe("mxfp4", "stochastic")

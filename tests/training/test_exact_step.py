@@ -9,7 +9,7 @@ import pytest
 from mcfsim import SGD, STRATEGIES, AdamW, Optimizer, simulate, strategy
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.optim.declaration import straight_optimizers
-from mcfsim.training.exact_step import one_step, sample_indices
+from mcfsim.training.trainer import WideStep, sample_indices
 from tests.training.problems import Made
 
 STEPS, SIZE = 8, 2
@@ -98,8 +98,9 @@ def situation(hyper, name):
 
 
 def judge(optimizer, gradient, sample, **options):
-    given = optimizer.hyper, optimizer.layout, optimizer.state, optimizer.represented(), gradient
-    return one_step(*given, optimizer.count + 1, 0.01, np.array(sample, dtype=np.int64), **options)
+    state = {**optimizer.state._asdict(), "parameter": optimizer.represented()}
+    step = WideStep(optimizer.hyper, optimizer.layout, state, gradient, optimizer.count + 1, 0.01)
+    return step.judged(np.array(sample, dtype=np.int64), **options)
 
 
 def rational_update(optimizer, gradient, i):

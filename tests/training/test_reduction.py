@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.training.all_reduce import Reduction
-from mcfsim.training.setup import ComputedGradients
+from mcfsim.training.gradients import ComputedGradients, Reduction
 from tests.training.problems import Folded
 
 LOGISTIC = mcf.get_problem("logistic")

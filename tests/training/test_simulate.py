@@ -12,8 +12,8 @@ from mcfsim import STRATEGIES, AdamW, Optimizer, Schedule, round_to, simulate, s
 from mcfsim.kernels.real_numbers import to_fraction
 from mcfsim.random import RandomWords
 from mcfsim.training import metrics
-from mcfsim.training.exact_step import one_step
 from mcfsim.training.problems import LogisticRegression, Quadratic
+from mcfsim.training.trainer import WideStep
 from tests.training.problems import Watched, assert_same_run, tiny_model
 
 LOW_STRATEGIES = [name for name in STRATEGIES if name != "exact"]
@@ -101,8 +101,9 @@ def test_a_run_is_its_optimizers_loop(problem, rounding, scalars):
             loss, gradient = problem.loss_and_gradient({"x": weights}, t, 4)
             before, leading = optimizer.represented(), optimizer.state.parameter[0].copy()
             received, rate = optimizer.receive(gradient), schedule.rate(t, steps)
-            now = hyper, optimizer.layout, optimizer.state, before, received, t, rate
-            exact = one_step(*now, np.arange(0)).update
+            state = {**optimizer.state._asdict(), "parameter": before}
+            wide = WideStep(hyper, optimizer.layout, state, received, t, rate)
+            exact = wide.judged(np.arange(0)).update
             update = optimizer.step(received, rate)
             losses.append(loss)
             effective = metrics.effective_update(before, optimizer.represented())

@@ -1,4 +1,4 @@
-"""The pieces of a transformer with every result rounded into a stated format, by `mcfsim.functions`.
+"""The pieces of a transformer with every result rounded, by `mcfsim.functions`, or linear layers by a recipe.
 
 Rows go through these functions a column at a time: an operand is one column of all rows. Nothing is
 overwritten.
@@ -7,7 +7,8 @@ overwritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from mcfsim import functions
 from mcfsim.formats import Format
+from mcfsim.random import RandomWords
+from mcfsim.recipes import Recipe, linear
 from mcfsim.training.problems._transformer import (
     NORM_EPSILON,
     Array,
@@ -23,6 +26,7 @@ from mcfsim.training.problems._transformer import (
     Multiplier,
     TransformerPieces,
 )
+from mcfsim.training.problems.base import DataStream, generator
 from mcfsim.training.problems.calculation import Calculation, emulated
 
 
@@ -185,3 +189,68 @@ def _turn(fmt: Format, shape: tuple[int, ...], angles: bytes) -> tuple[Array, Ar
     numbers = np.frombuffer(angles, np.float64).tolist()
     cosine, sine = (np.array([*map(of, numbers)], ar.carrier).reshape(shape) for of in (ar.cos, ar.sin))
     return cosine, sine
+
+
+# -- linear layers by a recipe: which ones follow it, and their random words ------------------------------
+_BLOCK = re.compile(r"layer(\d+)\.")
+
+
+class RecipeMultiplier:
+    """The products of linear layers by a recipe, as `TransformerPieces` takes them.
+
+    Layers named ``layerN.`` belong to block N. Products are those of `mcfsim.recipes.linear`, of operands
+    rounded to float32.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    names : sequence of str
+        The problem's tensors, in a fixed order.
+    blocks : int
+        The number of blocks, for the recipe's shares that stay in high precision.
+    high : collection of str
+        Names of layers that stay in high precision in any case, as heads do.
+    step, seed : int
+        Of the batch. With the layer's place among the names they give its random words, whose key is drawn
+        from the seed, so that they share no stream with those of an optimizer of this seed.
+    otherwise : Multiplier
+        Multiplies in high precision.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        names: Sequence[str],
+        blocks: int,
+        high: Collection[str],
+        step: int,
+        seed: int,
+        otherwise: Multiplier,
+    ) -> None:
+        self.recipe, self.names, self.blocks, self.high = recipe, tuple(names), blocks, frozenset(high)
+        self.step, self.otherwise = step, otherwise
+        self.key = int(generator(seed, DataStream.CALCULATION).integers(2**64, dtype=np.uint64))
+
+    def follows(self, name: str) -> bool:
+        """Return whether the layer of a tensor is computed by the recipe."""
+        found = _BLOCK.match(name)
+        block = int(found[1]) if found else None
+        return name not in self.high and not self.recipe.keeps(name, block, self.blocks)
+
+    def words(self, name: str) -> RandomWords | None:
+        """Return the random words of a layer, None if the recipe needs none."""
+        if not self.recipe.stochastic:
+            return None
+        return RandomWords(self.key, self.step, self.names.index(name))
+
+    def __call__(self, x: Array, weight: Array, name: str) -> tuple[Array, BackPair]:
+        """Return ``x @ weight`` in the dtype of x, and its backward pass."""
+        if not self.follows(name):
+            return self.otherwise(x, weight, name)
+        y, back = linear(self.recipe, x, weight.T, self.words(name))
+
+        def backward(dy: Array) -> tuple[Array, Array]:
+            dx, dweight = back(dy)
+            return dx.astype(x.dtype, copy=False), np.ascontiguousarray(dweight.T, weight.dtype)
+
+        return y.astype(x.dtype, copy=False), backward

@@ -297,28 +297,9 @@ class TransformerPieces:
         summed: Array = x.sum(axis=0)
         return summed
 
-    def rms_norm(self, x: Array, gain: Array) -> tuple[Array, BackPair]:
-        """See `rms_norm`."""
-        return rms_norm(x, gain)
-
-    def squared_relu(self, x: Array) -> tuple[Array, Back]:
-        """See `squared_relu`."""
-        return squared_relu(x)
-
-    def gated_silu(self, x: Array) -> tuple[Array, Back]:
-        """See `gated_silu`."""
-        return gated_silu(x)
-
-    def causal_attention(
-        self, qkv: Array, sequences: int, heads: int, angles: Array | None = None
-    ) -> tuple[Array, Back]:
-        """See `causal_attention`."""
-        return causal_attention(qkv, sequences, heads, angles)
-
-    def embedding(self, tokens: Array, table: Array) -> tuple[Array, Back]:
-        """See `embedding`."""
-        return embedding(tokens, table)
-
-    def cross_entropy(self, logits: Array, targets: Array) -> tuple[float, Callable[[], Array]]:
-        """See `cross_entropy`."""
-        return cross_entropy(logits, targets)
+    rms_norm = staticmethod(rms_norm)
+    squared_relu = staticmethod(squared_relu)
+    gated_silu = staticmethod(gated_silu)
+    causal_attention = staticmethod(causal_attention)
+    embedding = staticmethod(embedding)
+    cross_entropy = staticmethod(cross_entropy)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks import chosen
 from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import FLOAT32, UnsupportedFormatError, holds
 from mcfsim.products import Accumulator, Products, matmul
@@ -37,20 +37,11 @@ class Sums(StrEnum):
     ONCE = "once"
     EACH = "each"
 
-    @classmethod
-    def of(cls, given: Sums | str) -> Sums:
-        """Return the member of this name, or raise ValueError."""
-        return chosen("sums", given, cls)
-
     def accumulator(self, fmt: Format | str) -> Accumulator:
         """Return the accumulator of a format that rounds so."""
         if self is Sums.ONCE:
             return Accumulator(get_format(fmt), block=None)
         return Accumulator(get_format(fmt), block=1, products=Products.ROUNDED)
-
-
-def _exact_in_float32() -> Accumulator:
-    return Accumulator(get_format("float32"), block=None)
 
 
 @dataclass(frozen=True)
@@ -91,7 +82,7 @@ class Calculation:
 
     format: Format | str | None
     reductions: Format | str = "float32"
-    products: Accumulator | str = field(default_factory=_exact_in_float32)
+    products: Accumulator | str = field(default_factory=partial(Sums.ONCE.accumulator, "float32"))
     recipe: Recipe | str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:

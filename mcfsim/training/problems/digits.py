@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.checks import chosen
 from mcfsim.formats import Format
 from mcfsim.recipes import Recipe
 from mcfsim.recipes.named_recipes import recipe_from
-from mcfsim.training.problems._rounded_transformer import RoundedPieces
+from mcfsim.training.problems._rounded_transformer import RecipeMultiplier, RoundedPieces
 from mcfsim.training.problems._transformer import BackPair, cross_entropy
 from mcfsim.training.problems.base import (
     DataStream,
@@ -26,7 +27,6 @@ from mcfsim.training.problems.base import (
     labelled,
 )
 from mcfsim.training.problems.calculation import Array, Calculation, Sums, known
-from mcfsim.training.problems.recipe_layers import RecipeMultiplier
 
 PIXELS, CLASSES = 64, 10
 
@@ -95,7 +95,7 @@ class Digits(DescribedProblem):
         self.batch = check_size("batch", batch)
         if format is None and loss_format is not None:
             raise ValueError(f"loss_format = {loss_format} needs a format of forward and backward pass, too")
-        sums = Sums.of(sums)
+        sums = chosen("sums", sums, Sums)
         self.calculation = Calculation.of(calculation)
         if self.calculation is not None and (format is not None or sums is not Sums.ONCE):
             raise ValueError(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mcfsim.recipes import Recipe
 from mcfsim.recipes.named_recipes import recipe_from
-from mcfsim.training.problems._rounded_transformer import RoundedPieces
+from mcfsim.training.problems._rounded_transformer import RecipeMultiplier, RoundedPieces
 from mcfsim.training.problems._transformer import Array, TransformerPieces, as_integers
 from mcfsim.training.problems.base import (
     DataStream,
@@ -30,7 +30,6 @@ from mcfsim.training.problems.base import (
     generator,
 )
 from mcfsim.training.problems.calculation import Calculation
-from mcfsim.training.problems.recipe_layers import RecipeMultiplier
 
 # -- text to train on -------------------------------------------------------------------------------------
 Bytes = NDArray[np.uint8]

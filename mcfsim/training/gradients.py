@@ -1,25 +1,31 @@
-"""Sums over ranks, as collective operations make them: in a stated order, each hop rounded."""
+"""Gradients of a run: what a problem computes for one batch, or for several that are reduced over ranks."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.backends.factory import arithmetic
-from mcfsim.checks import chosen, real_array, whole_number
+from mcfsim.checks import chosen, lacks, real_array, whole_number
 from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Arithmetic
 from mcfsim.rounding import Rounding, get_rounding
+from mcfsim.training.problems import Problem, get_problem
+from mcfsim.training.problems.base import Tensors, check_loss, loss_and_gradient_of, start_of
+from mcfsim.training.problems.calculation import known
 
 Array = NDArray[Any]
 
+# -- sums over ranks, as collective operations make them: in a stated order, each hop rounded ------------
 #: Bytes of a segment of gloo's ring, at most.
 _SEGMENT = 1 << 20
 
@@ -130,8 +136,7 @@ class Reduction:
 def _kept(fmt: Format) -> Format | str:
     """Return the name of a format, if it is known by its name, and the format itself otherwise."""
     with suppress(ValueError):
-        if get_format(fmt.name) == fmt:
-            return fmt.name
+        return known(fmt).name
     return fmt
 
 
@@ -254,3 +259,133 @@ def _in_a_tree(ar: Arithmetic, given: list[Array]) -> Array:
             given[rank] = ar.add(given[rank], given[rank + apart])
         apart *= 2
     return given[0]
+
+
+# -- where gradients come from ----------------------------------------------------------------------------
+class Source(Protocol):
+    """A source of the start and of one gradient per step, the same for the same arguments."""
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Names of the tensors that weight decay applies to."""
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a loss comes with each gradient."""
+
+    def check_exact(self) -> None:
+        """Raise ValueError if the source has no gradients for weights in mpmath's numbers."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a run's settings say about the source, under its name."""
+
+    def start(self, seed: int) -> Tensors:
+        """Return the weights before the first step."""
+
+    def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
+        """Return the loss (None if there is none) and the gradient of a step, by tensor."""
+
+    def try_out(self, seed: int) -> None:
+        """Raise TypeError or ValueError, before the first step, if `results` cannot be computed."""
+
+    def results(self, weights: Tensors) -> dict[str, float]:
+        """Return named numbers about the weights after the last step."""
+
+    def fingerprint(self, seed: int) -> str:
+        """Return a digest of data that the settings need not name."""
+
+
+@dataclass(frozen=True)
+class ComputedGradients:
+    """A source of gradients that a problem computes, in its own precision, at the weights given.
+
+    Parameters
+    ----------
+    problem : Problem
+        The objective.
+    reduction : Reduction, optional
+        If given, step t reduces the gradients of batches ``k (t - 1) + 1`` to ``k t`` of k parts to one.
+    """
+
+    problem: Problem
+    reduction: Reduction | None = None
+    has_losses = True
+
+    @classmethod
+    def of(cls, given: Any, reduction: Any = None) -> ComputedGradients:
+        """Make a source of a problem or its name; raise TypeError for anything else."""
+        problem = get_problem(given) if isinstance(given, str) else given
+        if isinstance(problem, type) or (lacking := lacks(problem, Problem)):
+            why = "" if isinstance(problem, type) else f", which lacks {', '.join(lacking)}"
+            raise TypeError(
+                f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}{why}"
+            )
+        return cls(problem, Reduction.of(reduction))
+
+    @property
+    def decayed(self) -> frozenset[str]:
+        """Names of the tensors that weight decay applies to."""
+        return self.problem.decayed
+
+    def check_exact(self) -> None:
+        """Raise ValueError if the problem does not compute with mpmath's numbers."""
+        if not self.problem.exact_capable:
+            raise ValueError(
+                f"problem {self.problem.name!r} cannot be trained in exact arithmetic; leave out 'exact'"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the problem's settings, and those of a reduction if there is one."""
+        reduced = {} if self.reduction is None else {"reduction": self.reduction}
+        return {"problem": self.problem.settings(), **reduced}
+
+    def start(self, seed: int) -> Tensors:
+        """Return the problem's starting point."""
+        return start_of(self.problem, seed)
+
+    def gradient(self, weights: Tensors, step: int, seed: int) -> tuple[float | None, Tensors]:
+        """Return the loss and the gradient at these weights."""
+        reduction = self.reduction
+        if reduction is None:
+            return loss_and_gradient_of(self.problem, self._taken(weights), step, seed)
+        last = reduction.parts * step
+        losses, parts = [], []
+        for batch in range(last - reduction.parts + 1, last + 1):
+            loss, gradient = loss_and_gradient_of(self.problem, self._taken(weights), batch, seed)
+            losses.append(loss)
+            parts.append({name: x.copy() for name, x in gradient.items()})  # it may be one buffer each time
+        mean = sum(losses) / reduction.parts
+        return mean, {name: reduction([part[name] for part in parts]) for name in parts[0]}
+
+    def try_out(self, seed: int) -> None:
+        """Raise an error if a custom problem has no validation loss at its start."""
+        if not type(self.problem).__module__.startswith("mcfsim."):
+            self.results(self.start(seed))
+
+    def results(self, weights: Tensors) -> dict[str, float]:
+        """Return the validation loss."""
+        loss = self.problem.validation_loss(self._taken(weights))
+        check_loss(f"validation_loss of problem {self.problem.name!r}", loss)
+        return {"validation_loss": float(loss)}
+
+    def fingerprint(self, seed: int) -> str:
+        """Return a SHA-256 of what the problem computes at its start.
+
+        It covers the start, the loss on the first batch and its gradient, and the validation loss, with
+        names, shapes and all bits.
+        """
+        start = self.start(seed)
+        loss, gradients = loss_and_gradient_of(self.problem, self._taken(start), 1, seed)
+        losses = np.array([loss, *self.results(start).values()], dtype=np.float64)
+        digest = hashlib.sha256()
+        for part in (start, gradients, {"losses": losses}):
+            for name in sorted(part):
+                array = np.asarray(part[name])
+                digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def _taken(self, weights: Tensors) -> dict[str, NDArray[Any]]:
+        """Return copies of weights in the dtype that the problem computes in, or of numbers of mpmath."""
+        dtype = np.float64 if self.problem.exact_capable else np.float32
+        return {name: x.astype(object if x.dtype == object else dtype) for name, x in weights.items()}

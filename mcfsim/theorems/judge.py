@@ -28,9 +28,8 @@ from mcfsim.theorems.logic.of_trials import is_difference
 from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.operands import Block, OperandSpec, unscaled_reach
 from mcfsim.theorems.paths import AllDraws, Paths
-from mcfsim.theorems.sealed_blocks import Sealed, is_block
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trial import Measured, Trial, all_hold
+from mcfsim.theorems.trial import Measured, Sealed, Trial, all_hold, is_block
 
 # -- whether the range was left ---------------------------------------------------------------------------
 #: Precision of binary64.

@@ -15,8 +15,7 @@ from mcfsim.protocol import Arithmetic, Emulation, Forwarding, Value
 from mcfsim.random import RandomWords, Words, word_bits
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.sealed_blocks import ArrayBacked
-from mcfsim.theorems.trial import Block, Trial, Truth
+from mcfsim.theorems.trial import ArrayBacked, Block, Trial, Truth
 
 
 @dataclass(frozen=True, eq=False)

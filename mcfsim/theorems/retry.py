@@ -27,9 +27,8 @@ from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import blaming, structured, try_block
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.parts import Part, Sample
-from mcfsim.theorems.sealed_blocks import Sealed
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Block, Trial
+from mcfsim.theorems.trial import Block, Sealed, Trial
 from mcfsim.theorems.verification import certify
 
 

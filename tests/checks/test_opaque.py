@@ -57,7 +57,8 @@ PROTOCOLS = [
 ORDER, EQUAL = {"__lt__", "__le__", "__gt__", "__ge__"}, {"__eq__", "__ne__"}
 #: What a class answers by itself, nearly always with something of each element, or with a formula.
 DEFINED = {
-    "Elementwise": {"__ne__", "__lt__", "__gt__", "__ge__"},  # by its own "==" and "<=", which it has not
+    # By their own "==" and "<=", which they have not.
+    **dict.fromkeys(("Elementwise", "ExactNumbers"), {"__ne__", "__lt__", "__gt__", "__ge__"}),
     **dict.fromkeys(("Exact", "TwoWords", "RecordedExact", "RecordedNear"), ORDER | EQUAL),
     # By NumPy's operators, which ask for its own ways of being an operand.
     "Recorded": ORDER | EQUAL | {"__divmod__", "__array__", "__array_function__", "__array_ufunc__"},

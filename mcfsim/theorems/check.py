@@ -27,7 +27,7 @@ from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.operands import Selection
 from mcfsim.theorems.parts import Domain
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trials import outcome, try_scaling
+from mcfsim.theorems.symmetries import outcome, try_scaling
 
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge

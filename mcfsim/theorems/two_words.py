@@ -44,7 +44,7 @@ class Elementwise(Opaque):
 class ExactNumbers(Elementwise):
     """A base class for exact numbers, which derives differences and operators with a number on the left.
 
-    A subclass defines ``__add__``, ``__neg__`` and ``__mul__``, and `_operand`, which takes the other operand.
+    A subclass defines ``__add__``, ``__neg__`` and ``__mul__``, and `_operand`, which takes the other one.
     """
 
     __slots__ = ()

@@ -26,7 +26,7 @@ from mcfsim.theorems.judge import RangeWatch, inside, may_leave, try_block
 from mcfsim.theorems.logic import Result, Word
 from mcfsim.theorems.operands import Selection, unbounded
 from mcfsim.theorems.statement import Scaling
-from mcfsim.theorems.trials import try_scaling
+from mcfsim.theorems.symmetries import try_scaling
 from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import PAIR, add, class_of, core_of, mine, on_parts, text_at_random
 

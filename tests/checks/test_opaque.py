@@ -19,8 +19,8 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import homogeneity, paths, recorded, value
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.recorded import RecordedExact
-from mcfsim.theorems.solver import linear_forms
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver import unknown_numbers
+from mcfsim.theorems.solver.unknown_numbers import UnknownArithmetic
 from mcfsim.theorems.symbolic import SymbolicArithmetic
 from mcfsim.theorems.two_words import TwoWords
 from tests.shared.branching import DECISIONS, branching
@@ -91,9 +91,9 @@ def _recorded():
 #: Of each class that is compared two instances, and what it answers with.
 PAIRS = {
     Value: (lambda: [x.value for x in _recorded()], Value),
-    linear_forms.LinearForm: (
+    unknown_numbers.LinearForm: (
         lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"],
-        linear_forms.Formula,
+        unknown_numbers.Formula,
     ),
     recorded.Recorded: (_recorded, recorded.Recorded),
     RecordedExact: (lambda: list(map(RecordedExact.of, _recorded())), recorded.Recorded),

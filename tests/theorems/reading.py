@@ -20,8 +20,7 @@ from mcfsim.theorems.logic.on_numbers import Case
 from mcfsim.theorems.operands import belongs, finite_values, unbounded
 from mcfsim.theorems.paths import Paths
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded
-from mcfsim.theorems.solver.linear_forms import UnknownNumber
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.unknown_numbers import UnknownArithmetic, UnknownNumber
 from mcfsim.theorems.trial import Trial
 
 #: The unit in which numbers are integers, and a power of two beyond all others.

@@ -16,10 +16,11 @@ from mcfsim.theorems.claims import exactly, normalised, relative_error, sum_of
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_ordered, multiple_of_ulp, ordered, same_sign
 from mcfsim.theorems.logic import AllOf, Exponent, IsMultiple, LowBit, NoOverflow, U, Ulp, Word, equal
 from mcfsim.theorems.solver import Found, Question, prove, question_of, readable
-from mcfsim.theorems.solver.linear_forms import ZERO as NONE
-from mcfsim.theorems.solver.linear_forms import Comparison, Disjunction, LinearForm
-from mcfsim.theorems.solver.linear_forms import Conjunction as All
 from mcfsim.theorems.solver.proof import Solver
+from mcfsim.theorems.solver.unknown_numbers import ZERO as NONE
+from mcfsim.theorems.solver.unknown_numbers import Comparison, Disjunction, LinearForm
+from mcfsim.theorems.solver.unknown_numbers import Conjunction as All
+from mcfsim.theorems.symbolic.polynomial import collected
 from tests.theorems.reading import TIES, Assigned, unknowns_of
 from tests.theorems.trying import PAIR, Mutant, exchanged, opposite
 
@@ -204,7 +205,7 @@ def formula_at_random(draw, depth=2):
         (draw.choice("xyz"), draw.randint(-1, 2)): Fraction(draw.randint(-3, 3), draw.choice((1, 2)))
         for _ in range(draw.randint(0, 3))
     }
-    return Comparison(LinearForm.of(terms), strict=draw.random() < 0.5)
+    return Comparison(LinearForm(collected(terms.items())), strict=draw.random() < 0.5)
 
 
 def test_what_holds_of_numbers_has_a_model_and_with_its_contrary_it_has_none():

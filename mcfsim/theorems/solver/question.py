@@ -13,9 +13,8 @@ from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, 
 from mcfsim.theorems.logic.propositions import nodes
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, text_of
-from mcfsim.theorems.solver.linear_forms import Formula, UnknownNumber, all_of
 from mcfsim.theorems.solver.reading import Unknowns
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.unknown_numbers import Formula, UnknownArithmetic, UnknownNumber, all_of
 from mcfsim.theorems.statement import Theorem, check_proposition
 
 

@@ -1,4 +1,4 @@
-"""The error of a family as polynomials in u and its check by the oracle at one p; families found by search."""
+"""The error of a family as polynomials in u, its check by the oracle at one p; families found by search."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.findings import WITNESSES, Findings
 from mcfsim.theorems.identity import Identity, NoIdentityError, by_identity, holding, identity_of
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import Selection
-from mcfsim.theorems.parts import Domain
+from mcfsim.theorems.parts import Domain, Selection
 from mcfsim.theorems.statement import Scaling, Theorem
 from mcfsim.theorems.symmetries import outcome, try_scaling
 

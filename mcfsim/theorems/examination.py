@@ -16,7 +16,7 @@ from mcfsim.theorems.counterexamples import Witness
 from mcfsim.theorems.findings import WITNESSES
 from mcfsim.theorems.identity import holding
 from mcfsim.theorems.judge import applicable, measured, structured, violating
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, is_of_kind, results_of, retry, trial_of
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial

@@ -34,7 +34,8 @@ from mcfsim.theorems.domain import USUAL
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.identity import check_same, holding, identity_of
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import LIMIT, SAMPLES, Block, Extent, Selection
+from mcfsim.theorems.operands import Block
+from mcfsim.theorems.parts import LIMIT, SAMPLES, Extent, Selection
 from mcfsim.theorems.shrink import shrink, violates
 from mcfsim.theorems.statement import Claim, Theorem
 

@@ -24,7 +24,8 @@ from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, ordered
 from mcfsim.theorems.judge import RangeWatch, inside, may_leave, try_block
 from mcfsim.theorems.logic import Result, Word
-from mcfsim.theorems.operands import Selection, unbounded
+from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.statement import Scaling
 from mcfsim.theorems.symmetries import try_scaling
 from mcfsim.theorems.verification import prepare

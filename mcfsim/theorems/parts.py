@@ -1,4 +1,4 @@
-"""Parts of a domain: tables of operands, or random ones, in blocks from any index on; and how many are tried."""
+"""Parts of a domain: tables of operands, or random ones, in blocks from any index on; how many are tried."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ALIVE: dict[str, dict[str, str]] = {
         "Exact.of: 1 -> 2 (7)": "one bit more in a bound, of numbers in the lowest binades",
         "_leading: 62 -> 63": "less is cut off of a number before it is rounded to binary64",
     },
-    "parity": {
+    "symmetries": {
         "_SignReader._together: 2 -> 3": "statements here have two operands",
         "_SignReader._of: True -> False": "both have a sign for each operand",
     },

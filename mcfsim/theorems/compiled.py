@@ -30,7 +30,7 @@ from mcfsim.storage.buffers import scratch
 from mcfsim.theorems.identity import Identity, check_same, identity_of
 from mcfsim.theorems.judge import ALL, LEAST_COMPILED, may_leave, recorded_algorithm, structured
 from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNonoverlapping, Within
-from mcfsim.theorems.logic.propositions import nodes
+from mcfsim.theorems.logic.terms import nodes
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
 from mcfsim.theorems.statement import Theorem

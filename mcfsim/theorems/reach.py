@@ -33,7 +33,6 @@ from mcfsim.theorems.logic.propositions import (
     UnreadableError,
     Within,
     halves,
-    nodes,
 )
 from mcfsim.theorems.logic.terms import (
     AllOf,
@@ -57,6 +56,7 @@ from mcfsim.theorems.logic.terms import (
     Ulp,
     UlpTowards,
     Word,
+    nodes,
 )
 from mcfsim.theorems.statement import Theorem
 

@@ -10,7 +10,7 @@ from mcfsim.compile.program import flat
 from mcfsim.rounding import NEAREST, Mode, Underflow
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, Ulp, UnreadableError
-from mcfsim.theorems.logic.propositions import nodes
+from mcfsim.theorems.logic.terms import nodes
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, text_of
 from mcfsim.theorems.solver.reading import Unknowns

@@ -184,12 +184,11 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     if not results:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
     _check_values(theorem, results, ar.format)
-    names = tuple(operand.name for operand in theorem.operands)
     made = tuple(sealed.copies([result.copy() for result in results]))
     if not paths:
-        return Trial(ar, names, structured(theorem.operands, given), made, sealed)
+        return Trial(ar, theorem.names, structured(theorem.operands, given), made, sealed)
     operands = structured(theorem.operands, sealed.copies(list(map(paths.settled, given))))
-    return Paths(ar, names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
+    return Paths(ar, theorem.names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
 
 
 def _rolling(ar: Any, blocks: list[Block]) -> Any:
@@ -227,7 +226,7 @@ def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Pro
     TypeError
         If the algorithm is no straight line, whatever it raises itself.
     """
-    components = [f"x{place}" for place in range(sum(item.components for item in theorem.operands))]
+    components = [f"x{place}" for place in range(theorem.components)]
     try:
         operands = structured(theorem.operands, components)
         return trace(theorem.algorithm, fmt, rounding, operands=operands, lines=False)

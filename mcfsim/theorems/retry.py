@@ -54,9 +54,8 @@ def trial_of(
         sealed.copies([np.array(column, dtype=carrier) for column in zip(*rows, strict=True)])
         for rows in (cases, results)
     )
-    names = tuple(operand.name for operand in theorem.operands)
     in_blocks: Any = _InBlocks(truth)
-    return Trial(in_blocks, names, structured(theorem.operands, blocks), tuple(made), sealed)
+    return Trial(in_blocks, theorem.names, structured(theorem.operands, blocks), tuple(made), sealed)
 
 
 def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:

@@ -269,7 +269,7 @@ def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool | None:
         return None
     reader = _SignReader(theorem, scales, each)
     try:
-        for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
+        for said in theorem.propositions:
             reader.read(said)
     except _DifferentSignsError:
         return False
@@ -280,7 +280,7 @@ class _SignReader:
     """A reader of propositions, which refuses those that depend on signs, and notes those that may."""
 
     def __init__(self, theorem: Theorem, scales: Scales, each: bool) -> None:
-        self._names = [operand.name for operand in theorem.operands]
+        self._names = theorem.names
         self._each = each
         self.unread = False
         self._scales = scales

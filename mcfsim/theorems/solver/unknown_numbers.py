@@ -12,13 +12,12 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mcfsim.checks import Opaque
+from mcfsim.protocol import Forwarding
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.symbolic.polynomial import collected
 
 #: An unknown, by name, times a power of u.
 Term = tuple[str, int]
-#: The values of unknowns by name, as integers in a common unit.
-Values = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +79,6 @@ class LinearForm(Opaque):
         size = Fraction(gcd(*(c.numerator for c in factors)), lcm(*(c.denominator for c in factors)))
         return (self * (1 / size)).times_u(-self.powers.start)
 
-    def sign(self, values: Values, p: int) -> int:
-        """Return a number with the sign of the form for given unknowns and p."""
-        form = self.primitive
-        return sum(int(c) * values[name] << p * (form.powers.stop - 1 - k) for (name, k), c in form.terms)
-
 
 ZERO = LinearForm()
 
@@ -99,10 +93,6 @@ class Formula(Opaque):
     """A formula about unknowns. Its only negation is `denied`, which carries it to the comparisons."""
 
     opaque = "is neither true nor false, nor compared: write (a <= b) & (b <= c), not a <= b <= c"
-
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether it is true for given unknowns and p."""
-        raise NotImplementedError
 
     def denied(self) -> Formula:
         """Return the negation."""
@@ -126,11 +116,6 @@ class Comparison(Formula):
     form: LinearForm
     strict: bool
 
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether the comparison is true."""
-        sign = self.form.sign(values, p)
-        return sign > 0 if self.strict else sign >= 0
-
     def denied(self) -> Formula:
         """Return ``-form > 0``, or ``-form >= 0`` if strict."""
         return Comparison(-self.form, not self.strict)
@@ -151,17 +136,9 @@ class Junction(Formula):
 class Conjunction(Junction):
     """The conjunction of formulas; true if there are none."""
 
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether all parts hold."""
-        return all(part.holds(values, p) for part in self.parts)
-
 
 class Disjunction(Junction):
     """The disjunction of formulas; false if there are none."""
-
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether any part holds."""
-        return any(part.holds(values, p) for part in self.parts)
 
 
 TRUE = Conjunction(())
@@ -281,7 +258,7 @@ class Called(NamedTuple):
     results: Any
 
 
-class UnknownArithmetic:
+class UnknownArithmetic(Forwarding):
     """An `mcfsim.protocol.Arithmetic` of unknown numbers of p bits, rounded to nearest by any rule for ties.
 
     Exponents are unbounded. Only sums, differences and changes of sign have linear facts, so other operations
@@ -360,17 +337,15 @@ class UnknownArithmetic:
         return self.sums[-1].result
 
     # -- operations ---------------------------------------------------------------------------------------
-    def add(self, a: Any, b: Any) -> UnknownNumber:
-        """Return ``a + b``."""
-        return self.rounded(_taken(a), _taken(b))
-
-    def sub(self, a: Any, b: Any) -> UnknownNumber:
-        """Return ``a - b``."""
-        return self.rounded(_taken(a), -_taken(b))
-
-    def neg(self, a: Any) -> UnknownNumber:
-        """Return ``-a``."""
-        return -_taken(a)
+    def _operate(self, name: str, *operands: Any) -> UnknownNumber:
+        match name, operands:
+            case "add", (a, b):
+                return self.rounded(_taken(a), _taken(b))
+            case "sub", (a, b):
+                return self.rounded(_taken(a), -_taken(b))
+            case "neg", (a,):
+                return -_taken(a)
+        self._refused()
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, or the results of a lemma that replaces it."""
@@ -385,8 +360,7 @@ class UnknownArithmetic:
             "the solver takes algorithms that add, subtract and change signs"
         )
 
-    exp = log = expm1 = log1p = tanh = erf = sin = cos = maximum = minimum = choose = _refused
-    mul = div = sqrt = fma = abs = sign = round = like = on_block = _refused
+    like = on_block = _refused
 
 
 def _taken(x: Any) -> UnknownNumber:

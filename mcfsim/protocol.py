@@ -171,6 +171,10 @@ class Forwarding(ABC):
     def _operate(self, name: str, *operands: Value) -> Any:
         """Return the result of the operation of this name."""
 
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``."""
+        return function(self, *operands, **options)
+
     def _function(self, name: str, a: Value) -> Any:
         """Return the elementary function of this name."""
         return self._operate(name, a)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from reprlib import repr as shortened
 from typing import Any
@@ -104,10 +104,6 @@ class RangeWatch(Forwarding):
     def like(self, fmt: Format, rounding: Rounding) -> RangeWatch:
         """Return a watch for another format, which notes in the same array."""
         return RangeWatch(self._ar.like(fmt, rounding), self.inside.size, self.inside)
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``."""
-        return function(self, *operands, **options)
 
     def _operate(self, name: str, *operands: Value) -> Any:
         result, fmt = getattr(self._ar, name)(*operands), self._ar.format

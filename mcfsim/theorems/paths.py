@@ -108,10 +108,6 @@ class AllDraws(Forwarding):
         #: For every operation that split paths: the old path of each new one.
         self._origins: list[Block] = []
 
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``."""
-        return function(self, *operands, **options)
-
     def like(self, fmt: Format, rounding: Rounding) -> Arithmetic:
         """Return the arithmetic of one path in another format."""
         return self._ar.like(fmt, rounding)

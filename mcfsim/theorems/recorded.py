@@ -281,12 +281,12 @@ class RecordedExact(ExactNumbers):
         return Recorded(self.recorder, self.value.equals(self._operand(other).value))
 
     def numbers(self) -> Any:
-        """Return the numbers in binary64."""
-        return Recorded(self.recorder, self.value)
+        """Return the numbers in binary64, without a rounding error."""
+        return Recorded(self.recorder, self.exact().value)
 
     def is_zero(self) -> Any:
         """Return where the number is zero."""
-        return Recorded(self.recorder, self.value.equals(0.0))
+        return Recorded(self.recorder, self.exact().value.equals(0.0))
 
     def ratio(self, other: RecordedExact) -> Any:
         """Return the quotient in binary64, rounded once; 0 where both are zero."""
@@ -370,11 +370,3 @@ class RecordedNear(RecordedExact):
 
     def __eq__(self, other: Any) -> Any:
         return self.exact() == other
-
-    def numbers(self) -> Any:
-        """Return the numbers in binary64, without a rounding error."""
-        return self.exact().numbers()
-
-    def is_zero(self) -> Any:
-        """Return where the number is zero."""
-        return self.exact().is_zero()

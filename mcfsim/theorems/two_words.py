@@ -92,11 +92,6 @@ class TwoWords(Elementwise):
         return magnitude._negated((a < 0) != (b < 0))
 
     @property
-    def size(self) -> int:
-        """Number of integers."""
-        return self.high.size
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
         return self.high.shape

@@ -91,7 +91,7 @@ def test_verdicts_in_small_formats_are_as_expected(fmt, part):
                 continue
             with suppress(UnsupportedFormatError):
                 violations = on_parts(theorem, domain.format, rounding, [domain]).violations
-                expected = about(check)["expected"]
+                expected = about(check, domain)["expected"]
                 wrong = {"holds": violations > 0, "fails": violations == 0, "open": False}[expected]
                 assert not wrong, (theorem.name, rounding, expected)
                 held += expected == "holds"

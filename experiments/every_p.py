@@ -18,7 +18,7 @@ from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, Certificate, Theorem
 from mcfsim.theorems.every_p import EveryCertificate, Proof, Sharpness, covering
 from mcfsim.theorems.every_p.family_proof import with_families
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.verification import prepare, run
 
 #: What families give, and the worst errors of the operands tried.

@@ -155,7 +155,7 @@ def verify(
         if seconds is not None:
             raise ValueError("--seconds is the longest for each statement of --upper, and needs it")
         from mcfsim.theorems.device import find_device
-        from mcfsim.theorems.operands import Selection
+        from mcfsim.theorems.parts import Selection
         from mcfsim.theorems.verification import plan
 
         found = find_device(device, workers=workers, dask=dask)

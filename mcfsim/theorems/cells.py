@@ -184,7 +184,7 @@ def core(
         said = f"all significands of {len(chosen)} pairs of exponents, {text}"
         return Pieces(kind, said, (), (*pieces, *more))
 
-    chosen, near = representatives(classes, fmt, scales, asked, gaps)
+    chosen, near = representatives(*grouped(classes, fmt, scales, asked, gaps))
     far = part("core", chosen[~near], "for all pairs far from the ends of the range")
     zeros: list[Part] = []
     equally = "for all pairs near the ends: the same numbers are near an end there, and equally near"
@@ -197,25 +197,16 @@ def core(
     return tuple(pieces for pieces in found if pieces.size)
 
 
-def representatives(
-    classes: Places,
-    fmt: Format,
-    scales: Scales,
-    asked: Sequence[Place] | None = None,
-    gaps: tuple[int, int] | None = None,
-) -> tuple[Places, NDArray[np.bool_]]:
+def representatives(pairs: Places, cell: Places, near: NDArray[np.bool_]) -> tuple[Places, NDArray[np.bool_]]:
     """Return pairs of classes, one per row and sorted, and whether they are near an end of the range.
 
     Every pair is equivalent to one of them.
 
     Parameters
     ----------
-    classes : array of int64
-        Exponents of operands, sorted. The first is one less than `emin` and stands for subnormal numbers.
-    fmt, scales, asked, gaps
-        As for `core`.
+    pairs, cell, near
+        As `grouped` returns them.
     """
-    pairs, cell, near = grouped(classes, fmt, scales, asked, gaps)
     first = np.unique(cell, return_index=True)[1]
     first = first[np.lexsort(pairs[::-1, first])]
     return pairs[:, first].T, near[first]
@@ -232,6 +223,13 @@ def grouped(
 
     Equivalent pairs have the same number. Some formats lack numbers of the last class. The first pair of each
     number has all significands, or it is the only one.
+
+    Parameters
+    ----------
+    classes : array of int64
+        Exponents of operands, sorted. The first is one less than `emin` and stands for subnormal numbers.
+    fmt, scales, asked, gaps
+        As for `core`.
     """
     # Pairs near the middle come first, so that they are chosen.
     order = np.argsort(np.abs(classes - (fmt.emin + fmt.emax) // 2), kind="stable")

@@ -15,8 +15,7 @@ from mcfsim.formats import Format, Grid, Posit, get_format
 from mcfsim.rounding import Rounding
 from mcfsim.storage.sealed import SealedRecord
 from mcfsim.theorems.counterexamples import Witness
-from mcfsim.theorems.operands import Extent
-from mcfsim.theorems.parts import Kind
+from mcfsim.theorems.parts import Extent, Kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

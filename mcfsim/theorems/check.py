@@ -24,10 +24,9 @@ from mcfsim.theorems.domain import FEW, USUAL, cover
 from mcfsim.theorems.findings import WITNESSES, Findings
 from mcfsim.theorems.identity import Identity, NoIdentityError, by_identity, holding, identity_of
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import Selection
-from mcfsim.theorems.parts import Domain
+from mcfsim.theorems.parts import Domain, Selection
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trials import outcome, try_scaling
+from mcfsim.theorems.symmetries import outcome, try_scaling
 
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge
@@ -143,15 +142,19 @@ class Check:
     def rehearse(self) -> None:
         """Try two cases, so that a faulty statement raises its error before the work begins.
 
-        A statement outside the catalogue is also asked twice about a few more cases.
+        They are tried once, while the domain is kept. A statement outside the catalogue is also asked twice
+        about a few more cases, each time.
 
         Raises
         ------
         NoIdentityError
             If the statement gives two different answers, or is changed by being asked.
         """
-        with holding(self.theorem):
-            self._of(self.domain(), 0, 2)
+        with holding(self.theorem) as identity:
+            place = self._place(identity)
+            if place not in _kept.rehearsed:
+                self._of(self.domain(), 0, 2)
+                _kept.rehearsed |= {place} & _kept.domains.keys()
             if not self.of_catalogue and self._answers() != self._answers():
                 raise NoIdentityError(
                     f"{self.theorem.name!r} gave two answers to the same question: its algorithm, hypotheses "
@@ -284,10 +287,11 @@ class _Found:
 
 
 class _Domains:
-    """Domains by statement and arithmetic, as many as there is room for."""
+    """Domains by statement and arithmetic, as many as there is room for; and whose first cases were tried."""
 
     def __init__(self) -> None:
         self.domains: dict[Any, Domain] = {}
+        self.rehearsed: set[Any] = set()
         self._room = _ROOM
 
     def add(self, place: Any, found: Domain) -> None:

@@ -30,7 +30,7 @@ from mcfsim.storage.buffers import scratch
 from mcfsim.theorems.identity import Identity, check_same, identity_of
 from mcfsim.theorems.judge import ALL, LEAST_COMPILED, may_leave, recorded_algorithm, structured
 from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNonoverlapping, Within
-from mcfsim.theorems.logic.propositions import nodes
+from mcfsim.theorems.logic.terms import nodes
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
 from mcfsim.theorems.statement import Theorem
@@ -185,8 +185,11 @@ class Predicates:
     @property
     def cost(self) -> float:
         """Rough cost without compiling, in nanoseconds per case."""
-        said = [self.theorem.claim.said, *(hypothesis.said for hypothesis in self.theorem.where)]
-        return sum(_LARGE_COST if isinstance(x, _LARGE) else _COST for part in said for x in nodes(part))
+        return sum(
+            _LARGE_COST if isinstance(x, _LARGE) else _COST
+            for part in self.theorem.propositions
+            for x in nodes(part)
+        )
 
     def __call__(self, lowered: Lowered) -> Lowered:
         """Return the line with other results, followed by quotients if these are asked for.
@@ -201,9 +204,8 @@ class Predicates:
             return Recorded(recorder, value, self.format)
 
         operands = structured(theorem.operands, list(map(block, lowered.operands)))
-        names = tuple(operand.name for operand in theorem.operands)
         ar: Any = _OnLine(self.format, self.rounding, clean=lowered.clean)
-        trial = RecordedTrial(ar, names, operands, tuple(map(block, lowered.results)))
+        trial = RecordedTrial(ar, theorem.names, operands, tuple(map(block, lowered.results)))
         with np.errstate(all="ignore"):
             there = recorder.truth(True)
             for hypothesis in theorem.where:

@@ -10,12 +10,11 @@ from mcfsim.formats import Format
 from mcfsim.rounding import NEAREST, Mode, Rounding, Underflow
 from mcfsim.theorems.cells import Cells, core
 from mcfsim.theorems.homogeneity import Scales
-from mcfsim.theorems.operands import Selection, finite_values, significands, sparse
-from mcfsim.theorems.parity import indifferent
-from mcfsim.theorems.parts import Domain, Part, Sample, anywhere
+from mcfsim.theorems.operands import finite_values, significands, sparse
+from mcfsim.theorems.parts import Domain, Part, Sample, Selection, anywhere
 from mcfsim.theorems.reach import Asked, asked
 from mcfsim.theorems.statement import Scaling, Theorem, usual_gaps
-from mcfsim.theorems.trials import signs_hold
+from mcfsim.theorems.symmetries import indifferent, signs_hold
 
 SIGN = "sign: negating all operands negates all results, so the first operand is positive"
 COMMON = (

@@ -29,7 +29,6 @@ from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.operands import (
     Columns,
     OperandSpec,
-    Selection,
     belongs,
     every,
     has_all,
@@ -38,7 +37,7 @@ from mcfsim.theorems.operands import (
     unbounded,
     unscaled_reach,
 )
-from mcfsim.theorems.parts import Domain, Pairs, Part, Sample, anywhere
+from mcfsim.theorems.parts import Domain, Pairs, Part, Sample, Selection, anywhere
 from mcfsim.theorems.statement import Scaling, Theorem
 
 #: With at most this many cases, a core is not worth its reductions.

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.theorems.sealed_blocks import Elementwise
-from mcfsim.theorems.two_words import TwoWords, lengths
+from mcfsim.theorems.two_words import ExactNumbers, TwoWords, lengths
 
 Array = NDArray[Any]
 #: Storage of integers: an array of float64, of int64 or of Python integers; or two words.
@@ -28,7 +27,7 @@ _NONE = 1 << 20
 _length_of_one = np.frompyfunc(int.bit_length, 1, 1)
 
 
-class Exact(Elementwise):
+class Exact(ExactNumbers):
     """An array of exact numbers ``n * 2**q``, with exact elementwise operators and comparisons.
 
     The other operand is an `Exact` of the same shape, or one number for all elements: an int, a finite float
@@ -88,18 +87,6 @@ class Exact(Elementwise):
         a, b, q, bits = self._aligned(self._operand(other))
         bits += 1
         return Exact(_hold(a, bits) + _hold(b, bits), q, bits)
-
-    def __radd__(self, other: Real) -> Exact:
-        return self + other
-
-    def __sub__(self, other: Exact | Real) -> Exact:
-        return self + -self._operand(other)
-
-    def __rsub__(self, other: Real) -> Exact:
-        return -self + other
-
-    def __rmul__(self, other: Real) -> Exact:
-        return self * other
 
     def __mul__(self, other: Exact | Real) -> Exact:
         other = self._operand(other)
@@ -249,17 +236,12 @@ def _hold(n: Held, bits: int) -> Held:
     return n if bits <= 62 else TwoWords.of(n)
 
 
-def _numbers(n: Held) -> NDArray[np.float64]:
-    if isinstance(n, TwoWords):
-        return n.numbers()
-    wide: NDArray[np.float64] = n.astype(np.float64)
-    return wide
-
-
 def _leading(n: Held) -> tuple[NDArray[np.float64], int | Array]:
     """Return integers as binary64 numbers and exponents of 2, to a relative error below ``2**-51``."""
-    if isinstance(n, TwoWords) or n.dtype != object:
-        return _numbers(n), 0
+    if isinstance(n, TwoWords):
+        return n.numbers(), 0
+    if n.dtype != object:
+        return n.astype(np.float64), 0
     # Python integers may exceed binary64. Cutting them has a relative error below 2**-60.
     spare = np.maximum(_lengths(n) - 62, 0)
     cut = (np.abs(n) >> spare.astype(object)).astype(np.float64)  # numbers of either sign alike

@@ -16,7 +16,7 @@ from mcfsim.theorems.counterexamples import Witness
 from mcfsim.theorems.findings import WITNESSES
 from mcfsim.theorems.identity import holding
 from mcfsim.theorems.judge import applicable, measured, structured, violating
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.retry import LIMIT, SAMPLES, Retried, is_of_kind, results_of, retry, trial_of
 from mcfsim.theorems.statement import Theorem
 from mcfsim.theorems.trial import Trial
@@ -149,11 +149,12 @@ def _of(certificate: Certificate, theorem: Theorem | None) -> Theorem:
 
 # -- what is said of the whole ------------------------------------------------------------------------------
 def _statement(certificate: Certificate, check: Check) -> Iterator[str]:
-    for name, right in about(check).items():
+    domain = check.domain()
+    for name, right in about(check, domain).items():
         if getattr(certificate, name) != right:
             yield f"{name}: {getattr(certificate, name)!r}, not {right!r}"
     said = [(part.kind, part.text, part.cases) for part in certificate.parts]
-    right = [(part.kind, part.text, part.size) for part in check.domain().parts]
+    right = [(part.kind, part.text, part.size) for part in domain.parts]
     if said != right:
         yield f"parts: {said!r}, not {right!r}"
 

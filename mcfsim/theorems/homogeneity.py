@@ -224,10 +224,6 @@ class Scales(Forwarding):
         """Refuse elementary functions, which no power of two scales, and selections."""
         raise NotHomogeneousError(f"{name} is no operation that powers of two scale")
 
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``."""
-        return function(self, *operands, **options)
-
     def _taken(self, x: Any) -> Quantity:
         return x if isinstance(x, Quantity) else self.number(x)
 

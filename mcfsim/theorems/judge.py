@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from reprlib import repr as shortened
 from typing import Any
@@ -28,9 +28,8 @@ from mcfsim.theorems.logic.of_trials import is_difference
 from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.operands import Block, OperandSpec, unscaled_reach
 from mcfsim.theorems.paths import AllDraws, Paths
-from mcfsim.theorems.sealed_blocks import Sealed, is_block
 from mcfsim.theorems.statement import Scaling, Theorem
-from mcfsim.theorems.trial import Measured, Trial, all_hold
+from mcfsim.theorems.trial import Measured, Sealed, Trial, all_hold, is_block
 
 # -- whether the range was left ---------------------------------------------------------------------------
 #: Precision of binary64.
@@ -105,10 +104,6 @@ class RangeWatch(Forwarding):
     def like(self, fmt: Format, rounding: Rounding) -> RangeWatch:
         """Return a watch for another format, which notes in the same array."""
         return RangeWatch(self._ar.like(fmt, rounding), self.inside.size, self.inside)
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``."""
-        return function(self, *operands, **options)
 
     def _operate(self, name: str, *operands: Value) -> Any:
         result, fmt = getattr(self._ar, name)(*operands), self._ar.format
@@ -185,12 +180,11 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     if not results:
         raise TypeError(f"{theorem.name!r}: the algorithm returns no results")
     _check_values(theorem, results, ar.format)
-    names = tuple(operand.name for operand in theorem.operands)
     made = tuple(sealed.copies([result.copy() for result in results]))
     if not paths:
-        return Trial(ar, names, structured(theorem.operands, given), made, sealed)
+        return Trial(ar, theorem.names, structured(theorem.operands, given), made, sealed)
     operands = structured(theorem.operands, sealed.copies(list(map(paths.settled, given))))
-    return Paths(ar, names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
+    return Paths(ar, theorem.names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
 
 
 def _rolling(ar: Any, blocks: list[Block]) -> Any:
@@ -228,7 +222,7 @@ def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Pro
     TypeError
         If the algorithm is no straight line, whatever it raises itself.
     """
-    components = [f"x{place}" for place in range(sum(item.components for item in theorem.operands))]
+    components = [f"x{place}" for place in range(theorem.components)]
     try:
         operands = structured(theorem.operands, components)
         return trace(theorem.algorithm, fmt, rounding, operands=operands, lines=False)

@@ -1,4 +1,4 @@
-"""The operands of a statement (values, double words, sequences), and how many of them are tried."""
+"""The operands of a statement: values, double words, sequences; and tables of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
-from mcfsim.checks import check_int, whole_number
+from mcfsim.checks import whole_number
 from mcfsim.codec import all_values
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
@@ -296,45 +296,3 @@ def _half_ulp(x: Block, fmt: Format) -> NDArray[np.float64]:
     exponent = np.maximum(np.frexp(x.astype(np.float64))[1] - 1, fmt.emin)
     half: NDArray[np.float64] = np.where(x == 0, 0, np.ldexp(1.0, exponent - fmt.precision))
     return half
-
-
-# -- how much is tried ------------------------------------------------------------------------------------
-#: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
-Extent = Literal["core", "all"]
-#: Most cases of a core of pairs of words; an eighth of that if its low words lie deep.
-LIMIT = 1_100_000_000
-#: Number of random cases.
-SAMPLES = 1 << 22
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which operands of a format are tried.
-
-    Parameters
-    ----------
-    extent : {"core", "all"}, optional
-        ``all`` takes every operand of the format and no reduction.
-    limit : int, optional
-        The most cases of a core of pairs of words; its depth is reduced until it has no more.
-    samples, seed : int, optional
-        Number of random cases if the core is not all, and their seed.
-
-    Raises
-    ------
-    TypeError
-        If a number is no int.
-    ValueError
-        If the extent is unknown, or a number out of range.
-    """
-
-    extent: Extent = "core"
-    limit: int = LIMIT
-    samples: int = SAMPLES
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.extent not in get_args(Extent):
-            raise ValueError(f"unknown extent {self.extent!r}; known extents: {', '.join(get_args(Extent))}")
-        for label, least in (("limit", 1), ("samples", 0), ("seed", 0)):
-            check_int(label, getattr(self, label), least)

@@ -1,4 +1,4 @@
-"""Parts of a domain: products of tables of operands, or random operands, in blocks from any index on."""
+"""Parts of a domain: tables of operands, or random ones, in blocks from any index on; how many are tried."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.backends.factory import on_blocks
+from mcfsim.checks import check_int
 from mcfsim.compile.loops import draw as compiled_words
 from mcfsim.compile.objects import is_available
 from mcfsim.formats import Format, Grid
@@ -27,11 +28,50 @@ from mcfsim.theorems.operands import Block, Columns, OperandSpec, PairRows
 #: underflow, where reductions end; some of all exponents, whatever the reductions say; known extremal ones;
 #: random ones. Code that makes parts or reads certificates uses this list.
 Kind = Literal["complete", "core", "edge", "spread", "family", "sample"]
+#: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
+Extent = Literal["core", "all"]
+#: Most cases of a core of pairs of words; an eighth of that if its low words lie deep.
+LIMIT = 1_100_000_000
+#: Number of random cases.
+SAMPLES = 1 << 22
 #: Blocks of random operands are kept if they have at most this many components.
 _FEW = 4
 #: Loading LLVM and the loop that draws takes as long as NumPy takes for this many words.
 _LOADING_PAYS = 1 << 22
 _drawn_so_far = [0]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which operands of a format are tried.
+
+    Parameters
+    ----------
+    extent : {"core", "all"}, optional
+        ``all`` takes every operand of the format and no reduction.
+    limit : int, optional
+        The most cases of a core of pairs of words; its depth is reduced until it has no more.
+    samples, seed : int, optional
+        Number of random cases if the core is not all, and their seed.
+
+    Raises
+    ------
+    TypeError
+        If a number is no int.
+    ValueError
+        If the extent is unknown, or a number out of range.
+    """
+
+    extent: Extent = "core"
+    limit: int = LIMIT
+    samples: int = SAMPLES
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.extent not in get_args(Extent):
+            raise ValueError(f"unknown extent {self.extent!r}; known extents: {', '.join(get_args(Extent))}")
+        for label, least in (("limit", 1), ("samples", 0), ("seed", 0)):
+            check_int(label, getattr(self, label), least)
 
 
 @dataclass(frozen=True)

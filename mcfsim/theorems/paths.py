@@ -15,8 +15,7 @@ from mcfsim.protocol import Arithmetic, Emulation, Forwarding, Value
 from mcfsim.random import RandomWords, Words, word_bits
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.sealed_blocks import ArrayBacked
-from mcfsim.theorems.trial import Block, Trial, Truth
+from mcfsim.theorems.trial import ArrayBacked, Block, Trial, Truth
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +107,6 @@ class AllDraws(Forwarding):
         self.probability = Exact(np.ones(size), 0, 1)
         #: For every operation that split paths: the old path of each new one.
         self._origins: list[Block] = []
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``."""
-        return function(self, *operands, **options)
 
     def like(self, fmt: Format, rounding: Rounding) -> Arithmetic:
         """Return the arithmetic of one path in another format."""

@@ -33,7 +33,6 @@ from mcfsim.theorems.logic.propositions import (
     UnreadableError,
     Within,
     halves,
-    nodes,
 )
 from mcfsim.theorems.logic.terms import (
     AllOf,
@@ -57,6 +56,7 @@ from mcfsim.theorems.logic.terms import (
     Ulp,
     UlpTowards,
     Word,
+    nodes,
 )
 from mcfsim.theorems.statement import Theorem
 
@@ -117,12 +117,12 @@ class _Reader:
         self.gaps: list[Place] = []
         self.ratio = 0
         self.unread = False
-        self._names = [operand.name for operand in theorem.operands]
+        self._names = theorem.names
         self._results = scales.results
         # Exact numbers are not those of the algorithm.
         self._exact = Scales(scales.format, scales.rounding, scales.operands, scales.common)
         self._sum = partial(self._exact.sum, "the statement")
-        for said in (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where)):
+        for said in theorem.propositions:
             self.read(said)
 
     def read(self, said: Proposition) -> None:

@@ -16,7 +16,7 @@ from mcfsim.checks import Opaque
 from mcfsim.formats import Format
 from mcfsim.kernels.element.machine import DTYPES, F32, F64, I32, I64, TRUTH, Line, Type, Value
 from mcfsim.theorems.recorded_functions import VERBS
-from mcfsim.theorems.sealed_blocks import Elementwise
+from mcfsim.theorems.two_words import ExactNumbers
 
 _TYPES: Mapping[np.dtype[Any], Type] = {dtype: kind for kind, dtype in DTYPES.items()}
 
@@ -187,7 +187,7 @@ Real = int | float | Fraction
 _BITS, _LEAST_EXACT, _MOST_EXACT, _LEAST_NORMAL = 53, -1074, 1023, -1022
 
 
-class RecordedExact(Elementwise):
+class RecordedExact(ExactNumbers):
     """Recorded exact numbers, which take the place of an `mcfsim.theorems.exact.Exact`.
 
     If bounds on their bits do not show that an operation is exact in binary64, the line checks it, and notes
@@ -249,15 +249,6 @@ class RecordedExact(Elementwise):
             return found
         return RecordedNear(found, partial(found._sum_of, a, b))
 
-    def __radd__(self, other: Real) -> RecordedExact:
-        return self + other
-
-    def __sub__(self, other: RecordedExact | Real) -> RecordedExact:
-        return self + -self._operand(other)
-
-    def __rsub__(self, other: Real) -> RecordedExact:
-        return -self + other
-
     def __mul__(self, other: RecordedExact | Real) -> RecordedExact:
         if other is self and 2 * self.unit >= _LEAST_NORMAL and 2 * self.top <= _MOST_EXACT:
             square = RecordedExact(self.recorder, self.value * self.value, 2 * self.unit, 2 * self.top, _BITS)
@@ -282,9 +273,6 @@ class RecordedExact(Elementwise):
                     self.recorder.doubt(~(x.value.bits() & mask).equals(0))
         return RecordedExact(self.recorder, self.value * other.value, unit, top, min(_BITS, _BITS - spare))
 
-    def __rmul__(self, other: Real) -> RecordedExact:
-        return self * other
-
     def __le__(self, other: Any) -> Any:
         return Recorded(self.recorder, self.value <= self._operand(other).value)
 
@@ -292,12 +280,12 @@ class RecordedExact(Elementwise):
         return Recorded(self.recorder, self.value.equals(self._operand(other).value))
 
     def numbers(self) -> Any:
-        """Return the numbers in binary64."""
-        return Recorded(self.recorder, self.value)
+        """Return the numbers in binary64, without a rounding error."""
+        return Recorded(self.recorder, self.exact().value)
 
     def is_zero(self) -> Any:
         """Return where the number is zero."""
-        return Recorded(self.recorder, self.value.equals(0.0))
+        return Recorded(self.recorder, self.exact().value.equals(0.0))
 
     def ratio(self, other: RecordedExact) -> Any:
         """Return the quotient in binary64, rounded once; 0 where both are zero."""
@@ -381,11 +369,3 @@ class RecordedNear(RecordedExact):
 
     def __eq__(self, other: Any) -> Any:
         return self.exact() == other
-
-    def numbers(self) -> Any:
-        """Return the numbers in binary64, without a rounding error."""
-        return self.exact().numbers()
-
-    def is_zero(self) -> Any:
-        """Return where the number is zero."""
-        return self.exact().is_zero()

@@ -27,9 +27,8 @@ from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import blaming, structured, try_block
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.parts import Part, Sample
-from mcfsim.theorems.sealed_blocks import Sealed
 from mcfsim.theorems.statement import Theorem
-from mcfsim.theorems.trial import Block, Trial
+from mcfsim.theorems.trial import Block, Sealed, Trial
 from mcfsim.theorems.verification import certify
 
 
@@ -55,9 +54,8 @@ def trial_of(
         sealed.copies([np.array(column, dtype=carrier) for column in zip(*rows, strict=True)])
         for rows in (cases, results)
     )
-    names = tuple(operand.name for operand in theorem.operands)
     in_blocks: Any = _InBlocks(truth)
-    return Trial(in_blocks, names, structured(theorem.operands, blocks), tuple(made), sealed)
+    return Trial(in_blocks, theorem.names, structured(theorem.operands, blocks), tuple(made), sealed)
 
 
 def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:

@@ -242,6 +242,16 @@ class Theorem:
             return "false"
         return f"claimed for p >= {self.precision}" if self.precision > 2 else "claimed"
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the operands."""
+        return tuple(operand.name for operand in self.operands)
+
+    @cached_property
+    def propositions(self) -> tuple[Proposition, ...]:
+        """What the claim and the hypotheses say."""
+        return (self.claim.said, *(hypothesis.said for hypothesis in self.where))
+
     @property
     def components(self) -> int:
         """Number of components of a case."""

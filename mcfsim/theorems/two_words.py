@@ -1,4 +1,4 @@
-"""Integers of up to 124 bits in arrays: two int64 words each."""
+"""Integers of up to 124 bits in arrays, two int64 words each; and how arrays of numbers are compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.theorems.sealed_blocks import Elementwise
+from mcfsim.checks import Opaque
 
 Integers = NDArray[np.int64]
 
@@ -16,6 +16,50 @@ BITS = 62
 _MASK = np.int64((1 << BITS) - 1)
 _HALF = np.int64(31)
 _HALF_MASK = np.int64((1 << 31) - 1)
+
+
+class Elementwise(Opaque):
+    """A base class for arrays of ordered numbers, which derives all comparisons from two.
+
+    A subclass defines ``__le__`` and ``__eq__``. Each returns an array of booleans, or raises TypeError if
+    it cannot compare with the other operand.
+    """
+
+    __slots__ = ()
+    opaque = "holds a number a case: it has no one truth value, and is not searched or hashed"
+
+    def __ne__(self: Any, other: object) -> Any:
+        return ~(self == other)
+
+    def __lt__(self: Any, other: Any) -> Any:
+        return (self <= other) & ~(self == other)
+
+    def __gt__(self: Any, other: Any) -> Any:
+        return ~(self <= other)
+
+    def __ge__(self: Any, other: Any) -> Any:
+        return ~(self <= other) | (self == other)
+
+
+class ExactNumbers(Elementwise):
+    """A base class for exact numbers, which derives differences and operators with a number on the left.
+
+    A subclass defines ``__add__``, ``__neg__`` and ``__mul__``, and `_operand`, which takes the other one.
+    """
+
+    __slots__ = ()
+
+    def __radd__(self: Any, other: Any) -> Any:
+        return self + other
+
+    def __sub__(self: Any, other: Any) -> Any:
+        return self + -self._operand(other)
+
+    def __rsub__(self: Any, other: Any) -> Any:
+        return -self + other
+
+    def __rmul__(self: Any, other: Any) -> Any:
+        return self * other
 
 
 class TwoWords(Elementwise):
@@ -46,11 +90,6 @@ class TwoWords(Elementwise):
         low = x0 * y0 + ((middle & _HALF_MASK) << _HALF)
         magnitude = cls(x1 * y1 + (middle >> _HALF) + (low >> BITS), low & _MASK)
         return magnitude._negated((a < 0) != (b < 0))
-
-    @property
-    def size(self) -> int:
-        """Number of integers."""
-        return self.high.size
 
     @property
     def shape(self) -> tuple[int, ...]:

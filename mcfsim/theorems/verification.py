@@ -34,7 +34,8 @@ from mcfsim.theorems.domain import USUAL
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.identity import check_same, holding, identity_of
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import LIMIT, SAMPLES, Block, Extent, Selection
+from mcfsim.theorems.operands import Block
+from mcfsim.theorems.parts import LIMIT, SAMPLES, Domain, Extent, Selection
 from mcfsim.theorems.shrink import shrink, violates
 from mcfsim.theorems.statement import Claim, Theorem
 
@@ -279,7 +280,7 @@ def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]])
         ratio, case = total.worst
         worst = worst_of(theorem.claim, ratio, total.precision, *_shown(check, [case]))
     return Certificate(
-        **about(check),
+        **about(check, domain),
         parts=tuple(parts),
         witnesses=shown,
         simplest=_simplest(check, shown[0]) if shown else None,
@@ -289,9 +290,9 @@ def certify(check: Check, results: list[tuple[tuple[int, int], dict[str, Any]]])
     )
 
 
-def about(check: Check) -> dict[str, Any]:
+def about(check: Check, domain: Domain) -> dict[str, Any]:
     """Return the fields of a check's certificate that do not depend on results."""
-    domain, theorem = check.domain(), check.theorem
+    theorem = check.theorem
     claimed = theorem.claimed(check.format, check.rounding)
     refuted = theorem.refuted(check.format, check.rounding)
     expected: Expectation = "holds" if claimed else "fails" if refuted else "open"

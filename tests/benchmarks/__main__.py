@@ -23,7 +23,7 @@ from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.rounding import Mode
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.verification import prepare
 from tests.benchmarks import roundings, timing
 from tests.benchmarks.timing import SIZE, Array, Call, Pair, median_seconds

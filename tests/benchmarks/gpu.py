@@ -27,7 +27,7 @@ from mcfsim.compile.kernel import Kernel
 from mcfsim.compile.program import Register
 from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems.device import Device, find_device
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.verification import prepare, run
 from tests.benchmarks import gpu_peers
 from tests.benchmarks.timing import about

@@ -19,8 +19,8 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import homogeneity, paths, recorded, value
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.recorded import RecordedExact
-from mcfsim.theorems.solver import linear_forms
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver import unknown_numbers
+from mcfsim.theorems.solver.unknown_numbers import UnknownArithmetic
 from mcfsim.theorems.symbolic import SymbolicArithmetic
 from mcfsim.theorems.two_words import TwoWords
 from tests.shared.branching import DECISIONS, branching
@@ -57,7 +57,8 @@ PROTOCOLS = [
 ORDER, EQUAL = {"__lt__", "__le__", "__gt__", "__ge__"}, {"__eq__", "__ne__"}
 #: What a class answers by itself, nearly always with something of each element, or with a formula.
 DEFINED = {
-    "Elementwise": {"__ne__", "__lt__", "__gt__", "__ge__"},  # by its own "==" and "<=", which it has not
+    # By their own "==" and "<=", which they have not.
+    **dict.fromkeys(("Elementwise", "ExactNumbers"), ORDER - {"__le__"} | {"__ne__"}),
     **dict.fromkeys(("Exact", "TwoWords", "RecordedExact", "RecordedNear"), ORDER | EQUAL),
     # By NumPy's operators, which ask for its own ways of being an operand.
     "Recorded": ORDER | EQUAL | {"__divmod__", "__array__", "__array_function__", "__array_ufunc__"},
@@ -90,9 +91,9 @@ def _recorded():
 #: Of each class that is compared two instances, and what it answers with.
 PAIRS = {
     Value: (lambda: [x.value for x in _recorded()], Value),
-    linear_forms.LinearForm: (
+    unknown_numbers.LinearForm: (
         lambda: [UnknownArithmetic().operand(value(name)).value for name in "ab"],
-        linear_forms.Formula,
+        unknown_numbers.Formula,
     ),
     recorded.Recorded: (_recorded, recorded.Recorded),
     RecordedExact: (lambda: list(map(RecordedExact.of, _recorded())), recorded.Recorded),

@@ -30,7 +30,7 @@ from mcfsim.random import RandomWords
 from mcfsim.storage.files import write_text
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.compiled import Predicates, recordable
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.verification import prepare
 from tests.pytorch.runs import first
 from tests.shared.kinds import PLAIN, rotating

@@ -12,8 +12,7 @@ from mcfsim.storage.sweeps.sweep import Sweep
 from mcfsim.theorems import THEOREMS, claim, compiled, findings, verification, verify
 from mcfsim.theorems import device as devices
 from mcfsim.theorems.device import Device, DeviceJudge
-from mcfsim.theorems.operands import Selection
-from mcfsim.theorems.parts import Pieces, Sample
+from mcfsim.theorems.parts import Pieces, Sample, Selection
 from mcfsim.theorems.verification import prepare, run
 from tests.cli.runner import call
 from tests.theorems.campaign.declared import theorem

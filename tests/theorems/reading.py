@@ -19,8 +19,7 @@ from mcfsim.theorems.logic.on_numbers import Case
 from mcfsim.theorems.operands import belongs, finite_values, unbounded
 from mcfsim.theorems.paths import Paths
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded
-from mcfsim.theorems.solver.linear_forms import UnknownNumber
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.unknown_numbers import Comparison, Conjunction, UnknownArithmetic, UnknownNumber
 from mcfsim.theorems.trial import Trial
 
 #: The unit in which numbers are integers, and a power of two beyond all others.
@@ -101,7 +100,17 @@ class Assigned(dict):
             self[name + part] = units.numerator
 
     def meet(self, formula):
-        return formula.holds(self, self.p)
+        return formula_holds(formula, self, self.p)
+
+
+def formula_holds(formula, values, p):
+    """Return whether a formula is true for given unknowns and p."""
+    if not isinstance(formula, Comparison):
+        parts = (formula_holds(part, values, p) for part in formula.parts)
+        return all(parts) if isinstance(formula, Conjunction) else any(parts)
+    form = formula.form.primitive
+    sign = sum(int(c) * values[name] << p * (form.powers.stop - 1 - k) for (name, k), c in form.terms)
+    return sign > 0 if formula.strict else sign >= 0
 
 
 def bits(value):

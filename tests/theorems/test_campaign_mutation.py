@@ -22,13 +22,20 @@ ALIVE: dict[str, dict[str, str]] = {
     "exact": {
         "Exact.of: if least >>": "last zeros stay in the integers, which are held by the bits that they have",
         "Exact.of: 1 -> 2 (7)": "one bit more in a bound, of numbers in the lowest binades",
+        "Exact.ratio: if isinstance(shift, int)": "both ways multiply by a power of two, and round once",
+        "Exact._aligned: 0 -> 1": "zeros are shifted, and are zeros still",
+        "_hold: 62 -> 63": "an integer of 63 bits fits int64, too",
         "_leading: 62 -> 63": "less is cut off of a number before it is rounded to binary64",
     },
-    "parity": {
+    "symmetries": {
         "_SignReader._together: 2 -> 3": "statements here have two operands",
         "_SignReader._of: True -> False": "both have a sign for each operand",
     },
-    "two_words": {"TwoWords.__add__: _refuse_other": "it refuses what no caller adds"},
+    "two_words": {
+        "TwoWords.product: 0 -> 1": "a product by zero is zero, with either sign",
+        "TwoWords.__lshift__: shifted._shifted(rest) if": "a shift by nothing changes nothing",
+        "lengths: n & _HALF_MASK": "the lower half counts where there is no upper one",
+    },
     "domain": {
         "cover: whole is None": "all operands are not asked for here",
         "cover: narrow or not values": "formats here have few bits",

@@ -15,7 +15,7 @@ from mcfsim.formats import get_format
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.storage.sweeps.journal import VERSION, Journal
 from mcfsim.theorems import THEOREMS, Certificate, catalogue, device, identity, verification
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from tests.cli import runner
 
 pytestmark = pytest.mark.slow

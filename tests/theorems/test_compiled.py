@@ -23,7 +23,7 @@ from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
 from mcfsim.theorems.recorded_functions import VERBS
 from mcfsim.theorems.trial import total

@@ -19,7 +19,6 @@ from mcfsim.theorems.certificate import Verdict
 from mcfsim.theorems.claims import bounded
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.operands import (
-    Selection,
     belongs,
     every,
     finite_values,
@@ -29,7 +28,7 @@ from mcfsim.theorems.operands import (
     sparse,
     unbounded,
 )
-from mcfsim.theorems.parts import Pairs, Part, Sample, anywhere
+from mcfsim.theorems.parts import Pairs, Part, Sample, Selection, anywhere
 from mcfsim.theorems.verification import prepare, run, sort_out
 from tests.shared import formats as shared
 from tests.theorems.trying import PAIR, mine

@@ -23,7 +23,7 @@ from mcfsim.theorems.check import Check
 from mcfsim.theorems.compiled import Predicates
 from mcfsim.theorems.identity import NoIdentityError, _parts, check_same, holding, identity_of
 from mcfsim.theorems.judge import recorded_algorithm
-from mcfsim.theorems.trials import signs_hold
+from mcfsim.theorems.symmetries import signs_hold
 from mcfsim.theorems.verification import prepare
 
 from .differing import FAMILIES

@@ -19,7 +19,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
-from mcfsim.theorems.operands import Selection
+from mcfsim.theorems.parts import Selection
 from tests.theorems.trying import Mutant, exchanged, opposite
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,8 @@ from mcfsim.theorems.catalogue import double_rounding, exact_products, represent
 from mcfsim.theorems.claims import same_results
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import Selection, significands, value
+from mcfsim.theorems.operands import significands, value
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.rounding_twice import NEEDS, twice, wider
 from mcfsim.theorems.statement import EVERY_MODE, Theorem
 from tests.shared.rationals import floor_log2

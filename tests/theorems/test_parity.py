@@ -17,10 +17,9 @@ from mcfsim.theorems.domain import _scales
 from mcfsim.theorems.judge import try_block
 from mcfsim.theorems.logic.terms import InnerProduct, SumOfMagnitudes, UlpTowards
 from mcfsim.theorems.operands import every
-from mcfsim.theorems.parity import indifferent
 from mcfsim.theorems.parts import Part
 from mcfsim.theorems.statement import Scaling
-from mcfsim.theorems.trials import outcome
+from mcfsim.theorems.symmetries import indifferent, outcome
 from tests.theorems.drawn import proposition, statement, term
 from tests.theorems.trying import mine, on_core
 

@@ -34,7 +34,7 @@ from mcfsim.theorems.logic import (
 )
 from mcfsim.theorems.reach import asked
 from mcfsim.theorems.statement import Scaling
-from mcfsim.theorems.trials import outcome
+from mcfsim.theorems.symmetries import outcome
 from tests.theorems.drawn import FORMATS, statement
 from tests.theorems.trying import PAIR, add, class_of, mine, on_core
 

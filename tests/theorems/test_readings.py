@@ -14,8 +14,7 @@ from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, Theorem, claims, double_word, hypotheses, logic, value
 from mcfsim.theorems.logic import Predicate
 from mcfsim.theorems.logic.notation import LEGEND
-from mcfsim.theorems.logic.propositions import nodes
-from mcfsim.theorems.logic.terms import InnerProduct
+from mcfsim.theorems.logic.terms import InnerProduct, nodes
 from mcfsim.theorems.operands import unbounded
 from mcfsim.theorems.solver import question_of, readable
 from mcfsim.theorems.statement import Claim, Hypothesis

@@ -17,16 +17,17 @@ from mcfsim.formats import Format, get_format
 from mcfsim.oracle import FractionArithmetic
 from mcfsim.rounding import Mode, Rounding
 from mcfsim.theorems import THEOREMS, claim, double_word, relative_error, verify
-from mcfsim.theorems.cells import representatives
+from mcfsim.theorems.cells import grouped, representatives
 from mcfsim.theorems.claims import product_of, quotient_of
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.homogeneity import NotHomogeneousError, Scales, scales_of
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, ordered
 from mcfsim.theorems.judge import RangeWatch, inside, may_leave, try_block
 from mcfsim.theorems.logic import Result, Word
-from mcfsim.theorems.operands import Selection, unbounded
+from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.statement import Scaling
-from mcfsim.theorems.trials import try_scaling
+from mcfsim.theorems.symmetries import try_scaling
 from mcfsim.theorems.verification import prepare
 from tests.theorems.trying import PAIR, add, class_of, core_of, mine, on_parts, text_at_random
 
@@ -199,7 +200,7 @@ def test_cells_are_as_those_that_stand_for_them(mode):
     classes = np.arange(TOY.emin - 1, TOY.emax + 1)
     fewer = 0
     for _, algorithm, scales, quantities in homogeneous(2, 4, common=False, fmt=TOY, mode=mode):
-        chosen, _ = representatives(classes, TOY, scales)
+        chosen, _ = representatives(*grouped(classes, TOY, scales))
 
         def normalised(cell, algorithm=algorithm, quantities=quantities):
             """Return all numbers of a cell, each divided by the power of two that it scales with."""

@@ -13,7 +13,8 @@ from mcfsim.theorems import THEOREMS, Theorem, claim, double_word, hypothesis, r
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.hypotheses import nonzero
 from mcfsim.theorems.judge import applicable, try_block, violating
-from mcfsim.theorems.operands import Selection, sequence
+from mcfsim.theorems.operands import sequence
+from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.shrink import shrink
 from tests.theorems.trying import PAIR
 

@@ -17,10 +17,9 @@ from mcfsim.theorems import THEOREMS, claim, double_word, hypothesis, logic, sol
 from mcfsim.theorems.claims import exactly, relative_error, sum_of
 from mcfsim.theorems.hypotheses import nonzero, not_largest, sum_in_range
 from mcfsim.theorems.solver import ASSUMED, Answer, Found, Question, facts, proof, prove, prove_all, readable
-from mcfsim.theorems.solver.linear_forms import TRUE, ZERO, Comparison, Disjunction
 from mcfsim.theorems.solver.proof import Solver, facts_of, facts_of_powers
 from mcfsim.theorems.solver.question import of_even_ties_alone
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.unknown_numbers import TRUE, ZERO, Comparison, Disjunction, UnknownArithmetic
 from tests.cli import runner
 from tests.theorems.reading import TIES, Assigned, unknowns_of
 from tests.theorems.trying import PAIR, add, mine

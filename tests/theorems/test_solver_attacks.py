@@ -16,11 +16,12 @@ from mcfsim.theorems.claims import exactly, normalised, relative_error, sum_of
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_ordered, multiple_of_ulp, ordered, same_sign
 from mcfsim.theorems.logic import AllOf, Exponent, IsMultiple, LowBit, NoOverflow, U, Ulp, Word, equal
 from mcfsim.theorems.solver import Found, Question, prove, question_of, readable
-from mcfsim.theorems.solver.linear_forms import ZERO as NONE
-from mcfsim.theorems.solver.linear_forms import Comparison, Disjunction, LinearForm
-from mcfsim.theorems.solver.linear_forms import Conjunction as All
 from mcfsim.theorems.solver.proof import Solver
-from tests.theorems.reading import TIES, Assigned, unknowns_of
+from mcfsim.theorems.solver.unknown_numbers import ZERO as NONE
+from mcfsim.theorems.solver.unknown_numbers import Comparison, Disjunction, LinearForm
+from mcfsim.theorems.solver.unknown_numbers import Conjunction as All
+from mcfsim.theorems.symbolic.polynomial import collected
+from tests.theorems.reading import TIES, Assigned, formula_holds, unknowns_of
 from tests.theorems.trying import PAIR, Mutant, exchanged, opposite
 
 pytestmark = pytest.mark.slow
@@ -204,7 +205,7 @@ def formula_at_random(draw, depth=2):
         (draw.choice("xyz"), draw.randint(-1, 2)): Fraction(draw.randint(-3, 3), draw.choice((1, 2)))
         for _ in range(draw.randint(0, 3))
     }
-    return Comparison(LinearForm.of(terms), strict=draw.random() < 0.5)
+    return Comparison(LinearForm(collected(terms.items())), strict=draw.random() < 0.5)
 
 
 def test_what_holds_of_numbers_has_a_model_and_with_its_contrary_it_has_none():
@@ -222,9 +223,9 @@ def test_what_holds_of_numbers_has_a_model_and_with_its_contrary_it_has_none():
         values, p = {name: draw.randint(-20, 20) << 40 for name in "xyz"}, draw.randint(1, 6)
         for _ in range(6):
             formula = formula_at_random(draw)
-            assert formula.holds(values, p) != formula.denied().holds(values, p)
+            assert formula_holds(formula, values, p) != formula_holds(formula.denied(), values, p)
             assert repr(formula.denied().denied()) == repr(formula)
-            formula = formula if formula.holds(values, p) else formula.denied()
+            formula = formula if formula_holds(formula, values, p) else formula.denied()
             tell(solver, formula)
         assert solver.has_model()
         solver = Solver(time.monotonic() + 60)

@@ -27,8 +27,8 @@ from mcfsim.theorems.claims import Claim
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.logic import AllOf, Within
 from mcfsim.theorems.logic.of_trials import half_step
-from mcfsim.theorems.operands import Selection, unbounded
-from mcfsim.theorems.parts import Kind, Part
+from mcfsim.theorems.operands import unbounded
+from mcfsim.theorems.parts import Kind, Part, Selection
 from mcfsim.theorems.verification import about, certify, plan, prepare
 from tests.theorems.trying import by_oracle, constant, on_core, on_domain, on_parts, rounding_of
 
@@ -91,7 +91,7 @@ def test_verdicts_in_small_formats_are_as_expected(fmt, part):
                 continue
             with suppress(UnsupportedFormatError):
                 violations = on_parts(theorem, domain.format, rounding, [domain]).violations
-                expected = about(check)["expected"]
+                expected = about(check, domain)["expected"]
                 wrong = {"holds": violations > 0, "fails": violations == 0, "open": False}[expected]
                 assert not wrong, (theorem.name, rounding, expected)
                 held += expected == "holds"

@@ -17,7 +17,8 @@ from mcfsim.theorems import THEOREMS, double_word, relaxed_pair
 from mcfsim.theorems.check import Check
 from mcfsim.theorems.domain import cover, unbounded
 from mcfsim.theorems.judge import try_block
-from mcfsim.theorems.operands import Selection, normal
+from mcfsim.theorems.operands import normal
+from mcfsim.theorems.parts import Selection
 from tests.theorems.trying import constant, on_parts
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from mcfsim.theorems import Theorem, claim, exact_sum, value
 from mcfsim.theorems.domain import cover
 from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import applicable, structured, try_block, violating
-from mcfsim.theorems.operands import Selection, finite_values
-from mcfsim.theorems.parts import Part
+from mcfsim.theorems.operands import finite_values
+from mcfsim.theorems.parts import Part, Selection
 from mcfsim.theorems.retry import is_of_kind, results_of, trial_of
 from tests.shared.rationals import floor_log2
 

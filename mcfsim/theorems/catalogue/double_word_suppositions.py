@@ -9,9 +9,8 @@ from typing import Any
 
 from mcfsim.formats import Format
 from mcfsim.rounding import NEAREST, Mode, Rounding
-from mcfsim.theorems.catalogue import double_word_products, double_words
-from mcfsim.theorems.catalogue.double_word_products import PRODUCT
-from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, double, unit, worst_of_plus_fp
+from mcfsim.theorems.catalogue.double_words import BY_SOLVER, EVEN, PRODUCT, double, unit, worst_of_plus_fp
+from mcfsim.theorems.catalogue.double_words import THEOREMS as DOUBLE_WORDS
 from mcfsim.theorems.claims import double_word_to_even
 from mcfsim.theorems.counterexamples import Case, power, quantum, scaled
 from mcfsim.theorems.hypotheses import RESULTS_FINITE, exponents_at_least, hypothesis
@@ -22,7 +21,7 @@ from mcfsim.theorems.symbolic import families, family, u
 
 AWAY = frozenset({Mode.NEAREST_AWAY})
 
-_NAMED = {theorem.name: theorem for theorem in (*double_words.THEOREMS, *double_word_products.THEOREMS)}
+_NAMED = {theorem.name: theorem for theorem in DOUBLE_WORDS}
 
 
 # -- relaxed pairs ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from mcfsim.eft import err_fma, split, two_prod, two_prod_fma
 from mcfsim.formats import Format
 from mcfsim.protocol import Arithmetic, Value
 from mcfsim.rounding import Mode, Rounding
+from mcfsim.theorems.catalogue.representability import BOLDO_DAUMAS, DEKKER, PAIR
 from mcfsim.theorems.claims import all_of, claim
 from mcfsim.theorems.counterexamples import Case, factors, power, quantum
 from mcfsim.theorems.hypotheses import (
@@ -36,12 +37,10 @@ from mcfsim.theorems.logic import (
 from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, Hypothesis, Scaling, Theorem
 
-PAIR = (value("a"), value("b"))
 TRIPLE = (*PAIR, value("c"))
 
-VELTKAMP = "Veltkamp 1968; Dekker, Numer. Math. 18, 1971"
+VELTKAMP = f"Veltkamp 1968; {DEKKER}"
 BOLDO = "Boldo, IJCAR 2006"
-BOLDO_DAUMAS = "Boldo, Daumas, ARITH 2003"
 BOLDO_MULLER = "Boldo, Muller, IEEE Trans. Comput. 60(2), 2011"
 
 
@@ -153,7 +152,7 @@ THEOREMS = (
         source=f"{BOLDO}, on Veltkamp's algorithm",
         modes=frozenset({Mode.NEAREST_EVEN}),
     ),
-    _about_dekker("two_prod", two_prod, source=f"Dekker, Numer. Math. 18, 1971; {BOLDO}"),
+    _about_dekker("two_prod", two_prod, source=f"{DEKKER}; {BOLDO}"),
     _about_dekker(
         "two_prod_floor_split",
         two_prod_floor_split,

@@ -39,6 +39,7 @@ from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import EVERY_MODE, FAITHFUL, Scaling, Theorem
 
 A, B, X, Y = map(value, "abxy")
+PAIR = (A, B)
 
 DEKKER = "Dekker, Numer. Math. 18, 1971"
 BOLDO_DAUMAS = "Boldo, Daumas, ARITH 2003"
@@ -141,10 +142,8 @@ def _directed_root(fmt: Format, rounding: Rounding) -> Iterator[Case]:
 
 
 #: What the statements about one operation have in common.
-about_sums = partial(Theorem, algorithm=add, operands=(A, B), scaling=Scaling.COMMON)
-_about_products = partial(
-    Theorem, algorithm=multiply, operands=(A, B), modes=EVERY_MODE, scaling=Scaling.EACH
-)
+about_sums = partial(Theorem, algorithm=add, operands=PAIR, scaling=Scaling.COMMON)
+_about_products = partial(Theorem, algorithm=multiply, operands=PAIR, modes=EVERY_MODE, scaling=Scaling.EACH)
 _about_quotients = partial(_about_products, algorithm=divide, operands=(Y, X), claim=QUOTIENT)
 _about_roots = partial(
     Theorem,

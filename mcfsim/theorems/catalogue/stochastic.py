@@ -9,7 +9,7 @@ from typing import Any
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Rule
-from mcfsim.theorems.catalogue.representability import add, multiply
+from mcfsim.theorems.catalogue.representability import PAIR, add, multiply
 from mcfsim.theorems.claims import (
     bias_inward,
     bias_of_half,
@@ -32,10 +32,8 @@ from mcfsim.theorems.hypotheses import (
     nonzero,
     same_sign,
 )
-from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import Claim, Hypothesis, Scaling, Theorem
 
-PAIR = (value("a"), value("b"))
 CONNOLLY = "Connolly, Higham, Mary, SIAM J. Sci. Comput. 43(1), 2021"
 FITZGIBBON = "Fitzgibbon, Felix, On stochastic rounding with few random bits, ARITH 2025"
 FAITHFUL = "Park, Lim, Nagarakatte, arXiv:2601.17198, 2026, on faithful rounding; gap and constant measured"

@@ -9,6 +9,8 @@ from functools import partial
 from mcfsim.eft import fast_two_sum, two_sum
 from mcfsim.formats import Format
 from mcfsim.rounding import Mode, Rounding, Underflow
+from mcfsim.theorems.catalogue.representability import DEKKER, PAIR
+from mcfsim.theorems.catalogue.representability import SUM_IN_RANGE as IN_RANGE
 from mcfsim.theorems.claims import E, S, claim, exact_sum, finite_result, relative_error, sum_of
 from mcfsim.theorems.counterexamples import (
     Case,
@@ -26,15 +28,11 @@ from mcfsim.theorems.hypotheses import (
     normal_or_zero,
     not_largest,
     ordered,
-    sum_in_range,
 )
 from mcfsim.theorems.hypotheses import finite_result as supposed_finite
 from mcfsim.theorems.logic import AllOf, Finite, Iff, IsValue, Word
-from mcfsim.theorems.operands import value
 from mcfsim.theorems.statement import FAITHFUL, Scaling, Theorem, gaps_in_every_mode
 
-PAIR = (value("a"), value("b"))
-IN_RANGE = sum_in_range("a", "b")
 NOT_LARGEST = not_largest("a")
 ORDERED = ordered("a", "b")
 EXPONENTS_ORDERED = exponents_ordered("a", "b")
@@ -51,7 +49,6 @@ SHARP = "2u^2 is approached, and not reached, as the smaller operand vanishes be
 
 LOST_IN_FLUSHING = "flushing to zero loses errors below 2^emin"
 KNUTH = "Knuth, TAOCP 2, 4.2.2, Theorem B"
-DEKKER = "Dekker, Numer. Math. 18, 1971"
 BGM = "Boldo, Graillat, Muller, TOMS 44(1), 2017"
 JZ = "Jeannerod, Zimmermann, FastTwoSum revisited, ARITH 2025"
 

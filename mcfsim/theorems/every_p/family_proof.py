@@ -12,8 +12,8 @@ from typing import Any
 from mcfsim.compile.program import flat
 from mcfsim.rounding import Mode
 from mcfsim.theorems.catalogue import THEOREMS
-from mcfsim.theorems.every_p.found import FOUND
 from mcfsim.theorems.every_p.trying import (
+    FOUND,
     Decided,
     FamilyRun,
     exceeds,

@@ -21,7 +21,7 @@ from mcfsim.theorems.logic.of_trials import (
     units,
     wide,
 )
-from mcfsim.theorems.logic.propositions import BEYOND, UnreadableError, spoken_of
+from mcfsim.theorems.logic.propositions import BEYOND, UnreadableError
 from mcfsim.theorems.logic.terms import (
     Computed,
     Expectation,
@@ -42,6 +42,7 @@ from mcfsim.theorems.logic.terms import (
     Ulp,
     UlpTowards,
     Word,
+    spoken_of,
 )
 from mcfsim.theorems.trial import Trial, Truth, exact_of, total
 

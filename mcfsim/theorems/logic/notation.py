@@ -23,7 +23,6 @@ from mcfsim.theorems.logic.propositions import (
     SameSign,
     StronglyNonoverlapping,
     Within,
-    spoken_of,
 )
 from mcfsim.theorems.logic.terms import (
     AllOf,
@@ -57,6 +56,7 @@ from mcfsim.theorems.logic.terms import (
     UlpTowards,
     UnitRoundoff,
     Word,
+    spoken_of,
 )
 
 #: The meaning of the notation.

@@ -11,13 +11,15 @@ from mcfsim.convert import round_to
 from mcfsim.formats import Format, Posit
 from mcfsim.rounding import Rounding
 from mcfsim.theorems.exact import Exact
-from mcfsim.theorems.logic.propositions import UnreadableError, places_of, spoken_of
+from mcfsim.theorems.logic.propositions import UnreadableError
 from mcfsim.theorems.logic.terms import (
     Operand,
     Result,
     Rounded,
     Term,
     Word,
+    places_of,
+    spoken_of,
 )
 from mcfsim.theorems.trial import Block, Trial, Truth, all_hold, only, rarely, total
 

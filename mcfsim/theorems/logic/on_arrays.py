@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mcfsim.formats import Format
+from mcfsim.rounding import Rounding
 from mcfsim.theorems.logic import of_trials
 from mcfsim.theorems.logic.in_floats import addends, exact, near, on_one_scale, sides
 from mcfsim.theorems.logic.of_trials import (
@@ -34,6 +36,7 @@ from mcfsim.theorems.logic.propositions import (
     Finite,
     HasBits,
     Iff,
+    InFormat,
     IsMultiple,
     IsValue,
     Nonoverlapping,
@@ -45,7 +48,6 @@ from mcfsim.theorems.logic.propositions import (
     UnreadableError,
     Within,
     halves,
-    settled,
 )
 from mcfsim.theorems.logic.terms import (
     LARGEST,
@@ -79,7 +81,7 @@ _SHARE = 2.0**-45
 
 def holds(said: Proposition, t: Trial) -> Truth:
     """Return for each case, or each of its paths, whether a proposition holds."""
-    known = settled(said, t.format, t.rounding)
+    known = _settled(said, t.format, t.rounding)
     if known is not None:
         return t.everywhere(known)
     match said:
@@ -104,6 +106,23 @@ def holds(said: Proposition, t: Trial) -> Truth:
     return _atom(said, t)
 
 
+def _settled(said: Proposition, fmt: Format, rounding: Rounding) -> bool | None:
+    """Return the truth value that format and rounding alone give a proposition, or None if they do not."""
+    match said:
+        case InFormat():
+            return said.holds(fmt, rounding)
+        case AllOf(parts) | AnyOf(parts):
+            found = {_settled(part, fmt, rounding) for part in parts}
+            decisive = isinstance(said, AnyOf)
+            if decisive in found:
+                return decisive
+            return None if None in found else not decisive
+        case Not(part):
+            held = _settled(part, fmt, rounding)
+            return None if held is None else not held
+    return None
+
+
 def _part(said: Proposition, t: Trial) -> Truth:
     """Return where a part of a proposition holds; a predicate must return a truth value per case."""
     return t.truth(said.test(t)) if isinstance(said, Predicate) else holds(said, t)
@@ -111,7 +130,7 @@ def _part(said: Proposition, t: Trial) -> Truth:
 
 def _open(parts: tuple[Proposition, ...], t: Trial) -> list[Proposition]:
     """Return the parts that format and rounding alone do not settle."""
-    return [part for part in parts if settled(part, t.format, t.rounding) is None]
+    return [part for part in parts if _settled(part, t.format, t.rounding) is None]
 
 
 def _alternative(said: Proposition, t: Trial) -> Truth:

@@ -35,8 +35,6 @@ from mcfsim.theorems.logic.propositions import (
     UnreadableError,
     Within,
     halves,
-    nodes,
-    places_of,
 )
 from mcfsim.theorems.logic.terms import (
     AllOf,
@@ -69,6 +67,8 @@ from mcfsim.theorems.logic.terms import (
     UlpTowards,
     UnitRoundoff,
     Word,
+    nodes,
+    places_of,
 )
 from mcfsim.theorems.symbolic.polynomial import Precisions, unit
 

@@ -7,7 +7,7 @@ Combine propositions with ``&`` and ``|``; negate one with ``~``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ import mpmath
 
 from mcfsim.formats import Format
 from mcfsim.rounding import Overflow, Rounding
-from mcfsim.theorems.logic.terms import AllOf, AnyOf, Not, OfFormat, OfTwo, Proposition, Result, Results, Term
+from mcfsim.theorems.logic.terms import AllOf, AnyOf, OfFormat, OfTwo, Proposition, Result, Term, nodes
 from mcfsim.theorems.symbolic import Polynomial, Quotient
 
 #: The constant of a bound: a number, a function of u, or a function of the precision.
@@ -235,39 +235,12 @@ def possible(said: Proposition, fmt: Format, rounding: Rounding) -> bool:
     return True
 
 
-def settled(said: Proposition, fmt: Format, rounding: Rounding) -> bool | None:
-    """Return the truth value that format and rounding alone give a proposition, or None if they do not."""
-    match said:
-        case InFormat():
-            return said.holds(fmt, rounding)
-        case AllOf(parts) | AnyOf(parts):
-            found = {settled(part, fmt, rounding) for part in parts}
-            decisive = isinstance(said, AnyOf)
-            if decisive in found:
-                return decisive
-            return None if None in found else not decisive
-        case Not(part):
-            held = settled(part, fmt, rounding)
-            return None if held is None else not held
-    return None
-
-
 def measured(said: Proposition) -> Within | None:
     """Return the first error bound in a proposition or conjunction, or None."""
     if isinstance(said, Within):
         return said
     parts = said.parts if isinstance(said, AllOf) else ()
     return next((found for part in parts if (found := measured(part)) is not None), None)
-
-
-def nodes(said: Any) -> Iterator[Any]:
-    """Yield a proposition or term and all its parts, recursively."""
-    yield said
-    for field in fields(said):
-        part = getattr(said, field.name)
-        for item in part if isinstance(part, tuple) else (part,):
-            if isinstance(item, Term | Proposition):
-                yield from nodes(item)
 
 
 def halves(results: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -279,14 +252,3 @@ def halves(results: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 def predicates(said: Any) -> Iterator[Predicate]:
     """Yield the predicates on arrays in a proposition."""
     return (node for node in nodes(said) if isinstance(node, Predicate))
-
-
-def places_of(said: Any, count: int) -> set[int]:
-    """Return the places of the results that occur in a proposition or term, of so many."""
-    spoken = [slice(x.first, x.stop) if isinstance(x, Results) else x.place for x in spoken_of(said)]
-    return {place for x in spoken for place in ([x] if isinstance(x, int) else range(count)[x])}
-
-
-def spoken_of(said: Any) -> tuple[Result | Results, ...]:
-    """Return the results that occur in a proposition or term."""
-    return tuple(dict.fromkeys(node for node in nodes(said) if isinstance(node, Result | Results)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, ClassVar, dataclass_transform
@@ -352,3 +352,25 @@ class Computed(Term):
 
     function: Callable[[Any], Any]
     text: str = "exact result"
+
+
+# -- what occurs in them -----------------------------------------------------------------------------------
+def nodes(said: Any) -> Iterator[Any]:
+    """Yield a proposition or term and all its parts, recursively."""
+    yield said
+    for field in fields(said):
+        part = getattr(said, field.name)
+        for item in part if isinstance(part, tuple) else (part,):
+            if isinstance(item, Term | Proposition):
+                yield from nodes(item)
+
+
+def places_of(said: Any, count: int) -> set[int]:
+    """Return the places of the results that occur in a proposition or term, of so many."""
+    spoken = [slice(x.first, x.stop) if isinstance(x, Results) else x.place for x in spoken_of(said)]
+    return {place for x in spoken for place in ([x] if isinstance(x, int) else range(count)[x])}
+
+
+def spoken_of(said: Any) -> tuple[Result | Results, ...]:
+    """Return the results that occur in a proposition or term."""
+    return tuple(dict.fromkeys(node for node in nodes(said) if isinstance(node, Result | Results)))

@@ -16,12 +16,14 @@ from mcfsim.theorems.hypotheses import (
     ordered,
     sum_in_range,
 )
-from mcfsim.theorems.solver.linear_forms import (
+from mcfsim.theorems.solver.unknown_numbers import (
     TRUE,
     ZERO,
     Formula,
+    Lemma,
     LinearForm,
     RoundedSum,
+    UnknownArithmetic,
     UnknownNumber,
     all_of,
     equal,
@@ -29,7 +31,6 @@ from mcfsim.theorems.solver.linear_forms import (
     not_above,
     within,
 )
-from mcfsim.theorems.solver.unknown_arithmetic import Lemma, UnknownArithmetic
 from mcfsim.theorems.statement import Hypothesis
 
 NEAREST = "the definition of rounding to nearest"

@@ -22,16 +22,16 @@ from mcfsim.theorems.solver.facts import (
     OF_TWO_SUMS,
     STATEMENTS,
 )
-from mcfsim.theorems.solver.linear_forms import (
+from mcfsim.theorems.solver.question import Question, of_even_ties_alone, question_of
+from mcfsim.theorems.solver.unknown_numbers import (
     Comparison,
     Conjunction,
     Formula,
     Junction,
     LinearForm,
     Term,
+    UnknownArithmetic,
 )
-from mcfsim.theorems.solver.question import Question, of_even_ties_alone, question_of
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
 from mcfsim.theorems.statement import Theorem
 
 # -- formulas, as the solver takes them -------------------------------------------------------------------

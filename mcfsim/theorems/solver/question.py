@@ -10,12 +10,11 @@ from mcfsim.compile.program import flat
 from mcfsim.rounding import NEAREST, Mode, Underflow
 from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, Ulp, UnreadableError
-from mcfsim.theorems.logic.propositions import nodes
+from mcfsim.theorems.logic.terms import nodes
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, text_of
-from mcfsim.theorems.solver.linear_forms import Formula, UnknownNumber, all_of
 from mcfsim.theorems.solver.reading import Unknowns
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.unknown_numbers import Formula, UnknownArithmetic, UnknownNumber, all_of
 from mcfsim.theorems.statement import Theorem, check_proposition
 
 
@@ -92,8 +91,11 @@ def question_of(theorem: Theorem) -> Question:
     speaks_of_range = any(LARGEST in nodes(one.said) for one in theorem.where)
     if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
         known = IN_RANGE.get(text_of(theorem.algorithm), ())
-        called = [operand.name for operand in theorem.operands] == ["a", "b"]
-        if not (called and SUM_IN_RANGE in theorem.where and any(one in theorem.where for one in known)):
+        if not (
+            theorem.names == ("a", "b")
+            and SUM_IN_RANGE in theorem.where
+            and any(one in theorem.where for one in known)
+        ):
             raise UnreadableError(
                 f"{theorem.name!r} speaks of the largest number, and may overflow on the way; the solver "
                 "knows unbounded exponents alone: suppose RESULTS_FINITE instead"
@@ -102,8 +104,7 @@ def question_of(theorem: Theorem) -> Question:
         raise UnreadableError(
             f"{theorem.name!r} is about {theorem.underflow}; the solver knows gradual underflow alone"
         )
-    said = (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where))
-    if theorem.range == "bounded" and any(map(_compares_ulps, said)):
+    if theorem.range == "bounded" and any(map(_compares_ulps, theorem.propositions)):
         raise UnreadableError(
             f"{theorem.name!r} compares with an ulp; a subnormal number has a larger one than with unbounded "
             "exponents, which the solver knows alone: say range='unbounded', if it is about these"

@@ -38,18 +38,18 @@ from mcfsim.theorems.logic import (
 from mcfsim.theorems.logic.propositions import halves
 from mcfsim.theorems.logic.terms import AtMost, Below, Equal, Magnitude, Negative, Product, Sum, UnitRoundoff
 from mcfsim.theorems.logic.terms import Number as Constant
-from mcfsim.theorems.solver.linear_forms import (
+from mcfsim.theorems.solver.unknown_numbers import (
     TRUE,
     ZERO,
     Formula,
     LinearForm,
+    UnknownArithmetic,
     UnknownNumber,
     all_of,
     equal,
     is_multiple_of_ulp,
 )
-from mcfsim.theorems.solver.linear_forms import Disjunction as Either
-from mcfsim.theorems.solver.unknown_arithmetic import UnknownArithmetic
+from mcfsim.theorems.solver.unknown_numbers import Disjunction as Either
 from mcfsim.theorems.symbolic import Polynomial, Relation, UndecidedError
 from mcfsim.theorems.symbolic.decisions import first
 

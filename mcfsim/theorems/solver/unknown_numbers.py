@@ -1,21 +1,23 @@
-"""Linear forms in unknown numbers of p bits times powers of u, and formulas that compare them."""
+"""Unknown numbers of p bits: linear forms in them, formulas that compare these, and their arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from mcfsim.checks import Opaque
+from mcfsim.protocol import Forwarding
+from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.symbolic.polynomial import collected
 
 #: An unknown, by name, times a power of u.
 Term = tuple[str, int]
-#: The values of unknowns by name, as integers in a common unit.
-Values = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +28,6 @@ class LinearForm(Opaque):
     """
 
     terms: tuple[tuple[Term, Fraction], ...] = ()
-
-    @staticmethod
-    def of(terms: Mapping[Term, Fraction]) -> LinearForm:
-        """Return the form of terms and their factors."""
-        return LinearForm(collected(terms.items()))
 
     @staticmethod
     def unknown(name: str) -> LinearForm:
@@ -47,7 +44,7 @@ class LinearForm(Opaque):
         return self + -_form(other)
 
     def __mul__(self, factor: int | Fraction) -> LinearForm:
-        return LinearForm.of({term: c * factor for term, c in self.terms})
+        return LinearForm(collected((term, c * factor) for term, c in self.terms))
 
     __rmul__ = __mul__
 
@@ -82,11 +79,6 @@ class LinearForm(Opaque):
         size = Fraction(gcd(*(c.numerator for c in factors)), lcm(*(c.denominator for c in factors)))
         return (self * (1 / size)).times_u(-self.powers.start)
 
-    def sign(self, values: Values, p: int) -> int:
-        """Return a number with the sign of the form for given unknowns and p."""
-        form = self.primitive
-        return sum(int(c) * values[name] << p * (form.powers.stop - 1 - k) for (name, k), c in form.terms)
-
 
 ZERO = LinearForm()
 
@@ -101,10 +93,6 @@ class Formula(Opaque):
     """A formula about unknowns. Its only negation is `denied`, which carries it to the comparisons."""
 
     opaque = "is neither true nor false, nor compared: write (a <= b) & (b <= c), not a <= b <= c"
-
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether it is true for given unknowns and p."""
-        raise NotImplementedError
 
     def denied(self) -> Formula:
         """Return the negation."""
@@ -128,11 +116,6 @@ class Comparison(Formula):
     form: LinearForm
     strict: bool
 
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether the comparison is true."""
-        sign = self.form.sign(values, p)
-        return sign > 0 if self.strict else sign >= 0
-
     def denied(self) -> Formula:
         """Return ``-form > 0``, or ``-form >= 0`` if strict."""
         return Comparison(-self.form, not self.strict)
@@ -153,17 +136,9 @@ class Junction(Formula):
 class Conjunction(Junction):
     """The conjunction of formulas; true if there are none."""
 
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether all parts hold."""
-        return all(part.holds(values, p) for part in self.parts)
-
 
 class Disjunction(Junction):
     """The disjunction of formulas; false if there are none."""
-
-    def holds(self, values: Values, p: int) -> bool:
-        """Return whether any part holds."""
-        return any(part.holds(values, p) for part in self.parts)
 
 
 TRUE = Conjunction(())
@@ -268,3 +243,127 @@ class RoundedSum:
     def off(self) -> LinearForm:
         """The exact sum minus the result."""
         return self.exact - self.result.value
+
+
+# -- their arithmetic -------------------------------------------------------------------------------------
+#: ``lemma(ar, *operands)`` returns the results of an algorithm, and adds what they obey to ``ar.known``.
+Lemma = Callable[..., Any]
+
+
+class Called(NamedTuple):
+    """A call that a lemma replaced: the algorithm, its operands, and the results of the lemma."""
+
+    text: Callable[..., Any]
+    operands: tuple[Any, ...]
+    results: Any
+
+
+class UnknownArithmetic(Forwarding):
+    """An `mcfsim.protocol.Arithmetic` of unknown numbers of p bits, rounded to nearest by any rule for ties.
+
+    Exponents are unbounded. Only sums, differences and changes of sign have linear facts, so other operations
+    are refused.
+
+    Parameters
+    ----------
+    lemmas : mapping, optional
+        The lemmas that replace algorithms with a proved theorem.
+
+    Attributes
+    ----------
+    numbers : list of UnknownNumber
+        All numbers made so far.
+    sums : list of RoundedSum
+        All rounded sums, including one for each operand that is a double word.
+    known : list of Formula
+        Further facts, from lemmas and about operands.
+    called : list of Called
+        The calls that lemmas replaced.
+    """
+
+    format = rounding = None
+    carrier = np.dtype(object)
+
+    def __init__(self, lemmas: Mapping[Callable[..., Any], Lemma] | None = None) -> None:
+        self.numbers: list[UnknownNumber] = []
+        self.sums: list[RoundedSum] = []
+        self.known: list[Formula] = []
+        self.called: list[Called] = []
+        self._lemmas = lemmas or {}
+        self._names: set[str] = set()
+
+    # -- numbers ------------------------------------------------------------------------------------------
+    def number(self, name: str = "") -> UnknownNumber:
+        """Return a new number, about which nothing is known.
+
+        Raises
+        ------
+        ValueError
+            If another number has the name: the two would be the same.
+        """
+        name = name or f"t{len(self.numbers)}"
+        if name in self._names or "." in name:
+            raise ValueError(f"an operand cannot be called {name!r}: another unknown is, or may be")
+        self._names.add(name)
+        self.numbers.append(UnknownNumber.unknown(name))
+        return self.numbers[-1]
+
+    def operand(self, operand: OperandSpec) -> Any:
+        """Return unknowns for an operand: a number, or a tuple of two for a double word or relaxed pair.
+
+        The high word of a double word is nearest to the sum of both, whichever way ties went.
+
+        Raises
+        ------
+        ValueError
+            If it is a sequence.
+        """
+        if operand.components == 1:
+            return self.number(operand.name)
+        if not operand.paired:
+            raise ValueError(f"{operand.name} is a {operand.kind}; the solver takes values and pairs")
+        high, low = self.number(f"{operand.name}h"), self.number(f"{operand.name}l")
+        if operand.kind == "double word":
+            self.sums.append(RoundedSum(high, (high, low), own_ties=False))
+        else:
+            half = high.first.times_u()
+            small = (low.value <= half) & (-low.value <= half)
+            self.known += [high.zero.implies(low.zero), high.zero | small]
+        return high, low
+
+    def rounded(self, *terms: UnknownNumber) -> UnknownNumber:
+        """Return the rounded sum of numbers."""
+        self.sums.append(RoundedSum(self.number(), terms))
+        return self.sums[-1].result
+
+    # -- operations ---------------------------------------------------------------------------------------
+    def _operate(self, name: str, *operands: Any) -> UnknownNumber:
+        match name, operands:
+            case "add", (a, b):
+                return self.rounded(_taken(a), _taken(b))
+            case "sub", (a, b):
+                return self.rounded(_taken(a), -_taken(b))
+            case "neg", (a,):
+                return -_taken(a)
+        self._refused()
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``, or the results of a lemma that replaces it."""
+        if function in self._lemmas and not options:
+            self.called.append(Called(function, operands, self._lemmas[function](self, *operands)))
+            return self.called[-1].results
+        return function(self, *operands, **options)
+
+    def _refused(self, *operands: Any) -> NoReturn:
+        raise ValueError(
+            "products, quotients, roots, signs and other formats have no linear facts; "
+            "the solver takes algorithms that add, subtract and change signs"
+        )
+
+    like = on_block = _refused  # type: ignore[assignment]
+
+
+def _taken(x: Any) -> UnknownNumber:
+    if not isinstance(x, UnknownNumber):
+        raise ValueError(f"the operand {x!r} is no unknown: a constant has another meaning for every p")
+    return x

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.checks import as_array, check_int, check_processor, real_array
+from mcfsim.checks import as_array, check_int, real_array
 from mcfsim.codec import encode
 from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import word_source
@@ -106,12 +106,14 @@ class Scaled:
         found = decoded(self.elements, self.scale, self.format, self.tensor_scale, self.axis)
         if found is not None:
             return found
-        check_processor()
         result = np.empty(self.shape, self.format.carrier)
         tensor_scale = 1.0 if self.tensor_scale is None else self.tensor_scale
-        with np.errstate(all="ignore"):
-            for part, scale, target in self._parts(self.elements, self.scale, result):
-                np.multiply(part, scale.astype(np.float64) * tensor_scale, out=target, casting="unsafe")
+
+        def on_block(start: int, elements: Floats, scale: Floats, out: Floats) -> None:
+            np.multiply(elements, scale * tensor_scale, out=out)
+
+        for part, scale, target in self._parts(self.elements, self.scale, result):
+            for_each_block(on_block, [part, scale], FLOAT64, 1, out=target)
         return result
 
     def in_binary32(self) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""What figures of several experiments show alike: rows of paired differences, and ranges of seeds."""
+"""Parts of figures of several experiments: rows of paired differences, and ranges of seeds."""
 
 from __future__ import annotations
 

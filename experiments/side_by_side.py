@@ -1,4 +1,4 @@
-"""The steps of a training as `mcfsim.simulate` makes them, and one where each tensor has its own strategy."""
+"""Steps of a training as `mcfsim.simulate` makes them, and one training with a strategy for each tensor."""
 
 from __future__ import annotations
 

@@ -152,10 +152,12 @@ def check_int(label: str, x: Any, least: int | None = None, most: int | None = N
     if least is not None and x < least:
         allowed = "must not be negative" if least == 0 else f"must be at least {least}"
         raise ValueError(f"{label} = {x} {allowed}")
+    if most is not None and x > most:
+        raise ValueError(f"{label} = {x} must be at most {most}")
 
 
 def check_flag(label: str, x: Any) -> None:
-    """Raise TypeError unless x is a truth value of Python's."""
+    """Raise TypeError unless x is True or False; NumPy's truth values are refused."""
     if not isinstance(x, bool):
         raise TypeError(f"{label} must be True or False, not {x!r}")
 

@@ -180,7 +180,7 @@ class Forwarding(ABC):
         return self._operate(name, a)
 
     def on_block(self, step: int, start: int) -> Any:
-        """Return itself: the elements of a block are like any others."""
+        """Return itself: the elements of a block are like any others. Arithmetics that draw override it."""
         return self
 
     def add(self, a: Value, b: Value) -> Value:

@@ -201,8 +201,8 @@ def _report(
 
 def _columns(found: Attribution) -> dict[str, Array]:
     turned = np.broadcast_to(np.asarray(found.turned, np.float64), found.computed.shape)
-    limits = *bounds.first_order(found), bounds.running(found)
-    columns = (found.computed, found.error, found.condition, turned, *limits)
+    first, sigma = bounds.first_order(found)
+    columns = (found.computed, found.error, found.condition, turned, first, sigma, bounds.running(found))
     return {name: np.array(column) for name, column in zip(COLUMNS, columns, strict=True)}
 
 

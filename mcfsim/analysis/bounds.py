@@ -228,7 +228,8 @@ def _beyond_ends(fmt: Format, low: Any, high: Any) -> tuple[Any, Any]:
 
 # -- rules of running error analysis, which compiled loops copy -------------------------------------------
 # Each is a function of ``y = f(h)``, the computed operands h and bounds on their errors. It says how large an
-# error of these an operation can pass on at most.
+# error of these an operation can pass on at most. Their source is used twice, as in
+# `mcfsim.analysis.secants`.
 def _passed(y: Any, a: Any, e: Any) -> Any:
     return e
 

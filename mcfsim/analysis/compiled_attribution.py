@@ -164,7 +164,7 @@ class AttributionLoop:
 
 
 class _Facts(NamedTuple):
-    """What the loop takes of a step: also whether it rounds, and whether a rule finds its own error."""
+    """What the loop takes of a step, with whether it rounds and whether a rule finds its own error."""
 
     unit: tuple[float, float]
     ends: tuple[float, float]
@@ -173,6 +173,7 @@ class _Facts(NamedTuple):
     judged: bool
 
 
+#: The types of a step's facts.
 _KINDS = (np.float64, np.float64, np.float64, np.bool_, np.bool_)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mcfsim.codec import decode, encode
 from mcfsim.formats import Format, Grid, Parity, Posit
@@ -63,7 +63,7 @@ def point(x: Fraction) -> RealInterval:
     return RealInterval(x, x, True, True)
 
 
-def check_preimage(fmt: Format, rounding: Rounding) -> None:
+def check_preimage(fmt: Any, rounding: Rounding) -> None:
     """Raise unless `preimage` supports a format and a rounding.
 
     Raises
@@ -74,6 +74,8 @@ def check_preimage(fmt: Format, rounding: Rounding) -> None:
     ValueError
         If the rounding is stochastic, or flushes small numbers.
     """
+    if not isinstance(fmt, Format):
+        raise UnsupportedFormatError(f"{fmt!r} is no format")
     if not fmt.zero and (fmt.signed or rounding.overflow is Overflow.SATURATE or not fmt.has_nan):
         raise UnsupportedFormatError(
             f"{fmt} has no zero: numbers on both sides of zero round to its least values, and zero itself to "

@@ -162,10 +162,11 @@ def _cos(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
 
 #: Operations whose rules use the exact result y.
 RESULTS = ("exp",)
-#: The rules by operation of `mcfsim.protocol.Arithmetic`; each returns a slope for each operand. ``choose``
-#: passes on the error of the operand that the exact sign takes, and nothing of the other, be it infinite.
-#: Where the computed sign takes the other one, their difference is an error of its own (`flipped`). A slope
-#: is NaN or infinite where an operand is outside of the domain.
+#: The rules by operation of `mcfsim.protocol.Arithmetic`, as ``rule(y, *h, *errors)``: the exact result on
+#: computed operands, these, and computed minus exact operands. Each returns a slope for each operand; errors
+#: of zero give derivatives. ``choose`` passes on the error of the operand that the exact sign takes, and
+#: nothing of the other, be it infinite. Where the computed sign takes the other one, their difference is an
+#: error of its own (`flipped`). A slope is NaN or infinite where an operand is outside of the domain.
 SLOPES: Mapping[str, Callable[..., tuple[Any, ...]]] = {
     **{"add": _add, "sub": _sub, "mul": _mul, "fma": _fma, "div": _div, "sqrt": _sqrt},
     **{"neg": _neg, "abs": _abs, "sign": _sign, "round": _round},

@@ -232,7 +232,7 @@ class NumpyArithmetic(Forwarding):
     def _filled(
         self, fill: Callable[..., None], arrays: dict[int, NDArray[Any]], count: int
     ) -> list[NDArray[Any]]:
-        """Return as many results as said, filled block by block from those of the operands."""
+        """Return `count` new results, whose blocks `fill` fills from those of the operands."""
         return for_each_block(
             *(fill, list(arrays.values()), self.carrier, count),
             threads=self.threads,
@@ -307,7 +307,7 @@ class NumpyArithmetic(Forwarding):
         recording = record(function, self.format, self.rounding, operands=given, options=options)
         if not recording.outputs():
             raise ValueError(f"{recording.name} returns no values, so there is nothing to compile")
-        if len(recording.drawn) > self.rounding.stochastic:
+        if len(recording.drawn) > 1 or (any(recording.drawn) and not self.rounding.stochastic):
             raise ValueError("stochastic rounding of a second format needs random words of its own")
         if any(isinstance(x, Traced) and carrier_of(x.format) != self.carrier for x in recording.outputs()):
             raise ValueError("a result is of a format with another carrier")

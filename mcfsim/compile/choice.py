@@ -21,7 +21,7 @@ from mcfsim.compile.folds import Fold
 from mcfsim.compile.lines import AsBits, Epilogue
 from mcfsim.compile.loops import BoundLoop, CompilationError, Loop
 from mcfsim.compile.objects import is_available
-from mcfsim.compile.program import CacheKey, Program
+from mcfsim.compile.program import Program
 from mcfsim.compile.rolling import Rolled, is_long, roll
 from mcfsim.compile.tracing import ProgramRecording
 from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
@@ -49,6 +49,9 @@ MOST = 1500
 
 #: Errors that say why an algorithm is not compiled: no straight line, or no exact path in binary64.
 _NOT_COMPILED = (TypeError, ValueError, AttributeError, UnsupportedFormatError)
+
+#: How many rolled algorithms are kept.
+_MANY = 64
 
 _lock = threading.Lock()
 
@@ -243,6 +246,7 @@ class Loops:
     def __init__(self, scalars: Scalars, **options: Any) -> None:
         self._scalars, self._options = scalars, options
         self._accounts: dict[Any, _Account] = {}
+        self._rolled: dict[Any, Rolled | None] = {}  # the last ones
 
     def bound_loop(
         self,
@@ -319,7 +323,7 @@ class Loops:
             return None
         try:
             recording = record()
-            rolled = _rolled(CacheKey(recording.key, recording)) if is_long(recording) else None
+            rolled = self._rolled_up(recording) if is_long(recording) else None
             if rolled is None:
                 return None
             bound_loops = {}
@@ -335,6 +339,16 @@ class Loops:
             if compiled:
                 raise
             return None
+
+    def _rolled_up(self, recording: ProgramRecording) -> Rolled | None:
+        """Return a recording rolled up, now or before; recordings themselves are not kept."""
+        key = recording.key
+        with _lock:
+            if key not in self._rolled:
+                if len(self._rolled) >= _MANY:
+                    self._rolled.pop(next(iter(self._rolled)))
+                self._rolled[key] = roll(recording)
+            return self._rolled[key]
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> _Account:
         with _lock:
@@ -381,9 +395,3 @@ class Loops:
         # Outside of the line, an epilogue costs far more than its calls.
         pays = loop.epilogue is not None or account.spent + account.element * ahead > account.writing
         return loop.on_numpy(given) if pays else None
-
-
-@lru_cache(maxsize=64)
-def _rolled(kept: CacheKey) -> Rolled | None:
-    """Return a recording rolled up, now or before."""
-    return roll(kept.item)

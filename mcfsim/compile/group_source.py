@@ -1,6 +1,6 @@
 """Source of LLVM's loops that encode and decode groups of numbers with shared numbers (scales).
 
-Groups lie between bounds. Blocks are groups of one size, of which some are processed at a time.
+Groups lie between bounds. Blocks are groups of one size; some are processed at a time.
 """
 
 from __future__ import annotations

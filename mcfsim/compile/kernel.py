@@ -97,7 +97,7 @@ def _rows(
 class Table:
     """A table of vectors on a device; the vectors must live as long as the table is used.
 
-    They were checked by `Launcher.checked`.
+    The vectors were checked by `Launcher.checked`.
 
     Parameters
     ----------

@@ -297,13 +297,13 @@ class Launcher(Ready):
         """
         vectors = self.checked(operands, results)
         device, size = vectors[0].device, vectors[0].numel()
-        shared = self.shared(device, words)
+        self.streams(words)  # raises where there are none, before any work
         elements = elements_on(device, size)
         for bits in self.lowered.draws.values():
             counters(start, size, word_bits(bits))  # raises where there are none
         if not size:
             return True
-        text = self.text_on(device)
+        text, shared = self.text_on(device), self.shared(device, words)
         whole = size - size % ALIGNMENT  # vectors of this size are read and written many bytes at a time
         for part in (slice(0, whole), slice(whole, size)):
             if count := part.stop - part.start:

@@ -55,8 +55,9 @@ def module(about: str, *functions: Function) -> str:
     text, *rest = "\n".join(map(str, (*functions, *entries))).split(_LOOP)
     nodes = _NODES if rest else ""
     for place, after in enumerate(rest, 3):
-        text += f"!llvm.loop !{place}{after[2:]}"
-        nodes += f"!{place} = distinct !{{!{place}, {after[:2]}}}\n"
+        said, after = after[: len(_ROLLED)], after[len(_ROLLED) :]  # all nodes have names of this length
+        text += f"!llvm.loop !{place}{after}"
+        nodes += f"!{place} = distinct !{{!{place}, {said}}}\n"
     return f"; {about}\n{_DECLARED}\n{text}{nodes}"
 
 
@@ -225,8 +226,8 @@ class Function:
         """Return a context in which statements are done so many times; it gives the number of each time.
 
         A loop whose count is a constant stays one: unrolled, as LLVM begins, it would not be vectorized. An
-        `independent` one contains no other, and writes nothing to an array that another iteration reads or
-        writes: LLVM need not find out whether arrays overlap.
+        `independent` loop has another count and contains no loop. It writes nothing to an array that another
+        iteration reads or writes, so LLVM need not find out whether arrays overlap.
         """
         i, following, more = self._name("i"), self._name("i"), self._name("i")
         each, after = (self._name(part)[1:] for part in ("each", "after"))

@@ -43,7 +43,7 @@ class BoundLoop:
     checks : bool
         Whether it checks that all operands are values of their formats.
     in_place : bool
-        Whether a result may be the very vector that is an operand.
+        Whether a result may be the very vector that is an operand; it must overlap none in part.
     block : int
         The best number of elements per call, so that its results are used while they are in the cache.
     """

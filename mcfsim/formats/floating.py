@@ -197,7 +197,7 @@ class Format:
     @property
     def has_subnormals(self) -> bool:
         """Whether there are numbers between zero and the smallest normal number."""
-        return self.smallest_subnormal < self.smallest_normal
+        return self.zero and self.precision > 1
 
     @cached_property
     def has_infinity(self) -> bool:

@@ -105,6 +105,11 @@ class Grid(Format):
         """Smallest positive number, exactly: the quantum, as no number is subnormal."""
         return self.quantum
 
+    @property
+    def has_subnormals(self) -> bool:
+        """Whether there are subnormal numbers: always False."""
+        return False
+
     @cached_property
     def has_negative_zero(self) -> bool:
         """Whether the format encodes negative zero: always False."""

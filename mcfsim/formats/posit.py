@@ -120,6 +120,11 @@ class Posit(Format):
         """
         return 4 * self.emax + 32
 
+    @property
+    def has_subnormals(self) -> bool:
+        """Whether there are subnormal numbers: always False."""
+        return False
+
 
 def posit(name: str) -> Posit | None:
     """Return the posit format with a given name, or None if the name is not of this form.

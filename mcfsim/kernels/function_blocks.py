@@ -1,4 +1,4 @@
-"""Elementary functions of blocks, rounded to odd in binary64, and residuals of these values.
+"""Elementary functions of blocks in binary64, from which values are rounded, and residuals of these values.
 
 Values come from tables, from NumPy where it is accurate enough to decide the rounding, or one by one. The
 residuals are for exact errors of operations: where a value is very close to a number of the format, as

@@ -153,8 +153,10 @@ def _mean(numbers: Iterable[float]) -> float:
 
 
 # -- which layers stay in high precision ------------------------------------------------------------------
-#: Two ways to compute a layer, and the place of the second one.
-_WAYS, _HIGH = (SimpleNamespace(name="by the recipe"), SimpleNamespace(name="in high precision")), 1
+#: Two ways to compute a layer.
+_WAYS = (SimpleNamespace(name="by the recipe"), SimpleNamespace(name="in high precision"))
+#: The place of the second one.
+_HIGH = 1
 
 
 class LayerCost(NamedTuple):
@@ -240,8 +242,9 @@ def layers_to_keep(
     if share is not None:
         if not 0 <= finite_number("share", share) <= 1:
             raise ValueError(f"share = {share} must lie in [0, 1]")
-        whole = sum(item.macs for item in layers)
-        needed = Fraction(sum(item.macs for item in layers if math.isinf(item.lost)), whole or 1)
+        # The share that must stay in high precision; 0 where nothing is multiplied.
+        infinite = sum(item.macs for item in layers if math.isinf(item.lost))
+        needed = Fraction(infinite, sum(item.macs for item in layers) or 1)
         if needed > Fraction(share):
             raise ValueError(
                 f"share = {share} is too small: layers whose products are not finite by the recipe take "

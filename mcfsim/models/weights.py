@@ -81,7 +81,7 @@ class Weight:
         return elements if elements.dtype.kind == "f" else decode(elements, self.format)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
-        """Return all elements in order, `size` at a time."""
+        """Return an iterator over all elements in order, `size` at a time."""
         return map(self.numbers, self.stored.blocks(size))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from mcfsim.optim.strategies import DEFAULT_WORDS, Strategy
 from mcfsim.optim.strategy import draws, warn_of_vanishing
 from mcfsim.optim.vectors import (
     Formats,
+    apart,
     check_gradient,
     filling,
     form,
@@ -314,6 +316,7 @@ class Optimizer:
         count = self.count + 1
         if self._draws:
             RandomWords(0, count)  # refuses steps that have no words
+        gradient = apart(gradient, chain.from_iterable(self.state))
         # One thread if an arithmetic is watched, or is not the emulator.
         threads = min(ar.threads if type(ar) is NumpyArithmetic else 1 for ar in self.roles)
         # Plan the whole step before anything is changed: compiling it may raise an error.

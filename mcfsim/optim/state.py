@@ -93,9 +93,9 @@ def average(ar: Arithmetic, x: tuple[Value, ...], beta: Any, new: Value, gain: f
     gain : float
         A real scalar, such as ``1 - beta``.
     """
-    if len(x) == 1:
-        return (ar.fma(new, gain, ar.mul(x[0], beta)),)
     decayed = expansion.mul(ar, beta, x) if isinstance(beta, tuple) else expansion.scale(ar, x, beta)
+    if len(decayed) == 1:
+        return (ar.fma(new, gain, decayed[0]),)
     return expansion.grow(ar, decayed, ar.mul(new, gain))
 
 

@@ -299,7 +299,7 @@ def filling(
     """Return a function that runs a loop on a block of vectors, each with its format.
 
     The vectors asked for may be vectors given. For random words, the first element of the vectors has number
-    `first`. A loop may not be allowed to write where it reads (`BoundLoop.in_place`), and knows the codes of
+    `first`. Some loops must not write where they read (`BoundLoop.in_place`). A loop knows the codes of
     some formats only, or of none if it runs by NumPy: then numbers are read and written outside the loop. A
     result without a vector is dropped.
     """
@@ -310,7 +310,7 @@ def filling(
         for (x, fmt), dtype in zip(given, bound_loop.operands, strict=True)
     ]
     targets: list[tuple[Any, Format | None, np.dtype[Any], bool, str]] = [
-        (x, fmt, dtype, isinstance(x, np.ndarray) and x.dtype == dtype and id(x) not in read_from, f"step{i}")
+        (x, fmt, dtype, _is_filled(x, dtype) and id(x) not in read_from, f"step{i}")
         for i, ((x, fmt), dtype) in enumerate(zip(asked, bound_loop.results, strict=True))
     ]
 
@@ -326,6 +326,27 @@ def filling(
                 write(x[block], made, fmt)
 
     return fill
+
+
+def _is_filled(x: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether a loop can write to a vector itself."""
+    return isinstance(x, np.ndarray) and x.dtype == dtype and x.flags.c_contiguous and x.flags.writeable
+
+
+def apart(x: Array, vectors: Iterable[Any]) -> Array:
+    """Return a vector that a step reads while it writes others: a copy if it lies across one of these.
+
+    In the very place of one it may stay, since each element is read before it is written.
+    """
+    for y in vectors:
+        written = getattr(y, "leading", y)
+        if isinstance(written, np.ndarray) and np.may_share_memory(x, written) and _lie(x) != _lie(written):
+            return x.copy()
+    return x
+
+
+def _lie(x: Array) -> tuple[Any, ...]:
+    return x.ctypes.data, x.itemsize, x.strides
 
 
 def _operand(x: Vector, fmt: Format | None, dtype: np.dtype[Any]) -> Array:

@@ -190,7 +190,7 @@ def _greater(x: Value, y: Value) -> Value:
 
 
 def _combined(given: list[Value], both: Callable[[Value, Value], Value]) -> Value:
-    """Return numbers put together, neighbours first; binary64 holds their partial sums."""
+    """Combine numbers in pairs until one is left; binary64 holds their partial sums."""
     while len(given) > 1:
         given = [reduce(both, given[i : i + 2]) for i in range(0, len(given), 2)]
     return given[0]

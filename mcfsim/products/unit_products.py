@@ -156,7 +156,8 @@ class UnitProducts:
         """Return numbers in binary64, or raise if a format lacks one."""
         with np.errstate(all="ignore"):
             numbers = array.astype(np.float64)
-        if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        long = array.dtype.kind in "iu" and array.dtype.itemsize == 8
+        if long and bool((np.abs(numbers) >= 2.0**53).any()):
             same = same_integers(array, numbers)
             if not same.all():
                 self._refuse(array, ~same, fmt, label)

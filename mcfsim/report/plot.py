@@ -135,7 +135,14 @@ def certificate_figure(certificates: Sequence[Certificate]) -> Iterator[Figure]:
     Yields
     ------
     figure : matplotlib Figure
+
+    Raises
+    ------
+    ValueError
+        If there are none.
     """
+    if not certificates:
+        raise ValueError("no certificate, no figure")
     with subplots(1, 1, width=10, height=1.3 + 0.5 * len(certificates)) as (figure, ((panel,),)):
         for place, item in enumerate(certificates):
             share = item.worst and float(Fraction(item.worst.constant) / Fraction(item.worst.bound))

@@ -118,7 +118,7 @@ def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tu
 def _blocks(
     x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews, name: str
 ) -> tuple[Array, BlockText | Float32Text, BlockLoops] | None:
-    """Return an array's blocks, their text and loops over them, if all are whole and a method pays."""
+    """Return an array's blocks, their text and loops over them, if all are whole and the method pays."""
     text = text_of(fmt, rounding)
     if text is None or not x.ndim or x.dtype != FLOAT32:
         return None
@@ -132,10 +132,11 @@ def decoded(
 ) -> Array | None:
     """Return the numbers of elements by compiled loops; None as for `encoded`."""
     views = BlockViews(elements.shape, fmt.block, axis)
-    blocks = _blocks(elements, fmt, SATURATING, views, "decode")
-    if blocks is None or fmt.carrier != FLOAT64:
+    given = _blocks(elements, fmt, SATURATING, views, "decode")
+    if given is None or fmt.carrier != FLOAT64:
         return None
-    (part, text, loops), (by,) = blocks, views.shared(scale)
+    part, text, loops = given
+    (by,) = views.shared(scale)
     out, found = _place(elements.shape, np.float64, views)
     rows = np.ones((scale.size, text.shared), np.float32)
     rows[:, 0] = by.reshape(-1)

@@ -101,7 +101,8 @@ class BlockViews:
             return found[0]
         if self._tiled:
             width = self._ranges_of_columns
-            return np.block([found[place : place + width] for place in range(0, len(found), width)])
+            rows = [np.concatenate(found[x : x + width], axis=-1) for x in range(0, len(found), width)]
+            return np.concatenate(rows, axis=-2)
         whole = np.concatenate(found, axis=-1)
         return whole.reshape(()) if not self._shape else np.moveaxis(whole, -1, self.axis)
 

@@ -154,12 +154,14 @@ class Check:
             place = self._place(identity)
             if place not in _kept.rehearsed:
                 self._of(self.domain(), 0, 2)
-                _kept.rehearsed |= {place} & _kept.domains.keys()
             if not self.of_catalogue and self._answers() != self._answers():
                 raise NoIdentityError(
                     f"{self.theorem.name!r} gave two answers to the same question: its algorithm, hypotheses "
                     "and claim must depend on operands, results and what does not change"
                 )
+        # Only now is it known that asking has not changed the statement.
+        if place in _kept.domains:
+            _kept.rehearsed.add(place)
 
     def _answers(self) -> list[bytes]:
         """Return the answers for the first cases, as bytes: results, hypotheses, claim and errors."""
@@ -287,7 +289,7 @@ class _Found:
 
 
 class _Domains:
-    """Domains by statement and arithmetic, as many as there is room for; and whose first cases were tried."""
+    """Domains by statement and arithmetic, as many as there is room for; and those whose cases were tried."""
 
     def __init__(self) -> None:
         self.domains: dict[Any, Domain] = {}

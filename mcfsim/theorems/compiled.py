@@ -33,7 +33,7 @@ from mcfsim.theorems.logic import Nonoverlapping, Predicate, Results, StronglyNo
 from mcfsim.theorems.logic.terms import nodes
 from mcfsim.theorems.operands import Block
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.statement import Theorem, names_of, propositions_of
 from mcfsim.theorems.trial import Trial
 
 #: Rough cost of a term or proposition without compiling, in nanoseconds per case; and the cost of one that
@@ -187,7 +187,7 @@ class Predicates:
         """Rough cost without compiling, in nanoseconds per case."""
         return sum(
             _LARGE_COST if isinstance(x, _LARGE) else _COST
-            for part in self.theorem.propositions
+            for part in propositions_of(self.theorem)
             for x in nodes(part)
         )
 
@@ -205,7 +205,7 @@ class Predicates:
 
         operands = structured(theorem.operands, list(map(block, lowered.operands)))
         ar: Any = _OnLine(self.format, self.rounding, clean=lowered.clean)
-        trial = RecordedTrial(ar, theorem.names, operands, tuple(map(block, lowered.results)))
+        trial = RecordedTrial(ar, names_of(theorem), operands, tuple(map(block, lowered.results)))
         with np.errstate(all="ignore"):
             there = recorder.truth(True)
             for hypothesis in theorem.where:

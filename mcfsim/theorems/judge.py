@@ -28,7 +28,7 @@ from mcfsim.theorems.logic.of_trials import is_difference
 from mcfsim.theorems.logic.on_arrays import holds
 from mcfsim.theorems.operands import Block, OperandSpec, unscaled_reach
 from mcfsim.theorems.paths import AllDraws, Paths
-from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.statement import Scaling, Theorem, names_of
 from mcfsim.theorems.trial import Measured, Sealed, Trial, all_hold, is_block
 
 # -- whether the range was left ---------------------------------------------------------------------------
@@ -182,9 +182,11 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     _check_values(theorem, results, ar.format)
     made = tuple(sealed.copies([result.copy() for result in results]))
     if not paths:
-        return Trial(ar, theorem.names, structured(theorem.operands, given), made, sealed)
+        return Trial(ar, names_of(theorem), structured(theorem.operands, given), made, sealed)
     operands = structured(theorem.operands, sealed.copies(list(map(paths.settled, given))))
-    return Paths(ar, theorem.names, operands, made, sealed, whose=paths.whose, probability=paths.probability)
+    return Paths(
+        ar, names_of(theorem), operands, made, sealed, whose=paths.whose, probability=paths.probability
+    )
 
 
 def _rolling(ar: Any, blocks: list[Block]) -> Any:

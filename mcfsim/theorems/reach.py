@@ -58,7 +58,7 @@ from mcfsim.theorems.logic.terms import (
     Word,
     nodes,
 )
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.statement import Theorem, names_of, propositions_of
 
 #: The least and the largest exponent of a number in each cell.
 Ends = tuple[Places, Places]
@@ -117,12 +117,12 @@ class _Reader:
         self.gaps: list[Place] = []
         self.ratio = 0
         self.unread = False
-        self._names = theorem.names
+        self._names = names_of(theorem)
         self._results = scales.results
         # Exact numbers are not those of the algorithm.
         self._exact = Scales(scales.format, scales.rounding, scales.operands, scales.common)
         self._sum = partial(self._exact.sum, "the statement")
-        for said in theorem.propositions:
+        for said in propositions_of(theorem):
             self.read(said)
 
     def read(self, said: Proposition) -> None:

@@ -348,8 +348,8 @@ class RecordedNear(RecordedExact):
         self._exact, self.square = exact, square
 
     def exact(self) -> RecordedExact:
-        """Return the same numbers without a rounding error."""
-        return self._exact()
+        """Return the same numbers without a rounding error; a sum of exact squares may be near itself."""
+        return self._exact().exact()
 
     def __add__(self, other: RecordedExact | Real) -> RecordedExact:
         if not (self.square and isinstance(other, RecordedNear) and other.square):

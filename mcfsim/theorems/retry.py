@@ -27,7 +27,7 @@ from mcfsim.theorems.findings import Findings
 from mcfsim.theorems.judge import blaming, structured, try_block
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.parts import Part, Sample
-from mcfsim.theorems.statement import Theorem
+from mcfsim.theorems.statement import Theorem, names_of
 from mcfsim.theorems.trial import Block, Sealed, Trial
 from mcfsim.theorems.verification import certify
 
@@ -55,7 +55,7 @@ def trial_of(
         for rows in (cases, results)
     )
     in_blocks: Any = _InBlocks(truth)
-    return Trial(in_blocks, theorem.names, structured(theorem.operands, blocks), tuple(made), sealed)
+    return Trial(in_blocks, names_of(theorem), structured(theorem.operands, blocks), tuple(made), sealed)
 
 
 def is_of_kind(operand: OperandSpec, words: Any, fmt: Format) -> bool:

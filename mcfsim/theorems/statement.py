@@ -242,16 +242,6 @@ class Theorem:
             return "false"
         return f"claimed for p >= {self.precision}" if self.precision > 2 else "claimed"
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of the operands."""
-        return tuple(operand.name for operand in self.operands)
-
-    @cached_property
-    def propositions(self) -> tuple[Proposition, ...]:
-        """What the claim and the hypotheses say."""
-        return (self.claim.said, *(hypothesis.said for hypothesis in self.where))
-
     @property
     def components(self) -> int:
         """Number of components of a case."""
@@ -286,3 +276,13 @@ class Theorem:
             return False
         tried_in = unbounded(fmt.precision) if self.range == "unbounded" else fmt
         return self.witnesses is None or self.witness(tried_in, rounding) is not None
+
+
+def names_of(theorem: Theorem) -> tuple[str, ...]:
+    """Return the names of a statement's operands."""
+    return tuple(operand.name for operand in theorem.operands)
+
+
+def propositions_of(theorem: Theorem) -> tuple[Proposition, ...]:
+    """Return the propositions of a statement's claim and of each hypothesis, in this order."""
+    return (theorem.claim.said, *(hypothesis.said for hypothesis in theorem.where))

@@ -68,7 +68,7 @@ from mcfsim.theorems.logic.terms import (
 )
 from mcfsim.theorems.operands import Block, Columns, OperandSpec, every, normal
 from mcfsim.theorems.parts import Part, Sample, anywhere
-from mcfsim.theorems.statement import Scaling, Theorem
+from mcfsim.theorems.statement import Scaling, Theorem, names_of, propositions_of
 from mcfsim.theorems.trial import Trial
 
 # -- trials -------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool | None:
         return None
     reader = _SignReader(theorem, scales, each)
     try:
-        for said in theorem.propositions:
+        for said in propositions_of(theorem):
             reader.read(said)
     except _DifferentSignsError:
         return False
@@ -280,7 +280,7 @@ class _SignReader:
     """A reader of propositions, which refuses those that depend on signs, and notes those that may."""
 
     def __init__(self, theorem: Theorem, scales: Scales, each: bool) -> None:
-        self._names = theorem.names
+        self._names = names_of(theorem)
         self._each = each
         self.unread = False
         self._scales = scales

@@ -1,4 +1,4 @@
-"""Integers of up to 124 bits in arrays, two int64 words each; and how arrays of numbers are compared."""
+"""Integers of up to 124 bits in arrays, two int64 words each, and base classes of arrays of numbers."""
 
 from __future__ import annotations
 

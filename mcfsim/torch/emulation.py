@@ -111,12 +111,11 @@ class EmulatedModel:
             own[name].fill_(calls)
 
     def _calls(self) -> dict[str, torch.Tensor]:
-        modules = {name: self.model.get_submodule(name) for name in self.emulated + self.embeddings}
-        of_attention = attention_calls(self.model)
+        names, of_attention = self.emulated + self.embeddings, attention_calls(self.model)
         lost = self.attention and of_attention is None
-        if lost or not all(isinstance(module, _EMULATED) for module in modules.values()):
+        if lost or not all(isinstance(self.model.get_submodule(name), _EMULATED) for name in names):
             raise ValueError("the model is no longer emulated, and counts no calls")
-        found = {name: module.calls for name, module in modules.items()}
+        found = {name: self.model.get_submodule(name).calls for name in names}
         return found if of_attention is None else found | {_ATTENTION: of_attention}
 
 

@@ -23,7 +23,7 @@ from mcfsim.kernels.torch_tensors import torch_dtype
 from mcfsim.optim.groups import common_edges
 from mcfsim.optim.layout import in_stripes
 from mcfsim.optim.step_programs import CompiledStep, StepPrograms, as_bits, numbers, words_of
-from mcfsim.optim.vectors import Vector, filling, read, read_block, write, write_block
+from mcfsim.optim.vectors import Vector, apart, filling, read, read_block, write, write_block
 from mcfsim.storage.buffers import BLOCK
 from mcfsim.torch.change_log import ChangeLog, noting
 from mcfsim.torch.moved import ParameterSlice, StepInputs, Updates, log_of
@@ -139,22 +139,24 @@ class HostStep:
             return
         vectors = stores.vectors(joint.tensors, dict.fromkeys(stores.grouped, joint.parts))
         edges = common_edges(vectors.values(), joint.parts)
-        apart = None if differing is None else differing.numpy()
+        changes = None if differing is None else differing.numpy()
+        gradient = apart(packed(joint.gradient), vectors.values())
         if bound_loop is None:
-            work, threads = self._by_numpy(joint, vectors, inputs, update), 1
+            work, threads = self._by_numpy(gradient, joint.first, vectors, inputs, update), 1
         else:
             several = bound_loop.on_threads(threads)
             bound_loop, threads = (several, threads) if size > several.block else (bound_loop, 1)
-            work = self._by_loop(joint, vectors, bound_loop, update, apart)
+            work = self._by_loop(gradient, joint.first, vectors, bound_loop, update, changes)
             # Numbers that share scales are read and written by calls; fewer and larger ones are faster.
             block = bound_loop.block if edges is None else BLOCK
-        if apart is not None and not (bound_loop and bound_loop.source):
-            work = noting(work, packed(joint.tensors["parameter"]), apart)
+        if changes is not None and not (bound_loop and bound_loop.source):
+            work = noting(work, packed(joint.tensors["parameter"]), changes)
         in_stripes(work, slice(0, size), block, threads, edges)
 
     def _by_loop(
         self,
-        joint: JointSlice,
+        gradient: NDArray[Any],
+        first: int,
         vectors: Mapping[str, Vector],
         loop: BoundLoop,
         update: NDArray[Any] | None,
@@ -163,25 +165,26 @@ class HostStep:
         """Return a function that makes the step of a block by a loop."""
         stores = self.stores
         old = [(vectors[name], fmt) for name, fmt in stores.formats.items()]
-        given = [*old, (packed(joint.gradient), stores.gradient)]
+        given = [*old, (gradient, stores.gradient)]
         asked = [*old, (update, stores.roles.update.format)]  # what has no vector is dropped
         if differing is not None:  # a loop that is not on codes has no difference of codes
             asked.append((differing.view(loop.results[-1]) if loop.source else None, None))
-        return filling(loop, given, asked, joint.first)
+        return filling(loop, given, asked, first)
 
     def _by_numpy(
         self,
-        joint: JointSlice,
+        gradient: NDArray[Any],
+        first: int,
         vectors: Mapping[str, Vector],
         inputs: StepInputs,
         update: NDArray[Any] | None,
     ) -> Callable[[slice], None]:
         """Return a function that makes the step of a block by NumPy."""
-        stores, gradient = self.stores, packed(joint.gradient)
+        stores = self.stores
         state, formats = stores.state_of(vectors)
 
         def work(block: slice) -> None:
-            roles = stores.roles.on_block(inputs.number, joint.first + block.start)
+            roles = stores.roles.on_block(inputs.number, first + block.start)
             with np.errstate(all="ignore"):
                 old, given = read_block(state, formats, block), read(gradient[block], stores.gradient)
                 new, made = inputs.hyper.step(roles, stores.strategy.unshared, old, given, inputs.scalars)

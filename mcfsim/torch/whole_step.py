@@ -108,10 +108,8 @@ class GridStep:
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
         """Make a step of these parameters; a first one puts them on their grids before.
 
-        A list gets the intended update of each, from weights that are on their grids (`as_found`).
+        A list gets the intended update of each, from weights that are on their grids.
         """
-        if updates is not None:
-            self._inner.move([_without_scale(x).copied() for x in moved], inputs, updates)
         with ExitStack() as stack:
             for x in moved:
                 stack.enter_context(noted(x))
@@ -120,7 +118,7 @@ class GridStep:
             grids = [self._grid(x) for x in moved]
             for x, grid in zip(moved, grids, strict=True):
                 grid.before(read(packed(on_host(x.tensors["parameter"])), grid.format))
-            self._inner.move([_without_scale(x) for x in moved], inputs)
+            self._inner.move([_without_scale(x) for x in moved], inputs, updates)
             for x, grid in zip(moved, grids, strict=True):
                 self._put(x, grid, inputs.number)
 

@@ -280,6 +280,23 @@ def test_negated_views_are_moved(view):
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.parametrize("strategy", ["plain", "collage-plus", "fp32-master", "stochastic"])
+@pytest.mark.parametrize("shift", [-8, -1, 0, 1, 8])
+@pytest.mark.usefixtures("one_thread")
+def test_a_gradient_that_lies_across_its_parameter_is_a_copy_of_itself(strategy, shift):
+    found = []
+    for copied in (False, True):
+        memory = torch.randn(1064, generator=torch.Generator().manual_seed(1)).bfloat16()
+        optimizer = AdamW([torch.nn.Parameter(memory[32:1032])], 1e-2, strategy=strategy)
+        (p,) = listed(optimizer)
+        for _ in range(3):
+            gradient = memory[32 + shift : 1032 + shift]
+            p.grad = gradient.clone() if copied else gradient.detach()
+            optimizer.step()
+        found.append(optimizer)
+    assert_same_states(*found)
+
+
 def test_a_torch_that_flushes_is_refused():
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.report.plot import PANELS
+from mcfsim.report.plot import PANELS, certificate_figure
 from tests.cli.runner import call, refused
 
 pytestmark = pytest.mark.slow
@@ -88,6 +88,8 @@ def test_nothing_is_drawn_of_nothing_or_into_a_file_of_another_type(trained, cer
         replace(trained, series={}).plot()
     with pytest.raises(TypeError, match="cannot draw a list"):
         mcf.plot([*certificates, trained])
+    with pytest.raises(ValueError, match="no certificate, no figure"), certificate_figure([]):
+        pass
     with pytest.raises(TypeError, match="as one list"):
         mcf.plot(*certificates[:2])
     with pytest.raises(ValueError, match=r"ends in \.svg or \.png"):

@@ -14,7 +14,7 @@ from mcfsim.compile import choice
 from mcfsim.compile.lowering import lower
 from mcfsim.compile.objects import is_available
 from mcfsim.compile.scalars import encoding
-from mcfsim.formats import get_format
+from mcfsim.formats import Format, get_format
 from mcfsim.kernels.element.machine import DTYPES, F64, Line, run
 from mcfsim.oracle import same
 from mcfsim.rounding import Rounding
@@ -23,9 +23,12 @@ from mcfsim.theorems.catalogue.expansions import to_sum
 from mcfsim.theorems.claims import relative_error, sum_of
 from mcfsim.theorems.exact import Exact
 from mcfsim.theorems.judge import applicable, recorded_algorithm, try_block, violating
+from mcfsim.theorems.logic import IsValue
+from mcfsim.theorems.logic.terms import AtMost, Magnitude, Number, Product, Sum, Word
 from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.recorded import PredicateRecorder, Recorded, RecordedExact
 from mcfsim.theorems.recorded_functions import VERBS
+from mcfsim.theorems.statement import Claim, Hypothesis
 from mcfsim.theorems.trial import total
 from mcfsim.theorems.verification import plan, prepare
 from tests.theorems.trying import add, mine
@@ -282,6 +285,16 @@ def test_quotients_of_squares_and_of_sums_are_near_without_doubt(bits):
             if under:
                 assert abs(Fraction(found[case]) * under - over) <= abs(over) * Fraction(1, 2**47)
             assert over or under or found[case] == 0
+
+
+def test_a_sum_of_squares_that_binary64_rounds_is_no_exact_number():
+    """Asked for its bits: 1 + 2**-56 is not 1, and no number of four bits."""
+    a, b = Word("a", 0), Word("b", 0)
+    total = Sum((Product(a, a), Product(b, b)))
+    small = AtMost(Magnitude(b), Number(Fraction(1, 1 << 28))) & AtMost(Number(1), a) & IsValue(Product(a, a))
+    fmt = Format("", precision=4, emin=-34, emax=34)
+    for where, violations in (((Hypothesis(small),), 3920), ((), 1252440)):
+        assert verify(mine(add, Claim(IsValue(total)), where=where), fmt).violations == violations
 
 
 def test_exact_numbers_of_a_line_need_a_range_that_binary64_has():

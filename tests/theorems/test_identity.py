@@ -16,6 +16,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.compile.loops import Loop
+from mcfsim.eft import two_sum
 from mcfsim.formats import Format
 from mcfsim.storage.sweeps.reached import digest
 from mcfsim.theorems import THEOREMS, hypothesis, verify
@@ -211,6 +212,19 @@ def test_what_gives_two_answers_is_refused(test, place, fmt):
     given = {"claim": {"said": test}, "hypothesis": {"where": [hypothesis("it is", test)]}}
     with pytest.raises(NoIdentityError, match="gave two answers to the same question"):
         verify(mine(**given.get(place, {"algorithm": algorithm})), fmt)
+
+
+def test_a_statement_changed_by_its_first_cases_is_refused_each_time():
+    count = [0]
+
+    def algorithm(ar, a, b):
+        count[0] += a.size == 2
+        return two_sum(ar, a, b)
+
+    for _ in range(3):
+        count[0] = 0
+        with pytest.raises(NoIdentityError, match="was changed while it was tried"):
+            verify(mine(algorithm), "float4_e2m1fn")
 
 
 def test_a_statement_is_asked_twice_and_no_more_before_it_is_tried(monkeypatch):

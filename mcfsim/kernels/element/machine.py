@@ -2,8 +2,8 @@
 
 An element algorithm is a Python function of `Value` objects. Running it once records a `Line`: the machine
 operations, called verbs, that a processor performs for each element, in order and without branches. Code that
-executes a line must know some twenty verbs, but no formats or rounding: NumPy's functions here, verb by verb
-(`run`), generated source elsewhere.
+executes a line must know some twenty verbs, but no formats or rounding. Here NumPy's functions execute it,
+verb by verb (`run`); elsewhere generated source does.
 
 Verbs and types
 ---------------
@@ -354,7 +354,7 @@ def run(line: Line, results: tuple[Value, ...], **operands: NDArray[Any]) -> tup
     Parameters
     ----------
     line, results
-        As `mcfsim.kernels.element.machine.recorded` returns them.
+        As `recorded` returns them.
     **operands : array
         The inputs by name, each of its type's dtype.
 

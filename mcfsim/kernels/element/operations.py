@@ -66,10 +66,12 @@ class Into(NamedTuple):
 
     Attributes
     ----------
-    fmt, rounding, word, clean
-        As for `mcfsim.kernels.element.element_rounding.round_element`.
+    fmt, rounding, word
+        As for `mcfsim.kernels.element.floats.round_float`.
     carrier : Type
         The type of the result.
+    clean : bool
+        Whether NaN operands have clean codes, see `mcfsim.kernels.element.floats.round_float`.
     """
 
     fmt: Format

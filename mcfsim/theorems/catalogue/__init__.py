@@ -33,11 +33,7 @@ CHAPTERS: Mapping[str, tuple[Theorem, ...]] = MappingProxyType(
         "Splitting and products": exact_products.THEOREMS,
         "Growing an expansion": growth.THEOREMS,
         "Sums of double words": double_words.SUMS,
-        "Products, quotients and roots of double words": (
-            *double_words.PRODUCTS,
-            *double_words.QUOTIENTS,
-            double_words.ROOT,
-        ),
+        "Products, quotients and roots of double words": double_words.OTHERS,
         "What double words suppose": double_word_suppositions.THEOREMS,
         "Expansions and long sums": expansions.THEOREMS,
         "Functions: sums, dot products, polynomials, means": accumulations.THEOREMS,

@@ -340,4 +340,6 @@ ROOT = _about_double_words(
     sharp="asymptotically: proved for every p by a family, the worst of all tried at p = 7 to 11",
 )
 
-THEOREMS = (*SUMS, *PRODUCTS, *QUOTIENTS, ROOT)
+OTHERS = (*PRODUCTS, *QUOTIENTS, ROOT)
+
+THEOREMS = (*SUMS, *OTHERS)

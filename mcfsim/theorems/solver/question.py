@@ -15,7 +15,7 @@ from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, text_of
 from mcfsim.theorems.solver.reading import Unknowns
 from mcfsim.theorems.solver.unknown_numbers import Formula, UnknownArithmetic, UnknownNumber, all_of
-from mcfsim.theorems.statement import Theorem, check_proposition
+from mcfsim.theorems.statement import Theorem, check_proposition, names_of, propositions_of
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def question_of(theorem: Theorem) -> Question:
     if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
         known = IN_RANGE.get(text_of(theorem.algorithm), ())
         if not (
-            theorem.names == ("a", "b")
+            names_of(theorem) == ("a", "b")
             and SUM_IN_RANGE in theorem.where
             and any(one in theorem.where for one in known)
         ):
@@ -104,7 +104,7 @@ def question_of(theorem: Theorem) -> Question:
         raise UnreadableError(
             f"{theorem.name!r} is about {theorem.underflow}; the solver knows gradual underflow alone"
         )
-    if theorem.range == "bounded" and any(map(_compares_ulps, theorem.propositions)):
+    if theorem.range == "bounded" and any(map(_compares_ulps, propositions_of(theorem))):
         raise UnreadableError(
             f"{theorem.name!r} compares with an ulp; a subnormal number has a larger one than with unbounded "
             "exponents, which the solver knows alone: say range='unbounded', if it is about these"

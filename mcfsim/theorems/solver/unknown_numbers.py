@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mcfsim.checks import Opaque
-from mcfsim.protocol import Forwarding
 from mcfsim.theorems.operands import OperandSpec
 from mcfsim.theorems.symbolic.polynomial import collected
 
@@ -258,7 +257,7 @@ class Called(NamedTuple):
     results: Any
 
 
-class UnknownArithmetic(Forwarding):
+class UnknownArithmetic:
     """An `mcfsim.protocol.Arithmetic` of unknown numbers of p bits, rounded to nearest by any rule for ties.
 
     Exponents are unbounded. Only sums, differences and changes of sign have linear facts, so other operations
@@ -337,15 +336,17 @@ class UnknownArithmetic(Forwarding):
         return self.sums[-1].result
 
     # -- operations ---------------------------------------------------------------------------------------
-    def _operate(self, name: str, *operands: Any) -> UnknownNumber:
-        match name, operands:
-            case "add", (a, b):
-                return self.rounded(_taken(a), _taken(b))
-            case "sub", (a, b):
-                return self.rounded(_taken(a), -_taken(b))
-            case "neg", (a,):
-                return -_taken(a)
-        self._refused()
+    def add(self, a: Any, b: Any) -> UnknownNumber:
+        """Return ``a + b``."""
+        return self.rounded(_taken(a), _taken(b))
+
+    def sub(self, a: Any, b: Any) -> UnknownNumber:
+        """Return ``a - b``."""
+        return self.rounded(_taken(a), -_taken(b))
+
+    def neg(self, a: Any) -> UnknownNumber:
+        """Return ``-a``."""
+        return -_taken(a)
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, or the results of a lemma that replaces it."""
@@ -360,7 +361,8 @@ class UnknownArithmetic(Forwarding):
             "the solver takes algorithms that add, subtract and change signs"
         )
 
-    like = on_block = _refused  # type: ignore[assignment]
+    exp = log = expm1 = log1p = tanh = erf = sin = cos = maximum = minimum = choose = _refused
+    mul = div = sqrt = fma = abs = sign = round = like = on_block = _refused
 
 
 def _taken(x: Any) -> UnknownNumber:

@@ -114,7 +114,8 @@ def _loop(
             pointer = "%out"
         function.store(own, made, pointer, i)
 
-    loops(function, lowered, lowered.asked, read, put, size, arguments.known, arguments.tables, apart=apart)
+    known, tables = arguments.known, arguments.tables
+    loops(function, lowered, lowered.asked, read, put, size, known, tables, apart=apart, many=True)
     function.returns(function.load("i32", found))
     return function
 
@@ -130,6 +131,7 @@ def loops(
     tables: Mapping[str, str] = MappingProxyType({}),
     *,
     apart: bool = False,
+    many: bool = False,
 ) -> None:
     """Append the loops that compute values for each element to a function: one, or several in sequence.
 
@@ -153,6 +155,8 @@ def loops(
         The pointers to tables, by key.
     apart : bool, optional
         As for `source`.
+    many : bool, optional
+        Whether there are many elements, as a rule; see `Function.loop`.
     """
     split = parts(lowered, asked) if apart else [whole(lowered, asked)]
     if len(split) == 1 and has_half():
@@ -168,7 +172,7 @@ def loops(
             put(number, there[asked[number]], i)
 
     if len(split) == 1:
-        with function.loop(size, independent=apart) as i:
+        with function.loop(size, independent=apart, many=many) as i:
             compute(split[0], i, dict(known))
         return
     rows, at_once = _rows(function, split)
@@ -178,7 +182,7 @@ def loops(
         left = function.made(f"sub i64 {size}, {base}")
         count = function.made(f"call i64 @llvm.smin.i64(i64 {left}, i64 {at_once})")
         for part in split:
-            with function.loop(count, independent=True) as i:
+            with function.loop(count, independent=True, many=many) as i:
                 there = dict(known)
                 for x in part.taken:
                     kept = function.load(_KEPT[x.type], rows[x], i)

@@ -67,11 +67,12 @@ class BoundLoop:
     def on_threads(self, threads: int) -> BoundLoop:
         """Return the loop for one of several threads.
 
-        Threads that call NumPy wait for each other at each call, so each call processes more elements.
+        Threads wait for each other between calls, so each call processes more elements.
         """
-        if self.source or threads == 1:
+        if threads == 1:
             return self
-        return replace(self, block=BLOCK, _loop=partial(self._loop, at_once=BLOCK))
+        loop = self._loop if self.source else partial(self._loop, at_once=BLOCK)
+        return replace(self, block=BLOCK, _loop=loop)
 
     def __call__(
         self,

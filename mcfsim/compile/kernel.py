@@ -131,7 +131,7 @@ class Table:
 
         Random words depend on the number of each set's first element; they raise as in `Launcher`.
         """
-        shared = launcher.shared(self.device, words)
+        shared = launcher.shared(self.device, launcher.streams(words))
         for part in self.parts:
             part.launch(launcher, self.elements, shared)
 
@@ -267,7 +267,7 @@ class GraphLaunch:
         self._kernel, self._rows, self._elements = kernel, rows, elements
         self._ways = list(dict.fromkeys((kernel.ways(numbers), kernel.general(numbers))))
         self._ready = [kernel.with_numbers(numbers, ways) for ways in self._ways]
-        self._shared = [ready.shared(device, words) for ready in self._ready]
+        self._shared = [ready.shared(device, ready.streams(words)) for ready in self._ready]
         owners = [sent(torch.from_numpy(part.owners), device) for part in rows]
         self._parts = [
             [
@@ -302,7 +302,7 @@ class GraphLaunch:
         place, ready = chosen
         self._empty()
         parts = self._parts[place]
-        shared = ready.shared(parts[0].table.device, words)
+        shared = ready.shared(parts[0].table.device, ready.streams(words))
         for kept, given in zip(self._shared[place], shared, strict=True):
             kept.copy_(given)
         for part, given in zip(parts, rows, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -297,13 +297,13 @@ class Launcher(Ready):
         """
         vectors = self.checked(operands, results)
         device, size = vectors[0].device, vectors[0].numel()
-        self.streams(words)  # raises where there are none, before any work
+        streams = self.streams(words)
         elements = elements_on(device, size)
         for bits in self.lowered.draws.values():
             counters(start, size, word_bits(bits))  # raises where there are none
         if not size:
             return True
-        text, shared = self.text_on(device), self.shared(device, words)
+        text, shared = self.text_on(device), self.shared(device, streams)
         whole = size - size % ALIGNMENT  # vectors of this size are read and written many bytes at a time
         for part in (slice(0, whole), slice(whole, size)):
             if count := part.stop - part.start:
@@ -317,13 +317,13 @@ class Launcher(Ready):
             return self.source
         return self.by_hardware
 
-    def shared(self, device: torch.device, words: SourceWords | None) -> list[torch.Tensor]:
+    def shared(self, device: torch.device, streams: Sequence[RandomWords]) -> list[torch.Tensor]:
         """Return what all elements share, in device memory: the check's result, numbers, key, and tables."""
         import torch
 
         from mcfsim.compile.torch_calls import table_on
 
-        shared, streams = [], self.streams(words)
+        shared = []
         if self.lowered.strange is not None:
             shared.append(torch.zeros(1, dtype=torch.int32, device=device))
         for kind, dtype in ((F32, torch.float32), (F64, torch.float64)):

@@ -1,4 +1,4 @@
-"""Machine code of LLVM's sources: compiled, kept as object files, and called; at once, or once that pays."""
+"""Machine code of LLVM's sources: compiled, kept as object files, and called."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def taken_blocks(unit: Unit) -> str:
 
 
 def _nan(unit: Unit) -> Any:
-    """Return the NaN of a unit, in binary32 unless it is the usual quiet one."""
+    """Return the NaN of a unit: the usual quiet one, or a code of binary32 if its sums are aligned."""
     if unit.sums not in (UnitSums.ALIGNED, UnitSums.ALIGNED_SUMS):
         return np.nan
     code = 0x7FFFE000 if unit.output == FORMATS["float16"] else 0x7FFFFFFF

@@ -240,8 +240,8 @@ class VectorSet(NamedTuple):
     ----------
     slice : ParameterSlice
     operands, results : list of tensor
-        The parameter, its state and its gradient; the same without the gradient. If changes are logged, a
-        last result says where codes differ; or it is the intended update, if that is wanted.
+        The parameter, its state and its gradient; the same without the gradient. A last result says
+        where codes differ, if changes are logged, or is the intended update, if that is wanted.
     """
 
     slice: ParameterSlice

@@ -196,7 +196,7 @@ class GatheredStep:
                 with noted(x):
                     self._inner.move([whole], inputs, updates)
                     _keep(x, whole)
-                if updates is not None and x.like is not None:
+                if updates is not None and x.like is not None and whole.size:
                     updates[-1] = own_part(updates[-1].view(x.like.shape), x.like).reshape(-1)
 
     def begin(self, x: ParameterSlice) -> None:
@@ -215,9 +215,10 @@ def as_found(
         return moved
     found = []
     for x in moved:
-        found.append(x.copied() if _begins(x, inputs) else x)
-        if found[-1] is not x:
-            runner.begin(found[-1])
+        if _begins(x, inputs):
+            x = x.copied()
+            runner.begin(x)
+        found.append(x)
     return found
 
 

@@ -271,7 +271,7 @@ _WORTH_A_LOOK = 3
 
 @dataclass
 class _CallsWriter:
-    """The writer of calls behind `as_calls`; `singles` are the numbers of values without axes."""
+    """The writer of calls behind `as_calls`, for one use; `singles` has the places of values without axes."""
 
     forms: Forms
     singles: set[int]

@@ -18,7 +18,7 @@ from experiments import paired
 from experiments.collage_options import PLUS_TWO_M
 from experiments.common import read_result, resumed, write_result
 from experiments.side_by_side import clipped_gradients, rounded_start, weights_of
-from mcfsim.analysis.rounded_function import RoundedFunction
+from mcfsim.analysis.attribution import RoundedFunction
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.optim.state import State
 from mcfsim.report.tables import markdown_table

@@ -17,7 +17,7 @@ from experiments.common import FIGURES, read_result, resumed, write_result
 from experiments.side_by_side import make_steps
 from mcfsim.random import RandomWords
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe
-from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.linear_layer import NumPyProducts
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 from mcfsim.report.tables import markdown_table
 from mcfsim.training.problems import LanguageModel

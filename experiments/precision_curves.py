@@ -13,7 +13,7 @@ import mcfsim as mcf
 from experiments.common import FIGURES, in_processes, write_result
 from mcfsim.analysis.curves import Curve
 from mcfsim.functions import ema_in_components
-from mcfsim.report.analysis_figure import draw_curves
+from mcfsim.report.analysis_report import draw_curves
 from mcfsim.report.plotting import COLOURS, message, save, subplots
 
 NAME = "precision_curves"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.analysis.attribution import RoundedFunction
 from mcfsim.analysis.blame import INPUTS, Blame
 from mcfsim.analysis.expressions import Expression
-from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import Formats
 from mcfsim.analysis.samplers import Inputs
 from mcfsim.checks import finite_number, whole_number

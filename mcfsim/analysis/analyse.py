@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis import bounds
-from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.attribution import Attribution, Output, RoundedFunction
 from mcfsim.analysis.blame import Blame, ShareSums
 from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, pays
 from mcfsim.analysis.error_report import Report
 from mcfsim.analysis.numba_source import is_available
-from mcfsim.analysis.rounded_function import Output, RoundedFunction
 from mcfsim.analysis.samplers import Inputs, in_order, inputs_of, operand_names
 from mcfsim.analysis.truth import TruthCheck, of_function, of_program
 from mcfsim.checks import check_threads, whole_number

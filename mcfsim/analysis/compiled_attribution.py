@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis import attribution_source
+from mcfsim.analysis.attribution import RoundedFunction
 from mcfsim.analysis.attribution_source import MOST_NUMBERS, Branch, source
 from mcfsim.analysis.blame import SUMMED, ShareSums
 from mcfsim.analysis.bounds import ends, largest_unit
 from mcfsim.analysis.numba_source import called, is_available, is_cached
-from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.rounded_run import applies, is_exact, run
 from mcfsim.checks import check_processor
 from mcfsim.compile.program import ProgramStep, Register

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.analysis.advice import Advice, advise
+from mcfsim.analysis.attribution import RoundedFunction
 from mcfsim.analysis.blame import Blame, BlameRow
 from mcfsim.analysis.bounds import BOUNDS, interval
 from mcfsim.analysis.expressions import Expression
-from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.truth import TruthCheck
 from mcfsim.analysis.worst_inputs import WorstInput, search
 from mcfsim.codec import ulp

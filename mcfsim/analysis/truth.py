@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.analysis.rounded_function import RoundedFunction
+from mcfsim.analysis.attribution import RoundedFunction
 from mcfsim.backends.exact import ExactArithmetic
 from mcfsim.compile.program import flat, mapped
 

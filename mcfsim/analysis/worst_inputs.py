@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.analysis.attribution import Attribution
-from mcfsim.analysis.rounded_function import RoundedFunction
+from mcfsim.analysis.attribution import Attribution, RoundedFunction
 from mcfsim.analysis.samplers import Inputs
 from mcfsim.checks import finite_number, hint, whole_number
 from mcfsim.kernels.carriers import carrier_of

@@ -143,7 +143,7 @@ def analyse(
         if json_file is not None:
             save_json(json_file, report.as_json(**more))
         if html is not None:
-            from mcfsim.report.analysis_page import analysis_page
+            from mcfsim.report.analysis_report import analysis_page
 
             save_text(html, analysis_page(report, **more))
         if png is not None:

@@ -121,13 +121,13 @@ def _text(recorded: RecordedText) -> None:
 
 
 def _llvm(recorded: RecordedText) -> None:
-    from mcfsim.report.costs import generated_source
+    from mcfsim.report.program_report import generated_source
 
     say_text(generated_source(recorded).rstrip())
 
 
 def _triton(recorded: RecordedText) -> None:
-    from mcfsim.report.costs import generated_kernel
+    from mcfsim.report.program_report import generated_kernel
 
     say_text(generated_kernel(recorded).rstrip())
 
@@ -142,13 +142,13 @@ def _network(recorded: RecordedText) -> None:
 
 
 def _cost(recorded: RecordedText) -> None:
-    from mcfsim.report import costs
+    from mcfsim.report import program_report
 
-    tables = [costs.summary_table(recorded), costs.memory_table(recorded)]
-    why = costs.refused(recorded)
+    tables = [program_report.summary_table(recorded), program_report.memory_table(recorded)]
+    why = program_report.refused(recorded)
     if why is None:
-        tables.insert(1, costs.machine_table(recorded))
-    print_rows(costs.operation_table(recorded), terminal.COST, ["why"], numbers=False)
+        tables.insert(1, program_report.machine_table(recorded))
+    print_rows(program_report.operation_table(recorded), terminal.COST, ["why"], numbers=False)
     for rows in tables:
         say("")
         print_rows(rows, terminal.COST)
@@ -228,8 +228,8 @@ def show(
 
 
 def _draw(recorded: RecordedText, title: str, output: Path) -> None:
-    from mcfsim.report.network_figure import network_figure
     from mcfsim.report.plotting import save_one
+    from mcfsim.report.program_report import network_figure
     from mcfsim.report.wiring import wired
 
     program = recorded.program

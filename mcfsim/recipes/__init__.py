@@ -1,7 +1,7 @@
 """Recipes of training in low precision: how the three matrix products of a linear layer are computed.
 
 `recipe` says how operands enter a product, as data; `named_recipes` are published; `linear_layer` has the
-three products, on NumPy by `numpy_products`; `product_findings` says what they lose. Imports `products`,
+three products, on NumPy by `NumPyProducts`; `product_findings` says what they lose. Imports `products`,
 `scaled` and below. Begin with `recipe`.
 """
 

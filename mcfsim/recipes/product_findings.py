@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from mcfsim.checks import check_processor
 from mcfsim.formats import Format
 from mcfsim.random import RandomWords
-from mcfsim.recipes.linear_layer import LinearLayer
+from mcfsim.recipes.linear_layer import Entered, LinearLayer, NumPyProducts
 from mcfsim.recipes.named_recipes import get_recipe
-from mcfsim.recipes.numpy_products import Entered, NumPyProducts
 from mcfsim.recipes.recipe import OperandRecipe, Recipe
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.block_views import BlockViews

@@ -13,7 +13,7 @@ import numpy as np
 
 from mcfsim.analysis.curves import Curve
 from mcfsim.analysis.error_report import Report
-from mcfsim.report.analysis_figure import curve_figure, report_figure
+from mcfsim.report.analysis_report import curve_figure, report_figure
 from mcfsim.report.plotting import COLOURS, STRATEGY_STYLES, checked_suffix, label_ends, save_one, subplots
 from mcfsim.theorems.certificate import Certificate
 from mcfsim.training.record import Run

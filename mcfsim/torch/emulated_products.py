@@ -9,8 +9,7 @@ import torch
 
 from mcfsim.checks import check_processor
 from mcfsim.random import RandomWords
-from mcfsim.recipes.linear_layer import ForwardOperands, LinearLayer
-from mcfsim.recipes.numpy_products import Entered
+from mcfsim.recipes.linear_layer import Entered, ForwardOperands, LinearLayer
 from mcfsim.recipes.recipe import OperandSource, Recipe
 from mcfsim.torch.tensor_products import TensorProducts
 

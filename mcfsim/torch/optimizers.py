@@ -9,7 +9,7 @@ from functools import cache
 from inspect import isabstract
 from typing import Any, ClassVar
 
-from mcfsim.optim import adamw, amsgrad, muon, sgd, torchadamw, torchamsgrad, torchmuon
+from mcfsim.optim import adamw, amsgrad, muon, sgd, torchadamw, torchmuon
 from mcfsim.optim.declaration import Declaration, optimizers
 from mcfsim.torch.step import StoredOptimizer
 
@@ -117,13 +117,13 @@ class SGD(StoredOptimizer):
 #: Declarations whose runs go on by others: other rounding points, and the same state and hyperparameters.
 _LIKE: dict[type[Declaration], type[Declaration]] = {
     torchadamw.TorchAdamW: adamw.AdamW,
-    torchamsgrad.TorchAMSGrad: amsgrad.AMSGrad,
+    amsgrad.TorchAMSGrad: amsgrad.AMSGrad,
     torchmuon.TorchMuon: muon.Muon,
 }
 
 
 #: Those that PyTorch's AdamW has by an option, with its defaults.
-_BY_AN_OPTION = (amsgrad.AMSGrad, torchamsgrad.TorchAMSGrad)
+_BY_AN_OPTION = (amsgrad.AMSGrad, amsgrad.TorchAMSGrad)
 
 
 @cache

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mcfsim.compile.choice import check_wanted
 from mcfsim.compile.torch_calls import check_machine
-from mcfsim.compile.torch_contraction import TensorContraction
+from mcfsim.compile.torch_kernels import TensorContraction
 from mcfsim.convert import round_to
 from mcfsim.formats import FORMATS
 from mcfsim.kernels.torch_tensors import check_dense
@@ -21,7 +21,7 @@ from mcfsim.products.unit_lines import group_line
 from mcfsim.products.unit_products import UnitProducts
 from mcfsim.products.units import Unit, get_unit
 from mcfsim.random import RandomWords
-from mcfsim.recipes.numpy_products import Entered, NumPyProducts, by_unit, signs_in
+from mcfsim.recipes.linear_layer import Entered, NumPyProducts, by_unit, signs_in
 from mcfsim.recipes.recipe import OperandRecipe, ProductRecipe
 from mcfsim.scaled import Scaled, ScaledFormat
 from mcfsim.scaled.hadamard_transform import butterflies, factor_of, signs_of

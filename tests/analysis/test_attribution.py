@@ -10,9 +10,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.analysis.analyse import analyse
-from mcfsim.analysis.attribution import Attribution
+from mcfsim.analysis.attribution import Attribution, RoundedFunction
 from mcfsim.analysis.blame import Blame
-from mcfsim.analysis.rounded_function import RoundedFunction
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.analysis.truth import of_program, truth
 from mcfsim.rounding import get_rounding

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 import mcfsim as mcf
 from mcfsim.analysis.curves import Curve, Point
 from mcfsim.cli.application import app
-from mcfsim.report.analysis_figure import curve_figure, draw_curves, report_figure
-from mcfsim.report.analysis_page import analysis_page
+from mcfsim.report.analysis_report import analysis_page, curve_figure, draw_curves, report_figure
 from mcfsim.report.plotting import subplots
 from tests.analysis.texts import bisection, softmax
 from tests.shared.pages import examples, page
@@ -87,7 +86,7 @@ def unsaved(monkeypatch):
         with figure:
             return ""
 
-    monkeypatch.setattr("mcfsim.report.analysis_page._picture", made)
+    monkeypatch.setattr("mcfsim.report.analysis_report._picture", made)
 
 
 class _Page(HTMLParser):

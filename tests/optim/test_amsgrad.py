@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import mcfsim as mcf
-from mcfsim.optim.amsgrad import AMSGrad
+from mcfsim.optim.amsgrad import AMSGrad, TorchAMSGrad
 from mcfsim.optim.torchadamw import TorchAdamW
-from mcfsim.optim.torchamsgrad import TorchAMSGrad
 
 from .reference import Judge, assert_course, course
 from .stored import numbers

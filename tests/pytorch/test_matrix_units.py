@@ -13,7 +13,7 @@ from tests.shared.refusals import check, refusals, refused
 
 torch = pytest.importorskip("torch")
 
-from mcfsim.compile import torch_contraction  # noqa: E402
+from mcfsim.compile import torch_kernels  # noqa: E402
 from mcfsim.products.matrix_products import products_of  # noqa: E402
 from mcfsim.torch import matmul  # noqa: E402
 
@@ -47,7 +47,7 @@ def test_kernels_have_the_bits_of_the_host(name, interpreted):
 def test_operations_of_pytorch_have_the_bits_of_the_host(name):
     a, b, c = operands(name)
     line = group_line(mcf.get_unit(name))
-    contraction = torch_contraction.TensorContraction(line, torch.device("cpu"), False)
+    contraction = torch_kernels.TensorContraction(line, torch.device("cpu"), False)
     way = UnitProducts(name, None, 1, contraction, (5, 7))
     assert products_of(way, a, b, c, 1).tobytes() == mcf.matmul(a, b, unit=name, c=c).tobytes()
     dots = a.reshape(1, *a.shape), b.T.reshape(1, *a.shape)  # a stack of single dot products
@@ -84,7 +84,7 @@ def test_the_code_of_a_gpu_fuses_nothing(name, monkeypatch):
     from mcfsim.compile.launch import EXACT, WARPS, function
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    source = torch_contraction.contraction_kernel(group_line(mcf.get_unit(name)))
+    source = torch_kernels.contraction_kernel(group_line(mcf.get_unit(name)))
     integers = ("left_row", "left_step", "left_column", "columns", "size", "groups")
     given = "*fp64" if mcf.get_unit(name).sums.aligns else "*fp32"
     signature = {"left": given, "right": given, "out": "*fp32", **dict.fromkeys(integers, "i32")}

@@ -7,7 +7,7 @@ import torch
 import mcfsim as mcf
 from mcfsim import torch as mt
 from mcfsim.recipes import RECIPES, OperandRecipe, ProductRecipe
-from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.linear_layer import NumPyProducts
 from mcfsim.torch import tensor_products
 from mcfsim.torch.quantized import has_line
 from mcfsim.torch.tensor_products import TensorProducts

@@ -9,8 +9,7 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.recipes import RECIPES, linear
-from mcfsim.recipes.linear_layer import LinearLayer
-from mcfsim.recipes.numpy_products import NumPyProducts
+from mcfsim.recipes.linear_layer import LinearLayer, NumPyProducts
 from mcfsim.recipes.recipe import OperandSource, Signs
 from mcfsim.scaled import ScaledFormat, ScaleRule
 from tests.recipes.by_definition import PAPERS, Layer

@@ -19,7 +19,7 @@ from mcfsim.recipes import (
     linear,
     product_findings,
 )
-from mcfsim.recipes.numpy_products import Entered, NumPyProducts
+from mcfsim.recipes.linear_layer import Entered, NumPyProducts
 from tests.scaled.definition import SATURATING, by_definition
 
 TOKENS, INPUTS, OUTPUTS = 4, 40, 5

@@ -27,8 +27,7 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import TRUTH
 from mcfsim.multiword import double_word
 from mcfsim.optim.declaration import straight_optimizers
-from mcfsim.report.costs import machine_operations
-from mcfsim.report.network_figure import network_figure
+from mcfsim.report.program_report import machine_operations, network_figure
 from mcfsim.report.texts import is_optimizer, record, texts
 from mcfsim.report.wiring import network_text, staves, wired
 from mcfsim.rounding import get_rounding

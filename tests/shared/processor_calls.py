@@ -113,7 +113,7 @@ def add_torch() -> None:
     except ImportError:
         return
     import mcfsim.torch as optimizers
-    from mcfsim.compile.torch_contraction import TensorContraction
+    from mcfsim.compile.torch_kernels import TensorContraction
 
     ones = torch.ones(4)
     ar = mcf.arithmetic("bfloat16", backend="torch")

@@ -114,7 +114,10 @@ def round_to(
     >>> round_to([0.1, 464.0, 465.0], "float8_e4m3fn", overflow="saturate")
     array([1.015625e-01, 4.480000e+02, 4.480000e+02])
     """
-    fmt, rounding = get_format(fmt), get_rounding(rounding, overflow, underflow)
+    try:
+        fmt, rounding = _looked_up(fmt, rounding, overflow, underflow)
+    except TypeError:  # perhaps they have no hash
+        fmt, rounding = _looked_up.__wrapped__(fmt, rounding, overflow, underflow)
     check_processor()
     check_threads(threads)
     if compiled is not None:
@@ -306,6 +309,11 @@ def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 @lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
+def _looked_up(fmt: Any, rounding: Any, overflow: Any, underflow: Any) -> tuple[Format, Rounding]:
+    return get_format(fmt), get_rounding(rounding, overflow, underflow)
+
+
 def _kernel_for(
     source: np.dtype[Any], fmt: Format, rounding: Rounding
 ) -> tuple[np.dtype[Any], RoundingKernel]:

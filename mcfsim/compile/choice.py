@@ -352,7 +352,7 @@ class Loops:
 
     def _kept(self, key: Any, make: Callable[[], Loop]) -> _Account:
         with _lock:
-            account = self._accounts.get(key)  # once: hashing a whole program takes time
+            account = self._accounts.get(key)
             if account is None:
                 account = self._accounts[key] = _Account.of(make())
             return account

@@ -197,7 +197,7 @@ class Program:
         return {draw: f"word{place}" for place, draw in enumerate(draws)}
 
     @cached_property
-    def key(self) -> Any:
+    def key(self) -> HashedKey:
         """A key that is equal for programs that differ only in the numbers of their real scalars.
 
         Where an fma has the factors of earlier products is part of it: of their errors it may lose nothing.
@@ -213,7 +213,7 @@ class Program:
             if step.operation == "mul":
                 products[factors] += (places[step.result],)
         results = tuple(places[x] if isinstance(x, Register) else -1 for x in self.outputs())
-        return tuple(x.format for x in self.inputs), tuple(rows), results
+        return HashedKey((tuple(x.format for x in self.inputs), tuple(rows), results))
 
     def count(self) -> Counter[tuple[str, str]]:
         """Return the number of operations of each kind in each format."""
@@ -305,6 +305,24 @@ def identity(operand: Operand) -> Any:
     # An mpmath number may have more digits than its repr shows, and a long integer more than Python writes.
     exact = exact_or_binary64(operand)
     return type(operand), repr(exact) if isinstance(exact, float) else exact
+
+
+class HashedKey:
+    """A key for caches whose hash is computed once, as that of a whole program takes long."""
+
+    __slots__ = ("_content", "_hash")
+
+    def __init__(self, content: tuple[Any, ...]) -> None:
+        self._content, self._hash = content, hash(content)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HashedKey) and self._content == other._content
+
+    def __reduce__(self) -> Any:  # another process has other hashes of strings
+        return HashedKey, (self._content,)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mcfsim.formats import FORMATS, Format, Posit
 from mcfsim.kernels.blocks import get_kernel
-from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of
+from mcfsim.kernels.carriers import FLOAT32, FLOAT64, UnsupportedFormatError, carrier_of, holds
 from mcfsim.random import Words
 from mcfsim.rounding import Mode, Overflow, Rounding
 
@@ -153,7 +153,7 @@ def enter(
     """
     if is_widened(fmt, scalars):
         number, scalars = round_real(number, SINGLE, Rounding()), "exact"
-    if isinstance(number, Fraction) and scalars == "exact":
+    if scalars == "exact" and (isinstance(number, Fraction) or _is_longer(number, fmt)):
         return number, True
     if number == 0 and not fmt.has_negative_zero:
         number = 0.0  # also of a format that has none
@@ -164,6 +164,12 @@ def enter(
     if scalars != "exact" or value == number or number != number or nar:
         return value, False
     return number, True
+
+
+def _is_longer(x: float, fmt: Format) -> bool:
+    """Return whether a finite number has more significant bits than all values of a binary format."""
+    found = type(fmt) is Format and holds(FLOAT64, fmt) and math.isfinite(x)
+    return found and math.ldexp(math.frexp(x)[0], fmt.precision) % 1 != 0
 
 
 def is_value_of(x: Any, fmt: Format) -> bool:

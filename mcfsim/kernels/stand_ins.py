@@ -182,12 +182,12 @@ def _central(s: Fraction, precision: int, bits: int) -> float | None:
     most = 2 ** (precision + 1)
     if s.denominator <= most:
         return None
-    below, above = neighbours(s, most)
-    share = Fraction(1, 2**bits)
-    below, above = below * (1 + share), above * (1 - share)
-    middle = float((below + above) / 2)
+    (a, b), (c, d) = (end.as_integer_ratio() for end in neighbours(s, most))
+    a, b, c, d = a * (2**bits + 1), b << bits, c * (2**bits - 1), d << bits
+    middle = (a * d + c * b) / (2 * b * d)  # of integers, and so rounded once
     middle = middle if bits == 53 else float(np.float32(middle))
-    return middle if below < middle < above and 1 <= middle < 2 else None
+    m, unit = middle.as_integer_ratio()
+    return middle if a * unit < m * b and m * d < c * unit and 1 <= middle < 2 else None
 
 
 def neighbours(s: Fraction, most: int) -> tuple[Fraction, Fraction]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +22,7 @@ from mcfsim.backends.factory import on_blocks
 from mcfsim.checks import check_processor, hint
 from mcfsim.formats import Format, get_format
 from mcfsim.protocol import Emulation
-from mcfsim.rounding import Mode, Rounding, get_rounding
+from mcfsim.rounding import Mode, Rounding, Rule, Underflow, get_rounding
 from mcfsim.storage.sweeps.installed import versions
 from mcfsim.storage.sweeps.sweep import Job, Sweep
 from mcfsim.theorems.catalogue import THEOREMS, named
@@ -134,13 +134,18 @@ def prepare(
     theorem = named(theorem)
     fmt, policy = get_format(format), get_rounding(rounding)
     if not isinstance(rounding, Rounding):
-        policy = Rounding(policy.mode, underflow=theorem.underflow, rule=theorem.rules[0])
+        policy = _policy(policy.mode, theorem.underflow, theorem.rules[0])
     if policy.stochastic and Mode.STOCHASTIC not in theorem.modes:
         raise ValueError(
             f"{theorem.name!r} says nothing about stochastic rounding and is not verified in that mode; "
             f"it is claimed for {', '.join(mode for mode in Mode if mode in theorem.modes)}"
         )
     return Check(theorem, fmt, policy, selection)
+
+
+@lru_cache(maxsize=64)
+def _policy(mode: Mode, underflow: Underflow, rule: Rule) -> Rounding:
+    return Rounding(mode, underflow=underflow, rule=rule)
 
 
 def matching(patterns: Iterable[str]) -> list[str]:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from mcfsim.kernels.torch_tensors import Tensors, check_dense
 from mcfsim.optim.declaration import Declaration, Granularity
-from mcfsim.optim.strategy import draws
 from mcfsim.random import RandomWords
 from mcfsim.torch.change_log import ChangeLog
 from mcfsim.torch.local import is_cut, is_spread, local, stretches
@@ -68,7 +67,7 @@ class StepInputs(NamedTuple):
     @classmethod
     def of(cls, hyper: Declaration, number: int, rate: float, stores: StateLayout) -> StepInputs:
         """Return the inputs of a step; raise ValueError if its number or scalars allow none."""
-        if draws(stores.strategy, stores.roles):
+        if stores.draws:
             RandomWords(0, number)  # refuses steps that have no words
         scalars = hyper.scalars(stores.roles, stores.strategy, number, rate, decayed=True)
         return cls(hyper, number, rate, scalars)

@@ -20,6 +20,7 @@ from mcfsim.optim.layout import StateSlices
 from mcfsim.optim.state import State
 from mcfsim.optim.step_programs import size_of
 from mcfsim.optim.strategies import Addition, Roles, Stored, Strategy
+from mcfsim.optim.strategy import draws
 from mcfsim.optim.vectors import Formats, Remainder, Split, Vector, requantize
 from mcfsim.rounding import Mode
 from mcfsim.scaled import ScaledFormat
@@ -125,6 +126,11 @@ class StateLayout:
     def compensating(self) -> tuple[str, ...]:
         """The names of the tensors that hold what rounding cuts off the parameter."""
         return (*self.names.parameter[1:], *self.names.extra)
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether steps draw random words."""
+        return draws(self.strategy, self.roles)
 
     @cached_property
     def scaled(self) -> dict[str, ScaledFormat | Quantiser]:

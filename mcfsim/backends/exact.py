@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from mcfsim.checks import check_int
-from mcfsim.kernels.real_numbers import as_float, is_scalar, to_fraction
-from mcfsim.protocol import Forwarding, Value
+from mcfsim.kernels.native import Settling
+from mcfsim.kernels.real_numbers import as_float, to_fraction
+from mcfsim.protocol import Value
 
 #: Operations that numbers of mpmath and arrays of them have themselves.
 _ALIKE: dict[str, Callable[..., Any]] = {
@@ -22,7 +23,7 @@ _ALIKE: dict[str, Callable[..., Any]] = {
 _LONGEST = 1 << 16
 
 
-class ExactArithmetic(Forwarding):
+class ExactArithmetic(Settling):
     """Operations in mpmath with ``precision`` bits, without a format, overflow or underflow.
 
     Values are mpf numbers or object arrays of them. Operands may also be Python numbers and other arrays of
@@ -130,12 +131,3 @@ class ExactArithmetic(Forwarding):
         if self.context.isnormal(x) and self.context.mag(x) < -self.precision:
             return self.context.log1p(x)  # 1 + x might have more digits than there is memory
         return self._logarithm(self.context.fadd(1, x, exact=True))
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``, with Python numbers converted to mpf."""
-        return self._leave(function(self, *operands, **options))
-
-    def _leave(self, results: Any) -> Any:
-        if isinstance(results, tuple):
-            return tuple(map(self._leave, results))
-        return self.round(results) if is_scalar(results) else results

@@ -14,7 +14,7 @@ from mcfsim.codec import on_host
 from mcfsim.formats import Format, Grid
 from mcfsim.kernels import native, real_numbers
 from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, signum
-from mcfsim.protocol import Arithmetic, Forwarding, RoundedNumber, Value
+from mcfsim.protocol import Arithmetic, RoundedNumber, Value
 from mcfsim.rounding import Rounding
 
 
@@ -57,13 +57,14 @@ class OperationTally:
     max_error: float = 0.0
 
 
-class Meter(Forwarding):
+class Meter(native.Settling):
     """An arithmetic that measures another one; its results are those of the wrapped arithmetic.
 
     Exact results are binary64 numbers with a residual. Counts are exact where operands lie within 2**+-480,
     and for real scalars and integers that binary64 does not hold. A real scalar counts as the exact number,
-    whatever the scalar policy. Tensors of other devices are copied to host memory for the comparison; the
-    returned results stay on their device.
+    whatever the scalar policy. An algorithm runs on whole arrays, so that each operation is seen. Tensors
+    of other devices are copied to host memory for the comparison; the returned results stay on their
+    device.
 
     Parameters
     ----------
@@ -105,19 +106,11 @@ class Meter(Forwarding):
         watched.tallies, watched.trace = self.tallies, self.trace
         return watched
 
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``, on whole arrays so that every operation is seen.
-
-        The wrapped arithmetic settles a Python number that the function returns unchanged.
-        """
-        return self._leave(function(self, *operands, **options))
-
-    def _leave(self, results: Any) -> Any:
-        if isinstance(results, tuple):
-            return tuple(map(self._leave, results))
-        if type(results) is RoundedNumber:
-            return float(results)
-        return self.arithmetic.evaluate(lambda _, x: x, results) if is_scalar(results) else results
+    def _settled(self, number: Any) -> Any:
+        """Return a Python number as the wrapped arithmetic does."""
+        if type(number) is RoundedNumber:
+            return float(number)
+        return self.arithmetic.evaluate(lambda _, x: x, number)
 
     def _operate(self, name: str, *operands: Value) -> Value:
         result = getattr(self.arithmetic, name)(*operands)

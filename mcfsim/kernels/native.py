@@ -18,7 +18,23 @@ from mcfsim.protocol import Forwarding, Value
 from mcfsim.rounding import Rounding
 
 
-class LibraryArithmetic(Forwarding):
+class Settling(Forwarding):
+    """The common base of arithmetics that settle the Python numbers that an algorithm returns unchanged."""
+
+    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
+        """Return ``function(self, *operands, **options)``, with Python numbers converted to its values."""
+        return self._leave(function(self, *operands, **options))
+
+    def _leave(self, results: Any) -> Any:
+        if isinstance(results, tuple):
+            return tuple(map(self._leave, results))
+        return self._settled(results) if is_scalar(results) else results
+
+    def _settled(self, number: Any) -> Any:
+        return self.round(number)
+
+
+class LibraryArithmetic(Settling):
     """The common base of arithmetics on the number types of libraries.
 
     Parameters
@@ -60,15 +76,6 @@ class LibraryArithmetic(Forwarding):
     def on_block(self, step: int, start: int) -> Self:
         """Return itself: the elements of a block are like any others."""
         return self
-
-    def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(self, *operands, **options)``, with Python numbers converted to the dtype."""
-        return self._leave(function(self, *operands, **options))
-
-    def _leave(self, results: Any) -> Any:
-        if isinstance(results, tuple):
-            return tuple(map(self._leave, results))
-        return self.round(results) if is_scalar(results) else results
 
     @abstractmethod
     def round(self, x: Value) -> Value:

@@ -62,6 +62,11 @@ class BackwardSteps:
                     f"another hook has freed the gradient of a parameter of shape {tuple(parameter.shape)}, "
                     "of which a step was to be made"
                 )
+            if self._every > 1 and torch.is_grad_enabled():  # each sum is a tensor of its own
+                raise RuntimeError(
+                    f"backward(create_graph=True) makes a new tensor of each sum of gradients, and "
+                    f"a step is due every {self._every} passes; use every=1, or optimizer.step()"
+                )
             count, gradient, _ = self._added.get(parameter, (0, None, 0))
             if gradient is not parameter.grad:  # the previous gradient is gone
                 count = 0
@@ -128,10 +133,11 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
 
     Notes
     -----
-    Operations that need all gradients at once, such as clipping by norm and `GradScaler`, cannot be used; and
-    DDP does not release gradients. It works in one process, and with FSDP2. Gradient checkpointing with
+    Operations that need all gradients at once, such as clipping by norm and `GradScaler`, cannot be used.
+    DDP does not release gradients. It works in one process, and with FSDP2. With `every` above 1,
+    ``backward(create_graph=True)`` raises RuntimeError. Gradient checkpointing with
     ``use_reentrant=True`` makes a backward pass of each segment: a parameter that several segments share
-    would move after each of them, so let it be False there.
+    would move after each of them, so use False there.
     """
     if not isinstance(optimizer, StoredOptimizer):
         raise TypeError(f"only optimizers of mcfsim.torch are stepped so, not {type(optimizer).__name__}")

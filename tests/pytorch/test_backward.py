@@ -207,3 +207,13 @@ def test_a_gradient_that_another_hook_freed_makes_no_step():
     with pytest.raises(RuntimeError, match="another hook has freed the gradient"):
         backward(given, 0)
     assert given[0].weight not in optimizer.state
+
+
+def test_gradients_that_are_no_sums_are_refused():
+    """With `create_graph` the sum of two gradients is another tensor, and passes cannot be counted."""
+    given = model()
+    steps = step_in_backward(AdamW(given.parameters()), every=2)
+    loss = sum(p.sum() for p in given.parameters())
+    with pytest.raises(RuntimeError, match=r"create_graph=True.*every 2 passes"):
+        loss.backward(create_graph=True)
+    steps.remove()

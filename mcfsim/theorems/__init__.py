@@ -2,9 +2,9 @@
 
 A statement (`statement`) is data: an algorithm, its `operands`, hypotheses and a claim (`logic`). The known
 ones are in the `catalogue`. A trial goes through `domain` (which operands), `check` (ranges of them), `judge`
-(one block) and `findings` (counts). `verification` makes a `certificate` of it; `examination` rechecks it.
-`every_p` and `solver` prove statements. Imports all but `report`, `cli` and `torch`. Begin with `statement`,
-then `judge`.
+(one block) and `findings` (counts). `verification` makes a `certificate` of the findings; `examination`
+rechecks it. `every_p` and `solver` prove statements for every p. This package may import all others of
+mcfsim except `report`, `cli` and `torch`. Begin with `statement`, then `judge`.
 """
 
 from mcfsim.theorems.catalogue import THEOREMS

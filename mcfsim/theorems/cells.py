@@ -1,10 +1,10 @@
 """Pairs of exponents that stand for all pairs, if operands may be scaled by powers of two.
 
 A cell holds all pairs of operands of given exponents. For a homogeneous algorithm, two cells are equivalent
-if their operands may be scaled into each other, and every number in the algorithm is free of overflow and
-underflow in both cells, or lies at exactly the same place near one of them, or surely becomes zero, or
-infinity, in both (`mcfsim.theorems.homogeneity`). The same holds for what hypotheses and claim ask of a
-number: whether it is a value of the format, or below a constant (`mcfsim.theorems.reach`).
+if their operands may be scaled into each other, and every number in the algorithm behaves the same in both:
+it is free of overflow and underflow, or lies at exactly the same place near an end of the range, or surely
+becomes zero, or surely infinity (`mcfsim.theorems.homogeneity`). The same must hold for what hypotheses and
+claim ask about a number: whether it is a value of the format, or below a constant (`mcfsim.theorems.reach`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cells:
         return [alone(second - first, below.any(axis=0))]
 
 
-#: What tells cells apart: a function that returns a number for each.
+#: A function that tells cells apart: it returns a number for each.
 Place = Callable[[Cells], Places]
 
 
@@ -91,21 +91,21 @@ def packed(smallest: Places, largest: Places) -> Places:
 
 
 def alone(places: Places, there: Any) -> Places:
-    """Return the places, with one of its own for each cell that is there."""
+    """Return the places, with a unique one for each cell where `there` is true."""
     found: Places = np.where(there, _ALONE - np.arange(places.size), places)
     return found
 
 
 def rounded(x: Quantity, cells: Cells, *, last: bool = True) -> Places:
-    """Return where a number is rounded, and in which cells that is the same, but for its scale.
+    """Return the place where a number is rounded: equal for cells in which it is the same but for scale.
 
     Parameters
     ----------
     x : Quantity
     cells : Cells
     last : bool, optional
-        Whether nothing rests on its bounds: no other number and no question. If not, cells are like no others
-        where it is rounded out of them.
+        Whether neither another number nor a question relies on the number's bounds. If one does, each cell
+        where it is rounded out of its bounds has a unique place.
     """
     smallest, largest = cells.span(x.degrees)
     fmt, rounding = x.format, x.rounding
@@ -118,10 +118,10 @@ def rounded(x: Quantity, cells: Cells, *, last: bool = True) -> Places:
     vanished &= nearest or rounding.mode is Mode.TOWARD_ZERO
     infinite = smallest > fmt.emax - x.low
     if not last and x.near is None:
-        # Its bound is a power of two: at the last bit or above, it holds for what is rounded up, too.
+        # The bound is a power of two: at the last bit or above, it also holds for a number rounded up.
         below = fmt.emin - (fmt.precision if rounding.underflow is Underflow.GRADUAL else 1)
         result = alone(result, (largest + x.top <= below) | infinite)
-    elif not last:  # what underflows is not near what it should be
+    elif not last:  # a number that underflows need not be near its sum of multiples
         result, vanished = alone(result, ~inside), vanished & False
     infinite &= nearest and rounding.overflow is Overflow.IEEE and fmt.has_infinity
     for where, place in ((infinite, _INFINITE), (vanished, _VANISHED), (inside, INSIDE)):
@@ -160,7 +160,7 @@ def core(
     positive : tuple of bool
         For each operand, whether its positive values stand for all.
     asked : sequence of callable, optional
-        What hypotheses and claim ask of numbers; None if they cannot be read.
+        What hypotheses and claim ask about numbers; None if they cannot be read.
     gaps : tuple of int, optional
         The least and the largest exponent of the second operand relative to the first one's, beyond which
         they do not interact unless one is zero.
@@ -221,8 +221,8 @@ def grouped(
 ) -> tuple[Places, Places, NDArray[np.bool_]]:
     """Return all pairs of classes, shape (2, n), a number for each, and which are near the ends of the range.
 
-    Equivalent pairs have the same number. Some formats lack numbers of the last class. The first pair of each
-    number has all significands, or it is the only one.
+    Equivalent pairs have the same number. Some formats lack some numbers of the last class. The first pair of
+    each number has all significands, or it is the only one.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def grouped(
 
 
 def _all(scales: Scales, asked: Sequence[Place] | None) -> Iterable[Place]:
-    """Yield what tells cells apart: each number of the algorithm, and what is asked of them."""
+    """Yield what tells cells apart: each number of the algorithm, and each question about numbers."""
     for x in scales.quantities:
         yield partial(rounded, x, last=x is scales.quantities[-1] and not asked)
     yield from unread(scales) if asked is None else asked

@@ -33,9 +33,9 @@ Expectation = Literal["holds", "fails", "open"]
 class Verdict(StrEnum):
     """The result of a verification.
 
-    ``verified``: no violation among all operands, or among as many as stand for all by the stated reductions.
-    ``core verified``: none in a whole stated core, the rest sampled. ``no counterexample``: none in a sample.
-    ``refuted``: there is a counterexample. ``vacuous``: no operand met the hypotheses.
+    ``verified``: no violation among all operands, or among those that stand for all by the stated reductions.
+    ``core verified``: none in the whole of a stated core, while the rest was sampled. ``no counterexample``:
+    none in a sample. ``refuted``: there is a counterexample. ``vacuous``: no operand met the hypotheses.
     """
 
     VERIFIED = "verified"
@@ -124,7 +124,7 @@ class Certificate(SealedRecord):
 
     layout: ClassVar = "mcfsim-certificate-1"
     kind: ClassVar = "certificate"
-    largest: ClassVar = 1 << 23  # eight witnesses of a thousand operands take a tenth of it
+    largest: ClassVar = 1 << 23  # eight witnesses of a thousand operands take a tenth of this
 
     theorem: str
     statement: str
@@ -208,8 +208,8 @@ class Certificate(SealedRecord):
         return self.tried / self.seconds if self.seconds else 0.0
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw it, and write the figure to a path if one is given, see `mcfsim.plot`."""
-        figure: Figure = import_module("mcfsim").plot(self, path)  # figures are made on a higher floor
+        """Draw the certificate, and write the figure to a path if one is given; see `mcfsim.plot`."""
+        figure: Figure = import_module("mcfsim").plot(self, path)  # figures are made in a higher layer
         return figure
 
     def summary(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class Certificate(SealedRecord):
             format_of(self.arithmetic.get(name))  # type: ignore[arg-type]
         rounding_of(self.arithmetic.get("rounding"))  # type: ignore[arg-type]
         if len(self.arithmetic) != 3:
-            raise ValueError("arithmetic: format, run_in and rounding are all there is")
+            raise ValueError("arithmetic must have format, run_in and rounding, and nothing else")
         if self.worst is not None:
             _check_numbers(self.worst)
 
@@ -261,10 +261,10 @@ def format_of(fields: dict[str, Any]) -> Format:
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         raise ValueError(f"no format: {problem}") from problem
     known = found
-    with suppress(ValueError):  # a label of one's own
+    with suppress(ValueError):  # a custom name
         known = get_format(found.name)
     if known != found:
-        raise ValueError(f"no format: {found.name!r} is the name of another one, and all texts say it")
+        raise ValueError(f"no format: {found.name!r} is the name of another format")
     return found
 
 

@@ -31,9 +31,9 @@ from mcfsim.theorems.symmetries import outcome, try_scaling
 if TYPE_CHECKING:
     from mcfsim.theorems.device import Device, DeviceJudge
 
-#: The most domains that are kept, and the most bytes of their tables; beyond these, only the last few are.
+#: The most domains that are kept, and the most bytes of their tables; of others, only the last few are.
 _MANY, _ROOM = 1 << 11, 1 << 28
-#: Each process makes its own domain if its tables have more bytes; others travel with their check.
+#: A domain whose tables have more bytes is made again in each process; smaller ones travel with a check.
 _LIGHT = 1 << 18
 _INTEGER = re.compile("-?[0-9]{1,4000}")
 #: Number of cases that are tried twice, before the work begins.
@@ -61,7 +61,7 @@ class Check:
         return _arrived, (identity, light, self.theorem, self.format, self.rounding, self.selection)
 
     def _place(self, identity: Identity) -> tuple[Any, ...]:
-        """Return the key of the domain, which names its format: formats of several names may be equal."""
+        """Return the key of the domain, which includes the format's name: equal formats may differ in it."""
         return identity, self.format.name, self.format, self.rounding, self.selection
 
     @property
@@ -73,7 +73,7 @@ class Check:
         """Return the domain: the operands to try."""
         identity = identity_of(self.theorem)
         place = self._place(identity)
-        # A statement without identity may change at any time: the first look settles its operands.
+        # A statement without identity may change at any time, so its operands are fixed at the first call.
         if not identity.digest:
             if place not in self._own:
                 self._own[place] = _cover(self.theorem, *place[1:])
@@ -90,12 +90,12 @@ class Check:
         Raises
         ------
         NoIdentityError
-            If a part of it has no name.
+            If some part of the statement cannot be named.
         """
         identity = identity_of(self.theorem)
         if not identity.digest:
             raise NoIdentityError(
-                f"{self.theorem.name!r} can be kept in no journal, which could not tell it from another: "
+                f"{self.theorem.name!r} cannot be kept in a journal, which could not tell it from others: "
                 f"{identity.lack}"
             )
         content = {
@@ -120,7 +120,7 @@ class Check:
             return UnsupportedFormatError(f"it is about formats with sign and zero, and {fmt} has no {lack}")
         if self.theorem.range == "unbounded" and (type(fmt) is not Format or fmt.precision == 1):
             return UnsupportedFormatError(
-                f"it is tried with unbounded exponents in floats of at least 2 bits, and {fmt} is none"
+                f"it is tried with unbounded exponents in floats of at least 2 bits, which {fmt} is not"
             )
         try:
             domain = self.domain()
@@ -133,7 +133,7 @@ class Check:
         except NoIdentityError:
             raise
         except ValueError as error:
-            # A statement about this arithmetic must run; in another one, its algorithm may lack something.
+            # In an arithmetic that a statement is about, it must run. Another one may lack some operation.
             if self.theorem.speaks_of(fmt, self.rounding):
                 raise
             return UnsupportedFormatError(str(error))
@@ -142,13 +142,13 @@ class Check:
     def rehearse(self) -> None:
         """Try two cases, so that a faulty statement raises its error before the work begins.
 
-        They are tried once, while the domain is kept. A statement outside the catalogue is also asked twice
-        about a few more cases, each time.
+        They are tried only once as long as the domain is kept. A statement outside the catalogue is also
+        asked twice about a few more cases, on every call.
 
         Raises
         ------
         NoIdentityError
-            If the statement gives two different answers, or is changed by being asked.
+            If the statement gives two different answers, or changes when it is asked.
         """
         with holding(self.theorem) as identity:
             place = self._place(identity)
@@ -173,12 +173,12 @@ class Check:
         return found
 
     def try_reductions(self) -> None:
-        """Try out the scaling by powers of two that the statement declares, if a reduction depends on it.
+        """Test the scaling by powers of two that the statement declares, if a reduction depends on it.
 
         Raises
         ------
         ValueError
-            If it is not valid, as far as can be told.
+            If trials show that the scaling is not valid.
         """
         # Under stochastic rounding all draws are tried without reductions.
         if self.rounding.stochastic or self.theorem.scaling is Scaling.NONE:
@@ -189,7 +189,7 @@ class Check:
                 self._try_toy()
 
     def _try_toy(self) -> None:
-        """Compare a core with all operands, in a format that has few."""
+        """Compare the findings on a core with those on all operands, in a format that has few."""
         p = max(4, self.theorem.precision)
         reach = max(18, 2 * p + 4, *map(abs, self.theorem.gaps(p)))
         toy = replace(self.format, name="", precision=p, emin=-reach, emax=reach)
@@ -246,7 +246,7 @@ class Check:
         found: _Found = build(_Found, data, "")
         if not 0 <= found.violations <= found.applicable <= stop - start:
             raise ValueError(
-                f"{found.violations} violations of {found.applicable} of {stop - start} cases cannot be"
+                f"{found.violations} violations of {found.applicable} of {stop - start} cases are impossible"
             )
         cases = list(found.witnesses)
         if cases != sorted(set(cases)) or len(cases) != min(found.violations, WITNESSES):
@@ -289,7 +289,7 @@ class _Found:
 
 
 class _Domains:
-    """Domains by statement and arithmetic, as many as there is room for; and those whose cases were tried."""
+    """Domains by statement and arithmetic, up to a limit; and the keys of those already rehearsed."""
 
     def __init__(self) -> None:
         self.domains: dict[Any, Domain] = {}

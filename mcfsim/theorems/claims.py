@@ -1,4 +1,4 @@
-"""Claims: what a statement says of its results, as data (see `mcfsim.theorems.logic`)."""
+"""Claims: what a statement says about its results, as data (see `mcfsim.theorems.logic`)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _said(said: Proposition | str, test: Callable[[Any], Any] | None) -> Proposi
     if isinstance(said, Proposition) and test is None:
         return said
     if not isinstance(said, str) or not callable(test):
-        raise TypeError(f"a proposition, or words and a test, not {said!r} and {test!r}")
+        raise TypeError(f"give a proposition, or words and a test, not {said!r} and {test!r}")
     return Predicate(said, test)
 
 
@@ -100,7 +100,7 @@ def magnitudes_of(*names: str) -> Term:
 
 
 def _as_quotient(target: Target) -> tuple[Term, Term | None]:
-    """Return a target as numerator and denominator; the denominator is None if it is no quotient."""
+    """Return a target as numerator and denominator; the denominator is None if it is not a quotient."""
     if isinstance(target, tuple):
         return target
     if isinstance(target, Term):
@@ -173,7 +173,7 @@ def relative_error(constant: Constant, target: Target, *, unit: int = 2, text: s
     ----------
     constant : int, Fraction, Polynomial, Quotient or callable
         The bound in units of ``u**unit``: a number, a function of u, or a callable of the precision. If
-        the denominator of a `Quotient` is not positive, the constant is ``4**p``: it bounds nothing.
+        the denominator of a `Quotient` is not positive, the constant is ``4**p``, which bounds nothing.
     target : term, pair of terms, or callable
         The exact result; for a quotient, numerator and denominator. A callable gets a `Trial` and returns
         an `Exact`; only trials can read it.
@@ -218,8 +218,8 @@ def bounded(
 def root_error(constant: Constant, radicand: Term, *, unit: int = 2) -> Claim:
     """Claim a bound on the error of the results' sum, relative to a square root.
 
-    The root is irrational, but ``s**2 / x`` is rational. For a bound b it lies between ``(1 - b)**2`` and
-    ``(1 + b)**2`` if and only if s or -s meets the bound. So s must also be nonnegative.
+    The root is irrational, but ``s**2 / x`` is rational. For a bound b, this quotient lies between
+    ``(1 - b)**2`` and ``(1 + b)**2`` if and only if s or -s meets the bound. So s must also be nonnegative.
     """
     near = Within(R * R - radicand, radicand, Bound(constant, unit, squared=True))
     return Claim(AllOf((R >= 0, near)))

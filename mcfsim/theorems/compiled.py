@@ -40,9 +40,9 @@ from mcfsim.theorems.trial import Trial
 #: has several numbers, or is a user's predicate.
 _COST, _LARGE_COST = 1.0, 15.0
 _LARGE = (Predicate, Nonoverlapping, StronglyNonoverlapping, Results, Within)
-#: Recording the predicates pays for no fewer cases, and for no longer algorithms.
+#: Recording the predicates does not pay for fewer cases, or for longer algorithms.
 _LEAST_RECORDED, _LONGEST = 1 << 18, 256
-#: How many cases each was asked about before it was compiled.
+#: How many cases each statement was asked about before it was compiled.
 _seen: Counter[Predicates] = Counter()
 #: The relative error of quotients in binary64 is below this.
 _SHARE = 2.0**-45
@@ -58,7 +58,7 @@ class CaseCounts:
     applicable, violations : int
         How many of the settled cases meet the hypotheses, and how many of these fail the claim.
     first : list of int
-        Places of the first violations, as many as were wanted.
+        Places of the first violations, up to the number wanted.
     open : list of array
         Places of the cases that are not settled, then their operands, one block per component.
     """
@@ -102,8 +102,8 @@ class Judge:
         blocks : list of array
             One per component.
         extremes : tuple of float
-            The least and the largest quotient of error and reference so far, in binary64. A case certainly
-            between them is not left open for its error.
+            The least and the largest quotient of error and reference so far, in binary64. A case whose
+            quotient is certainly between them is not left open because of its error.
         wanted : int
             How many of the first violations to return.
         """
@@ -151,7 +151,7 @@ def recordable(epilogue: Predicates) -> Program | None:
         if len(program.steps) > _LONGEST or any(x.format != epilogue.format for x in program.outputs()):
             return None
         Loop(program, epilogue=epilogue).line(program.reals())
-    except Exception:  # predicates are users' code and may raise anything: NumPy then says what is wrong
+    except Exception:  # predicates are users' code and may raise anything: the run in NumPy will report it
         return None
     return program
 
@@ -192,9 +192,9 @@ class Predicates:
         )
 
     def __call__(self, lowered: Lowered) -> Lowered:
-        """Return the line with other results, followed by quotients if these are asked for.
+        """Return the line with three results in place of its own, then quotients if these are asked for.
 
-        They are where the hypotheses hold, where the claim then fails, and where the case is left open.
+        The three say where the hypotheses hold, where the claim then fails, and where the case is left open.
         """
         theorem, line = self.theorem, lowered.line
         check_same(theorem, self._identity)  # what the statement reads may have changed since
@@ -235,7 +235,7 @@ class RecordedTrial(Trial):
     numbers = RecordedExact
 
     def truth(self, held: Any) -> Any:
-        """Return the result of a test; raise TypeError if it is no truth value for every case."""
+        """Return the result of a test; raise TypeError unless it is a truth value for every case."""
         _truth(held)
         return held
 

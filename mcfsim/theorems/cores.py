@@ -59,7 +59,7 @@ def core_of_values(
     reductions.append(EACH if each else COMMON)
     middle = (fmt.emin + fmt.emax) // 2
     gaps = None if each else _window(theorem, fmt, scales)
-    # If sums of normal numbers are flushed, so are some of operands that lie too far apart to be tried.
+    # If sums are flushed, so are some sums of operands that lie too far apart to be tried.
     gradual = rounding.underflow is Underflow.GRADUAL
     if pairs:
         question = asked(theorem, scales)
@@ -84,7 +84,7 @@ def core_of_values(
     count = selection.samples // 16
     rest = Sample("sample", text, (), theorem.operands, fmt, exponents, count, selection.seed)
     parts = (*parts, *(_spread(fmt, middle) if pairs else ()), rest)
-    # Of three operands, two may interact far from the first one.
+    # Two of three operands may interact far from the first one.
     covers = each or (pairs and gradual)
     return Domain(fmt, parts, tuple(reductions), covers=covers)
 
@@ -105,7 +105,7 @@ def _window(theorem: Theorem, fmt: Format, scales: Scales) -> tuple[int, int]:
 
 def _apart_alike(question: Asked, fmt: Format, gaps: tuple[int, int]) -> bool:
     """Return whether all questions about operands beyond these gaps have the same answers as at the gaps."""
-    # Gaps that a statement gives may be less than usual because of such a comparison.
+    # A statement's gaps may be narrower than usual because its hypotheses compare the operands.
     if question.everywhere or question.ratio > max(gaps[1], -gaps[0], fmt.precision + 3):
         return False
     widest = fmt.emax - fmt.emin + 1
@@ -121,7 +121,7 @@ def _apart_alike(question: Asked, fmt: Format, gaps: tuple[int, int]) -> bool:
 def _edges(
     theorem: Theorem, fmt: Format, rounding: Rounding, gaps: tuple[int, int], positive: bool
 ) -> list[Part]:
-    """Return the operands next to overflow and underflow, of three or more that scale together."""
+    """Return the parts next to overflow and underflow, for three or more operands that scale together."""
     values, others, (low, high) = finite_values(fmt), len(theorem.operands) - 1, gaps
     magnitude, reach = np.abs(values), max(high, -low)
     parts = []
@@ -171,7 +171,8 @@ def _signs_hold(
 ) -> bool:
     """Return whether signs do not matter, by the statement's data or, if these cannot be read, by trials.
 
-    Trials may miss what constants ask. A root depends on signs: hypotheses or NaN leave out negative numbers.
+    Trials may miss comparisons with constants. A root does depend on the sign of its operand, but hypotheses
+    or NaN leave out negative numbers.
     """
     read = None if scales is None else indifferent(theorem, scales, each=each)
     if read is None or theorem.scaling is Scaling.SQUARE:

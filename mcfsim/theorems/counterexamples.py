@@ -69,7 +69,7 @@ def _listed(numbers: tuple[ShownNumber, ...]) -> str:
     return f"({', '.join(shown)})"
 
 
-# -- known ones -------------------------------------------------------------------------------------------
+# -- known cases ------------------------------------------------------------------------------------------
 #: A case: exact numbers, one for every component of the operands.
 Case = tuple[Fraction, ...]
 #: Yields candidates for a `mcfsim.theorems.statement.Theorem`; the first one that a format has counts.
@@ -107,7 +107,7 @@ def shows(fmt: Format, rounding: Rounding, number: Fraction) -> bool:
 
 
 def factors(a: int | Fraction, b: int | Fraction, total: int) -> Case:
-    """Return a and b times powers of two, as near to each other as can be, whose product is ``2**total``."""
+    """Return a and b, each times a power of two; these are nearly equal, with the product ``2**total``."""
     return a * power(total // 2), b * power(total - total // 2)
 
 

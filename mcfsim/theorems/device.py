@@ -46,8 +46,8 @@ def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) 
     Raises
     ------
     TypeError, ValueError
-        If the name is unknown, no such device is here, it does not compute as IEEE 754 requires, it is no GPU
-        that kernels are made for, or other workers are to use it.
+        If the name is unknown, there is no such device, the device does not compute as IEEE 754 requires or
+        is not a GPU that kernels are made for, or other workers are to use it.
     ImportError
         If PyTorch or Triton is not installed, or Triton is too old to divide exactly.
     """
@@ -65,7 +65,7 @@ def find_device(name: str, *, workers: int | None = 1, dask: str | None = None) 
     try:
         check_triton()
     except ImportError as error:
-        raise ImportError(f"device {name!r} cannot be used: {error}; 'cpu' needs none") from None
+        raise ImportError(f"device {name!r} cannot be used: {error}; 'cpu' needs no Triton") from None
     from mcfsim.backends.torch_device import found_device
 
     found = found_device(name)
@@ -173,7 +173,7 @@ class DeviceJudge:
         self._launcher(operands, results)
         applicable, failing, left, *quotients = results
         if quotients:
-            # Errors here may be beyond those so far, and those of the other cases.
+            # Cases stay open if their errors may be beyond those so far and those of the other cases.
             found = quotients[0].aminmax()
             least, most = min(extremes[0], float(found.min)), max(extremes[1], float(found.max))
             beyond = (quotients[0] < nearer_zero(least)) | (quotients[0] > nearer_zero(most))

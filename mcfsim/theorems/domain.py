@@ -93,7 +93,7 @@ def cover(
     scales = _scales(theorem, fmt, rounding) if reducible else None
     if values and theorem.range == "bounded":
         reducible &= _reduces(theorem, scales)
-    # Without a reduction, pairs of 16 bits are the most tried by default, and of 8 bits on every path.
+    # Without a reduction, at most pairs of 16 bits are tried by default, or on every path pairs of 8 bits.
     if whole is not None and whole.size <= 1 << 32 and not reducible and not rounding.stochastic:
         return Domain(fmt, (whole,), (), covers=True)
     if any(operand.kind == "sequence" for operand in theorem.operands) or not reducible:
@@ -104,7 +104,7 @@ def cover(
     if values and theorem.range == "bounded":
         assert scales is not None
         core = core_of_values(theorem, fmt, rounding, scales, selection)
-        # Again, pairs of 16 bits are tried; a case of more operands takes longer.
+        # Again, at most pairs of 16 bits are tried; a case of more operands takes longer.
         most = 1 << 32 if len(theorem.operands) < 3 else selection.limit // 8
         if core.size <= most:
             known = () if core.covers else _known(theorem, fmt, rounding)

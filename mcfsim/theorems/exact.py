@@ -68,7 +68,7 @@ class Exact(ExactNumbers):
         if bits <= 53 and low >= -1023:
             return cls(np.multiply(x, _power(-low), dtype=np.float64), low, bits)
         significand, exponent = np.frexp(x.astype(np.float64))
-        # ldexp takes the power out: a power common to all need not be a binary64 number.
+        # Each number is scaled by itself: a common power of two need not be a binary64 number.
         n = np.ldexp(significand, precision)
         return cls(n, np.where(n == 0, _NONE, exponent.astype(np.int64) - precision), precision)
 
@@ -93,7 +93,7 @@ class Exact(ExactNumbers):
         bits, q = self.bits + other.bits, self.q + other.q
         if 62 < bits <= 124 and max(self.bits, other.bits) <= 62:
             return Exact(TwoWords.product(_hold(self.n, 62), _hold(other.n, 62)), q, bits)
-        if bits > 62:  # two words are not multiplied: Python integers, as 125 bits keep them
+        if bits > 62:  # two words cannot be multiplied: use Python integers, kept by 125 bits
             return Exact(_hold(self.n, 125) * _hold(other.n, 125), q, max(bits, 125))
         return Exact(_hold(self.n, bits) * _hold(other.n, bits), q, bits)
 
@@ -171,21 +171,21 @@ class Exact(ExactNumbers):
         if not isinstance(other, Exact):
             return self._constant(_fraction(other))
         if other.n.shape != self.n.shape:
-            raise ValueError(f"exact numbers of shapes {self.n.shape} and {other.n.shape} do not go together")
+            raise ValueError(f"exact numbers of shapes {self.n.shape} and {other.n.shape} cannot be combined")
         return other
 
     def _constant(self, number: Fraction) -> Exact:
         """Return a number as an array of the same shape."""
         n, d = number.numerator, number.denominator
         if d & (d - 1):
-            raise TypeError(f"{number} is no integer times a power of two, and can only be compared with")
+            raise TypeError(f"{number} is not an integer times a power of two, and can only be compared")
         bits = n.bit_length()
         if bits <= 53:
             return Exact(np.full(self.n.shape, n, np.float64), 1 - d.bit_length(), bits)
         return Exact(np.full(self.n.shape, n, object), 1 - d.bit_length(), max(bits, 125))
 
     def _aligned(self, other: Exact) -> tuple[Held, Held, int | Array, int]:
-        """Return both at their smaller exponent; then that exponent, and a bound on the bits of both."""
+        """Return both integers at the smaller exponent, then this exponent and a bound on their bits."""
         if isinstance(self.q, int) and isinstance(other.q, int):
             q = min(self.q, other.q)
             up, down = self.q - q, other.q - q
@@ -203,7 +203,7 @@ def _fraction(number: object) -> Fraction:
     Raises
     ------
     TypeError
-        If it is no finite real number: an infinity, NaN, an array, or a truth value.
+        If it is not a finite real number: an infinity, NaN, an array, or a truth value.
     """
     if isinstance(number, bool | np.bool_) or not isinstance(
         number, int | float | Fraction | np.integer | np.floating
@@ -237,14 +237,14 @@ def _hold(n: Held, bits: int) -> Held:
 
 
 def _leading(n: Held) -> tuple[NDArray[np.float64], int | Array]:
-    """Return integers as binary64 numbers and exponents of 2, to a relative error below ``2**-51``."""
+    """Return integers as binary64 numbers and exponents of 2, with a relative error below ``2**-51``."""
     if isinstance(n, TwoWords):
         return n.numbers(), 0
     if n.dtype != object:
         return n.astype(np.float64), 0
     # Python integers may exceed binary64. Cutting them has a relative error below 2**-60.
     spare = np.maximum(_lengths(n) - 62, 0)
-    cut = (np.abs(n) >> spare.astype(object)).astype(np.float64)  # numbers of either sign alike
+    cut = (np.abs(n) >> spare.astype(object)).astype(np.float64)  # the same for both signs
     return np.where(n < 0, -cut, cut), spare
 
 

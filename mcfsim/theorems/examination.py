@@ -32,7 +32,7 @@ class Examination:
     problems : tuple of str
         In words; empty if nothing was found.
     witnesses : int
-        How many of the cases that the certificate shows were run again, including the worst one.
+        How many of the cases shown in the certificate, including the worst one, were run again.
     retried : tuple of Retried
         How many cases of each part were tried again; empty if a problem was found before that.
     """
@@ -42,7 +42,7 @@ class Examination:
     retried: tuple[Retried, ...]
 
     def __str__(self) -> str:
-        shown = f"nothing is wrong, and every witness gives what it says ({self.witnesses} cases)"
+        shown = f"nothing is wrong, and every witness gives the recorded results ({self.witnesses} cases)"
         said = "; ".join(self.problems) or shown
         return "\n".join([said, *(f"tried again: {part}" for part in self.retried)])
 
@@ -83,10 +83,10 @@ def examine(
     theorem : Theorem, optional
         The statement, if it is not in `THEOREMS`.
     samples : int, optional
-        How many random cases of a part the oracle tries, or all if there are fewer; eight times as many of
-        operands next to overflow and underflow.
+        How many random cases of a part the oracle tries, or all if there are fewer; eight times as many in
+        parts next to overflow and underflow.
     limit : int, optional
-        How many cases the emulator tries in whole parts; all, if the certificate has no more.
+        The most cases that the emulator tries in whole parts. If the certificate has no more, it tries all.
     seed : int, optional
         Seed of the random cases, which also depend on the digest of the certificate.
 
@@ -98,8 +98,8 @@ def examine(
     Raises
     ------
     TypeError, ValueError
-        If the file is no certificate or was changed, the statement is unknown or is not the given one, an
-        argument is no int or is negative, or the rounding is stochastic, whose results no oracle can repeat.
+        If the file is not a certificate or was changed, the statement is unknown or is not the given one, an
+        argument is not an int or is negative, or the rounding is stochastic: no oracle can repeat it.
     """
     for label, number in (("samples", samples), ("limit", limit), ("seed", seed)):
         check_int(label, number, 0)
@@ -114,7 +114,7 @@ def examine(
             truth = OracleArithmetic(format_of(of["run_in"]), check.rounding)
             problems = [*_statement(certificate, check)]
         except MemoryError:
-            raise ValueError("its operands are too many for the memory there is") from None
+            raise ValueError("its operands do not fit in memory") from None
         except (KeyError, TypeError, ValueError) as problem:
             raise ValueError(f"{of!r} is no arithmetic of the oracle: {problem}") from problem
         problems += _counts(certificate)
@@ -147,7 +147,7 @@ def _of(certificate: Certificate, theorem: Theorem | None) -> Theorem:
     return theorem
 
 
-# -- what is said of the whole ------------------------------------------------------------------------------
+# -- the certificate as a whole -----------------------------------------------------------------------------
 def _statement(certificate: Certificate, check: Check) -> Iterator[str]:
     domain = check.domain()
     for name, right in about(check, domain).items():
@@ -210,7 +210,7 @@ def _run(theorem: Theorem, truth: OracleArithmetic, case: Witness) -> Trial:
     numbers = [float(x) for x in case.operands]
     if len(numbers) != theorem.components:
         raise _Wrong(f"{len(numbers)} operands, not {theorem.components}")
-    ar = OracleArithmetic(truth.format)  # which keeps subnormal numbers, that others flush
+    ar = OracleArithmetic(truth.format)  # it keeps subnormal numbers, which others flush
     strange = [x for x in numbers if not math.isfinite(x) or ar.round(x) != x]
     if strange:
         raise _Wrong(f"{strange[0]!r} is no value of {truth.format}")

@@ -166,7 +166,7 @@ class Findings:
             self._compare(exact, int(cases[trial.case(place)]))
 
     def _below(self, ratio: float) -> bool:
-        """Return whether a quotient, inexact itself, is certainly a smaller error than the worst so far."""
+        """Return whether an inexact quotient is certainly a smaller error than the worst so far."""
         if self.worst is None:
             return False
         return bool(self.size(Fraction(ratio) * (1 + Fraction(1, 1 << 44))) < self.constant)
@@ -185,7 +185,7 @@ class Findings:
 
 def _largest(measured: Measured, places: NDArray[np.int64]) -> int:
     """Return the first of some places at which the exact quotient is largest in magnitude."""
-    # As a rule, at most half of them are larger than the one in the middle.
+    # Usually, at most half of them are larger than the one in the middle.
     while True:
         some = measured[places]
         error, reference = abs(some.error), abs(some.reference)

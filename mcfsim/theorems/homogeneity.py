@@ -3,7 +3,7 @@
 An algorithm is homogeneous if it only adds numbers that scale alike. If operand i is then multiplied by
 ``2**k[i]``, each number in it is multiplied by ``2**(d . k)``, as long as nothing overflows or underflows;
 each number has its own vector d of degrees. Bounds on the size of each number tell where it could overflow
-or underflow. If a number is nearly a sum of multiples of operands, as the errors in 2Sum are nearly zero, the
+or underflow. If a number is near a sum of multiples of operands, as the errors in 2Sum are near zero, these
 multiples are known. If all operands are multiplied by one power, there is only one degree.
 """
 
@@ -43,8 +43,8 @@ class Quantity(Opaque):
     low, unit : int
         Its magnitude is zero or at least ``2**low``; it is a multiple of ``2**unit``.
     most : Fraction
-        Its magnitude is no larger. If several operands have one degree in all, low and unit are relative to
-        the smallest, most to the largest.
+        Its magnitude is no larger. If several operands have one degree in all, `low` and `unit` are relative
+        to the smallest operand, and `most` to the largest.
     exact, before : int and Fraction
         The values of `unit` and `most` before rounding.
     format, rounding : Format, Rounding
@@ -55,7 +55,7 @@ class Quantity(Opaque):
     constant : Fraction, optional
         The number, if it is the same for all operands; 0 scales as anything does.
     nonzero : bool, optional
-        Whether it is not zero unless it underflows; operands are not.
+        Whether only underflow can make it zero; operands are not zero.
     """
 
     degrees: tuple[Fraction, ...]
@@ -121,8 +121,8 @@ class Scales(Forwarding):
     odd_in_each : bool
         Whether the same holds for every single operand.
     divides_by_sums : bool
-        Whether a divisor may be a zero of one sign, whatever those of the operands: that of a sum that
-        cancels, or of a number that underflows in a format with one zero.
+        Whether a divisor may be a zero whose sign does not depend on those of the operands: a sum that
+        cancels, or a number that underflows in a format with a single zero.
     """
 
     format: Format
@@ -137,12 +137,12 @@ class Scales(Forwarding):
     _root: Scales | None = None
 
     def like(self, fmt: Format, rounding: Rounding) -> Scales:
-        """Return the same for another format; it records what it computes here, too.
+        """Return the arithmetic of another format, which adds its numbers to the same records.
 
         Raises
         ------
         ValueError
-            If numbers of the format do not scale, or need not with their signs.
+            If the format is not a floating-point format with sign and zero.
         """
         if not (type(fmt) is Format and fmt.signed and fmt.zero):
             raise ValueError(f"how numbers of {fmt} scale is not known")
@@ -221,7 +221,7 @@ class Scales(Forwarding):
         return self._rounded(self._taken(x))
 
     def _operate(self, name: str, *operands: Any) -> Quantity:
-        """Refuse elementary functions, which no power of two scales, and selections."""
+        """Refuse selections, and elementary functions, which do not scale by powers of two."""
         raise NotHomogeneousError(f"{name} is no operation that powers of two scale")
 
     def _taken(self, x: Any) -> Quantity:
@@ -293,7 +293,7 @@ class Scales(Forwarding):
         if not (exact and x.format == fmt):
             step = Fraction(2) ** (floor_log2(most) - p + 1)
             most, off = -(-most // step) * step, off + step
-        if x.near is None:  # a power of two is no less than a number that underflows, either
+        if x.near is None:  # rounded to a power of two, the bound holds for numbers that underflow, too
             most = Fraction(2) ** -floor_log2(1 / most)
         else:
             most = min(most, self._most(x.near, off))
@@ -306,7 +306,7 @@ class Scales(Forwarding):
 
 
 def _apart(x: Quantity, **changes: Any) -> Quantity:
-    """Return a quantity with changes that is near no sum of multiples of operands, unless it is zero."""
+    """Return a changed quantity, near no known multiples of operands, and constant only if it is zero."""
     return replace(x, near=None, off=Fraction(0), constant=Fraction(0) if x.zero else None, **changes)
 
 
@@ -352,7 +352,7 @@ def scales_of(
         scales.results = tuple(map(scales._taken, flat(algorithm(scales, *taken))))
     except NotHomogeneousError:
         raise
-    except Exception:  # an algorithm may do anything with a quantity, which is no block
+    except Exception:  # an algorithm may do anything with a quantity, which is not a block
         return None
     return scales
 

@@ -1,4 +1,4 @@
-"""Hypotheses: what a statement supposes of its operands, as data (see `mcfsim.theorems.logic`)."""
+"""Hypotheses: what a statement supposes about its operands, as data (see `mcfsim.theorems.logic`)."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def nonadjacent(*names: str) -> Hypothesis:
 def bits_resolved(a: str, b: str) -> Hypothesis:
     """Suppose that the first bit of a and b is at most ``2**(p + k - 3)`` times their last bit.
 
-    Then no operation of 2Sum or Fast2Sum has a result of more than p + k bits, down to that last bit.
+    Then the exact result of each operation of 2Sum and Fast2Sum has at most p + k bits, down to that last
+    bit.
     """
     reach = OfFormat("p + k - 3", lambda fmt, rounding: fmt.precision + rounding.random_bits - 3)
     words = Word(a), Word(b)
@@ -181,6 +182,6 @@ def of_format(text: str, test: Callable[..., bool]) -> Hypothesis:
     return Hypothesis(InFormat(text, test))
 
 
-#: Suppose that no result is infinite or NaN; in nearest modes, that nothing overflows. If numbers saturate,
-#: by policy or because the format has neither, results do not show an overflow.
+#: Suppose that no result is infinite or NaN; in nearest modes, that nothing overflows. Results do not show an
+#: overflow if they saturate, by policy or because the format has neither infinity nor NaN.
 RESULTS_FINITE = Hypothesis(NoOverflow())

@@ -34,7 +34,7 @@ class Identity:
     digest : str
         Empty if the statement has none.
     lack : str
-        If so, what cannot be named, and where it is.
+        If the digest is empty, what cannot be named, and where it is.
     """
 
     digest: str
@@ -141,9 +141,9 @@ def _said(name: str, of: Claim | Hypothesis) -> Iterator[tuple[str, Any]]:
         yield name, of.said
 
 
-# -- statements of one's own ------------------------------------------------------------------------------
+# -- statements of users ----------------------------------------------------------------------------------
 def is_own(name: str) -> bool:
-    """Return whether a name refers to a statement of a module: no id of the catalogue has a colon."""
+    """Return whether a name refers to a statement in a module: ids of the catalogue have no colon."""
     return ":" in name
 
 
@@ -182,4 +182,4 @@ def own_theorem(name: str) -> Theorem:
     has = f"; it has {', '.join(known)}" if known else "; it has no Theorem"
     if not hasattr(module, attribute):
         raise ValueError(f"module {path!r} has no {attribute!r}{has}")
-    raise ValueError(f"{name} is of type {type(found).__name__}, and no Theorem{has}")
+    raise ValueError(f"{name} is of type {type(found).__name__}, not a Theorem{has}")

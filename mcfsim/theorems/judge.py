@@ -91,7 +91,7 @@ class RangeWatch(Forwarding):
     ----------
     inside : array of bool
         Where, so far, nothing overflowed, and underflow rounded nothing. Sums of subnormal numbers are exact.
-        The result of a division by zero, or of the root of a negative number, is no overflow.
+        A division by zero, or the root of a negative number, does not count as overflow.
     """
 
     def __init__(self, ar: Any, size: int, inside: Block | None = None) -> None:
@@ -117,8 +117,8 @@ class RangeWatch(Forwarding):
             finite = finite & (given[0] > _POLES[name])
         left = finite & ~np.isfinite(result)
         if factors := given[: _FACTORS[name]]:
-            # A smaller number, rounded to the last bit of subnormal numbers, may become the smallest normal
-            # number.
+            # A number below the smallest normal number may be rounded up to it, at the last bit of subnormal
+            # numbers.
             small = np.abs(_number(result)) <= float(fmt.smallest_normal)
             small = all_hold(small, *(x != 0 for x in factors))
             if name == "log":
@@ -132,7 +132,7 @@ class RangeWatch(Forwarding):
 
 
 def _number(x: Value) -> Any:
-    """Return a block, or a real scalar as a finite binary64 number of its sign."""
+    """Return a block unchanged, or a real scalar as a finite binary64 number of the same sign."""
     if isinstance(x, np.ndarray | np.floating):
         return x
     try:
@@ -145,7 +145,7 @@ def _number(x: Value) -> Any:
 # -- the judgement ----------------------------------------------------------------------------------------
 #: With fewer cases, it is not worth asking whether compiling pays.
 LEAST_COMPILED = 1 << 12
-#: The places of all operands, which come from tables of values: a loop need not look at their NaNs.
+#: The places of all operands, which come from tables of values: a loop need not check them for NaN.
 ALL = range(1 << 10)
 _USUAL = Rounding()
 
@@ -160,7 +160,8 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
     TypeError
         If the algorithm returns anything but blocks, nested in tuples or not.
     ValueError
-        If the algorithm raises an exception, which is the cause, or returns what is no value of the format.
+        If the algorithm raises an exception, which is the cause, or returns a number that is not a value of
+        the format.
     """
     sealed, size = Sealed(), blocks[0].size
     given = sealed.copies(blocks)
@@ -190,7 +191,7 @@ def try_block(theorem: Theorem, ar: Any, blocks: list[Block]) -> Trial:
 
 
 def _rolling(ar: Any, blocks: list[Block]) -> Any:
-    """Return the arithmetic in which to run an algorithm: of many operands, one that rolls up its steps."""
+    """Return the arithmetic in which to run an algorithm: for many operands, one that rolls up its steps."""
     if type(ar) is not BlockArithmetic or len(blocks) < MANY:
         return ar
     return arithmetic(ar.format, ar.rounding, scalars=ar.scalars)
@@ -222,7 +223,7 @@ def recorded_algorithm(theorem: Theorem, fmt: Format, rounding: Rounding) -> Pro
     Raises
     ------
     TypeError
-        If the algorithm is no straight line, whatever it raises itself.
+        If the algorithm is not a straight line, whatever it raises itself.
     """
     components = [f"x{place}" for place in range(theorem.components)]
     try:
@@ -283,14 +284,14 @@ def _check_block(
 ) -> None:
     """Raise TypeError, with a description, unless an object is a block of a kind, one element per case."""
     if not is_block(x, kind, (size,)):
-        wanted = f"a block of {size} {'numbers' if kind == 'f' else 'truth values'}, one a case{more}"
+        wanted = f"a block of {size} {'numbers' if kind == 'f' else 'truth values'}, one per case{more}"
         raise TypeError(f"{theorem.name!r}: {said} {_described(x)}; {must} {wanted}")
 
 
 def _check_values(theorem: Theorem, results: tuple[Block, ...], fmt: Format) -> None:
     """Raise ValueError unless results are only values of a format, infinities and NaN.
 
-    Hypotheses and claim take results for numbers of its precision. Those of another format are others.
+    Hypotheses and claim assume that results have its precision; values of another format may have more bits.
     """
     carrier = carrier_of(fmt)
     together = np.concatenate(results)  # blocks are often short
@@ -303,7 +304,7 @@ def _check_values(theorem: Theorem, results: tuple[Block, ...], fmt: Format) -> 
             witness = float(x[np.argmin(there)])
             raise ValueError(
                 f"{theorem.name!r}: result {number} of the algorithm is {witness!r} for some operands, which"
-                f" is no value of {fmt}: round what is computed otherwise, or in another format"
+                f" is no value of {fmt}: round numbers that are computed otherwise, or in another format"
             )
 
 

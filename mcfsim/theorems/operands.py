@@ -24,7 +24,7 @@ Block = NDArray[Any]
 #: The columns of a table of operands: one array per component.
 Columns = tuple[Block, ...]
 #: Exponents of the format that stands for unbounded ones. If binary32 carries it, they are binary32's own:
-#: such a format is rounded in half of the operations that others take.
+#: rounding to such a format takes half of the operations that others take.
 UNBOUNDED, FURTHER = (-126, 127), (-200, 200)
 #: The largest precision at which binary32 carries it.
 _IN_BINARY32 = 11
@@ -40,8 +40,8 @@ class OperandSpec:
         Its name in hypotheses and claims.
     kind : {"value", "double word", "relaxed pair", "sequence"}
         A double word is a pair ``(high, low)`` with ``high = RN(high + low)``, ties to even, and ``|low| <=
-        ulp(high) / 2``, which says more only where sums saturate and in posits; a relaxed pair has the latter
-        alone; a sequence is any number of values.
+        ulp(high) / 2``. The second condition says more only where sums saturate and in posits. A relaxed pair
+        meets the second condition alone. A sequence is any number of values.
     components : int
         Number of values that it consists of.
     """
@@ -58,12 +58,12 @@ class OperandSpec:
 
 @dataclass(frozen=True, eq=False)
 class PairRows:
-    """Pairs of words, by high words: each has low words that follow one another in an array.
+    """Pairs of words by their high words; the low words of each are consecutive in an array.
 
     Attributes
     ----------
     high, low : array
-        High words, one a row; and low words.
+        High words, one per row; and low words.
     start, count : array of int
         For each row, the place of its first low word, and how many it has.
     """
@@ -94,14 +94,14 @@ class PairRows:
         rows = slice(first, last + 1)
         count = self.count[rows]
         before = int(self._ends[first] - count[0])
-        # What is to be added to the number of a pair for the place of its low word.
+        # The number of a pair plus this is the place of its low word.
         shift = np.repeat(self.start[rows] - self._ends[rows] + count, count)
         place = np.arange(before, before + shift.size) + shift
         own = slice(start - before, stop - before)
         return np.repeat(self.high[rows], count)[own], self.low[place[own]]
 
     def at(self, cases: NDArray[np.int64]) -> Columns:
-        """Return the pairs of given numbers."""
+        """Return the pairs with the given numbers."""
         row = np.searchsorted(self._ends, cases, "right")
         place = cases - self._ends[row] + self.count[row] + self.start[row]
         return self.high[row], self.low[place]
@@ -145,7 +145,7 @@ def normal(
     Parameters
     ----------
     depth : int
-        For a pair: how many binades below half an ulp of the high word its low word may lie; or it is zero.
+        For a pair: how many binades below half an ulp of the high word a nonzero low word may lie.
     signs : bool
         Whether the high word may be negative.
     zero : bool
@@ -160,7 +160,7 @@ def normal(
 def normal_pairs(
     operand: OperandSpec, fmt: Format, exponents: Sequence[int], depth: int, *, signs: bool, zero: bool
 ) -> PairRows:
-    """Return the operands of `normal`, of an operand that is a pair, without listing them."""
+    """Return the operands that `normal` returns for a pair, without listing them."""
     found: list[PairRows] = []
     for exponent in exponents:
         words = significands(fmt, [exponent], signs=signs)
@@ -185,7 +185,7 @@ def significands(fmt: Format, exponents: Sequence[int], *, signs: bool) -> Block
 def sparse(fmt: Format) -> Block:
     """Return zeros, and the significands 1, 1 + 2u, 3/2 and 2 - 2u with every exponent and either sign.
 
-    Subnormal numbers have fewer bits: of these, those that are 1 or 3/2 times a power of two are returned.
+    Subnormal numbers have fewer bits: only those that are 1 or 3/2 times a power of two are returned.
     """
     values = finite_values(fmt)
     significand = 2 * np.abs(np.frexp(values.astype(np.float64))[0])
@@ -217,7 +217,7 @@ def has_all(fmt: Format, cases: Sequence[Sequence[Fraction]]) -> NDArray[np.bool
 
 
 def _in_binary64(number: Fraction) -> float:
-    """Return a number as a float, or NaN if it is no binary64 number; binary64 carries every format."""
+    """Return a number as a float, or NaN if it is not a binary64 number; binary64 carries every format."""
     try:
         near = float(number)
     except OverflowError:
@@ -245,7 +245,7 @@ def _pairs(high: Block, low: Block, kind: str, fmt: Format) -> PairRows:
         zero = np.searchsorted(low, 0)
         start = _farthest(high, low, np.maximum(zero, start), start - 1, fmt)
         stop = _farthest(high, low, np.minimum(zero, stop - 1), stop, fmt) + 1
-        stop = np.where(_normalised(high, low[start], fmt), stop, start)  # none, without a zero
+        stop = np.where(_normalised(high, low[start], fmt), stop, start)  # none, if `low` has no zero
     return PairRows(high, low, start, stop - start)
 
 
@@ -254,7 +254,7 @@ def _farthest(
 ) -> NDArray[np.int64]:
     """Return the last places, from `inside` toward `outside`, of low words that do not change the high ones.
 
-    Those at `inside` are taken not to; those at `outside` are left out.
+    Low words at `inside` are assumed not to change them; those at `outside` are left out.
     """
     while (np.abs(outside - inside) > 1).any():
         middle = inside + ((outside - inside) / 2).astype(np.int64)

@@ -25,7 +25,7 @@ from mcfsim.storage.buffers import BLOCK
 from mcfsim.theorems.operands import Block, Columns, OperandSpec, PairRows
 
 #: Kinds of parts: every operand of the format; every operand up to the reductions; operands near overflow or
-#: underflow, where reductions end; some of all exponents, whatever the reductions say; known extremal ones;
+#: underflow, where reductions end; some of every exponent, whatever the reductions say; known extremal ones;
 #: random ones. Code that makes parts or reads certificates uses this list.
 Kind = Literal["complete", "core", "edge", "spread", "family", "sample"]
 #: Which operands: ``core`` uses the reductions of the statement, ``all`` uses none.
@@ -48,16 +48,16 @@ class Selection:
     Parameters
     ----------
     extent : {"core", "all"}, optional
-        ``all`` takes every operand of the format and no reduction.
+        ``all`` takes every operand of the format, without reductions.
     limit : int, optional
-        The most cases of a core of pairs of words; its depth is reduced until it has no more.
+        The most cases of a core of pairs of words; the core's depth is reduced until it has no more.
     samples, seed : int, optional
-        Number of random cases if the core is not all, and their seed.
+        Number of random cases, unless every operand is tried, and their seed.
 
     Raises
     ------
     TypeError
-        If a number is no int.
+        If a number is not an int.
     ValueError
         If the extent is unknown, or a number out of range.
     """
@@ -141,13 +141,13 @@ class Part:
         return [column[place] for table, place in zip(self.tables, places, strict=True) for column in table]
 
     def _fixed(self, axis: int, outer: int, size: int) -> Iterator[Block]:
-        """Yield the columns of the tables before `axis`, of which a run has one row."""
+        """Yield the columns of the tables before `axis`; a run takes one row of each."""
         places = np.unravel_index(outer, [len(table[0]) for table in self.tables[:axis]]) if axis else ()
         for table, place in zip(self.tables, places, strict=False):
             yield from (np.full(size, column[place]) for column in table)
 
     def _repeated(self, axis: int, rows: int) -> list[Block]:
-        """Return the columns of the tables after `axis`, read-only, since runs of as many rows share them."""
+        """Return the columns of the tables after `axis`, read-only, since runs of equal length share them."""
         shape = (rows, *(len(table[0]) for table in self.tables[axis + 1 :]))
         found = []
         for i, table in enumerate(self.tables[axis + 1 :], start=1):
@@ -159,7 +159,7 @@ class Part:
 
 
 class InOrder:
-    """Parts that follow one another: their cases are counted through."""
+    """Parts that follow one another; their cases are numbered consecutively."""
 
     parts: tuple[Part, ...]
 
@@ -210,7 +210,7 @@ class Pieces(InOrder, Part):
 
 @dataclass(frozen=True)
 class Pairs(Part):
-    """A `Part` of one operand that is a pair of words, which are listed where they are needed."""
+    """A `Part` of one operand that is a pair of words; the pairs are listed only when they are needed."""
 
     rows: PairRows
 
@@ -236,11 +236,11 @@ class Pairs(Part):
 
 @dataclass(frozen=True)
 class Sample(Part):
-    """A `Part` of random operands, which are drawn where they are needed.
+    """A `Part` of random operands, which are drawn when they are needed.
 
     Significands are uniform, and so are exponents, in a range for each operand. The low word of a pair is
-    drawn below half an ulp of the high word, as often near it as far from it. The case of an index does not
-    depend on the range in which it is drawn.
+    drawn below half an ulp of the high word; half of the draws are confined to the two binades next to it.
+    The case of an index does not depend on the range of cases with which it is drawn.
     """
 
     operands: tuple[OperandSpec, ...]
@@ -281,7 +281,7 @@ class Sample(Part):
                 operation += 2
                 if operand.paired and place == 1:
                     # Half of the low words lie in the two binades below half an ulp.
-                    rest, near = which >> 1, -(which & 1)  # a mask: selecting takes a branch per element
+                    rest, near = which >> 1, -(which & 1)  # a mask: selecting would branch for each element
                     far = _remainder(rest, p + 4)
                     down = far ^ ((far ^ (rest & 1)) & near)
                     exponent -= (1 + p) + down.astype(np.int32)
@@ -302,7 +302,7 @@ class Sample(Part):
 
 
 def _number(bits: Words, exponent: Block, span: tuple[int, int], precision: int, carrier: Any) -> Block:
-    """Return random numbers with exponents in a span, in the carrier, or in binary64 if that lacks some.
+    """Return random numbers with exponents in a span, in the carrier, or in binary64 if it lacks some.
 
     The last bit of a word is the sign. The bits before it, at most 31, are what follows the leading bit.
     """
@@ -323,7 +323,7 @@ def _number(bits: Words, exponent: Block, span: tuple[int, int], precision: int,
 
 @lru_cache(maxsize=64)
 def _drawn(sample: Sample, start: int, size: int) -> tuple[Block, ...]:
-    """Return a block of random operands; consecutive statements often have it in common."""
+    """Return a block of random operands; consecutive statements often share it."""
     blocks = tuple(sample._draw(start, size))
     for block in blocks:
         block.flags.writeable = False
@@ -354,8 +354,8 @@ class Domain(InOrder):
     Attributes
     ----------
     format : Format
-        The format that the algorithm runs in: the one to be tried, or one of its precision whose exponents
-        stand for unbounded ones.
+        The format that the algorithm runs in: the one to be tried, or one of the same precision whose
+        exponents stand for unbounded ones.
     parts : tuple of Part
     reductions : tuple of str
         Why the operands tried stand for all.
@@ -380,7 +380,8 @@ class Domain(InOrder):
 def anywhere(fmt: Format) -> tuple[int, int]:
     """Return the exponents of operands drawn from a whole format.
 
-    Of floats and posits the largest is left out, if there is room. Of a grid it has half of all numbers.
+    For floats and posits the largest exponent is left out, if there is room. In a grid, half of all numbers
+    have it.
     """
     least = floor_log2(fmt.smallest_normal)
     return least, floor_log2(fmt.max) if isinstance(fmt, Grid) else max(least, fmt.emax - 1)

@@ -73,7 +73,7 @@ class Paths(Trial):
             up = np.where(there, q - least, 0)
             n, q, bits = n.astype(object) << up.astype(object), least, bits + int(up.max())
         bits += int(np.diff(self._starts, append=self.whose.size).max()).bit_length()
-        if bits > 62:  # two words are not summed: Python integers, as 125 bits keep them
+        if bits > 62:  # `reduceat` does not sum two words: use Python integers, kept by 125 bits
             n, bits = n.astype(object), max(bits, 125)
         return Exact(np.add.reduceat(n, self._starts), q, bits)[self.whose]
 
@@ -96,8 +96,8 @@ class AllDraws(Forwarding):
     Notes
     -----
     A path splits into two where an operation has two results. Under every `mcfsim.rounding.Rule`, a result
-    moves away from its truncation for all random bits from some number up. Bisection finds that number: r + 2
-    runs of an operation give its results for all ``2**r`` draws.
+    is the truncation for random bits below some number, and the other neighbour from that number on.
+    Bisection finds the number: r + 2 runs of an operation give its results for all ``2**r`` draws.
     """
 
     def __init__(self, ar: Emulation, size: int) -> None:

@@ -1,9 +1,9 @@
-"""Questions of hypotheses and claim about numbers that depend on their place in the range of the format.
+"""Questions of hypotheses and claim whose answers depend on where numbers lie in the format's range.
 
 Whether two sums of products are equal, or one error is at most a share of another, does not change if both
 sides scale alike. Whether a number is a value of the format, or below a constant, may change, but only near
-an end of the range or near the constant. Where it cannot change, it is not asked; where it may, two cells
-must have the number at the same place (`mcfsim.theorems.cells`).
+an end of the range or near the constant. Where the answer cannot change, the question is not asked; where it
+may, two equivalent cells must have the number at the same place (`mcfsim.theorems.cells`).
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def asked(theorem: Theorem, scales: Scales) -> Asked:
 class _Reader:
     """A reader of a statement's propositions on quantities, which notes the places that matter.
 
-    Some of them are also noted as `inside`: they may matter far from the ends of the range; or, if they rest
-    on the gap between the exponents of operands only, as `gaps`.
+    Some of them are also noted as `inside`, if they may matter far from the ends of the range; or as `gaps`,
+    if they depend only on the gap between the exponents of the operands.
     """
 
     def __init__(self, theorem: Theorem, scales: Scales) -> None:
@@ -119,7 +119,7 @@ class _Reader:
         self.unread = False
         self._names = names_of(theorem)
         self._results = scales.results
-        # Exact numbers are not those of the algorithm.
+        # Exact numbers are not recorded among those of the algorithm.
         self._exact = Scales(scales.format, scales.rounding, scales.operands, scales.common)
         self._sum = partial(self._exact.sum, "the statement")
         for said in propositions_of(theorem):
@@ -201,7 +201,7 @@ class _Reader:
             case Product(first, second):
                 return self._exact.product(self._term(first), self._term(second))
             case Ulp(of) | UlpTowards(of):
-                # Of a normal number. Subnormal ones have one class, whose numbers are not scaled.
+                # This is for a normal number. Subnormal numbers form one class, and are not scaled.
                 number = self._exact.operand(self._place(of))
                 unit = 1 - self._exact.format.precision
                 if isinstance(x, UlpTowards):  # below the least normal number, numbers are no denser
@@ -225,7 +225,7 @@ class _Reader:
     def _alike(self, x: Quantity, y: Quantity) -> None:
         """Refuse two numbers that do not scale alike."""
         if x.degrees != y.degrees and not (x.zero or y.zero):
-            raise NotHomogeneousError("numbers are compared that scale differently")
+            raise NotHomogeneousError("numbers that scale differently are compared")
 
     def _two(self, x: Quantity, y: Quantity, kind: type[OfTwo]) -> None:
         """Note where the comparison of numbers that do not scale alike may change."""
@@ -257,7 +257,7 @@ class _Reader:
         elif of.constant > 0 and Fraction(2) ** floor_log2(of.constant) == of.constant:
             self._note(partial(_multiples, x, floor_log2(of.constant)))
         else:
-            raise UnreadableError("multiples are those of powers of two")
+            raise UnreadableError("a number may only be a multiple of a power of two")
 
     # -- exponents ------------------------------------------------------------------------------------------
     def _exponents(self, x: Term) -> _Exponents:
@@ -284,7 +284,7 @@ class _Reader:
 
 
 def _where_value(x: Quantity, cells: Cells) -> Places:
-    """Return where a number is, unless it is a value of the format if it has no more than p bits."""
+    """Return where a number is, unless it is certainly a value of the format if it has at most p bits."""
     smallest, largest = cells.span(x.degrees)
     found = packed(smallest, largest)
     found[(smallest >= x.safe_from) & (largest <= x.safe_to)] = INSIDE
@@ -300,9 +300,9 @@ def _multiples(x: Quantity, least: int, cells: Cells) -> Places:
 
 
 def _against(x: Quantity, y: Quantity, decided: bool, cells: Cells) -> Places:
-    """Return where two numbers are, unless one is certainly below the other in magnitude, or zero.
+    """Return where two numbers are, unless x is certainly below y in magnitude, or above it, or zero.
 
-    If `decided`, it may also be at a constant and not above it.
+    If `decided`, it suffices that x is at most y, a constant.
     """
     (smallest, largest), (least, most) = cells.span(x.degrees), cells.span(y.degrees)
     smallest, largest = smallest - most, largest - least
@@ -315,7 +315,7 @@ def _against(x: Quantity, y: Quantity, decided: bool, cells: Cells) -> Places:
 
 
 def _normal(x: Quantity, cells: Cells) -> Places:
-    """Return a place of its own for each cell where a number may be zero or subnormal."""
+    """Return a unique place for each cell where a number may be zero or subnormal."""
     smallest, _ = cells.span(x.degrees)
     some = cells.exponents if cells.common else cells.exponents[[degree != 0 for degree in x.degrees]]
     inside = (smallest + x.low >= x.format.emin) & (some >= cells.format.emin).all(axis=0)
@@ -331,7 +331,7 @@ class _Exponents:
     ends : callable
         Returns its least and its largest value in each cell.
     sums : tuple of callable, optional
-        The same of the sums of exponents that it is made of; by default it is one.
+        The same for the sums of exponents that it is made of; by default it is one such sum.
     """
 
     def __init__(self, ends: Callable[[Cells], Ends], sums: tuple[Callable[[Cells], Ends], ...] = ()) -> None:
@@ -355,7 +355,7 @@ class _Exponents:
         )
 
     def compared(self, kind: type[OfTwo], cells: Cells) -> Places:
-        """Return where all sums of exponents are, unless it is decided if this is zero, or at most zero."""
+        """Return where all sums of exponents are, unless it is certain if this is zero, or at most zero."""
         low, high = self.ends(cells)
         rows = np.concatenate([each(cells) for each in self.sums])
         found: Places = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
@@ -370,7 +370,7 @@ def _everywhere(number: int, cells: Cells) -> Ends:
 
 
 def _of_operand(place: int, cells: Cells) -> Ends:
-    """Return the ends of an operand's exponent; that of zero is by `logic.of_trials.exponent`."""
+    """Return the ends of an operand's exponent; zero has that of `logic.of_trials.exponent`."""
     fmt, found = cells.format, cells.exponents[place]
     return np.where(found < fmt.emin, fmt.emin - 2 * fmt.precision - 2, found), found
 

@@ -48,7 +48,7 @@ class PredicateRecorder:
 
     @contextmanager
     def asking(self, where: Value) -> Iterator[None]:
-        """Restrict all doubt to the elements where something is asked."""
+        """Restrict doubt to the elements where a question is asked."""
         self._asked.append(where)
         try:
             yield
@@ -66,7 +66,7 @@ class PredicateRecorder:
             return _cast(x.value, kind)
         number = np.asarray(x).astype(dtype)
         if number.ndim:
-            raise TypeError(f"an array of shape {number.shape} goes with no recorded block")
+            raise TypeError(f"an array of shape {number.shape} cannot be combined with a recorded block")
         return self.truth(bool(number)) if kind is TRUTH else self.line.constant(number.item(), kind)
 
 
@@ -81,7 +81,7 @@ class Recorded(NDArrayOperatorsMixin, Opaque):
         The format of these values, infinities and NaN, if it is known.
     """
 
-    opaque = "is a recorded block: it has no one truth value, no size and no items"
+    opaque = "is a recorded block: it has no single truth value, no size and no items"
 
     def __init__(self, recorder: PredicateRecorder, value: Value, fmt: Format | None = None) -> None:
         self.recorder, self.value, self.format = recorder, value, fmt
@@ -99,7 +99,7 @@ class Recorded(NDArrayOperatorsMixin, Opaque):
         """Return the codes of numbers, or the numbers with given codes."""
         kind = _kind(np.dtype(dtype))
         if TRUTH in (kind, self.value.type) or kind.bits != self.value.type.bits:
-            raise TypeError(f"{self.dtype} is not seen as {dtype}")
+            raise TypeError(f"{self.dtype} cannot be viewed as {dtype}")
         if kind is self.value.type:
             return self
         if kind.is_integer and not self.recorder.clean:
@@ -178,7 +178,7 @@ def _cast(value: Value, kind: Type) -> Value:
         return value.extend()
     if value.type is TRUTH and kind in (I32, I64):
         return value.count(kind)
-    raise TypeError(f"{value.type} is not made {kind} without loss")
+    raise TypeError(f"{value.type} cannot be converted to {kind} without loss")
 
 
 # -- exact numbers of a line ------------------------------------------------------------------------------
@@ -303,8 +303,8 @@ class RecordedExact(ExactNumbers):
 
     def _sum_of(self, a: Value, b: Value) -> RecordedExact:
         """Return this sum of two numbers; note doubt where it is rounded."""
-        # The rounded sum minus the larger operand is exact. If it is the smaller operand, the sum is exact,
-        # too (Dekker).
+        # The rounded sum minus the larger operand is exact. If this difference is the smaller operand, the
+        # sum is exact, too (Dekker).
         self.recorder.doubt(~((self.value - a).equals(b) & (self.value - b).equals(a)))
         return self
 
@@ -327,7 +327,7 @@ class RecordedExact(ExactNumbers):
 class RecordedNear(RecordedExact):
     """Recorded numbers that binary64 rounds, with a relative error below ``2**-50``.
 
-    A quotient takes them as they are. For all else they are exact, or there is doubt.
+    Quotients use them as they are. All other operations use the exact numbers, or note doubt.
 
     Parameters
     ----------
@@ -348,7 +348,7 @@ class RecordedNear(RecordedExact):
         self._exact, self.square = exact, square
 
     def exact(self) -> RecordedExact:
-        """Return the same numbers without a rounding error; a sum of exact squares may be near itself."""
+        """Return the same numbers without a rounding error; a sum of exact squares may be rounded itself."""
         return self._exact().exact()
 
     def __add__(self, other: RecordedExact | Real) -> RecordedExact:

@@ -57,7 +57,7 @@ def _sign(_: PredicateRecorder, x: Value) -> Value:
 def _rint(_: PredicateRecorder, x: Value) -> Value:
     """Round to an integer, ties to even: add and subtract a large number of the same sign."""
     if x.type is not F64:
-        raise TypeError("integers are those of binary64")
+        raise TypeError("only binary64 numbers are rounded to integers")
     large = (x < 0).select(x.like(-_WHOLE), x.like(_WHOLE))
     near = with_sign(x + large - large, x.bits())  # a zero has lost its sign
     found: Value = (abs(x) < _WHOLE).select(near, x)
@@ -71,9 +71,9 @@ def _floor(recorder: PredicateRecorder, x: Value) -> Value:
 
 
 def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
-    """Return ``x * 2**by``; note doubt where the power of two is no normal number and x is not zero."""
+    """Return ``x * 2**by``; note doubt where the power of two is not a normal number and x is not zero."""
     if x.type is not F64:
-        raise TypeError("powers of two are those of binary64")
+        raise TypeError("only binary64 numbers are multiplied by powers of two")
     by = by.extend()
     recorder.doubt(((by < _LEAST) | (by > _MOST)) & ~x.equals(0))
     power = ((least(greatest(by, _LEAST), _MOST) - (_LEAST - 1)) << 52).as_number()
@@ -81,7 +81,7 @@ def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
 
 
 def _frexp(recorder: PredicateRecorder, x: Value) -> tuple[Value, Value]:
-    """Return a significand of magnitude in [1/2, 1) and the exponent; doubt subnormal binary64 numbers."""
+    """Return the results of `frexp`; note doubt for subnormal binary64 numbers, infinities and NaN."""
     wide = x.widen()
     size = abs(wide)
     recorder.doubt(((size < 2.0**_LEAST) & ~size.equals(0)) | ~(size < np.inf))

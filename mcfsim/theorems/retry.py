@@ -86,15 +86,15 @@ Cases = NDArray[np.int64]
 
 #: How many random cases of a part the oracle tries again: about a quarter of a second's work.
 SAMPLES = 256
-#: So many times as many are tried next to overflow and underflow, where reductions end.
+#: Next to overflow and underflow, where reductions end, this many times as many are tried.
 EDGES = 8
 #: How many cases the emulator tries again, whole parts first: seconds of work.
 LIMIT = 1 << 24
-#: How many random cases it tries of each part that is too large for that.
+#: How many random cases the emulator tries of each part that is too large to be tried whole.
 SPOTS = 1 << 18
 #: Random operands are tried in runs of this many cases.
 RUN = 1 << 10
-#: Counts are called wrong if a sound certificate shows them with a probability below e**-35 = 6e-16.
+#: Counts are called wrong if a sound certificate would show them with a probability below e**-35 = 6e-16.
 _SURPRISE = 35.0
 
 
@@ -180,7 +180,7 @@ def _ask_oracle(
     part: Part,
     cases: Cases,
 ) -> Iterator[str]:
-    """Yield how the oracle's results, or its findings, contradict the emulator's, or the counts."""
+    """Yield how the oracle's results contradict the emulator's, or its findings the counts."""
     blocks = part.at(cases)
     rows = [list(map(float, row)) for row in zip(*blocks, strict=True)]
     made = [results_of(theorem, truth, row) for row in rows]
@@ -202,11 +202,11 @@ def _contradictions(certificate: Certificate, said: Tried, cases: int, found: Fi
     kinds = ("applicable", "violations", "applicable without violation")
     counts = ((x.applicable, x.violations, x.applicable - x.violations) for x in both)
     for what, seen, counted in zip(kinds, *counts, strict=True):
-        # Cases that are so must be among those counted, and all others among those not counted.
+        # Cases of this kind must be among those counted, and all others among those not counted.
         possible = seen <= counted and cases - seen <= said.cases - counted
         if not possible or _surprise(seen, cases, counted, said.cases) > _SURPRISE:
             yield (
-                f"{said.text}: {counted:,} of {said.cases:,} cases are {what}, it says; "
+                f"{said.text}: {counted:,} of {said.cases:,} cases are recorded as {what}; "
                 f"of {cases:,} tried again {seen:,} are"
             )
             break
@@ -219,7 +219,7 @@ def _contradictions(certificate: Certificate, said: Tried, cases: int, found: Fi
 
 
 def _surprise(seen: int, cases: int, counted: int, all_cases: int) -> float:
-    """Return -log of a bound on the probability that a share deviates so far from the true one.
+    """Return -log of a bound on the probability that a share deviates this far from the true one.
 
     By W. Hoeffding, J. Amer. Statist. Assoc. 58 (1963), theorem 1 and section 6: draws without replacement
     deviate from the mean of a population no more than draws with replacement.

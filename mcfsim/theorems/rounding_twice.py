@@ -18,7 +18,7 @@ Widening = Callable[[Format], Format]
 
 # -- the two ways to a result -------------------------------------------------------------------------------
 def wider(precision: Callable[[int], int]) -> Widening:
-    """Return a function that widens a format to a precision, and so far that nothing over- or underflows."""
+    """Return a function that widens a format to a precision and to a range without over- or underflow."""
 
     def widen(fmt: Format) -> Format:
         reach = 2 * max(fmt.emax + 1, -quantum(fmt)) + 1
@@ -39,7 +39,7 @@ def twice(
     widening : callable
         Returns the wider format for a format.
     mode, underflow : optional
-        Mode and underflow policy of the first rounding. Its mode is by default that of the second.
+        Mode and underflow policy of the first rounding. By default, its mode is that of the second.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def _operate(ar: Any, operation: str, operands: tuple[Value, ...]) -> Value:
 # -- what a carrier must have -------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Need:
-    """The needs of a carrier, so that an operation rounded in it, then again, is as if rounded once.
+    """What a carrier must have so that rounding an operation in it, then again, is like rounding once.
 
     Attributes
     ----------
@@ -102,8 +102,9 @@ class Need:
 
 #: The bits of the first four are those of Figueroa and Roux. Near underflow, a sum is a multiple of the
 #: smallest subnormal number; a product near a midpoint of subnormals has no bits further than 2p below; a
-#: quotient is a share 2**-p away from it; a root keeps all its bits. An fma is a multiple of the smallest
-#: subnormal number, and fits while in range, or its product is so small beside c that no midpoint is near.
+#: quotient is at least a share 2**-p away from one; a root keeps all its bits. An fma is a multiple of the
+#: smallest subnormal number, and fits while in range, or its product is so small beside c that no midpoint is
+#: near.
 NEEDS = {
     "add": Need(
         lambda f: 2 * f.precision + 1, quantum, lambda f: f.emax + 1, ("2p + 1", "emin - p + 1", "emax + 1")
@@ -135,7 +136,7 @@ NEEDS = {
 }
 
 
-#: The need of a carrier that has all values of the format.
+#: What a carrier must have to have all values of the format.
 _VALUES = Need(lambda f: f.precision, quantum, lambda f: f.emax, ("p", "emin - p + 1", "emax"))
 
 

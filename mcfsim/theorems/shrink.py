@@ -50,14 +50,14 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
     Raises
     ------
     ValueError
-        If the case is no violation.
+        If the case is not a violation.
 
     Notes
     -----
     A case is simpler than another one if its key is smaller. The key is a tuple of
 
     1. the significant bits, from the first set bit to the last, of all components together: none for zero;
-    2. the number of components that are no integers;
+    2. the number of components that are not integers;
     3. the distances of the exponents from zero, added up;
     4. the number of negative components;
     5. the magnitudes of the components, in order, and then their signs.
@@ -65,8 +65,8 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
     The neighbours of a case are
 
     - all components, or all of one operand, multiplied by one power of two, or negated;
-    - one component multiplied so, negated, cut or rounded up to fewer bits, made a power of two or zero; the
-      same with all of a half, a quarter, ... of the components; in long cases, with such groups only;
+    - one component multiplied likewise, negated, cut or rounded up to fewer bits, made a power of two or
+      zero; the same with all of a half, a quarter, ... of the components; in long cases, such groups only;
     - two components changed at once, if there are few, each to fewer bits or by a small power of two.
 
     They are values of the format, and pairs stay pairs of their kind. So that nothing overflows or underflows
@@ -99,7 +99,7 @@ def shrink(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> tuple[floa
 
 
 def violates(theorem: Theorem, ar: Emulation, case: Iterable[float]) -> bool:
-    """Return whether a case meets the hypotheses and fails the claim where it is tried alone."""
+    """Return whether a case meets the hypotheses and fails the claim when it is tried alone."""
     return bool(_violating(theorem, ar, np.array([list(case)], dtype=np.float64))[0])
 
 

@@ -19,18 +19,18 @@ from mcfsim.theorems.operands import OperandSpec, has_all, unbounded
 from mcfsim.theorems.trial import Measured, Trial, Truth
 
 DIRECTED = frozenset({Mode.TOWARD_ZERO, Mode.UP, Mode.DOWN})
-#: Modes that return a neighbour of the exact result, without those to nearest.
+#: Modes that return a neighbour of the exact result, but not always the nearest one.
 FAITHFUL = frozenset(DETERMINISTIC) - NEAREST
 EVERY_MODE = frozenset(DETERMINISTIC)
 
 
 class Scaling(StrEnum):
-    """The powers of two by which operands may be multiplied without changing anything else.
+    """The powers of two by which operands may be multiplied without changing hypotheses and claim.
 
-    ``common``: all by the same, as in sums. ``each``: each by its own, as in products and quotients.
-    ``square``: all by the same even one, as under a root. ``none``: by none. "Anything else" means hypotheses
-    and claim, as long as nothing overflows or underflows. A statement that does not scale as declared is
-    refused, as far as that can be told.
+    ``common``: all operands by the same power, as in sums. ``each``: each operand by its own power, as in
+    products and quotients. ``square``: all by the same even power, as under a root. ``none``: by no power.
+    This holds as long as nothing overflows or underflows. A statement is refused if it is found not to scale
+    as declared.
     """
 
     COMMON = "common"
@@ -71,12 +71,12 @@ class Hypothesis(Condition):
     kind: ClassVar = "a hypothesis"
 
     def possible(self, fmt: Format, rounding: Rounding) -> bool:
-        """Return whether it can hold in a format and rounding; if not, no operand need be tried."""
+        """Return whether it can hold in a format and rounding. If not, no operand need be tried."""
         return possible(self.said, fmt, rounding)
 
 
 class Claim(Condition):
-    """A condition on results. A statement measures the first error that is bounded in it."""
+    """A condition on results. A statement measures the first error that its claim bounds."""
 
     kind: ClassVar = "a claim"
 
@@ -97,10 +97,11 @@ class Claim(Condition):
 
 
 def check_proposition(what: str, said: Any) -> None:
-    """Raise TypeError if an object is no proposition."""
+    """Raise TypeError if an object is not a proposition."""
     if not isinstance(said, Proposition):
         raise TypeError(
-            f"{what} is a Proposition, not {said!r}; words and a test become one by claim() and hypothesis()"
+            f"{what} must be a Proposition, not {said!r}; "
+            "claim() and hypothesis() make one of words and a test"
         )
 
 
@@ -110,7 +111,7 @@ def usual_gaps(p: int) -> tuple[int, int]:
 
 
 def gaps_in_every_mode(p: int) -> tuple[int, int]:
-    """Return the usual gaps, for a statement that they serve in modes that are not to nearest, too."""
+    """Return the usual gaps, to declare that they also suffice in modes other than those to nearest."""
     return usual_gaps(p)
 
 
@@ -142,20 +143,21 @@ class Theorem:
     witnesses : callable, optional
         For a false statement: ``witnesses(fmt, rounding)`` yields cases that refute it in a format that has
         all of their numbers. Each case is a tuple of exact numbers, one per component. If none is yielded,
-        none is known; without the function, the statement is said to be refuted everywhere.
+        none is known. Without the function, the statement counts as refuted in every format.
     scaling : Scaling, optional
         The reduction of the operands that is valid for it.
     range : {"bounded", "unbounded"}, optional
         Whether it is about the format with its range, or about its precision alone, "barring overflow and
-        underflow", as bounds of products and quotients are: it is then tried with unbounded exponents.
+        underflow", as bounds for products and quotients are. If unbounded, it is tried with unbounded
+        exponents.
     gaps : callable, optional
         ``gaps(p)``, for common scaling: the least and the largest exponent of a later operand relative to
         the first one's. Beyond them, operands do not interact, or the hypotheses exclude them. The default is
-        used to nearest alone: in other modes the least operand moves a sum to its neighbour, and what is
-        computed from that may tell how small it is.
+        used in modes to nearest only. In other modes even the smallest operand moves a sum to its neighbour,
+        and later operations may reveal how small that operand is.
     variant : bool, optional
-        Whether it adds little to another statement. Its core of pairs of words may then have an eighth of the
-        cases that others may have.
+        Whether it adds little to another statement. Its core of pairs of words is then limited to an eighth
+        of the usual number of cases.
     families : callable, optional
         ``families(p)``: operands known or conjectured to be extremal, each a tuple of exact numbers, one
         per component.
@@ -210,12 +212,12 @@ class Theorem:
         object.__setattr__(self, "rules", tuple(map(Rule, self.rules)))
         names = [operand.name for operand in self.operands]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"{self.name!r} has the operands {names}; it needs some, of distinct names")
+            raise ValueError(f"{self.name!r} has the operands {names}; it needs some, with distinct names")
         low, high = self.gaps(self.precision)
         if low > high:
             raise ValueError(f"{self.name!r}: gaps must begin with the least, not be {low} to {high}")
         if not self.rules:
-            raise ValueError(f"{self.name!r} speaks of no rule; it needs one of {', '.join(Rule)}")
+            raise ValueError(f"{self.name!r} has no rule; it needs at least one of {', '.join(Rule)}")
 
     @cached_property
     def statement(self) -> str:
@@ -237,7 +239,7 @@ class Theorem:
 
     @property
     def status(self) -> str:
-        """The status: false, or claimed, and from which precision on."""
+        """The status: ``false``, or ``claimed`` with the least precision if that is above 2."""
         if not self.holds:
             return "false"
         return f"claimed for p >= {self.precision}" if self.precision > 2 else "claimed"

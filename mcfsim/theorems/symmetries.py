@@ -1,8 +1,8 @@
 """The symmetries that a statement declares, read from its data or tried before any result depends on them.
 
 `mcfsim.theorems.homogeneity` shows that an algorithm scales. Whether negating operands leaves hypotheses and
-claim unchanged is read from their data. Where they are arbitrary functions it is tried, as their scaling is:
-on all operands of small formats, and on random operands of the precision of the format.
+claim unchanged is read from their data. If they are arbitrary functions, it is tried, as their scaling is: on
+all operands of small formats, and on random operands of the precision of the format.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ from mcfsim.theorems.trial import Trial
 # -- trials -------------------------------------------------------------------------------------------------
 #: Exponents so far from the operands of a trial that scaling by powers of two neither over- nor underflows.
 FAR = 300
-#: Random cases of a trial, and the most cases from all operands of a small format, evenly spaced if more.
+#: Number of random cases in a trial. Most cases from all operands of a small format, evenly spaced if there
+#: are more.
 RANDOM, MOST = 1 << 12, 1 << 17
 #: The most operands that are listed: a statement that supposes many bits has no small format.
 LARGEST = 1 << 22
@@ -123,7 +124,7 @@ def _signs_hold_in(theorem: Theorem, place: Place, rounding: Rounding, *, each: 
         ]
 
     for _, ours, theirs in _both(theorem, place, rounding, positive, (0,)):
-        # Cases that are left out may be no worse than those that stand for them.
+        # Cases that are left out must not be worse than those that stand for them.
         if np.any(ours[0] & ~theirs[0]) or np.any(ours[1] & ~theirs[1]) or np.any(ours[2] > theirs[2]):
             return False
     return True
@@ -168,7 +169,7 @@ def _heads(theorem: Theorem) -> list[int]:
 
 
 def _small(theorem: Theorem, fmt: Format, span: int) -> Place:
-    """Return a small format, and its operands of few exponents: all, or a random sample of many."""
+    """Return a small format, and its operands with few exponents, or a random sample if they are many."""
     small = _small_format(theorem, fmt, span)
     p = small.precision
     if span < FAR and theorem.components == len(theorem.operands):
@@ -251,7 +252,7 @@ Signs = tuple[bool, ...] | None
 
 
 class _DifferentSignsError(ValueError):
-    """Raised if numbers are joined whose signs change differently, as an operand is with a constant."""
+    """Raised if numbers whose signs change differently are combined, such as an operand and a constant."""
 
 
 def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool | None:
@@ -261,7 +262,7 @@ def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool | None:
     ----------
     theorem : Theorem
     scales : Scales
-        How the numbers in its algorithm scale, in a rounding that treats both signs alike.
+        How the numbers in its algorithm scale, under a rounding that treats both signs alike.
     each : bool
         Whether each operand may be negated by itself; if not, all are negated together.
     """
@@ -277,7 +278,7 @@ def indifferent(theorem: Theorem, scales: Scales, *, each: bool) -> bool | None:
 
 
 class _SignReader:
-    """A reader of propositions, which refuses those that depend on signs, and notes those that may."""
+    """A reader of propositions. It refuses those that depend on signs, and notes those that may."""
 
     def __init__(self, theorem: Theorem, scales: Scales, each: bool) -> None:
         self._names = names_of(theorem)
@@ -313,7 +314,7 @@ class _SignReader:
             case Same():
                 for pair in halves(self._results):
                     _one_of(pair)
-            case Within(error, reference, bound) if bound.squared:  # which depends on their quotient's sign
+            case Within(error, reference, bound) if bound.squared:  # depends on the sign of their quotient
                 self._alike(error, reference)
             case Within(error, reference):
                 self._of(error), self._of(reference)
@@ -332,11 +333,11 @@ class _SignReader:
                 raise UnreadableError(f"{said} may depend on signs")
 
     def _alike(self, *terms: Term) -> Signs:
-        """Return how terms change with signs; refuse them if they do not change alike."""
+        """Return how terms change with signs; refuse terms that change differently."""
         return _one_of(map(self._of, terms))
 
     def _of(self, x: Term) -> Signs:
-        """Return how a term changes with signs; refuse one if more than its sign may change."""
+        """Return how a term changes with signs; refuse it if more than its sign may change."""
         match x:
             case FixedTerm():
                 return self._even if x.at(self._scales.format, self._scales.rounding) else None
@@ -372,8 +373,8 @@ class _SignReader:
 
 
 def _one_of(signs: Iterable[Signs]) -> Signs:
-    """Return the value that all of them share, except for zeros."""
+    """Return how all numbers but zeros change with signs; refuse them if they differ."""
     found = set(signs) - {None}
     if len(found) > 1:
-        raise _DifferentSignsError("numbers are joined whose signs change differently")
+        raise _DifferentSignsError("numbers whose signs change differently are combined")
     return found.pop() if found else None

@@ -46,7 +46,7 @@ class Sealed:
         for ours, theirs in self._kept:
             code = f"u{ours.itemsize}"  # the sign of a zero counts, and a NaN equals itself
             if not np.array_equal(np.ascontiguousarray(ours).view(code), theirs.view(code)):
-                raise ValueError("a block of operands or results was written to; they are for reading alone")
+                raise ValueError("a block of operands or results was written to; they are read-only")
 
 
 def is_block(x: Any, kind: str, shape: tuple[int, ...]) -> bool:
@@ -65,7 +65,7 @@ class ArrayBacked(Opaque):
 
 
 class Components(ArrayBacked, tuple[Any, ...]):
-    """The arrays of an operand or result that has several: a tuple without comparisons and truth."""
+    """The arrays of an operand or result that has several: a tuple without comparisons or a truth value."""
 
     __slots__ = ()
     __iter__ = tuple.__iter__

@@ -26,7 +26,7 @@ class Elementwise(Opaque):
     """
 
     __slots__ = ()
-    opaque = "holds a number a case: it has no one truth value, and is not searched or hashed"
+    opaque = "holds one number per case: it has no single truth value, and cannot be searched or hashed"
 
     def __ne__(self: Any, other: object) -> Any:
         return ~(self == other)
@@ -44,7 +44,8 @@ class Elementwise(Opaque):
 class ExactNumbers(Elementwise):
     """A base class for exact numbers, which derives differences and operators with a number on the left.
 
-    A subclass defines ``__add__``, ``__neg__`` and ``__mul__``, and `_operand`, which takes the other one.
+    A subclass defines ``__add__``, ``__neg__`` and ``__mul__``, and `_operand`, which converts the other
+    operand.
     """
 
     __slots__ = ()

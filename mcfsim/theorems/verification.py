@@ -62,7 +62,7 @@ def verify(
     progress: bool = False,
     device: str = "cpu",
 ) -> Certificate:
-    """Verify a statement on every operand of a format, on as many as stand for all, on a core or a sample.
+    """Verify a statement on every operand of a format, on operands that stand for all, a core or a sample.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ def verify(
     rounding : str or Rounding, optional
         A rounding, or a name of `mcfsim.rounding.Mode`.
     extent : {"core", "all"}, optional
-        Which operands: those that stand for all by the reductions of the statement, or actually all.
+        Which operands: those that stand for all by the reductions of the statement, or literally all.
     limit : int, optional
         The most cases of a core of pairs of words.
     samples, seed : int, optional
-        Number of random cases if the core is not all, and their seed.
+        Number of random cases, unless every operand is tried, and their seed.
     workers, kind, dask, journal, resume, progress : optional
         As for `mcfsim.storage.sweeps.sweep.Sweep`.
     device : str, optional
@@ -95,13 +95,13 @@ def verify(
     TypeError
         If an argument is of the wrong type, or the algorithm or a test returns anything but blocks.
     ValueError
-        If the statement is unknown or raises exceptions, its algorithm returns what is no value of the
-        format, an argument is out of range, the rounding is stochastic and the statement is not, there are
-        too many operands to try all, or none to try, the journal file is no journal, damaged or in use,
-        there is no such device, or several workers are to use it. Also, as
+        If the statement is unknown or raises exceptions, its algorithm returns a number that is not a value
+        of the format, an argument is out of range, the rounding is stochastic and the statement is not about
+        that, there are too many operands to try all, or none to try, the journal file is not a journal, is
+        damaged or is in use, there is no such device, or several workers are to use it. Also, as
         `mcfsim.theorems.identity.NoIdentityError`, if the statement gives two answers to one question or is
         changed while it is tried; or if there is a journal, and the statement depends on something without a
-        name: an open file, a random generator.
+        name, such as an open file or a random generator.
     ImportError
         If a device is asked for, and PyTorch or Triton is not installed, or too old.
     UnsupportedFormatError
@@ -154,7 +154,7 @@ def matching(patterns: Iterable[str]) -> list[str]:
     Parameters
     ----------
     patterns : iterable of str
-        Globs such as ``dw_*``, or parts of an id; upper and lower case are the same.
+        Globs such as ``dw_*``, or parts of an id; case is ignored.
 
     Raises
     ------
@@ -360,7 +360,7 @@ def _simplest(check: Check, first: Witness) -> Witness:
 
 
 def worst_of(claim: Claim, ratio: Fraction, precision: int, case: Witness) -> Worst:
-    """Return the record of the largest error, by its quotient and its case; the claim must bound one."""
+    """Return the record of the largest error, from its quotient and its case; the claim must bound one."""
     assert claim.bound is not None
     constant = claim.bound.size(ratio, precision)
     exact = rational(constant) if isinstance(constant, Fraction) else str(mpmath.nstr(constant, 30))

@@ -142,7 +142,7 @@ def test_certificates_are_checked_alone(folder):
     call("fast_two_sum_unordered", "--format", "e5m2", "--output", folder)
     (path,) = folder.glob("*.json")
     text = call("--check", path, "--samples", "100")
-    assert "every witness gives what it says" in text
+    assert "every witness gives the recorded results" in text
     assert "tried again: every operand of float8_e5m2: 100 of 61,504 cases by the oracle, all by the" in text
     # Violations hidden, and a digest made anew.
     certificate = Certificate.load(path)
@@ -174,7 +174,7 @@ def test_every_precision_is_proved_saved_and_checked(folder):
 # -- the journal ------------------------------------------------------------------------------------------
 #: Of a row of 26,896 violations in 61,504 cases: what else it may not say, by what is told of it.
 OTHER_ROWS = {
-    "violations of .* cannot be": [
+    "violations of .* are impossible": [
         *({"violations": number} for number in (-5, 10**9)),
         *({"applicable": number} for number in (61_505, -1)),
         {"violations": 26_895, "applicable": 26_894},
@@ -324,7 +324,7 @@ UNNAMED = [
     ("nowhere:mine", "no module 'nowhere' in "),
     ("nowhere.inner:mine", "no module 'nowhere' in "),
     ("statements:missing", "module 'statements' has no 'missing'; it has drawn, half, mine"),
-    ("statements:number", "statements:number is of type int, and no Theorem; it has drawn, half, mine"),
+    ("statements:number", "statements:number is of type int, not a Theorem; it has drawn, half, mine"),
     ("empty:mine", "module 'empty' has no 'mine'; it has no Theorem"),
     ("broken:mine", "module 'broken' cannot be imported: ZeroDivisionError: division by zero"),
     ("lacking:mine", "module 'lacking' cannot be imported: No module named 'nowhere_at_all'"),
@@ -349,7 +349,7 @@ def test_names_that_do_not_fit_and_statements_without_an_identity():
     for problem, *words in (
         ("give --check", "two_sum", "--theorem", "statements:mine"),
         ("two statements for the certificate two_sum-float4_e2m1fn-near", "two_sum", "more:mine", *place),
-        ("can be kept in no journal", "statements:drawn", "--journal", "j", *place),
+        ("cannot be kept in a journal", "statements:drawn", "--journal", "j", *place),
     ):
         assert problem in call(*words, status=2)
 

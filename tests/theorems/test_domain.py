@@ -377,7 +377,7 @@ REASONS = [
     ("two_sum_flushed", "posit8", "does not underflow"),
     ("two_sum_flushed", "int4", "no subnormal numbers to flush"),
     ("lost_iff", "posit8", "to neighbours are known in floats and grids, and posit8 is neither"),
-    ("dw_times_fp3", "posit16", "unbounded exponents in floats of at least 2 bits, and posit16 is none"),
+    ("dw_times_fp3", "posit16", "unbounded exponents in floats of at least 2 bits, which posit16 is not"),
     ("dw_times_fp3", "binary8p1", "unbounded exponents in floats of at least 2 bits"),
     ("innocuous_mul_2p_minus_1", "binary8p1", "precision = 1 has no fraction bit"),
     ("fma_error", "float64", "has no exact path"),

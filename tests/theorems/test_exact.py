@@ -51,7 +51,7 @@ def test_arrays_of_exact_numbers_have_one_shape_and_are_no_sequences():
                 operation(x, other)
     with pytest.raises(TypeError, match="fraction"):
         x[0]
-    with pytest.raises(TypeError, match="1/3 is no integer times a power of two"):
+    with pytest.raises(TypeError, match="1/3 is not an integer times a power of two"):
         x + Fraction(1, 3)
 
 

@@ -197,7 +197,7 @@ def test_no_format_goes_by_the_name_of_another(tmp_path):
     certificate = verify("two_sum", Format("float64", precision=3, emin=-3, emax=3))
     certificate.save(tmp_path / "c.json")
     for forged in (certificate, tmp_path / "c.json"):
-        with pytest.raises(ValueError, match="'float64' is the name of another one"):
+        with pytest.raises(ValueError, match="'float64' is the name of another format"):
             recheck(forged)
 
 
@@ -397,7 +397,7 @@ def test_it_is_told_how_much_was_tried_again(edged):
     # All of the smallest part, and spots of the others.
     spots = min([*sizes, retry.SPOTS])
     assert [part.by_emulator for part in found.retried] == [x if x == min(sizes) else spots for x in sizes]
-    assert "every witness gives what it says" in str(found)
+    assert "every witness gives the recorded results" in str(found)
     for part in found.retried:
         assert f"tried again: {part.text}: {part.by_oracle} of {part.cases:,} cases by the" in str(found)
     # With as many cases as there are, all of it.

@@ -41,7 +41,7 @@ def both(said, operands, results, fmt=FMT, rounding=None):
 @pytest.mark.parametrize("said", [True, None, A, "a = b", [A <= B], len, np.ones(2, bool)], ids=repr)
 def test_what_is_no_proposition_is_no_claim(said):
     for make in (Claim, Hypothesis, claim, hypothesis):
-        words = "is a Proposition, not" if isinstance(make, type) else "a proposition, or words and a test"
+        words = "be a Proposition, not" if isinstance(make, type) else "a proposition, or words and a test"
         with pytest.raises(TypeError, match=words):
             make(said)
 
@@ -270,7 +270,7 @@ def test_constants_stand_for_terms_and_are_judged_or_refused_alone():
     assert both(lg.IsMultiple(1, four), cases, [(1.0,)] * 2) == [False, False]
     for said, message in (
         (lg.IsValue(four), "a constant is the same in every case; write .* as InFormat"),
-        (lg.IsMultiple(1, A), "multiples are read of powers of two and of ulp"),
+        (lg.IsMultiple(1, A), "multiples are read of a power of two, of ulp"),
     ):
         with pytest.raises(ValueError, match=message):
             verify(mine(add, claim(said)), "float8_e4m3fn")

@@ -109,7 +109,7 @@ WRONG_TESTS = [
 def test_what_a_predicate_does_wrong(test, given):
     raises = given.startswith("raised")
     error = ValueError if raises else TypeError
-    must = "" if raises else "; its test must return a block of 2 truth values, one a case"
+    must = "" if raises else "; its test must return a block of 2 truth values, one per case"
     said, named = (("odd", test), "odd") if callable(test) else ((test,), r"\|b\| <= \|x\|")
     wrong = {"claim": mine(said=claim(*said)), "hypothesis": mine(where=[hypothesis(*said)])}
     for what, theorem in wrong.items():
@@ -122,7 +122,7 @@ NO_PARTS = [
     ({"algorithm": "two_sum"}, TypeError, "the algorithm must be callable, not 'two_sum'"),
     ({"operands": ["a", "b"]}, TypeError, "operands must be several of type OperandSpec, not ['a', 'b']"),
     ({"operands": []}, ValueError, "has the operands"),
-    ({"operands": [value("a"), value("a")]}, ValueError, "of distinct names"),
+    ({"operands": [value("a"), value("a")]}, ValueError, "with distinct names"),
     ({"claim": lambda t: t["a"] == 0}, TypeError, "the claim must be a Claim, not <function"),
     ({"where": ordered("a", "b")}, TypeError, "several of type Hypothesis, not Hypothesis("),
     ({"where": [len]}, TypeError, "where must be several of type Hypothesis, not [<built-in"),

@@ -153,7 +153,7 @@ def call(*arguments, status=0):
 
 
 NO_ARGUMENTS = {
-    "": "and none is given: two_sum, fast_two_sum",
+    "": "asked about these on sums: two_sum, fast_two_sum",
     "two_sun": "unknown theorem 'two_sun' (did you mean 'two_sum'",
     "dw_times_dw1": "products, quotients, roots, signs and other formats have no linear facts",
     "two_sum --format bfloat16": "speaks of every precision: --format is no use",
@@ -248,13 +248,13 @@ NOT_ASKED = [
     ({"algorithm": lambda ar, a, b: ar.mul(a, b)}, ValueError, "roots, signs and other formats"),
     ({"algorithm": lambda ar, a, b: ar.add(a, 1.0)}, ValueError, r"operand 1\.0 is no unknown"),
     *(({"operands": operands}, ValueError, "an operand cannot be called") for operands in TWICE),
-    ({"least": 1}, ValueError, "least = 1: it goes from 2 to 1,000"),
-    ({"least": 10**9}, ValueError, "least = 1000000000: it goes from 2 to"),
-    ({"seconds": 0}, ValueError, "seconds = 0: it goes from 1 to 1,000,000"),
-    ({"seconds": 10**30}, ValueError, "seconds = 10+: it goes"),
+    ({"least": 1}, ValueError, "least = 1: it must be from 2 to 1,000"),
+    ({"least": 10**9}, ValueError, "least = 1000000000: it must be from 2 to"),
+    ({"seconds": 0}, ValueError, "seconds = 0: it must be from 1 to 1,000,000"),
+    ({"seconds": 10**30}, ValueError, "seconds = 10+: it must be"),
     *(({name: "3"}, TypeError, None) for name in ("least", "seconds")),
-    ({"where": (True,)}, TypeError, "'question': a hypothesis is a Proposition, not"),
-    ({"claim": None}, TypeError, "'question': a claim is a Proposition, not"),
+    ({"where": (True,)}, TypeError, "'question': a hypothesis must be a Proposition, not"),
+    ({"claim": None}, TypeError, "'question': a claim must be a Proposition, not"),
 ]
 
 

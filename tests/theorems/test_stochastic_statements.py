@@ -154,7 +154,7 @@ def test_a_name_takes_the_rule_of_the_statement():
 
 
 def test_rules_and_modes_that_do_not_fit():
-    for rules, problem in (((), "speaks of no rule"), (("fair",), "fair")):
+    for rules, problem in (((), "has no rule"), (("fair",), "fair")):
         with pytest.raises(ValueError, match=problem):
             replace(THEOREMS["sr_bias"], rules=rules)
     with pytest.raises(ValueError, match="'two_sum' says nothing about stochastic rounding"):

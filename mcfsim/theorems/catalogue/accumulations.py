@@ -1,6 +1,6 @@
 """Statements on sums, dot products, polynomials and means, as `mcfsim.functions` computes them.
 
-What has products supposes that nothing underflows.
+Statements with products suppose that nothing underflows.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def _statement(name: str, operation: str, algorithm: Callable[..., Any], how: st
     )
 
 
-# -- so many bits, without intermediate overflow or underflow ----------------------------------------------
+# -- to more bits, without intermediate overflow or underflow -----------------------------------------------
 def _innocuous(operation: str, more: int, **facts: Any) -> Theorem:
     """State that rounding to ``2p + more`` bits first is innocuous."""
     bits = f"2p{more:+}" if more else "2p"
@@ -120,7 +120,7 @@ def _seen(
 
 
 def _sum_at_midpoint(bits: Callable[[int], int]) -> Witnesses:
-    """Return witnesses: sums next to a midpoint that a tie in so many bits, to even or away, takes to it."""
+    """Return witnesses: sums next to a midpoint, to which they are rounded, as ties, in `bits` bits."""
 
     def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         p, q = fmt.precision, bits(fmt.precision)
@@ -172,7 +172,7 @@ def _root_at_midpoint(fmt: Format, _: Rounding) -> Iterator[Case]:
 
 
 def _lost_in_nearest(fmt: Format, rounding: Rounding) -> Iterator[Case]:
-    """Yield a number and one that is lost beside it to nearest in 2p + 1 bits, but not in the direction."""
+    """Yield a number and one that is lost beside it to nearest in 2p + 1 bits, but not in a directed mode."""
     p, mode = fmt.precision, rounding.mode
     a, b = Fraction(1), power(-2 * p - 1)
     if mode is Mode.DOWN:

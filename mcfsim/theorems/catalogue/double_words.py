@@ -56,7 +56,7 @@ def unit(p: int) -> Fraction:
 
 
 def worst_of_plus_fp(middle: int) -> Callable[[int], Fraction]:
-    """Return the function ``2 / (1 + middle u + 2 u^2)`` of p, as worst constants of DWPlusFP are."""
+    """Return the function ``2 / (1 + middle u + 2 u^2)`` of p: worst constants of DWPlusFP have this form."""
     return lambda p: 2 / (1 + middle * unit(p) + 2 * unit(p) ** 2)
 
 

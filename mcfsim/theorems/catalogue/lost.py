@@ -85,7 +85,7 @@ SHOWN = hypothesis(
 )
 IS_LOST, NOT_LOST = claim(LOST), claim(~LOST)
 
-#: What these statements have in common; where it is not said, the rounding is to nearest.
+#: What these statements have in common. Unless a statement says otherwise, rounding is to nearest.
 _about_lost = partial(about_sums, source=DEFINITION)
 
 THEOREMS = (

@@ -62,7 +62,7 @@ def multiply(ar: Arithmetic, a: Value, b: Value) -> Value:
 
 
 def divide(ar: Arithmetic, y: Value, x: Value) -> Value:
-    """Return ``x / y``, rounded: the divisor comes first, as the operand of few exponents of a core."""
+    """Return ``x / y``, rounded; the divisor comes first, as the operand with few exponents in a core."""
     return ar.div(x, y)
 
 

@@ -138,7 +138,7 @@ THEOREMS = (
         source=FITZGIBBON,
         rules=(Rule.CENTRED,),
     ),
-    # In any order: E[z] = E[s] - a and E[e] = b - E[z], even if the error of s is no value of the format.
+    # In any order: E[z] = E[s] - a and E[e] = b - E[z], even if the error of s is not a value of the format.
     _theorem("fast_two_sum_sr", fast_two_sum, unbiased(SUM), RESOLVED, source=LINEAR),
     _theorem("two_sum_sr", two_sum, unbiased(SUM), RESOLVED, source=LINEAR),
     _theorem("fast_two_sum_sr_near", fast_two_sum, EXACT, ORDERED, NEAR, source=FAITHFUL),

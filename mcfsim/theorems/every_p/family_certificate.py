@@ -76,7 +76,7 @@ class EveryCertificate(SealedRecord):
 
     layout: ClassVar = "mcfsim-every-p-1"
     kind: ClassVar = "certificate for every p"
-    largest: ClassVar = 1 << 21  # a certificate of a hundred obligations has a fiftieth of it
+    largest: ClassVar = 1 << 21  # a certificate of a hundred obligations takes a fiftieth of this
 
     theorem: str
     statement: str
@@ -181,7 +181,7 @@ def polynomial(data: Terms, over: Precisions) -> Polynomial:
     Raises
     ------
     ValueError
-        If it is no polynomial, or larger than any of a proof.
+        If it is not a polynomial, or is larger than any in a proof.
     """
     for power, coefficient in data:
         if abs(power) > _POWER or not _COEFFICIENT.fullmatch(coefficient):
@@ -222,12 +222,12 @@ def recheck(
     certificate : EveryCertificate or path
         The certificate, or the file that `EveryCertificate.save` wrote.
     theorem : Theorem, optional
-        The statement, if it is none of `THEOREMS`.
+        The statement, if it is not in `THEOREMS`.
 
     Raises
     ------
     ValueError
-        If the file is no certificate or was changed, or the statement is unknown or not the given one.
+        If the file is not a certificate or was changed, or the statement is unknown or not the given one.
     """
     if not isinstance(certificate, EveryCertificate):
         certificate = EveryCertificate.load(certificate)
@@ -303,4 +303,4 @@ def _of_proof(certificate: EveryCertificate, theorem: Theorem) -> Iterator[str]:
         return
     for name in EveryCertificate.__dataclass_fields__:
         if getattr(again, name) != getattr(certificate, name):
-            yield f"proved again, its {name} is another"
+            yield f"proved again, its {name} is different"

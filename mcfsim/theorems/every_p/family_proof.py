@@ -48,7 +48,7 @@ class Sharpness(StrEnum):
 
     ``sharp``: the error tends to the bound and never exceeds it. ``gap``: it stays below, with a smaller
     limit. ``exceeded``: it refutes the bound, at precisions for which the bound is stated. ``open``: it is
-    larger in a mode for which nothing is stated, the bound is no function of u, or nothing is measured.
+    larger in a mode for which nothing is stated, the bound is not a function of u, or nothing is measured.
     """
 
     SHARP = "sharp"
@@ -68,11 +68,11 @@ class Proof(FamilyRun):
     decided : int
         The least p from which all obligations hold.
     first : int
-        The least p from which results, error and signs are right. Below `decided` each p was checked alone.
+        The least p from which results, error and signs are right. Below `decided` each p was checked singly.
     below : str
         What differs at the largest p below `first`, or that formats have no such p.
     undecided : tuple of str
-        The hypotheses that are data and yet not decided for every p: they are asked up to `LAST` alone.
+        The hypotheses that are data and yet not decided for every p; they are checked only up to `LAST`.
     emin, emax : LinearExponent
         Exponents of a bounded format that gives the same results, from `decided` on.
     """
@@ -177,7 +177,7 @@ def prove(theorem: Theorem, family: Family | None = None, mode: str | Mode | Non
     Raises
     ------
     UndecidedError
-        If an operand is not of its kind for every large p, or some result is no polynomial.
+        If an operand is not of its kind for every large p, or some result is not a polynomial.
     ValueError
         If the family's operands are not the statement's, a hypothesis fails for large p, or the polynomials
         differ from rounding by the definition where they must not.

@@ -41,7 +41,7 @@ def measured(
 ) -> tuple[Any, Any] | None:
     """Return the error and reference of a claim, or None if it measures nothing in u.
 
-    Numbers are of any kind that can be added and multiplied: polynomials over precisions, arrays.
+    Numbers are of any kind that can be added and multiplied, such as polynomials over precisions, or arrays.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def limit_of(error: Quotient, bound: Bound) -> Fraction | None:
 def excess(error: Quotient, bound: Bound) -> Polynomial | None:
     """Return a polynomial that is positive where the error exceeds the bound, and negative where it does not.
 
-    Return None if the bound is no function of u.
+    Return None if the bound is not a function of u.
     """
     if bound.formula is None:
         return None
@@ -103,7 +103,7 @@ def exceeds(error: Quotient, bound: Bound, p: int) -> bool:
 def holds_from(polynomial: Polynomial, *, strict: bool = False) -> tuple[bool, int]:
     """Return whether a bound holds for large p, by its `excess`, and the least p from which this is so.
 
-    A strict bound is not reached, either.
+    A strict bound must not be reached, either.
     """
     beyond = polynomial.sign > 0 or (strict and not polynomial)
     relation = Relation.POSITIVE if beyond is not strict else Relation.NOT_NEGATIVE
@@ -120,7 +120,7 @@ def _over(part: Polynomial, like: Polynomial) -> Polynomial:
 
 
 class Decided(Ring):
-    """A family's operands and results, of which propositions are decided for every large p.
+    """A family's operands and results, about which propositions are decided for every large p.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Decided(Ring):
 IN_BINARY64 = 53
 #: Exponents up to this multiple of the precision stand for unbounded ones.
 _REACH = 64
-#: Exponents that no case of a catalogue leaves at precisions up to `IN_BINARY64`.
+#: Exponents that no case of the catalogue leaves at precisions up to `IN_BINARY64`.
 _RANGE = (-900, 900)
 
 

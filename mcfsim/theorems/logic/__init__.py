@@ -1,8 +1,8 @@
 """Terms and propositions: the hypotheses and claims of statements, as data.
 
-A term is a number of each case. A proposition is true or false of it, is written once, and has several
-interpreters: on arrays and recorded programs (`on_arrays`), on exact numbers and polynomials in u
-(`on_numbers`), for the solver (`mcfsim.theorems.solver.reading`), and in mathematics (`notation`).
+A term is a number for each case, and a proposition is true or false of each case. Both are written once and
+have several interpreters: on arrays and recorded programs (`on_arrays`), on exact numbers and polynomials in
+u (`on_numbers`), for the solver (`mcfsim.theorems.solver.reading`), and in mathematics (`notation`).
 """
 
 from mcfsim.theorems.logic.notation import written

@@ -79,7 +79,7 @@ LEGEND = {
 Kinds = Mapping[str, str]
 #: Suffixes of the words of a pair.
 _HIGH_LOW = "hl"
-#: Notations in which all parts, in their order, stand as they are.
+#: Notations into which all parts are inserted, in their order.
 _FORMS: Mapping[type, str] = {
     # propositions
     AtMost: "{} <= {}",
@@ -171,7 +171,7 @@ class _Writer:
         return f"({self.proposition(part)})"
 
     def _formed(self, x: Any, kind: str) -> str:
-        """Return the notation of what is written as its form says."""
+        """Return the notation of a term or proposition by its entry in `_FORMS`."""
         if type(x) not in _FORMS:
             raise TypeError(f"{x!r} is no {kind}")
         parts = (getattr(x, field.name) for field in fields(x))

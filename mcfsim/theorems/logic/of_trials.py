@@ -93,7 +93,7 @@ def has_bits(x: Block, bits: int) -> Any:
 
 def is_value(x: Block, fmt: Format) -> Any:
     """Return where binary64 numbers are finite values of a format."""
-    if type(fmt) is not Format:  # of the numbers that have its bits, a posit or a grid lacks some
+    if type(fmt) is not Format:  # a posit or a grid lacks some of the numbers that have its bits
         return round_to(x, fmt) == x
     quanta = np.ldexp(np.abs(x), fmt.precision - 1 - fmt.emin)  # infinite if there are very many
     return has_bits(x, fmt.precision) & (np.floor(quanta) == quanta) & (np.abs(x) <= float(fmt.max))
@@ -228,7 +228,7 @@ def less(x: Block, y: Block, s: Block) -> tuple[Block, Block, Any]:
 def rest_of_sum(x: Block, y: Block, s: Block) -> tuple[Block, Any, Any]:
     """Return ``x + y - s`` in binary64, where it is exact, and where that is decided.
 
-    Where it is decided not to be exact, no binary64 number is. It is decided if s is a rounded sum.
+    If it is decided not to be exact, no binary64 number equals it. It is decided if s is a rounded sum.
     """
     smaller, moved, sure = less(*(part.astype(np.float64, copy=False) for part in (x, y, s)))
     rest, held = rest_of(smaller, moved)
@@ -236,7 +236,7 @@ def rest_of_sum(x: Block, y: Block, s: Block) -> tuple[Block, Any, Any]:
 
 
 def rest_of(x: Block, s: Block) -> tuple[Block, Any]:
-    """Return ``x - s`` in binary64, and where it is exact; elsewhere no binary64 number is."""
+    """Return ``x - s`` in binary64, and where it is exact; elsewhere no binary64 number equals it."""
     x, s = (part.astype(np.float64, copy=False) for part in (x, s))
     rest = np.subtract(x, s)
     return rest, is_difference(rest, x, s)

@@ -75,7 +75,8 @@ from mcfsim.theorems.logic.terms import (
 from mcfsim.theorems.trial import Measured, Trial, Truth, all_hold, any_holds, rarely
 from mcfsim.theorems.trial import MixedError as MixedError
 
-#: Binary64 quotients have a smaller relative error: farther from a bound they decide, nearer integers do.
+#: Binary64 quotients have a smaller relative error. Farther than this from a bound they decide; nearer to it,
+#: integers do.
 _SHARE = 2.0**-45
 
 
@@ -134,7 +135,7 @@ def _open(parts: tuple[Proposition, ...], t: Trial) -> list[Proposition]:
 
 
 def _alternative(said: Proposition, t: Trial) -> Truth:
-    """Return where an alternative holds; of a conjunction, the first part limits where the rest runs."""
+    """Return where an alternative holds; in a conjunction, the first part limits where the rest runs."""
     if not isinstance(said, AllOf):
         return _part(said, t)
     first, *rest = _open(said.parts, t)
@@ -265,13 +266,13 @@ def _is_multiple(x: Term, of: Term, t: Trial) -> Truth:
             return and_finite(is_multiple(exact(x, t), place), t, x)
         case _:
             raise UnreadableError(
-                "multiples are read of powers of two and of ulp(x), and of these multiplied by one"
+                "multiples are read of a power of two, of ulp(x), and of a product of the two"
             )
     number = near(x, t)
     if number is None or number[1] is not None:
         return and_finite(is_multiple(exact(x, t), np.broadcast_to(place, t.size)), t, x, of)
     given = wide(number[0])
-    units = np.ldexp(given, -place)  # zero of what binary64 has not: a number far below the unit
+    units = np.ldexp(given, -place)  # zero if it underflows: the number is far below the unit
     held = (np.floor(units) == units) & ((units != 0) | (given == 0))
     return and_finite(_of_every_case(held, t), t, x, of)
 
@@ -281,7 +282,7 @@ def _exponent_of(unit: OfFormat, t: Trial) -> int:
     number = Fraction(unit.at(t.format, t.rounding))
     place = number.numerator.bit_length() - number.denominator.bit_length()
     if number != Fraction(2) ** place:
-        raise UnreadableError(f"multiples are those of powers of two, not of {unit.text} = {number}")
+        raise UnreadableError(f"multiples are read of powers of two, not of {unit.text} = {number}")
     return place
 
 

@@ -114,13 +114,13 @@ class Case:
         Raises
         ------
         UnreadableError
-            If it is computed from arrays, or a result in it is not finite.
+            If it is computed from arrays.
         """
         return _Path(self, self.paths[path][1]).value(x)
 
 
 class Ring:
-    """Operands and results of any kind of numbers that can be added and multiplied, as polynomials in u.
+    """Operands and results that can be added and multiplied, such as polynomials in u.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class Ring:
         return self.atom_holds(said)
 
     def atom_holds(self, said: Proposition) -> bool:
-        """Return whether a proposition holds that is not made of others; raise ValueError if not known."""
+        """Return whether a proposition not made of others holds; raise ValueError if that is not known."""
         raise UnreadableError(f"{type(said).__name__} has no meaning for these numbers")
 
     def value(self, x: Term) -> Any:

@@ -366,7 +366,7 @@ def nodes(said: Any) -> Iterator[Any]:
 
 
 def places_of(said: Any, count: int) -> set[int]:
-    """Return the places of the results that occur in a proposition or term, of so many."""
+    """Return the places of the results, `count` in all, that occur in a proposition or term."""
     spoken = [slice(x.first, x.stop) if isinstance(x, Results) else x.place for x in spoken_of(said)]
     return {place for x in spoken for place in ([x] if isinstance(x, int) else range(count)[x])}
 

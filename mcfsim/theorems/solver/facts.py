@@ -167,7 +167,7 @@ def _last_of_exact_sum(r: RoundedSum) -> Formula:
 
 
 def _is_least(x: UnknownNumber, r: RoundedSum) -> Formula:
-    """Return the formula that the last bit of a term is not above any other's, so that it divides the sum."""
+    """Return the formula that a term's last bit is not above any other's, so that it divides the sum."""
     return all_of(x.last <= y.last for y in r.terms)
 
 
@@ -241,8 +241,8 @@ LEMMAS: Mapping[Callable[..., Any], Lemma] = MappingProxyType(
     }
 )
 #: What is supposed of a and b, by algorithm, so that no step overflows if the sum does not: by a theorem of
-#: Boldo, Graillat and Muller, TOMS 44(1), 2017. A multiple of ulp(b) with a lesser exponent is added exactly
-#: where b has the largest exponent.
+#: Boldo, Graillat and Muller, TOMS 44(1), 2017. If a is a multiple of ulp(b) with a smaller exponent, and b
+#: has the largest exponent, a + b is exact.
 IN_RANGE: Mapping[Callable[..., Any], tuple[Hypothesis, ...]] = MappingProxyType(
     {
         text_of(two_sum): (not_largest("a"),),

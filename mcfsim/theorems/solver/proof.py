@@ -37,8 +37,8 @@ from mcfsim.theorems.statement import Theorem
 # -- formulas, as the solver takes them -------------------------------------------------------------------
 #: Each comparison is multiplied by powers of u, so that it bears on products with u**0 to u**_TOP.
 _TOP = 2
-#: So many postponed formulas that a model violates are asserted at once. Few are needed for a proof, and each
-#: makes every step of the solver slower.
+#: How many of the postponed formulas that a model violates are asserted at once. Few are needed for a proof,
+#: and each makes every step of the solver slower.
 _AT_ONCE = 16
 
 
@@ -181,9 +181,9 @@ _LONGEST, _MOST = 1_000_000, 1_000
 class Found(StrEnum):
     """The outcome of a question to the solver.
 
-    ``not proved``: this is no counterexample, as a model of the facts need not occur. ``vacuous``: the
-    hypotheses contradict one another, so no operands meet them and every claim would hold. ``proved``: facts
-    and hypotheses also have a model, which again need not consist of numbers of any precision.
+    ``not proved``: this is not a counterexample, since a model of the facts need not consist of numbers of
+    any precision. ``vacuous``: the hypotheses contradict one another, so no operands meet them and every
+    claim would hold. ``proved``: facts and hypotheses also have a model, of which the same is true.
     """
 
     PROVED = "proved"
@@ -259,7 +259,7 @@ def prove(theorem: Theorem | Question, *, seconds: int = 600, least: int | None 
     for name, given, low, high in (("seconds", seconds, 1, _LONGEST), ("least", question.least, 2, _MOST)):
         check_int(name, given)
         if not low <= given <= high:
-            raise ValueError(f"{name} = {given}: it goes from {low} to {high:,}")
+            raise ValueError(f"{name} = {given}: it must be from {low} to {high:,}")
     even_alone = isinstance(theorem, Theorem) and of_even_ties_alone(theorem)
     start = time.monotonic()
     answer = _asked(question, start + seconds / (2 if even_alone else 1))
@@ -295,7 +295,7 @@ def _asked(question: Question, until: float) -> Answer:
 def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = None) -> Iterator[Answer]:
     """Yield the answers about statements of the catalogue, each after those that it rests on.
 
-    A statement that rests on one that is not proved is not proved.
+    A statement counts as proved only if those that it rests on are proved, too.
     """
     answers: dict[str, Answer] = {}
 
@@ -317,7 +317,7 @@ def prove_all(names: Iterable[str], *, seconds: int = 600, least: int | None = N
 
 
 def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterator[Formula]:
-    """Yield the facts about the numbers of an arithmetic, for every p >= least, but for `facts_of_powers`."""
+    """Yield the facts about the numbers of an arithmetic, for every p >= least, except `facts_of_powers`."""
     for x in ar.numbers:
         yield from (fact.of(x) for fact in OF_A_NUMBER)
         yield from (fact.of(x.value, least) for fact in OF_A_VALUE)
@@ -327,8 +327,8 @@ def facts_of(ar: UnknownArithmetic, least: int, *, even: bool = False) -> Iterat
 
 
 def facts_of_powers(ar: UnknownArithmetic) -> Iterator[Formula]:
-    """Yield the facts about two powers of two in an arithmetic: most of all, and proofs need few of them."""
+    """Yield the facts about two powers of two in an arithmetic: most of all facts, and few are needed."""
     powers = [power for x in ar.numbers for power in (x.first, x.last)]
-    # u times a power of two is one, too.
+    # u times a power of two is a power of two as well.
     shifted = ((a, b.times_u(k)) for a, b in combinations(powers, 2) for k in (-1, 0, 1))
     yield from (fact.of(*pair) for pair in shifted for fact in OF_TWO_POWERS)

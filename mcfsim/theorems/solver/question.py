@@ -25,7 +25,7 @@ class Question:
     Raises
     ------
     TypeError
-        If a hypothesis or the claim is no proposition.
+        If a hypothesis or the claim is not a proposition.
 
     Attributes
     ----------
@@ -98,21 +98,21 @@ def question_of(theorem: Theorem) -> Question:
         ):
             raise UnreadableError(
                 f"{theorem.name!r} speaks of the largest number, and may overflow on the way; the solver "
-                "knows unbounded exponents alone: suppose RESULTS_FINITE instead"
+                "knows only unbounded exponents: suppose RESULTS_FINITE instead"
             )
     if theorem.underflow is not Underflow.GRADUAL:
         raise UnreadableError(
-            f"{theorem.name!r} is about {theorem.underflow}; the solver knows gradual underflow alone"
+            f"{theorem.name!r} is about {theorem.underflow}; the solver knows only gradual underflow"
         )
     if theorem.range == "bounded" and any(map(_compares_ulps, propositions_of(theorem))):
         raise UnreadableError(
             f"{theorem.name!r} compares with an ulp; a subnormal number has a larger one than with unbounded "
-            "exponents, which the solver knows alone: say range='unbounded', if it is about these"
+            "exponents, and the solver knows only these: give range='unbounded' if the statement means them"
         )
     if not theorem.modes <= NEAREST:
         raise UnreadableError(
             f"{theorem.name!r} is about {', '.join(sorted(theorem.modes))}; the solver knows "
-            "rounding to nearest alone"
+            "only rounding to nearest"
         )
     return Question(
         theorem.name,
@@ -162,4 +162,4 @@ def check_readable(names: Collection[str]) -> None:
             ) from error
     if not names:
         those = ", ".join(name for name, theorem in THEOREMS.items() if readable(theorem))
-        raise ValueError(f"the solver is asked about some statements on sums, and none is given: {those}")
+        raise ValueError(f"no statement is given; the solver can be asked about these on sums: {those}")

@@ -85,9 +85,10 @@ class Unknowns:
         The words of each operand, by name.
     results : sequence of UnknownNumber
     least : int
-        The least precision. From there on bounds must have no pole and not be negative.
+        The least precision. From there on, bounds must have no pole and must not be negative.
     supposing : bool
-        Whether hypotheses are read. As exponents are unbounded, that nothing overflows is just true in them.
+        Whether hypotheses are read. In these, the supposition that nothing overflows is simply true, since
+        exponents are unbounded.
     """
 
     ar: UnknownArithmetic
@@ -234,7 +235,7 @@ class Unknowns:
 
 def _one(numbers: Sequence[UnknownNumber], place: int, of: str) -> UnknownNumber:
     if place >= len(numbers):
-        raise UnreadableError(f"{of} has {len(numbers)} numbers, and none of number {place}")
+        raise UnreadableError(f"{of} has only {len(numbers)} numbers, none at place {place}")
     return numbers[place]
 
 

@@ -37,7 +37,7 @@ class SymbolicArithmetic(Forwarding):
     It runs the same algorithms as any arithmetic, and the results are right for every ``p >= first``. `run`
     converts polynomials to the algorithm's `SymbolicValue` operands and its results back. An operand must be
     a value of precision p, which is decided, too. A Python number is a real scalar and enters exactly. There
-    are no infinities, no NaN and one zero.
+    are no infinities and no NaN, and there is one zero.
 
     Parameters
     ----------
@@ -99,10 +99,10 @@ class SymbolicArithmetic(Forwarding):
 
     def like(self, fmt: Any, rounding: Any) -> SymbolicArithmetic:
         """Raise UndecidedError: another format has no precision p."""
-        raise UndecidedError(f"precision p stands beside no other format, such as {fmt}")
+        raise UndecidedError(f"precision p cannot be combined with another format, such as {fmt}")
 
     def on_block(self, step: int, start: int) -> SymbolicArithmetic:
-        """Return itself: all elements of a block are treated alike."""
+        """Return the arithmetic itself: it treats all elements of a block alike."""
         return self
 
     def _operate(self, name: str, *operands: Operand) -> SymbolicValue:
@@ -139,7 +139,7 @@ class SymbolicArithmetic(Forwarding):
                     return self._exactly(Polynomial.constant(x.sign, self.over))
                 case "round", [x]:
                     return self._exactly(x)
-        raise UndecidedError(f"{name} of polynomials in u is none in general")
+        raise UndecidedError(f"{name} of polynomials in u is not a polynomial in general")
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
         """Return ``function(self, *operands, **options)``, with Python numbers among the results rounded."""

@@ -15,7 +15,7 @@ from mcfsim.theorems.symbolic.polynomial import Polynomial, Precisions, is_dyadi
 # -- exact results ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _OfPolynomial:
-    """A positive real number, as a function of the precision, made of a polynomial."""
+    """A positive real number as a function of the precision, made from a polynomial."""
 
     a: Polynomial
 
@@ -141,7 +141,7 @@ def rounded(x: Real, mode: Mode, ledger: Ledger) -> Polynomial:
     ledger.require(Relation.INTEGER, whole, "integer part")
     ledger.require(Relation.POSITIVE, whole, "integer part")  # comparisons by squares assume it
     rest = x.minus(whole * ulp)
-    if rest and mode in (Mode.UP, Mode.TO_ODD):  # which depend on whether the number is inexact
+    if rest and mode in (Mode.UP, Mode.TO_ODD):  # these depend on whether the number is inexact
         ledger.require(Relation.POSITIVE, rest, "inexact")
     else:
         ledger.require(Relation.NOT_NEGATIVE, rest, "not below its integer part")

@@ -15,7 +15,7 @@ from mcfsim.rounding import Rounding
 
 #: The version of the standard that names and arguments follow.
 VERSION = "2024.12"
-#: Functions of NumPy that rounded arrays answer themselves; NumPy's own arrays are taken as always.
+#: NumPy's names, used as they are: rounded arrays carry out the functions, and plain arrays work as usual.
 _NAMES = """
 abs add all any argmax argmin bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift
 bitwise_xor broadcast_to ceil clip concat copysign cos count_nonzero cumulative_prod cumulative_sum divide
@@ -33,7 +33,7 @@ _CREATING_LIKE = frozenset(("empty_like", "ones_like", "zeros_like"))
 
 @dataclass(frozen=True)
 class FormatInfo:
-    """What `finfo` tells of a format: plain numbers, and the format as ``dtype``."""
+    """The result of `finfo` for a format: plain numbers, and the format itself as ``dtype``."""
 
     bits: int
     eps: float
@@ -44,21 +44,21 @@ class FormatInfo:
 
 
 class ArrayNamespace:
-    """Functions of the array API standard, on arrays that are rounded in one way.
+    """The functions of the array API standard for rounded arrays of one format and rounding.
 
-    Its dtypes of real numbers are formats, under their names; new arrays have the format of the array whose
-    namespace it is. Arrays of different formats do not mix. Integers and truth values are NumPy's arrays, as
-    are indices. ``sum``, ``prod`` and their cumulative forms go from left to right, and round each time;
-    ``mean`` is the sum divided by the number. What would need an operation that arithmetics do not have, as
-    ``pow``, ``atan2`` or ``var``, is not there.
+    The dtypes of real numbers are formats, available under their names. New arrays have the format of the
+    array whose namespace this is. Arrays of different formats do not mix. Integers, truth values and indices
+    are plain NumPy arrays. ``sum``, ``prod`` and their cumulative forms work from left to right and round
+    after each operation; ``mean`` is the sum divided by the number of elements. Functions that would need an
+    operation arithmetics do not have, such as ``pow``, ``atan2`` or ``var``, are missing.
 
     Parameters
     ----------
     fmt : Format
         The format of new arrays.
     rounding : Rounding
-        The rounding of the arrays. Namespaces of one format and rounding are equal, as code of the standard
-        asks of several arrays.
+        The rounding of the arrays. Namespaces of the same format and rounding are equal: code written for
+        the standard compares the namespaces of several arrays.
     enter : callable
         ``enter(x, fmt)`` rounds numbers into an array of a format.
     """
@@ -94,12 +94,12 @@ class ArrayNamespace:
         if name in _CREATING_LIKE:
             return lambda x, /, **options: self._made_like(name, x, **options)
         raise AttributeError(
-            f"arrays of {self.format} have no {name}: no operation of an arithmetic", name=name
+            f"arrays of {self.format} have no {name}: arithmetics lack the operation", name=name
         )
 
     # -- creation ------------------------------------------------------------------------------------------
     def _made(self, function: Callable[..., Any], given: Any, options: Any) -> Any:
-        """Return what a function of NumPy makes, rounded into a format unless other dtypes are asked for."""
+        """Return the array that a NumPy function creates, rounded if its dtype is a format or not given."""
         _check_device(options.pop("device", None))
         dtype = options.pop("dtype", None)
         if dtype is None or _is_format(dtype):
@@ -112,7 +112,7 @@ class ArrayNamespace:
         )
 
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-        """Return an array: of the format, rounded once, or of integers or truth values if these are given.
+        """Return an array of the format, rounded once; integers and truth values become a NumPy array.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class ArrayNamespace:
         if getattr(x, "dtype", None) == dtype and not copy:
             return x
         if copy is False:
-            raise ValueError("numbers that are rounded into a format are a copy")
+            raise ValueError("copy=False, but numbers rounded into a format are a copy")
         return self._enter(x, dtype)
 
     def full(self, shape: Any, value: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -150,7 +150,7 @@ class ArrayNamespace:
     def arange(
         self, start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None
     ) -> Any:
-        """Return evenly spaced numbers: integers, or each rounded into the format."""
+        """Return evenly spaced numbers: integers, or numbers that are each rounded into the format."""
         _check_device(device)
         if dtype is None and all(x is None or isinstance(x, int) for x in (start, stop, step)):
             dtype = np.int64
@@ -160,7 +160,7 @@ class ArrayNamespace:
         return np.arange(begin, end, step, dtype=dtype)
 
     def from_dlpack(self, x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-        """Return the array of another library: numbers are rounded into the format."""
+        """Return an array of another library, with real numbers rounded into the format."""
         _check_device(device)
         return self.asarray(np.from_dlpack(x), copy=copy)
 
@@ -189,19 +189,19 @@ class ArrayNamespace:
         return (np.asarray(x, dtype) if isinstance(x.dtype, Format) else x).astype(dtype, copy=copy)
 
     def can_cast(self, given: Any, dtype: Any, /) -> bool:
-        """Whether a dtype, or that of an array, is converted to another one by the standard's rules."""
+        """Return whether the standard's rules convert a dtype, or the dtype of an array, to another one."""
         given = _dtype_of(given)
         if not _is_format(given) and not _is_format(dtype):
             return bool(np.can_cast(given, dtype))
         return bool(given == dtype)
 
     def result_type(self, *given: Any) -> Any:
-        """Return the dtype of what several arrays, dtypes and numbers give together.
+        """Return the dtype that results from combining arrays, dtypes and numbers.
 
         Raises
         ------
         TypeError
-            If a format meets another one, or integers or truth values, as arrays of these do not mix.
+            If a format is combined with another format, integers or truth values: such arrays do not mix.
         """
         dtypes = [_dtype_of(x, None) for x in given]
         known = [dtype for dtype in dtypes if dtype is not None]
@@ -213,7 +213,7 @@ class ArrayNamespace:
         return known[0]
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
-        """Whether a dtype is of a kind; the format is of ``"real floating"``, and ``"numeric"``."""
+        """Return whether a dtype is of a kind; formats are ``"real floating"`` and ``"numeric"``."""
         if isinstance(kind, tuple):
             return any(self.isdtype(dtype, item) for item in kind)
         if isinstance(dtype, Format) or isinstance(kind, Format):
@@ -224,21 +224,21 @@ class ArrayNamespace:
         """Return the precision and the range of the format."""
         fmt = _dtype_of(dtype)
         if not isinstance(fmt, Format):
-            raise TypeError(f"finfo is of a format, not of {dtype!r}")
+            raise TypeError(f"finfo takes a format, not {dtype!r}")
         step, least = float(ulp(1.0, fmt)), float(fmt.smallest_normal)
         return FormatInfo(fmt.bits, step, float(fmt.max), float(fmt.lowest), least, fmt)
 
     def iinfo(self, dtype: Any, /) -> np.iinfo[Any]:
-        """Return the range of a dtype of integers, or of that of an array."""
+        """Return the range of an integer dtype, or of the dtype of an array."""
         return np.iinfo(_dtype_of(dtype))
 
     # -- order -----------------------------------------------------------------------------------------------
     def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-        """Return the elements in order; NaN is last, and first where the order descends."""
+        """Return the elements in order; NaN comes last, or first in descending order."""
         return self.take_along_axis(x, self.argsort(x, axis=axis, descending=descending), axis=axis)
 
     def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-        """Return where the elements in order are; equal ones stay in turn."""
+        """Return the indices that sort the elements; equal elements keep their order."""
         if not descending:
             return np.argsort(np.asarray(x), axis=axis, stable=True)
         backward = np.flip(np.asarray(x), axis)
@@ -254,12 +254,12 @@ class ArrayNamespace:
 
 @dataclass(frozen=True)
 class NamespaceInfo:
-    """What the standard's inspection tells of a namespace."""
+    """The inspection object that the standard defines for a namespace."""
 
     of: ArrayNamespace
 
     def capabilities(self) -> dict[str, Any]:
-        """Return which optional features there are."""
+        """Return which optional features of the standard are supported."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def devices(self) -> list[str]:
@@ -271,7 +271,7 @@ class NamespaceInfo:
         return "cpu"
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
-        """Return the dtypes of new arrays, by what they hold."""
+        """Return the dtypes of new arrays, by kind of element."""
         _check_device(device)
         return {
             "real floating": self.of.format,
@@ -287,7 +287,7 @@ class NamespaceInfo:
 
 
 def _kind_of(x: Any) -> Any:
-    """Return the dtype of what holds integers or truth values alone; None of other numbers."""
+    """Return the dtype of integers or truth values; return None for other numbers."""
     dtype = np.asarray(x).dtype if not hasattr(x, "dtype") else x.dtype
     if isinstance(dtype, Format) or np.dtype(dtype).kind not in "biu":
         return None
@@ -295,12 +295,12 @@ def _kind_of(x: Any) -> Any:
 
 
 def _dtype_of(x: Any, *of_numbers: Any) -> Any:
-    """Return a dtype itself, or that of an array; of a number what is said."""
+    """Return a dtype as it is, or the dtype of an array; return a default, or the number, for a number."""
     return x if isinstance(x, Format | np.dtype | type) else getattr(x, "dtype", *(of_numbers or (x,)))
 
 
 def _is_format(dtype: Any) -> bool:
-    """Whether a dtype is a format; TypeError of one of NumPy's that is not exact."""
+    """Return whether a dtype is a format; raise TypeError for NumPy's dtypes except bool and integers."""
     if isinstance(dtype, Format):
         return True
     if np.dtype(dtype).kind not in "biu":

@@ -31,23 +31,23 @@ def lacks(x: Any, protocol: type) -> list[str]:
 
 
 def is_masked(x: Any) -> bool:
-    """Return whether x is a masked array; NumPy's module of these is not imported for that."""
+    """Return whether x is a masked array, without importing ``numpy.ma``."""
     return type(x) is not np.ndarray and "numpy.ma" in sys.modules and isinstance(x, np.ma.MaskedArray)
 
 
 def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     """Return an array_like as a plain array; raise where NumPy would silently change its values.
 
-    A tensor of PyTorch's of a dtype that NumPy lacks, as bfloat16, becomes one of float32, exactly.
+    A PyTorch tensor of floats shorter than 32 bits, such as bfloat16, becomes a float32 array, exactly.
 
     Raises
     ------
     TypeError
         If it is a masked array, or a sequence that contains one: a plain array would show the values that
-        the mask hides. If it is a sequence with a truth value in it, which NumPy makes 1 or 0 among numbers.
+        the mask hides. If it is a sequence that contains a truth value, which NumPy would turn into 1 or 0.
     ValueError
-        If it cannot be converted to an array; or if it is a sequence of floats and integers, which NumPy
-        converts to binary64 or to a short float, and that does not hold one of the integers.
+        If it cannot be converted to an array; or if it is a sequence of floats and integers that NumPy
+        converts to binary64 or a shorter float, and this dtype does not hold one of the integers.
     """
     if is_masked(x):
         raise TypeError(f"{label} is a masked array; fill it or compress it first")
@@ -131,7 +131,7 @@ def finite_number(label: str, x: Any) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{label} = {number} must be finite")  # as a float: Python writes no longer integers
+        raise ValueError(f"{label} = {number} must be finite")  # a float: Python writes no very long integers
     return number
 
 
@@ -191,12 +191,12 @@ def refuse_items(x: list[Any] | tuple[Any, ...], label: str) -> None:
             refuse_items(item, label)
         elif is_masked(item):
             raise TypeError(f"{label} has a masked array in it; fill it or compress it first")
-        elif getattr(item, "dtype", type(item)) in (bool,):  # of Python's, of NumPy's and of its arrays
-            raise TypeError(f"{label} has a truth value in it, {item!r}, and that is no real number")
+        elif getattr(item, "dtype", type(item)) in (bool,):  # Python's, NumPy's, and arrays of NumPy's
+            raise TypeError(f"{label} has a truth value in it, {item!r}, which is no real number")
 
 
 # -- names that are misspelt ------------------------------------------------------------------------------
-#: Words, and what others write in their place, as in TwoSum and 2Sum; also inside longer words.
+#: Words and their usual short forms, as in TwoSum and 2Sum; they are also replaced inside longer words.
 _WORDS = {"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "plus": "add", "times": "mul"}
 #: The largest number of suggested names, and their least similarity by `difflib`.
 _MOST, _ALIKE = 3, 0.6
@@ -262,7 +262,7 @@ def printable(text: str) -> str:
     r"""Return text with every unprintable character escaped as in Python.
 
     These are control characters, which a terminal obeys (titles, colours, cursor moves), line ends, direction
-    marks, surrogates, and all else that is not `str.isprintable`.
+    marks, surrogates, and all others for which `str.isprintable` is false.
 
     Examples
     --------
@@ -287,7 +287,7 @@ class Opaque:
 
     __slots__ = ()
     #: The error message, after the name of the type.
-    opaque = "stands for a number that is not known: it is not compared, searched, hashed or asked for truth"
+    opaque = "stands for a number that is not known: it is not compared, searched, hashed or tested for truth"
     # Keeps NumPy functions from treating it elementwise, and NumPy scalars from comparing it.
     __array_ufunc__: Any = None
 
@@ -356,7 +356,7 @@ def check_processor() -> None:
 
 # -- state that an interrupted change spoils --------------------------------------------------------------
 class SpoiltStateError(RuntimeError):
-    """A change of state was interrupted, so that part of it is old and part new; or the state has gone."""
+    """A change of state was interrupted, so that part of it is old and part new; or it was given away."""
 
 
 class Whole:

@@ -124,7 +124,7 @@ def decode(codes: ArrayLike, fmt: Format | str) -> NDArray[Any]:
 
 
 def _loop(fmt: Format, elements: int, packed: str) -> BoundLoop | None:
-    """Return a loop from values to codes (its results) or from codes to values, if one pays."""
+    """Return a loop that encodes (`packed` is "results") or decodes, or None if no loop pays."""
     if not has_codes(fmt) or elements <= BLOCK:
         return None
     return loops(checked=True, packed=packed).bound_loop(lambda: _as_it_is(fmt), elements, None)
@@ -240,9 +240,9 @@ def next_down(x: ArrayLike, fmt: Format | str) -> NDArray[Any]:
 def ulp(x: ArrayLike, fmt: Format | str) -> NDArray[np.float64]:
     """Return the unit in the last place, ``2**(max(e, emin) - p + 1)`` where ``2**e <= |x| < 2**(e + 1)``.
 
-    Above emax it stays that of emax. NaN and infinities give NaN. The result is binary64. For grids and
-    posits it is ``b - a``, where a and b are consecutive values with ``a <= |x| < b``; beyond the largest
-    value, it is the last such distance.
+    For exponents above emax it is that at emax. NaN and infinities give NaN. The result is binary64. For
+    grids and posits it is ``b - a``, where a and b are consecutive values with ``a <= |x| < b``; beyond the
+    largest value, it is the last such distance.
     """
     fmt = get_format(fmt)
     carrier_of(fmt)

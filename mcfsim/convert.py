@@ -68,7 +68,7 @@ def round_to(
         the word of its index in row-major order, of 16 bits if these suffice. An array has one word for each
         element; only the CPU takes it.
     out : array or tensor, optional
-        Where to put the result; of its dtype, shape and device. It may be `x` itself, or overlap it. Or an
+        Receives the result; must have its dtype, shape and device. It may be `x` itself, or overlap it. Or an
         array or CPU tensor for codes (see `mcfsim.codec.encode`), of unsigned integers of the format's width
         or of its dtype in NumPy, ml_dtypes or PyTorch: numbers are read and codes written in one pass.
     threads : int, optional
@@ -84,7 +84,7 @@ def round_to(
         The values. A float32 array gives float32, or float64 if float32 does not hold the format. A float64
         array gives float64. An array of a shorter float or of integers gives the format's carrier (float32
         if it holds the format). A tensor is rounded on its device and gives a tensor there, of these dtypes.
-        A number gives a float. With `out`, that.
+        A number gives a float. If `out` is given, it is returned.
 
     Notes
     -----
@@ -100,8 +100,8 @@ def round_to(
     ImportError
         If a loop must be compiled, but llvmlite is not installed.
     ValueError
-        If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1. Or if a NaN is
-        to become a code of a format that has none for it; `out` is then written in part.
+        If a name is unknown, `out` does not fit or is read-only, or `threads` is less than 1; or if a NaN
+        would have to be encoded in a format that has no code for it: `out` is then partly written.
     UnsupportedFormatError
         If float64 cannot hold the format, or an integer cannot be rounded once.
     ProcessorError
@@ -255,7 +255,7 @@ def given_words(
 ) -> Words:
     """Return words that were given for elements of a shape, or raise; see `word_source`."""
     if random is None:
-        raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word an element")
+        raise ValueError("stochastic rounding needs random=RandomWords(seed) or one uint32 word per element")
     words: Words = as_array(random, "random")
     if words.dtype not in (np.uint32, np.uint16):
         raise TypeError(f"random words must be uint32 or uint16, not {words.dtype}")

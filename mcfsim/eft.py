@@ -49,9 +49,9 @@ def fast_two_sum(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
     ar : Arithmetic
         Rounds to nearest with any tie rule.
     a, b : value
-        Finite, with a = 0, or ``|a| >= |b|``, or at least their exponents in that order, or, weakest, a an
-        integer multiple of ulp(b). Otherwise e may be wrong by nearly u |a + b|, that is, useless. Nothing is
-        checked.
+        Finite, with a = 0, or ``|a| >= |b|``, or an exponent of a that is at least that of b, or, the weakest
+        condition, with a an integer multiple of ulp(b). Otherwise e may be wrong by nearly u |a + b|, which
+        makes it useless. Nothing is checked.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def split(ar: Arithmetic, x: Value, *, bits: int | None = None) -> tuple[Value, 
         bits = -(-p // 2)
     check_int("bits", bits)
     if not 1 <= bits < p:
-        raise ValueError(f"bits = {bits}: numbers of {p} bits are split off 1 to {p - 1} of them")
+        raise ValueError(f"bits = {bits} must lie between 1 and {p - 1} to split numbers of {p} bits")
     g = ar.mul(x, 2.0**bits + 1.0)
     high = ar.add(g, ar.sub(x, g))
     return high, ar.sub(x, high)

@@ -48,15 +48,16 @@ class Arithmetic(Protocol):
     - ``exact``: the operation takes the real number and rounds its result once.
     - ``rounded``: the number is first rounded to the format.
     - ``float32``: the number is rounded to binary32, where the operation is carried out, to nearest even with
-      the overflow and underflow of IEEE 754, and the result is rounded to the format. Where operands are
-      flushed, these are the values alone. An operation on signs and a selection are as by ``exact``, of the
-      number in binary32. In binary32, and in formats whose carrier is binary64, this is ``rounded``.
+      the overflow and underflow of IEEE 754, and the result is rounded to the format. If operands are
+      flushed, only the values among them are. Sign operations and selections take the number, rounded to
+      binary32, as by ``exact``. In binary32 itself, and in formats whose carrier is binary64, this policy is
+      the same as ``rounded``.
 
     The result of an operation on numbers alone is a value, and `round` rounds any number once. An arithmetic
-    may also take symbols for either: an algorithm asks nothing of a value, and of a real scalar at most its
-    negative. NaN operands give NaN; infinities, signed zeros and invalid operations follow IEEE
-    754; overflow follows the rounding's policy. Elementary functions are correctly rounded like all other
-    operations, their values at zeros and infinities are those of IEEE 754-2019, 9.2.
+    may also be given symbols in place of values and real scalars. An algorithm therefore never inspects a
+    value, and at most negates a real scalar. NaN operands give NaN; infinities, signed zeros and invalid
+    operations follow IEEE 754; overflow follows the rounding's policy. Elementary functions are correctly
+    rounded like all other operations; their values at zeros and infinities are those of IEEE 754-2019, 9.2.
 
     Attributes
     ----------
@@ -112,7 +113,7 @@ class Arithmetic(Protocol):
         """Return ``|a|``: exact for a value of the format, rounded once for a real scalar."""
 
     def sign(self, a: Value) -> Value:
-        """Return the sign of `a`: 1, -1, or a zero or NaN as it is; exact if 1 and -1 are values."""
+        """Return 1 or -1 by the sign of `a`, or an unchanged zero or NaN; exact if 1 and -1 are values."""
 
     def exp(self, a: Value) -> Value:
         """Return the exponential function of `a`."""
@@ -121,51 +122,51 @@ class Arithmetic(Protocol):
         """Return the natural logarithm: NaN below zero, and minus infinity at zero."""
 
     def expm1(self, a: Value) -> Value:
-        """Return ``exp(a) - 1``, rounded once; a zero as it is."""
+        """Return ``exp(a) - 1``, rounded once; a zero is unchanged."""
 
     def log1p(self, a: Value) -> Value:
-        """Return the natural logarithm of ``1 + a``, rounded once; a zero as it is."""
+        """Return the natural logarithm of ``1 + a``, rounded once; a zero is unchanged."""
 
     def tanh(self, a: Value) -> Value:
-        """Return the hyperbolic tangent; a zero as it is."""
+        """Return the hyperbolic tangent; a zero is unchanged."""
 
     def erf(self, a: Value) -> Value:
-        """Return the error function; a zero as it is."""
+        """Return the error function; a zero is unchanged."""
 
     def sin(self, a: Value) -> Value:
-        """Return the sine of `a` in radians; a zero as it is, and NaN for an infinity."""
+        """Return the sine of `a` in radians; a zero is unchanged, and an infinity gives NaN."""
 
     def cos(self, a: Value) -> Value:
-        """Return the cosine of `a` in radians; NaN for an infinity."""
+        """Return the cosine of `a` in radians; an infinity gives NaN."""
 
     def maximum(self, a: Value, b: Value) -> Value:
-        """Return the greater of two values: NaN if one is, and +0 of zeros of both signs; exact."""
+        """Return the greater of two values, exactly: NaN if either is NaN; +0 if they are +0 and -0."""
 
     def minimum(self, a: Value, b: Value) -> Value:
-        """Return the lesser of two values: NaN if one is, and -0 of zeros of both signs; exact."""
+        """Return the lesser of two values, exactly: NaN if either is NaN; -0 if they are +0 and -0."""
 
     def choose(self, s: Value, x: Value, y: Value) -> Value:
         """Return `x` where ``s >= 0``, -0 included, `y` where ``s < 0``, and NaN where `s` is NaN; exact.
 
-        With it an algorithm takes one of two values without asking for a truth value. The difference of two
-        values has the right sign only where underflow is gradual, so `choose` is refused under flushing.
+        With it an algorithm selects one of two values without a branch. The difference of two values has the
+        right sign only where underflow is gradual, so `choose` is refused under flushing.
         """
 
     def round(self, x: Value) -> Value:
         """Round any numbers to the format of this arithmetic: the explicit conversion between formats."""
 
     def evaluate(self, function: Callable[..., Any], /, *operands: Any, **options: Any) -> Any:
-        """Return ``function(arithmetic, *operands, **options)``, with the elements in the fastest order.
+        """Return ``function(arithmetic, *operands, **options)``, computed in the fastest order of elements.
 
         The function is a branch-free sequence of the operations above. Operands and results are values or
-        tuples of values. A result that is a Python number is rounded if it is no value of the format; the
-        result of an operation is a value of that operation's format and stays. Options are passed to the
-        function unchanged.
+        tuples of values. If the function returns a Python number that is no value of the format, it is
+        rounded; the result of an operation is a value of that operation's format and is not rounded again.
+        Options are passed to the function unchanged.
         """
 
 
 class Forwarding(ABC):
-    """Base class of arithmetics whose one method carries out all operations by name; see `Arithmetic`."""
+    """Base class of arithmetics that carry out all operations in one method, by name; see `Arithmetic`."""
 
     @abstractmethod
     def _operate(self, name: str, *operands: Value) -> Any:
@@ -216,7 +217,7 @@ class Forwarding(ABC):
         return self._operate("abs", a)
 
     def sign(self, a: Value) -> Value:
-        """Return the sign of `a`: 1, -1, or a zero or NaN as it is."""
+        """Return 1 or -1 by the sign of `a`, or an unchanged zero or NaN."""
         return self._operate("sign", a)
 
     def exp(self, a: Value) -> Value:
@@ -283,7 +284,7 @@ class Streams(Protocol):
 
 
 class Emulation(Arithmetic, Protocol):
-    """An arithmetic for one block of numbers that rounds: it has a format and a rounding."""
+    """A rounding arithmetic for one block of numbers: it has a format and a rounding."""
 
     @property
     def format(self) -> Format:
@@ -313,7 +314,8 @@ def straight_line(function: _Function) -> _Function:
             evaluate = ar.evaluate
         except AttributeError:
             given = (
-                f"the first argument must be an arithmetic, as mcfsim.arithmetic('bfloat16'), not {ar!r:.60}"
+                "the first argument must be an arithmetic, such as mcfsim.arithmetic('bfloat16'), "
+                f"not {ar!r:.60}"
             )
             raise TypeError(given) from None
         return evaluate(function, *operands, **options)

@@ -23,7 +23,7 @@ from mcfsim.kernels.real_numbers import exact_or_binary64, is_scalar, nearest_bi
 from mcfsim.products import Accumulator, matmul
 from mcfsim.rounding import Underflow
 
-#: What NumPy's functions are called as operations of an arithmetic.
+#: The names of an arithmetic's operations, by NumPy's functions.
 _OPERATIONS: dict[np.ufunc, str] = {
     **{np.add: "add", np.subtract: "sub", np.multiply: "mul", np.divide: "div", np.sqrt: "sqrt"},
     **{np.negative: "neg", np.absolute: "abs", np.fabs: "abs", np.sign: "sign"},
@@ -31,14 +31,14 @@ _OPERATIONS: dict[np.ufunc, str] = {
     **{np.exp: "exp", np.log: "log", np.expm1: "expm1", np.log1p: "log1p"},
     **{np.tanh: "tanh", np.sin: "sin", np.cos: "cos"},
 }
-#: What NumPy's comparisons are of exact numbers, and all functions whose results are truth values.
+#: Python's comparisons of exact numbers, by NumPy's; then all functions whose results are truth values.
 _COMPARISONS: dict[np.ufunc, Callable[[Any, Any], Any]] = {
     **{np.equal: operator.eq, np.not_equal: operator.ne},
     **{np.less: operator.lt, np.less_equal: operator.le},
     **{np.greater: operator.gt, np.greater_equal: operator.ge},
 }
 _QUESTIONS = {*_COMPARISONS, np.isnan, np.isinf, np.isfinite, np.signbit}
-#: What is exact in the carrier, so that it is rounded once.
+#: Functions that are exact in the carrier, so that their results are rounded once.
 _EXACT = {np.floor, np.ceil, np.trunc, np.rint}
 #: Functions of NumPy that move or choose elements.
 _SHAPING: set[Any] = {
@@ -46,7 +46,7 @@ _SHAPING: set[Any] = {
     *(np.concatenate, np.stack, np.broadcast_to, np.flip, np.roll, np.repeat, np.tile, np.take),
     *(np.matrix_transpose, np.unstack, np.tril, np.triu, np.take_along_axis, np.sort),
 }
-#: Those that tell where elements are, whether they are, or how many.
+#: Functions that return places, truth values, counts or shapes.
 _LOCATING: set[Any] = {
     *(np.argmax, np.argmin, np.argsort, np.nonzero, np.count_nonzero, np.all, np.any),
     *(np.shape, np.ndim, np.size),
@@ -56,14 +56,14 @@ _LOCATING: set[Any] = {
 def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: Any) -> RoundedArray:
     """Return numbers, rounded into a format once, as an array with operators.
 
-    ``a + b`` is ``ar.add(a, b)`` of ``ar = arithmetic(fmt, rounding, **options)``, to the bit; so are ``-``,
-    ``*``, ``/``, unary minus, ``abs``, and NumPy's functions of these names and of `sqrt`, `maximum`,
-    `minimum`, `sign`, `exp`, `log`, `expm1`, `log1p`, `tanh`, `sin` and `cos`. ``a @ b`` rounds each product,
-    and adds them from left to right, as `sum`, `prod`, `mean` and the cumulative ones do. Comparisons give
-    arrays of truth values. Python's numbers enter exactly, by the scalar policy of the arithmetic, and are
-    compared as they are. An array never changes: ``a += b`` gives the name to a new one. NumPy's other
-    functions, its arrays, and arrays of another format or rounding are refused: nothing is converted in
-    silence. ``x.__array_namespace__()`` has the functions of the array API standard.
+    With ``ar = arithmetic(fmt, rounding, **options)``, ``a + b`` has the bits of ``ar.add(a, b)``. The same
+    goes for ``-``, ``*``, ``/``, unary minus, ``abs``, NumPy's functions for them, and `sqrt`, `maximum`,
+    `minimum`, `sign`, `exp`, `log`, `expm1`, `log1p`, `tanh`, `sin` and `cos`. ``a @ b`` rounds each product
+    and adds the products from left to right; `sum`, `prod`, `mean` and the cumulative functions work in the
+    same order. Comparisons give arrays of truth values. Python numbers enter by the scalar policy of the
+    arithmetic, and are compared unrounded. Arrays are immutable: ``a += b`` binds the name to a new array.
+    NumPy's other functions, its arrays, and arrays of another format or rounding are refused: nothing is
+    converted silently. ``x.__array_namespace__()`` has the functions of the array API standard.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def array(x: Any, fmt: Format | str, rounding: str = "nearest_even", **options: 
     rounding : str, optional
         A name of `Mode`. Stochastic rounding needs ``random=``.
     **options
-        Of `arithmetic`, as ``underflow="flush_inputs"`` or ``scalars="float32"``.
+        Options of `arithmetic`, such as ``underflow="flush_inputs"`` or ``scalars="float32"``.
 
     Raises
     ------
     ValueError, TypeError
-        As from `round_to` and `arithmetic`.
+        As `round_to` and `arithmetic` do.
 
     Examples
     --------
@@ -111,14 +111,14 @@ def _entered(x: Any, ar: NumpyArithmetic) -> RoundedArray:
 
 
 class RoundedArray(NDArrayOperatorsMixin):
-    """Values of a format with operators, see `array`. An array is not written to.
+    """An immutable array of values of a format, with operators; see `array`.
 
     Parameters
     ----------
     values : array
         Values of the format, in its carrier.
     arithmetic : NumpyArithmetic
-        What carries the operations out.
+        Carries out the operations.
     """
 
     __slots__ = ("arithmetic", "values")
@@ -128,7 +128,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         self.values.flags.writeable = False
         self.arithmetic = arithmetic
 
-    # -- what it is ----------------------------------------------------------------------------------------
+    # -- attributes and conversions ------------------------------------------------------------------------
     @property
     def format(self) -> Format:
         """The format of the numbers."""
@@ -156,7 +156,7 @@ class RoundedArray(NDArrayOperatorsMixin):
 
     @property
     def device(self) -> str:
-        """Where it is: ``"cpu"``."""
+        """The device, which is always ``"cpu"``."""
         return "cpu"
 
     @property
@@ -184,7 +184,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         return len(self.values)
 
     def __iter__(self) -> Iterator[RoundedArray]:
-        return map(self._like, self.values)  # or its error
+        return map(self._like, self.values)  # or raise NumPy's error
 
     def __getitem__(self, key: Any) -> RoundedArray:
         return self._like(self.values[key])
@@ -198,20 +198,20 @@ class RoundedArray(NDArrayOperatorsMixin):
         return array(self, fmt, rounding, **options)
 
     def as_dtype(self) -> NDArray[Any]:
-        """Return an array of the format's dtype in NumPy or ml_dtypes; UnsupportedFormatError without one."""
+        """Return an array of the format's NumPy or ml_dtypes dtype; UnsupportedFormatError if none exists."""
         return as_dtype(encode(self.values, self.format), self.format)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Return the values in the format's carrier, float32 or float64, which holds them exactly.
 
-        Another dtype is NumPy's conversion; ValueError if it is one of integers that cannot be.
+        NumPy converts to any other dtype; ValueError if an integer dtype cannot hold a number's whole part.
         """
         if dtype is not None and np.dtype(dtype).kind in "iu":
             check_integers(self.values, np.dtype(dtype))
         return np.array(self.values, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return np.array(self.values).__dlpack__(**options)  # a copy: what is handed on may be written to
+        return np.array(self.values).__dlpack__(**options)  # a copy, as the receiver may write to it
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.values.__dlpack_device__()
@@ -238,14 +238,14 @@ class RoundedArray(NDArrayOperatorsMixin):
         return RoundedArray(np.asarray(values, self.arithmetic.carrier), self.arithmetic)
 
     def enter(self, x: Any, fmt: Format | None = None) -> RoundedArray:
-        """Return numbers, rounded once as those of this array are, into its format or another one."""
+        """Return numbers rounded once, by this array's rounding, into its format or another one."""
         ar = self.arithmetic
         if fmt not in (None, ar.format):
             ar = ar.like(fmt, ar.rounding)
         return _entered(x, ar)
 
     # -- operations ----------------------------------------------------------------------------------------
-    # Arrays are immutable: ``a += b`` gives the name to a new one.
+    # Arrays are immutable: ``a += b`` binds the name to a new array.
     __iadd__ = NDArrayOperatorsMixin.__add__
     __isub__ = NDArrayOperatorsMixin.__sub__
     __imul__ = NDArrayOperatorsMixin.__mul__
@@ -288,26 +288,26 @@ class RoundedArray(NDArrayOperatorsMixin):
         if function not in _SHAPING | _LOCATING | REDUCTIONS.keys():
             raise TypeError(
                 f"numpy.{function.__name__} takes no rounded arrays: it may round in an order of its own; "
-                "write it with operators, take a sum of mcfsim.functions, or numpy.asarray(x) for the values"
+                "write it with operators, use a sum of mcfsim.functions, or take the values: numpy.asarray(x)"
             )
         refuse_arguments(function, args, kwargs)
         if function in REDUCTIONS:
             return REDUCTIONS[function](*args, **kwargs)
         if function in (np.sort, np.argsort) and len(args) < 3 and "kind" not in kwargs:
-            kwargs = {"stable": True, **kwargs}  # else zeros of both signs are in an order of the processor's
+            kwargs = {"stable": True, **kwargs}  # else the processor decides the order of zeros of both signs
         found = function(*map(self._given, args), **{k: self._given(x) for k, x in kwargs.items()})
         if function in _LOCATING:
             return found
         return type(found)(map(self._like, found)) if isinstance(found, list | tuple) else self._like(found)
 
     def _chosen(self, condition: Any, *given: Any) -> RoundedArray:
-        """Return elements of one of two arrays, or numbers, which are rounded, by truth values."""
+        """Return elements of either of two arrays or numbers, by truth values; numbers are rounded."""
         if isinstance(condition, RoundedArray) or len(given) != 2:
             raise TypeError("where takes truth values, and two arrays or numbers")
         return self._like(np.where(condition, *map(self._taken, given)))
 
     def _signed(self, size: Any, sign: Any) -> RoundedArray:
-        """Return magnitudes with other signs; a number has its sign before it is rounded."""
+        """Return magnitudes with given signs; a number takes its sign before it is rounded."""
         minus = np.signbit(sign) if isinstance(sign, np.ndarray) else _is_minus(exact_or_binary64(sign))
         if isinstance(size, np.ndarray):
             return self.enter(np.copysign(size, np.where(minus, -1.0, 1.0).astype(size.dtype)))
@@ -320,7 +320,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         return self._operate("fma", [self.values, self._operand(factor), self._operand(addend)])
 
     def _operate(self, name: str, operands: list[Any]) -> RoundedArray:
-        """Return the result of an operation; arrays without axes get one meanwhile: they are no numbers."""
+        """Return the result of an operation; arrays without axes get one meanwhile, unlike plain numbers."""
         shape = np.broadcast_shapes(*(np.shape(x) for x in operands))
         taken = [np.atleast_1d(x) if isinstance(x, np.ndarray) else x for x in operands]
         return self._like(np.reshape(getattr(self.arithmetic, name)(*taken), shape))
@@ -335,13 +335,13 @@ class RoundedArray(NDArrayOperatorsMixin):
 
     @property
     def accumulates(self) -> bool:
-        """Whether sums of products are those of an `mcfsim.Accumulator`, which draws and flushes nothing."""
+        """Whether an `mcfsim.Accumulator`, which neither draws nor flushes, computes sums of products."""
         rounding = self.arithmetic.rounding
         return not (rounding.stochastic or rounding.underflow is Underflow.FLUSH_INPUTS)
 
     def _product_by_operations(self, a: NDArray[Any], b: NDArray[Any]) -> RoundedArray:
-        """Return a matrix product, operation by operation: with drawn words, or operands that are flushed."""
-        shape = np.matmul(np.empty(a.shape, bool), np.empty(b.shape, bool)).shape  # or its error
+        """Return a matrix product operation by operation, for stochastic rounding or flushed operands."""
+        shape = np.matmul(np.empty(a.shape, bool), np.empty(b.shape, bool)).shape  # or raise NumPy's error
         left = a[..., None, :] if a.ndim == 1 else a
         right = b[..., None] if b.ndim == 1 else b
         total = None
@@ -369,12 +369,12 @@ class RoundedArray(NDArrayOperatorsMixin):
                     f"{_described(ours)} and {_described(theirs)} do not mix; convert one of them by astype"
                 )
             return x.values
-        if isinstance(x, np.generic) and is_real(x.dtype):  # a time is an integer otherwise
+        if isinstance(x, np.generic) and is_real(x.dtype):  # otherwise a time would be an integer
             x = x.item()
         if is_scalar(x):
             return x
         raise TypeError(
-            f"a {type(x).__name__} does not mix with {_described(self.arithmetic)}; bring it in by "
+            f"a {type(x).__name__} does not mix with {_described(self.arithmetic)}; convert it by "
             "mcfsim.array(x, fmt)"
         )
 
@@ -384,7 +384,7 @@ class RoundedArray(NDArrayOperatorsMixin):
         return x if isinstance(x, np.ndarray) else self.enter(x).values
 
     def _given(self, part: Any) -> Any:
-        """Return an argument of a function that moves elements, arrays in it by their values."""
+        """Return an argument of a function that moves elements, with the values of rounded arrays in it."""
         if isinstance(part, RoundedArray):
             return self._operand(part)
         if isinstance(part, list | tuple) and any(isinstance(x, RoundedArray) for x in part):

@@ -77,10 +77,10 @@ class Underflow(StrEnum):
 class Rule(StrEnum):
     """Rule by which r random bits R decide the stochastic rounding of a fraction f.
 
-    The number is rounded away from zero if ... ``truncate``: ``floor(2^r f) + R >= 2^r`` (biased toward zero
-    by half of 2^-r quanta on average, and exact for a fraction of at most r bits). ``centred``:
-    ``floor(2^(r+1) f) + 2 R + 1 >= 2^(r+1)``. ``nearest_first``: ``RNE(2^r f) + R >= 2^r``. These are
-    stochastic rounding A, B and C of IEEE P3109.
+    Each rule is the condition under which the number is rounded away from zero. ``truncate``:
+    ``floor(2^r f) + R >= 2^r`` (biased toward zero by half of 2^-r quanta on average, and exact for a
+    fraction of at most r bits). ``centred``: ``floor(2^(r+1) f) + 2 R + 1 >= 2^(r+1)``. ``nearest_first``:
+    ``RNE(2^r f) + R >= 2^r``. These are stochastic rounding A, B and C of IEEE P3109.
     """
 
     TRUNCATE = "truncate"
@@ -115,7 +115,7 @@ class Rounding:
         If the random bits are no int.
     ValueError
         If a name is unknown (the message lists the allowed ones), the random bits are out of range, or the
-        overflow policy is for stochastic rounding and the mode is another.
+        overflow policy is only for stochastic rounding and the mode is not stochastic.
     """
 
     mode: Mode = Mode.NEAREST_EVEN
@@ -140,7 +140,7 @@ class Rounding:
 
     @property
     def standard(self) -> bool:
-        """Whether it is to nearest even, with the policies of IEEE 754; random bits make no difference."""
+        """Whether the mode is nearest even and the policies are IEEE 754's; random bits do not matter."""
         return (self.mode, self.overflow, self.underflow) == _STANDARD
 
     @property

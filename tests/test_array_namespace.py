@@ -106,7 +106,7 @@ def test_sums_may_be_of_another_format():
     assert xp.sum(a[:0]).values == 0
     assert xp.cumulative_sum(a[:0], dtype=xp.float32).format == xp.cumulative_sum(a, dtype=xp.float32).format
     assert xp.prod(a[:0]).values == 1
-    with pytest.raises(TypeError, match="of a format, not of <class 'float'>"):
+    with pytest.raises(TypeError, match="must be a format, not <class 'float'>"):
         xp.sum(a, dtype=float)
 
 

@@ -1,4 +1,4 @@
-"""Functions of several operations on rounded arrays: sums and products from left to right, and extremes."""
+"""Functions that take several operations on rounded arrays, such as sums and products from left to right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcfsim.formats import Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Underflow
 
-#: Arguments by which numbers enter, or results are written elsewhere; sums and products may have a dtype.
+#: Refused arguments: they add numbers or choose where results are written; reductions may have a dtype.
 _REFUSED = frozenset(("initial", "out", "where", "dtype", "casting"))
 
 
@@ -34,17 +34,17 @@ def refuse_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: 
 
 @lru_cache
 def _places(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's arguments in turn, as far as it tells them."""
+    """Return the names of a function's arguments in order; none if its signature is not known."""
     try:
         return tuple(inspect.signature(function).parameters)
-    except ValueError:  # of a builtin function in earlier versions
+    except ValueError:  # a builtin function in earlier versions of NumPy
         return ()
 
 
 def check_integers(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
     """Raise ValueError unless the whole parts of all numbers are integers of a dtype.
 
-    What NumPy makes of others depends on the processor.
+    How NumPy converts other numbers depends on the processor.
     """
     info = np.iinfo(dtype)
     whole = np.trunc(values.astype(np.float64))  # as are the limits: -2**n and 2**n
@@ -56,7 +56,7 @@ def check_integers(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
 def _sum(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
     """Return sums from left to right, each addition rounded."""
     rows, shape = _rows(a, axis, dtype, keepdims)
-    # Products with 1 are exact where there is a 1 and none is flushed, and sums of products are compiled.
+    # Products with 1 are exact if the format has a 1 and nothing is flushed; sums of products are compiled.
     if rows.accumulates and rows.arithmetic.rounding.underflow is Underflow.GRADUAL:
         ones = rows.enter(np.ones(rows.shape[-1]))
         with suppress(UnsupportedFormatError):
@@ -66,7 +66,7 @@ def _sum(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False)
 
 
 def _mean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Return sums, divided by the number of their terms."""
+    """Return sums divided by the number of their terms."""
     rows, shape = _rows(a, axis, None, keepdims)
     return (_sum(rows, -1) / rows.shape[-1]).reshape(shape)
 
@@ -78,19 +78,19 @@ def _prod(a: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False
 
 
 def _last(rows: Any, operation: Callable[[Any, Any], Any], initial: float) -> Any:
-    """Return what operations from left to right come to; without terms, what they begin with."""
+    """Return the results of operations from left to right; without terms, the initial number."""
     *_, found = (rows.enter(np.full(rows.shape[:-1], initial)), *accumulate(_terms(rows), operation))
     return found
 
 
 def _cumulative(operation: Callable[[Any, Any], Any], initial: float) -> Callable[..., Any]:
-    """Return a function that keeps what each operation from left to right gives."""
+    """Return a function that returns every partial result of operations from left to right."""
 
     def function(
         x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
     ) -> Any:
         if axis is None and x.ndim != 1:
-            raise ValueError(f"an array of {x.ndim} axes is cumulated along one; give axis=")
+            raise ValueError(f"an array of {x.ndim} axes is accumulated along one of them; give axis=")
         rows, shape = _rows(x, axis, dtype, False)
         found = [rows.enter(np.full(shape, initial))] if include_initial else []
         found += accumulate(_terms(rows), operation)
@@ -100,9 +100,9 @@ def _cumulative(operation: Callable[[Any, Any], Any], initial: float) -> Callabl
 
 
 def _rows(x: Any, axis: Any, dtype: Any, keepdims: bool) -> tuple[Any, tuple[int, ...]]:
-    """Return an array with what is reduced as its last axis, and the shape of the results."""
+    """Return an array whose last axis is the one to reduce, and the shape of the results."""
     if not isinstance(dtype, Format | None):
-        raise TypeError(f"sums and products are of a format, not of {dtype!r}")
+        raise TypeError(f"dtype of sums and products must be a format, not {dtype!r}")
     x = x if dtype is None else x.enter(x, dtype)
     gone = normalize_axis_tuple(range(x.ndim) if axis is None else axis, x.ndim)
     kept = tuple(place for place in range(x.ndim) if place not in gone)
@@ -120,13 +120,13 @@ def _terms(rows: Any) -> list[Any]:
 
 
 def _extreme(function: Callable[..., Any], other: float) -> Callable[..., Any]:
-    """Return a function for the greatest or least elements, `other` being the sign of zero that yields."""
+    """Return a function for the greatest or least elements; of +0 and -0 the sign of `other` yields."""
 
     def found(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
         values = np.asarray(a)
         with np.errstate(invalid="ignore"):  # of signalling NaN
             most = function(values, axis=axis, keepdims=keepdims)
-        # Of zeros of both signs NumPy takes one by its place.
+        # Which of +0 and -0 NumPy takes depends on their places.
         signs = np.where(values == 0, np.copysign(1.0, values), other).astype(values.dtype)
         signs = function(signs, axis=axis, keepdims=keepdims)
         return type(a)(np.where(most == 0, np.copysign(most, signs), most), a.arithmetic)
@@ -142,7 +142,7 @@ def _broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
 
 
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    """Return numbers no smaller and no larger than others, which NumPy calls by two names."""
+    """Return numbers clipped to bounds, each of which NumPy knows by two names."""
     given = [[x for x in names if x is not None] for names in ((a_min, min), (a_max, max))]
     for most, found in zip((np.maximum, np.minimum), given, strict=True):
         if len(found) > 1:
@@ -158,7 +158,7 @@ def _round(a: Any, decimals: int = 0) -> Any:
     return np.rint(a)
 
 
-#: What NumPy's functions are of rounded arrays.
+#: Functions on rounded arrays, by NumPy's functions.
 REDUCTIONS: dict[Any, Callable[..., Any]] = {
     **{np.sum: _sum, np.prod: _prod, np.mean: _mean},
     **{np.cumulative_sum: _cumulative(add, 0.0), np.cumulative_prod: _cumulative(mul, 1.0)},

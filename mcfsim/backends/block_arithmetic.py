@@ -120,7 +120,7 @@ class Operation(Lines[_Bound]):
         search = size >= _WORTH_A_SEARCH
         # No key for zeros, which are equal with either sign, nor for other types, whose numbers may be equal.
         key = (search, *numbers) if all(isinstance(x, float) and x for x in numbers) else None
-        kept = self._kept.get(key, self)  # at once, as another thread may empty what is kept
+        kept = self._kept.get(key, self)  # one look-up, as another thread may empty the cache
         if not isinstance(kept, Operation):
             return kept
         found = self._entered(numbers, search)
@@ -162,14 +162,14 @@ class Operation(Lines[_Bound]):
         blocks : sequence of array
             The operands that are no real scalars.
         size : int
-            Their number of elements; 1 if there are real scalars alone.
+            Their number of elements; 1 if all operands are real scalars.
         words : array of unsigned integers or None
             One random word per element, if the operation draws; its highest bits are used.
         """
         for x in blocks:
             if x.dtype is not self._carrier and x.dtype != self._carrier:
                 raise ValueError(
-                    f"{self._name} in {self._format} of {x.dtype}: round brings values of other formats over"
+                    f"{self._name} in {self._format} of {x.dtype}: convert values of other formats by round"
                 )
         out = np.empty(size, self._carrier)
         given = blocks
@@ -198,7 +198,7 @@ def operation(
 
 # -- the arithmetic ---------------------------------------------------------------------------------------
 def _is_number(x: Any) -> bool:
-    """Return whether an operand is a real scalar; TypeError of a sequence, as of an expansion."""
+    """Return whether an operand is a real scalar; raise TypeError for a sequence, such as an expansion."""
     if isinstance(x, tuple | list):
         raise TypeError(f"an operand is an array or a number, not a {type(x).__name__}")
     return is_scalar(x)
@@ -209,7 +209,7 @@ class BlockArithmetic(Forwarding):
 
     An operation runs the line of a program with this one operation (`Operation`). No line takes a real scalar
     that binary64 does not hold, or one so large or small that intermediate results could leave the range of
-    binary64. Then the operation is computed in fractions, element by element.
+    binary64. With such a scalar the operation is computed in fractions, element by element.
 
     The result of an operation on scalars alone is a Python float, the same in every block. Stochastic
     rounding then takes the word of index 0.
@@ -253,7 +253,7 @@ class BlockArithmetic(Forwarding):
         return self._changed("abs", a) if is_scalar(a) else self._operate("abs", a)
 
     def sign(self, a: Value) -> Value:
-        """Return the sign of `a`: 1, -1, or a zero or NaN as it is; rounded if 1 is no value."""
+        """Return 1 or -1 by the sign of `a`, or an unchanged zero or NaN; rounded if 1 is no value."""
         return self._changed("sign", a) if is_scalar(a) else self._operate("sign", a)
 
     def round(self, x: Value) -> Value:
@@ -268,7 +268,7 @@ class BlockArithmetic(Forwarding):
     def settle(self, x: Value) -> Value:
         """Return values and results as they are, and round a number that is no value of the format.
 
-        An algorithm may return a number that it took as an operand; this is how it leaves.
+        An algorithm may return a number that it was given as an operand; such a number is rounded here.
         """
         return self._changed("settle", x) if is_scalar(x) and type(x) is not RoundedNumber else x
 
@@ -279,7 +279,7 @@ class BlockArithmetic(Forwarding):
     # -- how they run -------------------------------------------------------------------------------------
     def _operate(self, name: str, *operands: Value) -> Value:
         scalars: tuple[Kind, ...] = tuple([type(x) is not np.ndarray and _is_number(x) for x in operands])
-        if any(scalars):  # a result of numbers alone is none: as it enters, nothing is flushed or widened
+        if any(scalars):  # a result of numbers alone is no real scalar: it is neither flushed nor widened
             pairs = zip(operands, scalars, strict=True)
             scalars = tuple([RoundedNumber if is_result(x, self.format) else s for x, s in pairs])
         line = self._operations.get((name, scalars))

@@ -19,7 +19,7 @@ _ALIKE: dict[str, Callable[..., Any]] = {
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul},
     **{"neg": operator.neg, "abs": operator.abs},
 }
-#: The logarithm of the largest operand of functions that divide it by pi, or by the logarithm of 2, first.
+#: The binary logarithm of the largest operand of functions that first divide it by pi or by ln 2.
 _LONGEST = 1 << 16
 
 

@@ -175,7 +175,7 @@ def operand_numbers(x: Any) -> NDArray[Any]:
 
 
 def exact_results(name: str, operands: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return exact results as binary64 numbers and residuals; a zero residual means that there is none."""
+    """Return exact results as binary64 numbers and residuals; a zero residual means an exact number."""
     if name in _OF_SIGNS:
         (x,) = operands
         changed = _OF_SIGNS[name](x)
@@ -199,7 +199,7 @@ _OF_SIGNS: dict[str, Callable[[Any], Any]] = {
 }
 _WIDE: dict[str, Callable[..., tuple[NDArray[Any], NDArray[Any]]]] = {
     "add": native.add,
-    "sub": native.add,  # of the negative
+    "sub": native.add,  # of the negated second operand
     "mul": native.mul,
     "div": native.div,
     "sqrt": native.sqrt,

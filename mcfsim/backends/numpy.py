@@ -210,7 +210,7 @@ class NumpyArithmetic(Forwarding):
             if compiled is not None:
                 return compiled
         with np.errstate(all="ignore"):
-            # Of large arrays, a first run on one element gives the number of results.
+            # For large arrays, a first run on one element finds the number of results.
             count = len(on_blocks(0, *(np.zeros(1, self.carrier) for _ in arrays))) if large else 0
             if not count:
                 small = [_extend(array, shape).reshape(-1) for array in arrays.values()]
@@ -273,7 +273,7 @@ class NumpyArithmetic(Forwarding):
         fold = loops(self.scalars, checked=True).fold(recorded, math.prod(shape), self.compiled)
         if fold is None:
             return None
-        recording = recorded()  # that of the fold has the same operations, and may nest results otherwise
+        recording = recorded()  # the fold's own has the same operations, but may nest results differently
         words = self._take(recording.drawn[0]) if any(recording.drawn) else None
 
         def carry_out(step: ProgramStep, start: int) -> Any:
@@ -334,7 +334,7 @@ class NumpyArithmetic(Forwarding):
     def _are_blocks(self, operands: tuple[Value, ...]) -> bool:
         """Return whether operands form one block that needs no conversion and no random words."""
         blocks = self.blocks
-        # `evaluate` takes in an array that may have a zero which the format lacks.
+        # Only `evaluate` converts arrays that may hold a zero which the format lacks.
         plain = blocks.format.has_negative_zero and not (blocks.rounding.stochastic or self.compiled)
         arrays = plain and {*map(type, operands)} == {np.ndarray}
         return arrays and is_one_block(operands, blocks.carrier, BLOCK)

@@ -40,8 +40,8 @@ class TorchArithmetic(Forwarding):
     device : str or torch.device, optional
         Device of operands and results: ``"cpu"``, or one on which PyTorch computes, such as ``"cuda"``.
     scalars, threads, random
-        As for `NumpyArithmetic`; an element of the same index gets the same random words. Threads are for the
-        CPU.
+        As for `NumpyArithmetic`; an element of the same index gets the same random words. Only the CPU uses
+        threads.
     kernels : bool, optional
         Whether Triton kernels run algorithms and operations on the device, with the same bits. True: always,
         or an error. False: never. None: where Triton can (`mcfsim.backends.torch_device.DeviceArithmetic`).

@@ -173,7 +173,7 @@ class DeviceArithmetic(NumpyArithmetic):
         return recorded(function, self.format, self.rounding, given, options)
 
     def _are_blocks(self, operands: tuple[Value, ...]) -> bool:
-        return False  # arrays of NumPy's are no operands
+        return False  # NumPy's arrays are no operands here
 
     def _tensor(self, x: Any) -> torch.Tensor:
         """Return an operand without its graph; raise if it is no dense tensor of the device."""
@@ -185,7 +185,7 @@ class DeviceArithmetic(NumpyArithmetic):
         """Raise a ValueError that names the first element that is no value of the format."""
         for x in tensors:
             self._taken_in(as_array(x.cpu()))
-        raise ValueError(f"an operand holds what is no value of {self.format}")
+        raise ValueError(f"an operand has an element that is no value of {self.format}")
 
 
 def recorded(
@@ -203,7 +203,7 @@ def recorded(
         raise ValueError("stochastic rounding of a second format needs random words of its own")
     for x in recording.outputs():
         if isinstance(x, Traced) and type_of(x.format) is not type_of(fmt):
-            raise ValueError(f"a result is of {x.format}, which another dtype holds than {fmt}")
+            raise ValueError(f"a result is of {x.format}, whose carrier differs from that of {fmt}")
     return recording
 
 
@@ -213,7 +213,7 @@ def _recorded(given: CacheKey, fmt: Format, rounding: Rounding) -> ProgramRecord
 
 
 def found_device(device: str | torch.device) -> torch.device:
-    """Return a device as its tensors name it.
+    """Return a device under the name that its tensors give it.
 
     Raises
     ------

@@ -32,7 +32,7 @@ from mcfsim.random import RandomWords
 #: Rough cost of an operation without compiling, in nanoseconds per element, by its planned way.
 _COST = {Way.NATIVE: 1.0, Way.WIDE: 5.0, Way.EXACT: 6.0, Way.STICKY: 20.0, Way.REFUSED: 1.0}
 _DRAWN = 8.0
-#: The same of numbers that only become codes, or codes that become numbers.
+#: The same for numbers that are only encoded, or codes that are only decoded.
 _CODED = 4.0
 #: Fixed cost of a call, however few elements there are.
 _CALL = 8e3
@@ -57,7 +57,7 @@ _lock = threading.Lock()
 
 
 def check_wanted(label: str, wanted: Any) -> None:
-    """Raise TypeError unless what is wanted is True, False or None."""
+    """Raise TypeError unless a setting is True, False or None."""
     if wanted is not None and not isinstance(wanted, bool):
         raise TypeError(f"{label} must be True, False or None, not {wanted!r}")
 
@@ -81,8 +81,8 @@ def check_compiled(compiled: Any) -> None:
 class Compiler:
     """A thread that does tasks in order; it begins with a task and ends with the last one.
 
-    When the program ends, it waits for the task that is under way, and leaves the others; and so does a
-    process that forks, because the new process has no such thread, and would find LLVM's lock taken.
+    When the program ends, it waits for the task that is under way, and drops the others. A fork waits for
+    that task, too, as the new process would otherwise find LLVM's lock taken; the new process has no tasks.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Compiler:
             os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._renew)
 
     def ask(self, task: Callable[[], object]) -> bool:
-        """Have a task done soon, which must raise nothing; return whether there is a thread for it."""
+        """Queue a task, which must not raise; return whether there is a thread for it."""
         with self._lock:
             self._tasks.append(task)
             if self._thread is None:
@@ -203,7 +203,7 @@ class _Account:
     def pays(self, numbers: list[Any], now: float) -> bool:
         """Return whether the loop is ready, or is to be compiled or loaded here; see `Loops`.
 
-        `now` is what the current call costs without it, with what is sure to follow.
+        `now` is what the current call, and those sure to follow, cost without the loop.
 
         Raises
         ------
@@ -231,9 +231,10 @@ class _Account:
 class Loops:
     """The loops of programs: compiled on demand or once that pays, and run by NumPy until then if that pays.
 
-    A program is compiled or loaded unasked at once, if the current call and those known to follow cost more
-    without it; loaded, once all calls so far did; else compiled by a thread, once they cost `_SHARE` of what
-    compiling does. So no work takes much more time than it would have taken had its amount been known.
+    Without being told to, a program is compiled or loaded at once if the current call and those known to
+    follow cost more than that. It is loaded once all calls so far have cost more than loading, or else
+    compiled by a thread once they have cost `_SHARE` of compiling. So no work takes much more time than it
+    would have taken had its amount been known.
 
     Parameters
     ----------
@@ -246,7 +247,7 @@ class Loops:
     def __init__(self, scalars: Scalars, **options: Any) -> None:
         self._scalars, self._options = scalars, options
         self._accounts: dict[Any, _Account] = {}
-        self._rolled: dict[Any, Rolled | None] = {}  # the last ones
+        self._rolled: dict[Any, Rolled | None] = {}  # the most recent ones
 
     def bound_loop(
         self,
@@ -276,7 +277,7 @@ class Loops:
         words : callable, optional
             Returns the random words of a program's sources; called only if there is a loop.
         ahead : int, optional
-            How many elements are sure to follow in other calls, each of as many as this one.
+            How many elements are sure to follow, in further calls of the same size.
         by_numpy : bool, optional
             Whether NumPy may run the loop if it need not be compiled. Results must then share no memory with
             operands, and the operands are not checked for being values of their formats.

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 #: Elements of the result that NumPy computes at a time.
 _AT_ONCE = 1 << 13
-#: Elements that cost NumPy as much time as one element.
+#: NumPy takes as much time for this many elements as for one.
 _FEWEST = 1 << 9
 
 
@@ -52,7 +52,7 @@ class ContractionLine:
 
 
 class Contraction(NamedLoops):
-    """Sums along the contracted axis by a line; it is compiled once so many groups have been summed."""
+    """Sums along the contracted axis by a line, which is compiled once enough groups have been summed."""
 
     def __init__(self, own: ContractionLine) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class Contraction(NamedLoops):
         first, last : int
             The first group, and the one after the last.
         paired : bool, optional
-            Whether `left` is laid out as `right`, and each column of it goes with the same one there: these
-            are dot products, and `out` has one row.
+            Whether `left` is laid out as `right`, and each of its columns is multiplied by the same column
+            of `right`: the results are dot products, and `out` has one row.
 
         Notes
         -----
@@ -102,9 +102,9 @@ class Contraction(NamedLoops):
 def groups_of(
     left: Any, right: Any, out: Any, first: int, last: int, parts: int, at_once: int, *, paired: bool
 ) -> Iterator[tuple[slice, list[Any]]]:
-    """Yield some rows of the result at a time, with the numbers of one group of both operands that go there.
+    """Yield some rows of the result at a time, with the numbers of one group of both operands for them.
 
-    Arguments are those of `Contraction.add`, arrays or tensors; at most `at_once` elements go together.
+    Arguments are those of `Contraction.add`, arrays or tensors; the rows have `at_once` elements at most.
     """
     rows = max(1, at_once // out.shape[1])
     for row in range(0, len(out), rows):

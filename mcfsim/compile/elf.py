@@ -1,4 +1,4 @@
-"""Machine code of an object file in memory, without LLVM: on Linux and x86-64, if it calls nothing else."""
+"""Loading of an object file's machine code without LLVM: on Linux and x86-64, if it calls no other code."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Loaded:
     Raises
     ------
     UnknownObjectError
-        If it is no object for this system and processor, needs what is not in it, or has relocations that
-        are not known here.
+        If it is no object for this system and processor, refers to symbols outside it, or has relocations
+        that are not known here.
     OSError
-        If the system gives no such memory.
+        If the system does not make memory executable.
     """
 
     def __init__(self, code: bytes) -> None:
@@ -94,7 +94,7 @@ class Loaded:
         for offset, info, addend in _entries(self._code, table, _RELOCATION):
             _, _, _, number, value, _ = entries[info >> 32]
             if number not in kept:
-                raise UnknownObjectError("calls what is not in it")
+                raise UnknownObjectError("refers to a symbol outside it")
             place, kind = kept[table.info] + offset, info & 0xFFFFFFFF
             target = self._base + kept[number] + value + addend
             distance = target - self._base - place

@@ -192,7 +192,7 @@ def uniform(size: int, group: int) -> Array:
 # -- Hadamard transforms ----------------------------------------------------------------------------------
 Single = NDArray[np.float32]
 
-#: The longest group that registers hold, nearly.
+#: The longest group that nearly fits into registers.
 LONGEST = 128
 
 
@@ -204,9 +204,9 @@ class HadamardLoops(NamedLoops):
     Parameters
     ----------
     size : int
-        Of a group: a power of two, from 2 to `LONGEST`.
+        The size of a group: a power of two, from 2 to `LONGEST`.
     factor : float
-        By which sums are multiplied.
+        The factor by which sums are multiplied.
     """
 
     def __init__(self, size: int, factor: float) -> None:

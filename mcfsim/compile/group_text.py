@@ -74,8 +74,8 @@ class Places:
 def halved(x: Any, both: Callable[[Any, Any], Any], length: int = 1) -> Any:
     """Return an array or a tensor whose last axis is halved until it has a length.
 
-    A half at a time, each number is put together with the one that lies half the axis further. The axis has a
-    power of two times the length.
+    Each step combines each number of the first half with the number half an axis further on. The axis must be
+    a power of two times as long as the result.
     """
     while x.shape[-1] > length:
         half = x.shape[-1] // 2
@@ -113,7 +113,7 @@ class GroupText(ABC):
     coded : bool
         Whether numbers are stored as codes; else as binary32 numbers.
     numbers : int
-        How many numbers of binary64, the same for all groups, the last arguments of its methods are.
+        How many binary64 numbers, the same for all groups, its methods take as their last arguments.
     """
 
     coded: ClassVar[bool] = True

@@ -110,7 +110,7 @@ def check_instructions(device: torch.device) -> None:
         if found.numel():
             place = int(found[0])
             given = ", ".join(_written(x[place]) for x in operands)
-            raise InstructionError(f"{device}: its instruction for {verb} differs from the text at {given}")
+            raise InstructionError(f"{device}: its {verb} instruction differs from the algorithm at {given}")
 
 
 def first_difference(verb: str, device: torch.device, start: int = 0, stop: int | None = None) -> int | None:
@@ -231,7 +231,7 @@ class Ready:
             )
         if value in self.lowered.packed:
             if x.element_size() != wanted.itemsize:
-                raise TypeError(f"codes of {wanted.itemsize} bytes cannot lie in a tensor of {x.dtype}")
+                raise TypeError(f"codes of {wanted.itemsize} bytes do not fit a tensor of {x.dtype}")
             return x.view({1: torch.int8, 2: torch.int16}[wanted.itemsize])
         if str(x.dtype) != f"torch.{wanted}":
             raise TypeError(f"the kernel takes a tensor of {wanted}, not of {x.dtype}")
@@ -312,7 +312,7 @@ class Launcher(Ready):
         return not (self.lowered.strange is not None and bool(shared[0].item()))
 
     def text_on(self, device: torch.device) -> str:
-        """Return the source for a device: with its instructions if requested, if it has good ones."""
+        """Return the source for a device, with its instructions if they are requested and right."""
         if self.by_hardware is None or not _has_good_instructions(device):
             return self.source
         return self.by_hardware
@@ -346,7 +346,7 @@ def _has_good_instructions(device: torch.device) -> bool:
     try:
         check_instructions(device)
     except InstructionError as error:  # other errors have nothing to do with instructions
-        warnings.warn(f"{error}; kernels on it do without such instructions", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{error}; kernels on it do not use such instructions", RuntimeWarning, stacklevel=4)
         return False
     return True
 
@@ -380,7 +380,7 @@ def sent(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 def launch(text: str, grid: tuple[int, ...], elements: int, *given: Any, **fixed: Any) -> None:
     """Launch the kernel of a source on the device of its first argument, a tensor.
 
-    Each instance processes so many elements. The grid says how many instances there are.
+    Each instance processes `elements` elements. The grid says how many instances there are.
     """
     import torch
 

@@ -64,7 +64,7 @@ class AsBits:
             If the program is not on codes.
         """
         if not options.get("packed"):
-            raise ValueError("an operand that lies as bits is for programs on codes")
+            raise ValueError("an operand can be stored as bits only in a program on codes")
         line = Line()
         given = [
             line.input(
@@ -84,7 +84,7 @@ class AsBits:
 
 # -- lines ------------------------------------------------------------------------------------------------
 class Epilogue(Protocol):
-    """A continuation that processes the results of a program in the same loop; equal ones do the same."""
+    """A continuation that processes a program's results in the same loop; equal epilogues do the same."""
 
     @property
     def cost(self) -> float:
@@ -103,7 +103,7 @@ class Difference:
     Parameters
     ----------
     bits : bool
-        Whether the result is the old bits exclusive or the new ones, in place of a truth value.
+        Whether the result is the exclusive or of the old and the new bits, instead of a truth value.
     """
 
     bits: bool

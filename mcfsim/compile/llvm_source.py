@@ -18,7 +18,7 @@ from mcfsim.random import word_bits
 
 #: The most bytes of values kept between the loops of a long line, and the fewest elements of each.
 _KEPT_BYTES, _FEWEST = 1 << 18, 64
-#: The types of values kept in memory: truth values as bytes, because LLVM packs no single bits well.
+#: The types of values kept in memory: truth values as bytes, because LLVM packs single bits badly.
 _KEPT = {kind: "i8" if kind is TRUTH else name for kind, name in REGISTERS.items()}
 _SIZES = {"i8": 1, "i32": 4, "float": 4, "i64": 8, "double": 8}
 
@@ -62,8 +62,8 @@ def source(lowered: Lowered, about: str, *, apart: bool = False) -> str:
     about : str
         What the module is, for its reader.
     apart : bool, optional
-        Whether a result shares no memory with operands, unless it is the very array that is one. LLVM is then
-        told so, and a long line becomes several loops (`parts`).
+        Whether a result shares no memory with operands, unless it is itself an operand. LLVM is then told so,
+        and a long line becomes several loops (`parts`).
     """
     return module(about, _loop(lowered, apart=apart))
 
@@ -194,7 +194,7 @@ def loops(
 
 
 def _rows(function: Function, split: Sequence[LoopPart]) -> tuple[dict[Value, str], int]:
-    """Return memory for the values kept between loops, by turns, and how many elements it holds of each."""
+    """Return memory, reused, for the values kept between loops, and how many elements it holds of each."""
     last = {x: number for number, part in enumerate(split) for x in part.taken}
     slots, free, made = dict[Value, int](), defaultdict[str, list[int]](list), Counter[str]()
     for number, part in enumerate(split):
@@ -263,7 +263,7 @@ AT_ONCE = 512
 _LEAST, _MOST = 12, 30
 #: The least share of operations in 64 bits.
 _SHARE = 1 / 3
-#: Values are recomputed in each loop if they take at most so many operations on operands.
+#: Values are recomputed in each loop if they take at most this many operations on operands.
 _CHEAP = 2
 #: The cost of a cut, and of each value kept across it; truth values cost more, as they are not vectorized.
 _CUT, _KEEPING = 4, {F32: 1, I32: 1, F64: 2, I64: 2, TRUTH: 16}

@@ -39,7 +39,7 @@ declare i32 @llvm.umin.i32(i32, i32)
 """
 
 
-#: Marks a loop; the nodes that say something of it follow in parentheses.
+#: Marks a loop; the nodes that describe it follow in parentheses.
 _LOOP = "!loop"
 #: The nodes: not to unroll a loop; a group of accesses to memory; these depend on no other iterations; to
 #: work on four vectors at a time.
@@ -49,9 +49,9 @@ _NODES = f"""{_ROLLED} = !{{!"llvm.loop.unroll.disable"}}
 {_INDEPENDENT} = !{{!"llvm.loop.parallel_accesses", {_GROUP}}}
 {_FOURFOLD} = !{{!"llvm.loop.interleave.count", i32 4}}
 """
-#: From so many statements on, a loop over many elements works on four vectors at a time. A processor looks
-#: some hundred instructions ahead: of such a loop it sees one vector, whose operations wait for each other.
-#: In shorter loops LLVM does so by itself.
+#: From this many statements on, a loop over many elements works on four vectors at a time. A processor looks
+#: some hundred instructions ahead: in such a loop it sees one vector, whose operations wait for each other.
+#: Shorter loops LLVM interleaves by itself.
 _LONG = 24
 
 
@@ -229,12 +229,12 @@ class Function:
 
     @contextmanager
     def loop(self, count: str, *, independent: bool = False, many: bool = False) -> Iterator[str]:
-        """Return a context in which statements are done so many times; it gives the number of each time.
+        """Return a context whose statements are done `count` times; it gives the number of each time.
 
-        A loop whose count is a constant stays one: unrolled, as LLVM begins, it would not be vectorized. An
-        `independent` loop has another count and contains no loop. It writes nothing to an array that another
-        iteration reads or writes, so LLVM need not find out whether arrays overlap. A long loop over `many`
-        elements works on four vectors at a time.
+        A loop whose count is a constant stays a loop: LLVM would unroll it first and then not vectorize it.
+        An `independent` loop has another count and contains no loop. It writes nothing to an array that
+        another iteration reads or writes, so LLVM need not find out whether arrays overlap. A long loop over
+        `many` elements works on four vectors at a time.
         """
         i, following, more = self._name("i"), self._name("i"), self._name("i")
         each, after = (self._name(part)[1:] for part in ("each", "after"))
@@ -264,7 +264,7 @@ class Function:
 
     def verb(self, value: Value, known: dict[Value, str], tables: Mapping[str, str]) -> None:
         """Append a verb unless its value is known; `known` has the names of values, inputs included."""
-        own = value.line.values[value.number]  # which a verb of some processors may stand for
+        own = value.line.values[value.number]  # `value` may be a verb noted for it
         if value.verb == "constant":
             known[own] = constant(value)
         elif own not in known:
@@ -298,7 +298,7 @@ class Function:
         return self.made(f"{(_ON_FLOATS if is_float else _ON_INTEGERS)[verb]} {kind} {', '.join(given)}")
 
     def _half(self, verb: str, x: str) -> str:
-        """Return a verb by the processor's conversions from and to binary16; NaN as the text has it."""
+        """Append a verb by the processor's conversions from and to binary16, with NaN as the verb has it."""
         if verb == "decode_float16":
             half = self.made(f"bitcast i16 {self.made(f'trunc i32 {x} to i16')} to half")
         else:
@@ -307,7 +307,7 @@ class Function:
             code = self.made(f"zext i16 {self.made(f'bitcast half {half} to i16')} to i32")
             return self.made(f"select i1 {self.made(f'fcmp ord float {x}, {x}')}, i32 {code}, i32 {0x7E00}")
         number = self.made(f"fpext half {half} to float")
-        # NaN is told by what is given: asked of the number, LLVM compares in binary16, by slow instructions.
+        # The test for NaN is on x: for a test on the number, LLVM compares in binary16, which is slow.
         if verb == "decode_float16":
             code, kept = self.made(f"bitcast float {number} to i32"), 0x7FC00000
             code = self.made(f"and i32 {code}, {-(2**31)}")
@@ -319,7 +319,7 @@ class Function:
         return self.made(f"select i1 {is_number}, float {number}, float {nan}")
 
     def _look_up(self, place: str, table: str) -> str:
-        """Return the number at a place of a table; a place outside of it is a place in it."""
+        """Return the number at a place of a table; a place outside it becomes its last place."""
         last = self.made(f"sub i64 {table}.size, 1")
         last = self.made(f"trunc i64 {last} to i32")
         inside = self.made(f"call i32 @llvm.umin.i32(i32 {place}, i32 {last})")

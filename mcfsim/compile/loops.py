@@ -43,7 +43,7 @@ class BoundLoop:
     checks : bool
         Whether it checks that all operands are values of their formats.
     in_place : bool
-        Whether a result may be the very vector that is an operand; it must overlap none in part.
+        Whether a result may itself be an operand; it must not overlap one in part.
     block : int
         The best number of elements per call, so that its results are used while they are in the cache.
     """
@@ -130,14 +130,14 @@ class Loop(Lines[BoundLoop]):
         Whether all results are of float64.
     packed : bool or {"operands", "results"}, optional
         Whether operands and results are codes, as in `mcfsim.codec`, of floating-point formats with codes of
-        at most 16 bits and a code for NaN; or which of both are.
+        at most 16 bits and a code for NaN; or which of the two are.
     epilogue : Epilogue, optional
         Processes the results.
     joined : AsBits, optional
         The operand that is stored as bits, if there is one, in a program on codes. NumPy does not run it.
     apart : bool, optional
-        Whether a result shares no memory with operands, unless it is the very vector that is one: the
-        compiled loop is then faster, and a long algorithm becomes several.
+        Whether a result shares no memory with operands, unless it is itself an operand: the compiled loop is
+        then faster, and a long algorithm becomes several loops.
     trusted : collection of int, optional
         The places of inputs that need not be checked; see `mcfsim.compile.lowering.lower`.
     rows : bool, optional
@@ -249,7 +249,7 @@ class Loop(Lines[BoundLoop]):
                 raise ValueError(f"{x.name} has {array.size} elements, not {size}")
         results = [np.empty(size, dtype) for dtype in bound_loop.results]
         if not bound_loop(arrays, results):
-            raise ValueError("an operand holds what is no value of its format")
+            raise ValueError("an operand has an element that is no value of its format")
         rest = iter(results)
         return mapped(lambda _: next(rest), self.program.results)
 
@@ -271,7 +271,7 @@ class Loop(Lines[BoundLoop]):
             return self._compiled[ways]
 
     def _arguments(self, lowered: Lowered) -> tuple[Any, ...]:
-        """Return arguments of the compiled function, but for the tables."""
+        """Return arguments of the compiled function, except the tables."""
         operands, results, numbers = lowered.dtypes
         vectors = [np.empty(0, x) for x in (*operands, *map(word_dtype, lowered.draws.values()))]
         filled = [np.empty(0, x) for x in results]
@@ -293,7 +293,7 @@ def calls(lowered: Lowered) -> Callable[..., int]:
     """Return a function ``loop(*operands, *words, *numbers, *results)`` that fills vectors by NumPy.
 
     Like a compiled loop it takes random words of 16 or 32 bits. But results must share no memory with
-    operands, which it does not check: it returns 0. It processes `at_once` elements at a time.
+    operands, and it does not check operands: it returns 0. It processes `at_once` elements at a time.
     """
     given = (*lowered.operands, *lowered.words, *lowered.numbers)
     first, last = len(lowered.operands), len(lowered.operands) + len(lowered.words)
@@ -322,7 +322,7 @@ def _widened(words: Array, place: str) -> Array:
 
 # -- random words, by a compiled loop or by NumPy: the same words -------------------------------------------
 def word_dtype(bits: int) -> np.dtype[Any]:
-    """Return the dtype of the shortest words with at least so many bits."""
+    """Return the dtype of the shortest words that have at least `bits` bits."""
     return np.dtype(f"u{word_bits(bits) // 8}")
 
 

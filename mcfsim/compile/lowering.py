@@ -222,7 +222,7 @@ def lower(
     results = []
     for x in program.outputs():
         if not isinstance(x, Register):
-            raise TypeError(f"{program.name} returns {x!r} as it is, which is no operation")
+            raise TypeError(f"{program.name} returns {x!r}, which is no result of an operation")
         result = known[x].widen() if wide else known[x]
         if packed in (True, "results") and has_codes(x.format):
             result = encode_element(result, x.format)

@@ -34,7 +34,7 @@ def is_available() -> bool:
 
 
 # -- files ------------------------------------------------------------------------------------------------
-#: How sources are compiled, so that files of versions that compiled otherwise are not taken.
+#: How sources are compiled: part of the names of files, so that those compiled otherwise are not used.
 _HOW = b"O3, whole vectors, 2"
 
 
@@ -195,7 +195,7 @@ def called(text: str, name: str, *arguments: Any) -> MachineCode:
     ImportError
         If llvmlite is not installed.
     RuntimeError
-        If LLVM refuses the source, or NumPy's arrays are not laid out as this version of NumPy has them.
+        If LLVM refuses the source, or NumPy's arrays are not laid out as loops read them.
     """
     _check_arrays()
     return MachineCode(_engine(text), name, [(x.dtype, x.ndim) for x in arguments])
@@ -238,7 +238,7 @@ class MachineCode:
         return self._call(self._pack(*[id(x) if is_array else x for is_array, x in pairs], *self._dtypes))
 
     def _again(self, arguments: Sequence[Any]) -> int:
-        """Call it with arrays whose dtypes are equal to the usual ones, but other objects."""
+        """Call it with arrays whose dtypes equal the usual ones, but are distinct objects."""
         given = list(arguments)
         for place, ((dtype, dimensions), x) in enumerate(zip(self._kinds, arguments, strict=True)):
             if not dimensions:
@@ -268,7 +268,7 @@ class NamedLoops(ABC):
         self._lock = Lock()
 
     def pays(self, size: int, name: str) -> bool:
-        """Return whether so many more elements are worth compiling or loading a function."""
+        """Return whether compiling or loading a function pays once `size` more elements are processed."""
         self._done[name] += size
         if name in self._made:
             return True

@@ -200,7 +200,7 @@ class Program:
     def key(self) -> HashedKey:
         """A key that is equal for programs that differ only in the numbers of their real scalars.
 
-        Where an fma has the factors of earlier products is part of it: of their errors it may lose nothing.
+        It includes which fmas have the factors of an earlier product, whose error they may compute exactly.
         """
         places = {x: place for place, x in enumerate(self.inputs)}
         rows, products = [], defaultdict[Any, tuple[int, ...]](tuple)

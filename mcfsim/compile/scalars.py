@@ -76,9 +76,9 @@ def encoding(
     number : real number
         For ``neg``, ``abs``, ``sign``, ``round`` and elementary functions it enters as their result.
     policy : {"exact", "rounded", "float32"}
-        By ``float32``, use is of a program of `by_policy`.
+        By ``float32``, `use` must belong to a program of `by_policy`.
     search : bool, optional
-        Whether to look for a stand-in even if there are other ways, which costs more than a few elements.
+        Whether to look for a stand-in even if there are other ways; that costs more than a few elements do.
 
     Raises
     ------
@@ -145,8 +145,8 @@ class _Entered(NamedTuple):
             value, real = enter(exact, fmt, rounding, "exact" if rounding.stochastic else "rounded")
             if real:
                 raise UnsupportedFormatError(
-                    f"{operation} at random of {described(number)}, which is no value of {fmt}: bring it in "
-                    "with .round(x) first"
+                    f"{operation}, rounded at random, of {described(number)}, which is no value of {fmt}: "
+                    "bring it in with .round(x) first"
                 )
             return cls(*about, False, value, False)
         flushes = rounding.underflow is Underflow.FLUSH_INPUTS
@@ -225,7 +225,7 @@ def function_of_real(
     Raises
     ------
     UnsupportedFormatError
-        If binary64 has not the bits that decide.
+        If binary64 lacks the bits that decide.
     """
     way, why = function_entry(fmt, rounding)
     if way is Way.REFUSED:
@@ -250,10 +250,10 @@ def by_policy(program: Program, scalars: Scalars) -> Program:
     """Return a program as `encoding` takes it by a policy for its real scalars.
 
     By ``float32`` its operations with real scalars are carried out in binary32, to nearest even. Their
-    results are rounded into their own formats, by their own roundings and random words. Before, values are
-    flushed if the rounding flushes operands; a real scalar, an operand in binary32, is not. Real scalars and
-    draws keep their order. Operations on signs, roundings, functions and selections stay as they are: it is
-    known here what a real scalar is to them.
+    results are rounded into their own formats, by their own roundings and random words. If the rounding
+    flushes operands, values are flushed first; a real scalar, an operand in binary32, is not. Real scalars
+    and draws keep their order. Operations on signs, roundings, functions and selections stay as they are:
+    `encoding` applies the policy to their real scalars.
     """
     if scalars != "float32":
         return program

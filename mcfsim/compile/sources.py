@@ -21,7 +21,7 @@ from mcfsim.kernels.element.machine import Value
 from mcfsim.storage.files import write_text
 
 # -- statements, one a verb -------------------------------------------------------------------------------
-#: Verbs that all languages of the sources write alike, and those that convert to the type of the result.
+#: Verbs that all source languages write in the same way, and those that convert to the result's type.
 INFIX = {
     **{"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "and": "{} & {}", "or": "{} | {}"},
     **{"xor": "{} ^ {}", "shl": "{} << {}", "sar": "{} >> {}"},

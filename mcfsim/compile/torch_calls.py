@@ -167,7 +167,7 @@ def drawn(words: RandomWords, start: int, count: int, bits: int, device: torch.d
     Returns
     -------
     tensor of int64
-        The shortest words with at least so many bits, all nonnegative.
+        The shortest words that have at least `bits` bits, all nonnegative.
     """
     size = word_bits(bits)
     these, wanted = counters(start, count, size)

@@ -276,8 +276,8 @@ def contraction_kernel(own: ContractionLine) -> str:
     """Return the source of a module with a function ``kernel``.
 
     It takes pointers to both operands and to the matrix; the strides of the left operand from row to row,
-    from number to number and from column to column; the columns and the size of the matrix; and how many
-    groups.
+    from number to number and from column to column; the columns and the size of the matrix; and the number
+    of groups.
     """
     parts = len(own.left)
     place = {x: n for values in (own.left, own.right) for n, x in enumerate(values)}
@@ -303,7 +303,7 @@ def contraction_kernel(own: ContractionLine) -> str:
         "row = i // columns",
         "column = i % columns",
         "carried = tl.load(out + i, mask=inside, other=0)",
-        # Triton's interpreter takes no range of a number that is not known before.
+        # Triton's interpreter takes no range whose length is only known at run time.
         "group = groups * 0",
         "while group < groups:",
     ]

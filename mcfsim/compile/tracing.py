@@ -226,8 +226,8 @@ class TraceArithmetic(Forwarding):
     fmt : Format
         The format of the results.
     rounding : Rounding
-        How they are rounded. If rounding is stochastic, each arithmetic is a source of random words of its
-        own: the first is number 0, and those that an algorithm makes by `like` follow.
+        How they are rounded. If rounding is stochastic, each arithmetic is a separate source of random
+        words: the first is number 0, and those that an algorithm makes by `like` follow.
     recording : ProgramRecording
         Receives the operations.
     """
@@ -270,7 +270,7 @@ class TraceArithmetic(Forwarding):
                     raise ValueError(f"{operation} of {x}, a value of another recording")
                 if x.format is not fmt and x.format != fmt and operation != "round":
                     raise ValueError(
-                        f"{operation} in {fmt} of {x}, a value of {x.format}: round brings it over"
+                        f"{operation} in {fmt} of {x}, a value of {x.format}: convert it by round"
                     )
                 codes[place] = x.number
             elif is_result(x, fmt):  # a value, and no real scalar
@@ -278,13 +278,13 @@ class TraceArithmetic(Forwarding):
             elif isinstance(x, Scalar) or is_scalar(x):
                 codes[place] = kept.scalar(x)
             else:
-                raise TypeError(f"{operation} of {x!r}: a text's operands are values and real scalars alone")
+                raise TypeError(f"{operation} of {x!r}: operands must be values and real scalars alone")
         kind = self._kinds.get(operation)
         if kind is None:
             source = self._source if self.rounding.stochastic and rounds(operation, fmt) else None
             kind = self._kinds[operation] = kept.kind(Kind(operation, fmt, self.rounding, source))
         if not values and self.rounding.stochastic and not kept.numbers_draw:
-            raise ValueError(f"{operation} of numbers alone at random: one word would have to do for all")
+            raise ValueError(f"{operation} of numbers alone at random: all elements would share one word")
         draw = self._draw() if kept.kinds[kind].source is not None else -1
         result = Traced(kept, len(kept.inputs) + len(kept.steps), fmt)
         if not values:
@@ -359,7 +359,7 @@ def record(
     kind: type[ProgramRecording] = ProgramRecording,
     arithmetic: type[TraceArithmetic] = TraceArithmetic,
 ) -> ProgramRecording:
-    """Record a branch-free algorithm unchanged, in a recording of a kind; for the rest see `trace`."""
+    """Record a branch-free algorithm unchanged, in a recording of class `kind`; for the rest see `trace`."""
     fmt = get_format(fmt)
     if operands is None:
         placed = [x for x in signature(function).parameters.values() if x.kind <= x.POSITIONAL_OR_KEYWORD]
@@ -375,12 +375,12 @@ def record(
     recording.results = function(arithmetic(fmt, get_rounding(rounding), recording), *given, **options)
     recording.name = getattr(function, "__name__", "text")
     if len({x.name for x in inputs}) < len(inputs):
-        raise ValueError(f"operands must have names of their own: {', '.join(x.name for x in inputs)}")
+        raise ValueError(f"operands must have distinct names, not {', '.join(x.name for x in inputs)}")
     recording.named = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))
     for result in recording.outputs():
         own = isinstance(result, Traced) and result.recording is recording
         if not (own or isinstance(result, Scalar) or is_scalar(result)):
-            raise TypeError(f"the text returns {result!r}, which is no value of the arithmetic")
+            raise TypeError(f"the algorithm returns {result!r}, which is no value of the arithmetic")
     return recording
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 # -- instructions of NVIDIA's GPUs, from sm_80 on ---------------------------------------------------------
-#: The first GPUs that have them, as major and minor compute capability. The machine code of older ones is not
-#: examined, either (`experiments.machine_code`).
+#: The first GPUs that have them, as major and minor compute capability. `experiments.machine_code` does not
+#: examine the machine code of older ones, either.
 LEAST_CAPABILITY = 8, 0
 
 

@@ -1,6 +1,6 @@
 """Number formats as data: binary floating point, posits, uniform grids, and a table of named formats.
 
-A `Format` is a few integers, from which its other properties are derived. Imports `checks` alone. Begin with
+A `Format` is a few integers, from which its other properties are derived. Imports only `checks`. Begin with
 `floating`; a named format is one line of `named`.
 """
 

@@ -107,9 +107,9 @@ class Format:
         for label, kind in (("specials", Specials), ("parity", Parity)):
             object.__setattr__(self, label, chosen(label, getattr(self, label), kind))
         if self.specials is Specials.IEEE and self.precision == 1:
-            raise ValueError("precision = 1 has no fraction bit to tell NaN from infinity: not with 'ieee'")
+            raise ValueError("precision = 1 has no fraction bit to tell NaN from infinity, as 'ieee' needs")
         if self.specials in (Specials.FNUZ, Specials.NUZ) and self.signed and not self.zero:
-            raise ValueError(f"specials {self.specials!s} put NaN at negative zero: not without a zero")
+            raise ValueError(f"specials {self.specials!s} put NaN at negative zero: zero=True is needed")
         if self.specials is Specials.FNUZ and not self.signed:
             raise ValueError("specials fnuz put NaN at negative zero, which an unsigned format lacks; use fn")
         if not self.bits:

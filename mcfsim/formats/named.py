@@ -48,7 +48,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Names of things that are no formats, and what they are, for the error message; other modules add theirs.
+#: Names that are no formats' names, with what they stand for, for error messages; other modules add theirs.
 RELATED: dict[str, str] = {}
 
 _IEEE_LIKE = re.compile(r"e(\d{1,9})m(\d{1,9})", re.ASCII)
@@ -173,7 +173,7 @@ def get_format(spec: Any) -> Format:
 
 
 # -- the table --------------------------------------------------------------------------------------------
-#: Powers of two beyond these are raised in decimal, with so many digits more than are asked for.
+#: Larger powers of two than this are computed in decimal, with this many digits more than requested.
 _LONG, _GUARD = 2**13, 40
 
 

@@ -116,7 +116,7 @@ def for_each_block(
 
 
 def on_threads(function: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> list[Any]:
-    """Return a function's results for each of several parts, which threads share; raise what one raises."""
+    """Return a function's result for each part, computed by several threads; raise the first error of any."""
     if threads == 1:
         return list(map(function, parts))
     with ThreadPoolExecutor(threads) as pool:
@@ -138,7 +138,7 @@ def is_one_block(operands: Sequence[Array], dtype: np.dtype[Any], block: int) ->
 # -- rounding ---------------------------------------------------------------------------------------------
 #: Bytes of an array processed at a time: intermediate results fit into the L2 cache together with it.
 _AT_ONCE = 1 << 18
-#: Up to so many elements, a test whether arrays share memory costs more than it saves.
+#: Up to this many elements, a test whether arrays share memory costs more than it saves.
 _FEW = 1 << 11
 
 
@@ -238,7 +238,7 @@ class RoundingKernel:
 
     @cached_property
     def _kept(self) -> tuple[Callable[[Array], bool | None] | None, Calls]:
-        """Tests whether numbers are values: one of all codes together, if there is one, and one of each."""
+        """Tests whether numbers are values: of all codes together, if that is possible, and of each."""
         line, results = recorded(lambda x: is_kept(x, self.fmt), x=self._type)
         look = foreseen(results[0])
         of_codes = look is not None and look[1].verb == "bits"

@@ -1,6 +1,6 @@
 """The NumPy dtypes that hold formats: carriers of their values, dtypes of their codes, and native dtypes.
 
-An `UnsupportedFormatError` says that there is none.
+If there is none, `UnsupportedFormatError` is raised.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class UnsupportedFormatError(ValueError):
 def holds(carrier: np.dtype[Any], fmt: Format) -> bool:
     """Return whether every value of the format, and NaN and infinity, is a number of the carrier.
 
-    The power of two whose unit in the last place is the format's smallest subnormal number must be one, too.
-    For a grid, so must the numbers next to its ends.
+    The carrier must also hold the power of two whose unit in the last place is the format's smallest
+    subnormal number and, for a grid, the numbers next to its ends.
     """
     info = np.finfo(carrier)
     precision = fmt.precision + isinstance(fmt, Grid)
@@ -45,7 +45,7 @@ def within(fmt: Format, other: Format) -> bool:
 
 
 def _unit(fmt: Format) -> Fraction:
-    """Return the number that all numbers of a format are multiples of; without zero it is none of them."""
+    """Return the number of which all numbers of a format are multiples; a format without zero may lack it."""
     return fmt.smallest_subnormal / (1 if fmt.zero else 2 ** (fmt.precision - 1))
 
 
@@ -106,5 +106,5 @@ def native_dtype(fmt: Format) -> np.dtype[Any]:
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype of NumPy or ml_dtypes holds floating-point numbers of at most 64 bits."""
-    # Integers of ml_dtypes, as int4, are of no kind of integers.
+    # The integers of ml_dtypes, such as int4, do not have NumPy's kind of integers.
     return is_real(dtype) and not dtype.name.startswith(("int", "uint"))

@@ -73,10 +73,10 @@ class GridCodes(TwosComplement):
 
 
 class PositCodes(TwosComplement):
-    """The codes of posits: a regime, which stands for a number k, above the bits that binary64 has, too.
+    """The codes of posits: a regime, which encodes a number k, above bits that binary64's codes also have.
 
     A regime takes two bits, and one more for each step of k away from 0 and -1. So it leaves fewer and fewer
-    bits for the rest, and none next to both ends.
+    bits for the rest, and none near either end of the range.
     """
 
     fmt: Posit
@@ -117,7 +117,7 @@ class FloatCodes:
 
     def __init__(self, fmt: Format) -> None:
         self.fmt, self.sign_place = fmt, fmt.bits - fmt.signed
-        #: How many low bits codes lack if they are upper bits of a carrier's codes; otherwise 0.
+        #: How many low bits of a carrier's codes the format's codes lack, if they are its upper bits; else 0.
         self.cuts = {carrier: _cut(fmt, carrier) for carrier in (FLOAT32, FLOAT64)}
         self.mask = top = (1 << self.sign_place) - 1
         fraction_bits = fmt.precision - 1

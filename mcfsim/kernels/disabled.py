@@ -1,4 +1,4 @@
-"""Calls that ``torch.compile`` does not trace. Importing this imports the compiler, in two seconds."""
+"""Calls that ``torch.compile`` does not trace. Importing this module imports the compiler (two seconds)."""
 
 from collections.abc import Callable
 from typing import Any

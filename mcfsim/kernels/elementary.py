@@ -47,9 +47,9 @@ def function_entry(fmt: Format, rounding: Rounding) -> Entry:
     if is_filled(_FLOAT64, fmt) and rounding.standard:
         return Entry(Way.NATIVE, "mpmath's value, with growing precision, is rounded to nearest once")
     if needed > _BITS:
-        return Entry(Way.REFUSED, f"a value rounded to odd in binary64 has not the {needed} bits that decide")
+        return Entry(Way.REFUSED, f"a value rounded to odd in binary64 lacks the {needed} bits that decide")
     if fmt.emin - fmt.precision + 1 - rounding.guard_bits < _LEAST:
-        return Entry(Way.REFUSED, "binary64 has not the bits that decide below its smallest numbers")
+        return Entry(Way.REFUSED, "binary64 lacks the bits that decide below its smallest numbers")
     how = "a table of all codes" if fmt.bits <= MOST_BITS else "mpmath, with growing precision"
     return Entry(Way.STICKY, f"by {how}, rounded to odd in binary64, which has the {needed} bits that decide")
 
@@ -86,14 +86,14 @@ def _decided(name: str, x: Real, settle: Callable[[bool, int, int, int], float |
 
 
 def _enclosed(x: float | Fraction, precision: int) -> tuple[Any, ...]:
-    """Return a number for mpmath exactly; for a fraction that is none in binary, the numbers around it."""
+    """Return a number exactly, as mpmath takes it; for a fraction that is not binary, bounds around it."""
     from mpmath import libmp
 
     if isinstance(x, float):
         return (libmp.from_float(x),)
     if not x.denominator & (x.denominator - 1):
         return (libmp.from_man_exp(x.numerator, 1 - x.denominator.bit_length()),)
-    # Of a large number those before the point, too: sin and cos take them away.
+    # For a large number also the bits before the point, which sin and cos cancel.
     bits = 4 * precision + max(0, x.numerator.bit_length() - x.denominator.bit_length())
     ends = [libmp.from_rational(x.numerator, x.denominator, bits, end) for end in "fc"]
     return tuple(dict.fromkeys(ends))
@@ -160,7 +160,7 @@ EVALUATE: Mapping[str, Callable[[Any, int], Any]] = {
 
 
 def _beside(x: Real, *, outward: bool) -> float | None:
-    """Return a number just outside or inside of x, rounded to odd; None for fractions, which go on."""
+    """Return a number just above or below x in magnitude, rounded to odd; None if x is a fraction."""
     if not isinstance(x, float):
         return None
     magnitude = abs(x) if outward else math.nextafter(abs(x), 0.0)
@@ -304,10 +304,10 @@ def function_table(name: str, fmt: Format) -> NDArray[np.float64]:
 def table_of_all(
     name: str, fmt: Format, function: Callable[[list[float]], Iterable[float]]
 ) -> NDArray[np.float64]:
-    """Return a function of a list at all codes of a format; a code that stands for no value has NaN.
+    """Return a function's values at all codes of a format; NaN for codes that stand for no value.
 
-    A table is made on first use (in a second for 16 bits) and kept as a file in the user's cache, with its
-    digest; a damaged file is made anew.
+    The function takes a list of numbers. A table is made on first use (in a second for 16 bits) and kept as a
+    file in the user's cache, with its digest; a damaged file is made anew.
     """
     if fmt.bits > MOST_BITS:
         raise UnsupportedFormatError(f"{fmt} has codes of {fmt.bits} bits; tables are for {MOST_BITS}")
@@ -339,7 +339,7 @@ def _check(fmt: Format, about: Mapping[str, Any], forms: Mapping[str, ArraySpec]
 
 
 def _path(name: str, fmt: Format) -> Path:
-    """Return the file of a table: its name tells function, format and what computes it."""
+    """Return the file of a table; its name identifies the function, the format and the code that makes it."""
     import mpmath
     from platformdirs import user_cache_path
 

@@ -1,8 +1,8 @@
-"""Elementary functions of blocks in binary64, from which values are rounded, and residuals of these values.
+"""Elementary functions of blocks in binary64, ready to be rounded, and the residuals of their values.
 
 Values come from tables, from NumPy where it is accurate enough to decide the rounding, or one by one. The
 residuals are for exact errors of operations: where a value is very close to a number of the format, as
-exp(2**-100) to 1, the residual is the whole error.
+exp(2**-100) is to 1, the residual is the whole error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mcfsim.kernels.elementary import (
 
 Array = NDArray[Any]
 
-#: NumPy's functions that are asked: all its ways to compute them state errors of at most 4 units in the last
-#: place, for every argument. Those of sines may grow with it.
+#: NumPy's functions that are used: all its implementations of them state errors of at most 4 units in the
+#: last place, for every argument. The errors of sines may grow with the argument.
 _ASKED: Mapping[str, Callable[[Array], Array]] = {"exp": np.exp, "log": np.log}
-#: Leading bits of a significand of binary64, and the error in its units that is reckoned with.
+#: The bits of a binary64 significand, and the error, in units in the last place, that is allowed for.
 _BITS, _ERROR = 53, 1 << 9
 #: Binary logarithm of magnitudes between which results are taken: far from the ends of binary64.
 _REACH = 1000
-#: The precision, in bits, with which a value is computed first, and bits that must be left of it.
+#: The precision in bits with which a value is first computed, and how many certain bits must be left.
 _FIRST, _CERTAIN = 128, 64
 #: Bits after which the difference of a value of about 1 from a number is below binary64.
 _SETTLED = 1 << 11
@@ -65,7 +65,7 @@ def nearest_values(name: str, x: Array) -> NDArray[np.float64]:
 
 
 def looked_up(table: NDArray[np.float64], x: Array, fmt: Format) -> NDArray[np.float64]:
-    """Return entries of a table of all codes at values of a format; NaN at NaN, also if that has no code."""
+    """Return entries of a table of all codes at values of a format; NaN at NaN, even if it has no code."""
     codes = codes_by_kind(fmt)
     if fmt.has_nan:
         return table[codes.encode(np.ascontiguousarray(x)).astype(np.intp)]
@@ -83,7 +83,7 @@ def one_by_one(x: Array, function: Callable[[float], float]) -> NDArray[np.float
 
 
 def kept_value(name: str, x: float) -> float:
-    """Return `odd_value`, remembered."""
+    """Return `odd_value`, from a cache unless x is zero."""
     return _kept(name, x) if x else odd_value(name, x)
 
 
@@ -93,10 +93,10 @@ def _kept(name: str, x: float) -> float:
 
 
 def decided_values(name: str, x: Array, fmt: Format, needed: int) -> NDArray[np.float64]:
-    """Return binary64 numbers that any rounding by `needed` bits rounds as values of an elementary function.
+    """Return binary64 numbers that round like values of a function wherever `needed` bits decide.
 
-    NumPy's result is returned where all numbers within 512 units in its last place agree in the leading bits,
-    and none of them has these bits alone. Else it is `odd_values`, which is right in all bits.
+    NumPy's result is returned where all numbers within 512 units in its last place agree in the needed bits,
+    and none of them has only these bits. Elsewhere the result is that of `odd_values`, right in all bits.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def coarse(odd: Any) -> NDArray[np.float64]:
 
 
 def residual_value(name: str, x: float, odd: float | None = None) -> float:
-    """Return how far the value of a function lies above its `coarse` value, given rounded to odd if known."""
+    """Return how far a value lies above its `coarse` value; `odd` is the value rounded to odd, if known."""
     from mpmath import libmp
 
     base = float(coarse(kept_value(name, x) if odd is None else odd))
@@ -156,7 +156,7 @@ def residual_value(name: str, x: float, odd: float | None = None) -> float:
     while True:
         value = EVALUATE[name](libmp.from_float(x), precision)
         rest = libmp.mpf_sub(value, libmp.from_float(base), 53, "n")
-        # What is left has its first bits, or is below binary64.
+        # The rest has enough certain bits, or is below binary64.
         certain = rest[1] and sum(rest[2:]) > sum(value[2:]) - precision + _CERTAIN
         if certain or precision > _SETTLED:
             return float(libmp.to_float(rest))

@@ -1,4 +1,4 @@
-"""Arithmetics on number types of libraries or the hardware, and binary64 operations with their residuals."""
+"""Arithmetics of libraries' or the hardware's number types, and binary64 operations with their residuals."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def plan(fmt: Format, rounding: Rounding, carrier: np.dtype[Any]) -> OperationPl
     fmt : Format
         The format of operands and results.
     rounding : Rounding
-        If operands are flushed, they are flushed before, and results underflow gradually.
+        If operands are flushed, that is done beforehand, and results underflow gradually.
     carrier : dtype
         A dtype that holds the format.
 
@@ -107,8 +107,8 @@ def sum_within(
 ) -> Entry | None:
     """Return the way of sums and differences of values in the carrier, or None if there is none.
 
-    It is shorter than the plan's way for code that computes one element after another. With `values` false,
-    the terms may also be other numbers of the carrier.
+    In code that computes one element after another, it takes fewer operations than the plan's way. With
+    `values` false, the terms may also be other numbers of the carrier.
     """
     bits, span = np.finfo(carrier).nmant + 1, fmt.emax - fmt.emin + fmt.precision + 1
     if values and span <= bits:

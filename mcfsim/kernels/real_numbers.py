@@ -24,9 +24,9 @@ Scalars = Literal["exact", "rounded", "float32"]
 SCALARS: tuple[str, ...] = get_args(Scalars)
 #: The format in which policy ``float32`` computes.
 SINGLE = FORMATS["float32"]
-#: Decimal or binary; far beyond every format, with few enough digits to work with.
+#: Of a decimal or a binary number: far beyond every format, but with few enough digits to work with.
 _LARGEST_EXPONENT = 1_000_000
-#: Messages write out integers up to so many bits; Python itself refuses very long ones.
+#: Messages write out integers of up to this many bits; Python itself refuses very long ones.
 _SHORT = 200
 #: All integers up to here are binary64 numbers.
 _EXACT = 2**53
@@ -132,7 +132,8 @@ def signum(x: Any) -> Any:
 def is_widened(fmt: Format, scalars: Scalars) -> bool:
     """Return whether operations of a format with real scalars are carried out in binary32.
 
-    By policy ``float32`` they are, if binary32 holds the format and is another; else it is ``rounded``.
+    By policy ``float32`` they are if binary32 holds the format and differs from it; for other formats this
+    policy is the same as ``rounded``.
     """
     return scalars == "float32" and fmt != SINGLE and carrier_of(fmt) == FLOAT32
 
@@ -220,7 +221,7 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 def same_integers(integers: NDArray[Any], floats: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which integers equal floats of one shape with them; NumPy compares them in binary64."""
+    """Return which integers equal floats at the same places; NumPy would compare them in binary64."""
     same = np.asarray(integers == floats)
     beyond = np.abs(floats) >= _EXACT
     if integers.dtype.itemsize == 8 and beyond.any():
@@ -291,8 +292,8 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
             )
     else:
         binary64 = odd_binary64(exact)
-        # Numbers beyond binary64's range overflow whatever their random words. Only of formats whose largest
-        # numbers are those of binary64; in others, the largest number of binary64 overflows as surely.
+        # Numbers beyond binary64's range overflow whatever their random words. Only a format with binary64's
+        # largest exponent needs this; in others, the largest number of binary64 overflows as surely.
         if rounding.stochastic and words is not None and fmt.emax == 1023 and abs(exact) >= 2**1024:
             words = np.full_like(words, np.iinfo(words.dtype).max)
     block = np.array([binary64])
@@ -303,7 +304,7 @@ def round_real(x: Any, fmt: Format, rounding: Rounding, words: Words | None = No
 
 # -- operations in fractions, element by element ----------------------------------------------------------
 Number = float | Fraction
-#: The least bits to which a root is rounded to odd, before it is rounded to odd in binary64.
+#: The fewest bits to which a root is rounded to odd, before it is rounded to odd in binary64.
 _ROOT_BITS = 64
 
 
@@ -368,7 +369,7 @@ def decided(operation: str, *operands: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def with_residual(operation: str, *operands: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return results rounded to nearest in binary64, and residuals, which are zero only if exact."""
+    """Return results rounded to nearest in binary64, and residuals, which are zero only for exact results."""
 
     def settled(exact: Number) -> tuple[float, float]:
         nearest = nearest_binary64(exact)
@@ -386,7 +387,7 @@ def _each(
     operation: str,
     operands: tuple[NDArray[Any], ...],
 ) -> list[NDArray[np.float64]]:
-    """Return arrays of the numbers, so many, that `settle` makes of each exact result."""
+    """Return `count` arrays of the numbers that `settle` makes of each exact result."""
     run = np.frompyfunc(lambda *numbers: settle(exactly(operation, *numbers)), len(operands), 1)
     long = [place for place, x in enumerate(operands) if x.size > 1]
     given, where = list(operands), None

@@ -191,11 +191,12 @@ def _central(s: Fraction, precision: int, bits: int) -> float | None:
 
 
 def neighbours(s: Fraction, most: int) -> tuple[Fraction, Fraction]:
-    """Return the fractions next below and above s > 0 with denominators up to `most`; that of s exceeds it.
+    """Return the nearest fractions below and above s > 0 whose denominators are at most `most`.
 
-    One is the last convergent of the continued fraction of s whose denominator is allowed, the other the
-    last intermediate fraction after it (Khinchin, Continued Fractions, 1964, section 6). Both come of one
-    loop on integers, as each step of an optimizer has scalars of its own.
+    The denominator of s must exceed `most`. One fraction is the last convergent of the continued fraction of
+    s whose denominator is allowed, the other the last intermediate fraction after it (Khinchin, Continued
+    Fractions, 1964, section 6). For speed one loop on integers finds both: each step of an optimizer has its
+    own scalars.
     """
     before, last = (0, 1), (1, 0)
     n, d = s.numerator, s.denominator
@@ -219,7 +220,7 @@ def _bears_underflow(
     """
     info = np.finfo(carrier)
     quantum = fmt.emin - fmt.precision + 1
-    fineness = quantum - (int(info.minexp) - info.nmant)  # the carrier's quantum: so many bits below
+    fineness = quantum - (int(info.minexp) - info.nmant)  # how many bits the carrier's quantum is below
     normal = int(info.minexp) - quantum + 1  # the exponent of the carrier's least normal number there
     nearest = rounding.mode in NEAREST and fmt.zero
     if normal < 0:  # below it the only boundary is zero

@@ -1,8 +1,8 @@
-"""Products and norms of bfloat16 as PyTorch 2.13 sums them on a CPU with AVX512_BF16: orders, bit for bit.
+"""Products and norms of bfloat16, summed bit for bit as PyTorch 2.13 does on a CPU with AVX512_BF16.
 
-Which order it is depends on the number of products and on how the operands lie in memory. oneDNN makes the
-larger matrix products, loops of ATen the smaller ones. On other processors and in other versions the orders
-are others; there an error is at most ``k 2**-24 sum |a b|``, as of any order.
+The order of the sums depends on the number of products and on how the operands lie in memory. oneDNN computes
+the larger matrix products, loops of ATen the smaller ones. Other processors and other versions use other
+orders; there an error is at most ``k 2**-24 sum |a b|``, as in any order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mcfsim.kernels import native
 Array = NDArray[Any]
 Single = NDArray[np.float32]
 
-#: With more products than this, oneDNN makes them, and flushes subnormal numbers.
+#: If there are more products than this, oneDNN computes them, and flushes subnormal numbers.
 SMALL = 4096
-#: How many products it sums at a time; of rows of more than twice as many, twice as many.
+#: How many products it sums at a time; twice as many if contiguous rows on the left are longer than that.
 BLOCK = 512
 #: How many partial sums a norm has.
 LANES = 8
@@ -55,8 +55,8 @@ def matmul(a: Array, b: Array, *, rows: tuple[bool, bool] = (True, True)) -> Sin
 def norm(x: Array) -> np.float32:
     """Return the Euclidean norm of numbers of bfloat16 in binary32, before it is rounded to bfloat16.
 
-    Squares are summed in the order of memory, in eight lanes; then the lanes are added in order, and what is
-    left at the end. The error of the sum can move the rounding to bfloat16 from the exact norm's.
+    Squares are summed in the order of memory, in eight lanes; then the lanes are added in order, and last the
+    remaining squares. Because of the sum's error, the result can round to bfloat16 unlike the exact norm.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def norm(x: Array) -> np.float32:
 
 
 def _by_onednn(a: Single, b: Single, block: int) -> Single:
-    """Chains of fused multiply-adds, the odd one of each pair first, whose sums are added in order."""
+    """Return sums by chains of fused multiply-adds, added in order; the odd place of each pair goes first."""
     a, b = _flushed(a), _flushed(b)
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for start in range(0, a.shape[1], block):
@@ -87,7 +87,7 @@ def _by_onednn(a: Single, b: Single, block: int) -> Single:
 
 
 def _by_lanes(a: Single, b: Single) -> Single:
-    """Four chains, of every fourth product each; what is left goes to the first."""
+    """Return sums by four chains, of every fourth product each; the first takes the remaining ones."""
     length = a.shape[1]
     whole = length - length % 4
     first, *others = (
@@ -100,7 +100,7 @@ def _by_lanes(a: Single, b: Single) -> Single:
 
 
 def _by_registers(a: Single, b: Single) -> Single:
-    """Eight registers of eight lanes, halved in turn; then one register; the rest as a chain."""
+    """Return sums by eight registers of eight lanes, halved in turn; then one register; then a chain."""
     length, total = a.shape[1], np.zeros((a.shape[0], b.shape[1]), np.float32)
     long, middle = length - length % 64, length - length % 16
     if long:
@@ -122,7 +122,7 @@ def _halved(parts: Single) -> Single:
 def _chain(
     a: Single, b: Single, order: Iterable[int], total: Single | None = None, *, flush: bool = False
 ) -> Single:
-    """Return sums of products by fused multiply-adds in an order."""
+    """Return sums of products by fused multiply-adds in a given order."""
     if total is None:
         total = np.zeros((a.shape[0], b.shape[1]), np.float32)
     for j in order:

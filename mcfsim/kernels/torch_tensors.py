@@ -12,7 +12,7 @@ from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.carriers import UnsupportedFormatError
 
 try:
-    import torch as torch  # for modules that are imported after this one alone
+    import torch as torch  # for modules that are only imported after this one
 except ModuleNotFoundError as error:
     raise ImportError("backend 'torch' needs PyTorch: pip install 'mcfsim[torch]'") from error
 
@@ -47,7 +47,7 @@ def torch_dtype(fmt: Format) -> torch.dtype:
     for dtype, known in TORCH_DTYPES.items():
         if known == fmt:
             return dtype
-    raise UnsupportedFormatError(f"no torch dtype holds {fmt}; those that one holds: {', '.join(_NAMES)}")
+    raise UnsupportedFormatError(f"no torch dtype holds {fmt}; supported formats: {', '.join(_NAMES)}")
 
 
 def device_of(device: str | torch.device, dtype: torch.dtype) -> torch.device:

@@ -1,7 +1,7 @@
 """Reference for the emulator: rounding and arithmetic by the definition, in integers and fractions.
 
-It shares no code with the emulator. It imports formats and rounding policies alone, which are data. Begin
-with `definition`; `integers` is the same in int64 arrays, for hundreds of millions of operands.
+It shares no code with the emulator. It imports only formats and rounding policies, which are data. Begin
+with `definition`; `integers` does the same on int64 arrays, for hundreds of millions of operands.
 """
 
 from mcfsim.oracle.arithmetic import FractionArithmetic, OracleArithmetic

@@ -35,7 +35,7 @@ class _Result(float):
 
 
 class _OfNumbers(ABC, Generic[_Made]):
-    """An arithmetic of single numbers, each of whose operations is called by name."""
+    """An arithmetic on single numbers that carries out each operation by its name."""
 
     @abstractmethod
     def _operate(self, name: str, *operands: Real) -> _Made:
@@ -43,7 +43,7 @@ class _OfNumbers(ABC, Generic[_Made]):
 
     @abstractmethod
     def _left(self, number: Any) -> Any:
-        """Return a number with which an algorithm ends."""
+        """Return one number of an algorithm's result, rounded if it needs to be."""
 
     def on_block(self, step: int, start: int) -> Self:
         """Return itself: a block is not treated specially."""
@@ -137,7 +137,7 @@ class OracleArithmetic(_OfNumbers[float]):
         return _Result(self._settled(abs(_number(a))))
 
     def sign(self, a: Real) -> float:
-        """Return the sign of `a`: 1, -1, or a zero or NaN; rounded if it is no value of the format."""
+        """Return 1 or -1 by the sign of `a`, or a zero or NaN; rounded if it is no value of the format."""
         number = _number(a)
         if isinstance(self.format, Posit) and abs(number) == math.inf:
             return _Result(math.nan)  # an infinity stands for NaR
@@ -177,17 +177,17 @@ class OracleArithmetic(_OfNumbers[float]):
         return self._operate("cos", a)
 
     def maximum(self, a: Real, b: Real) -> float:
-        """Return the greater of two values, rounded if it is none; NaN if one is, and +0 of two zeros."""
+        """Return the greater of two numbers, rounded if it is no value; NaN if either is; +0 of +0 and -0."""
         return self._extreme(a, b, greatest=True)
 
     def minimum(self, a: Real, b: Real) -> float:
-        """Return the lesser of two values, rounded if it is none; NaN if one is, and -0 of two zeros."""
+        """Return the lesser of two numbers, rounded if it is no value; NaN if either is; -0 of +0 and -0."""
         return self._extreme(a, b, greatest=False)
 
     def choose(self, s: Real, x: Real, y: Real) -> float:
         """Return `x` where ``s >= 0``, `y` where ``s < 0``, and NaN where `s` is NaN."""
         if self.rounding.underflow is not Underflow.GRADUAL:
-            raise ValueError("choose asks for the sign of a difference, which flushing takes away")
+            raise ValueError("choose needs the sign of a difference, which is lost where results are flushed")
         sign = _number(s)
         return _Result(self._settled(math.nan if sign != sign else _number(x if sign >= 0 else y)))
 

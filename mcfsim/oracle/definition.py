@@ -155,7 +155,7 @@ def operate(
 
 def overflow_value(negative: bool, fmt: Format, rounding: Rounding) -> float:
     """Return the result for a finite number that rounds past the maximum, see `Overflow`."""
-    # The maximum counts as odd, and what is past it as above every midpoint.
+    # The maximum counts as odd, and a number past it as above every midpoint.
     outward = goes_outward(rounding.mode, negative, True, 1)
     if outward and rounding.overflow is Overflow.IEEE and fmt.has_nan:
         return infinity_value(negative, fmt)
@@ -243,7 +243,7 @@ def _signed(magnitude: float, negative: bool) -> float:
 
 
 def _negative(value: Number) -> bool:
-    """Return whether the sign is negative, also of a zero."""
+    """Return whether a number, or a zero, has a negative sign."""
     return value.numerator < 0 if type(value) is Fraction else math.copysign(1.0, value) < 0
 
 

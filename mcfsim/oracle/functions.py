@@ -11,7 +11,7 @@ from typing import Any
 Number = float | Fraction
 #: Precisions of the enclosures, in bits.
 _FIRST, _LAST = 64, 1 << 15
-#: A magnitude beyond that of every number which binary64 holds, and one below.
+#: A magnitude above, and one below, those of all nonzero numbers of binary64.
 _VAST, _TINY = Fraction(2) ** 5000, Fraction(1, 2**5000)
 
 
@@ -30,7 +30,7 @@ def function_value(name: str, x: Number, settle: Callable[[Number], float]) -> f
     Returns
     -------
     float
-        The value, rounded. At a nonzero rational number every value is irrational, but that of log at 1.
+        The value, rounded. At a nonzero rational number every value is irrational, except that of log at 1.
 
     Raises
     ------
@@ -58,7 +58,7 @@ _AT_INFINITY = {
     **{"log1p": (math.nan, math.inf), "tanh": (-1.0, 1.0), "erf": (-1.0, 1.0)},
     **{"sin": (math.nan, math.nan), "cos": (math.nan, math.nan)},
 }
-#: Values that are rational, and poles, at numbers; at zero the other functions are zero, with its sign.
+#: Rational values, and poles, at numbers; at a zero the other functions are a zero of the same sign.
 _AT_NUMBER: Mapping[tuple[str, Number], float] = {
     ("exp", 0): 1.0,
     ("cos", 0): 1.0,
@@ -83,14 +83,14 @@ def _exactly(name: str, x: Number) -> float | None:
 
 @lru_cache(maxsize=1 << 16)
 def enclosure(name: str, x: Fraction, precision: int) -> tuple[Fraction, Fraction]:
-    """Return fractions below and above a value, or such as round like them in every format."""
+    """Return fractions below and above a value, or fractions that round like such in every format."""
     return _BETWEEN[name](x, precision)
 
 
 def _interval(function: Callable[[Any, Any], Any], x: Fraction, precision: int) -> tuple[Fraction, Fraction]:
     """Return the ends of an expression of mpmath's intervals, moved apart by 2**8 units.
 
-    Ends are not always outside: at 64 bits mpmath 1.3 encloses exp(2**-79) in [1, 1].
+    mpmath's ends do not always enclose the value: at 64 bits mpmath 1.3 encloses exp(2**-79) in [1, 1].
     """
     iv = _context()
     iv.prec = precision

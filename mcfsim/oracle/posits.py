@@ -77,12 +77,12 @@ def round_posit(value: Fraction, fmt: Posit, rounding: Rounding = NEAREST_EVEN) 
 
 
 def truncated_code(magnitude: Fraction, fmt: Posit, power: int = 1) -> int:
-    """Return the code of the greatest posit whose power is at most `magnitude`; the smallest posit's is.
+    """Return the code of the greatest posit whose power is at most `magnitude`; 0 if there is none.
 
     These are the leading bits of the code of `magnitude` in a posit format of more bits and the same es.
     """
     bits, es = fmt.bits, fmt.es
-    # In units of the smallest posit's power all posits' are integers, so that the integer part tells.
+    # In units of the smallest posit's power the powers of all posits are integers: the integer part decides.
     numerator, denominator = magnitude.as_integer_ratio()
     whole = numerator * _value(1, bits, es, power).denominator // denominator
     return bisect(range(1, 2 ** (bits - 1)), whole, key=lambda code: _in_units(code, bits, es, power))

@@ -12,12 +12,12 @@ from mcfsim.rounding import Mode, Rounding
 #: IEEE 754's default: to nearest, ties to even, overflow to infinity.
 NEAREST_EVEN = Rounding()
 NO_ONE_RESULT = "stochastic rounding has no one result; the oracle rounds in the other modes"
-#: A numerator and a denominator, for which a fraction would look for common factors.
+#: A numerator and a denominator; a Fraction would spend time on looking for common factors.
 Ratio = tuple[int, int]
 
 
 def goes_outward(mode: Mode, negative: Any, odd: Any, beyond: Any) -> Any:
-    """Return whether a number between two neighbours rounds to that of the larger magnitude.
+    """Return whether a number between two neighbours rounds to the one of larger magnitude.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ def goes_outward(mode: Mode, negative: Any, odd: Any, beyond: Any) -> Any:
     negative : bool or array of bool
         Whether the number is negative.
     odd : bool or array of bool
-        Whether the neighbour of the smaller magnitude is odd.
+        Whether the neighbour of smaller magnitude is odd.
     beyond : int or array of int
-        An integer with the sign of what the number's magnitude is above the midpoint.
+        An integer with the sign of the number's magnitude minus the midpoint.
 
     Raises
     ------

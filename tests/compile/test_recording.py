@@ -194,7 +194,7 @@ MIXED += [lambda x, n: x + True, lambda x, n: (x < 1.0) + 1]
 @refusals(
     refused(TypeError, "unsupported operand", traced, lambda ar, a: a + 1),
     refused(TypeError, "values and real scalars alone", traced, lambda ar, a: ar.add(a, np.float32(1))),
-    refused(ValueError, "round brings it over", traced, lambda ar, a: ar.like(FP16, Rounding()).add(a, a)),
+    refused(ValueError, "convert it by round", traced, lambda ar, a: ar.like(FP16, Rounding()).add(a, a)),
     refused(TypeError, "no value of the arithmetic", traced, lambda ar, a: [a]),
     refused(TypeError, "is not compared", traced, lambda ar, a: a if a > 0 else ar.neg(a)),
     refused(TypeError, "takes 2 operands, not 1", PROGRAM.run, (OracleArithmetic, 1.0)),

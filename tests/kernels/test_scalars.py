@@ -299,7 +299,7 @@ def test_values_of_another_carrier_are_refused(compiled):
         return other.add(other.round(x), 0.1) if brought else ar.add(other.round(x), x)
 
     ar, x = mcf.arithmetic("bfloat16", compiled=compiled), np.ones(3, np.float32)
-    for brought, message in ((True, "another carrier"), (False, "round brings values of other formats over")):
+    for brought, message in ((True, "another carrier"), (False, "convert values of other formats by round")):
         with pytest.raises(ValueError, match=message):
             ar.evaluate(text, x, brought=brought)
 

@@ -78,7 +78,7 @@ def test_split_rounds_to_fewer_bits_and_keeps_the_rest(precision, bits):
 def test_bits_to_cut_off_are_an_int_within_the_precision(transform, arity):
     one, exact = mcf.arithmetic("bf16"), mcf.arithmetic(None, backend="exact")
     for ar, bits, error, message in (
-        *((one, x, ValueError, f"bits = {x}: numbers of 8 bits are split off 1 to 7") for x in (0, 8)),
+        *((one, x, ValueError, f"bits = {x} must lie between 1 and 7 to split") for x in (0, 8)),
         *((one, x, TypeError, "bits must be an int, not ") for x in (4.0, True)),
         (exact, None, ValueError, "needs an arithmetic with a format"),
     ):

@@ -243,7 +243,7 @@ FALSE = {
 @pytest.mark.sampled(5, each=False)
 def test_instructions_that_are_not_as_said_are_refused(name, monkeypatch):
     alter(monkeypatch, *FALSE[name])
-    with pytest.raises(InstructionError, match=r"cpu: its instruction for \w+ differs from the text at "):
+    with pytest.raises(InstructionError, match=r"cpu: its \w+ instruction differs from the algorithm at "):
         check_instructions(CPU)
 
 
@@ -321,7 +321,7 @@ def test_instructions_are_taken_where_a_device_has_them_and_they_are_as_said(mon
     monkeypatch.setattr(launch, "check_gpu", lambda device: None)
     monkeypatch.setattr(launch, "check_instructions", refused)
     launch._has_good_instructions.cache_clear()
-    with pytest.warns(RuntimeWarning, match="its instruction; kernels on it do without"):
+    with pytest.warns(RuntimeWarning, match="its instruction; kernels on it do not use"):
         assert launcher.text_on(CPU) == launcher.source
     assert launcher.text_on(CPU) == launcher.source  # asked once
     launch._has_good_instructions.cache_clear()

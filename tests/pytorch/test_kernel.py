@@ -98,7 +98,7 @@ def test_what_a_kernel_does_not_take_is_refused_before_anything_is_written(monke
     for launcher, given, error, text in (
         (packed, [half], ValueError, "takes 4 vectors, not 3"),
         (packed, [half, half[:4]], ValueError, "have 8 elements on cpu, and 4 on cpu"),
-        (packed, [half, half.float()], TypeError, "codes of 2 bytes cannot lie in a tensor of torch.float32"),
+        (packed, [half, half.float()], TypeError, "codes of 2 bytes do not fit a tensor of torch.float32"),
         (packed, [half.reshape(2, 4), half], ValueError, "contiguous vectors, not a tensor of shape"),
         (packed, [half, half.repeat(2)[::2]], ValueError, "contiguous vectors"),
         (wide, [half.float(), half.double()], TypeError, r"a tensor of float32, not of torch\.float64"),

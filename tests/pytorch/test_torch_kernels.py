@@ -337,7 +337,7 @@ def test_texts_that_are_refused_draw_nothing(device):
     for text, error in (
         (lambda ar, x: ar.add(x, ar.add(0.1, 0.2)), "numbers alone at random"),
         (lambda ar, x: ar.like(mcf.get_format("float16"), again).round(x), "second format"),
-        (lambda ar, x: ar.like(mcf.get_format("float64"), mcf.Rounding()).round(x), "another dtype"),
+        (lambda ar, x: ar.like(mcf.get_format("float64"), mcf.Rounding()).round(x), "whose carrier differs"),
     ):
         with pytest.raises(ValueError, match=error):
             ours.evaluate(text, x)

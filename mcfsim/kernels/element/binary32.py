@@ -1,8 +1,8 @@
 """One binary32 number: its bits, integers as numbers, and logarithms and powers that are rounded once.
 
 Logarithms and powers are computed in binary64. They are correctly rounded unless the exact result lies within
-a relative distance of 2^-52 of a tie. Powers that are ties themselves, to exponents of 16 at most, come out
-as ties. Only sums, products and quotients are used, so that every machine gives the same bits.
+a relative distance of 2^-52 of a tie. Powers that are ties themselves, with exponents of at most 16, are
+computed as ties. Only sums, products and quotients are used, so that every machine gives the same bits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import struct
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import Value
 
-#: Added as a number, or as a code to an integer: the sum has the integer in its last bits, of binary64.
+#: An integer plus this number has the integer in its last bits, in binary64; so has its bits plus this code.
 _INTEGER = 1.5 * 2.0**52
-#: The same of binary32, and its code.
+#: The same for binary32, and its code.
 _SHORT_INTEGER, _SHORT_CODE = 1.5 * 2.0**23, 0x4B400000
 #: A mask for the first 28 bits of a binary64 number, whose product with a binary32 number is exact.
 _FIRST = -(1 << 25)
@@ -87,10 +87,10 @@ def power_element(x: Value, exponent: Value) -> Value:
 
 
 def _logarithm(x: Value) -> tuple[Value, Value]:
-    """Return a binary logarithm as a sum of a number of 28 bits and a small one, right to 2^-60.
+    """Return a binary logarithm as the sum of a number of 28 bits and a small one, accurate to 2^-60.
 
     For ``x = 2**k z``, z between the square roots of 1/2 and 2, it is ``k + 2 / ln 2 artanh s`` with
-    ``s = (z - 1) / (z + 1)``. For x without a logarithm the result is some number.
+    ``s = (z - 1) / (z + 1)``. For x without a logarithm the result is unspecified.
     """
     bits = x.widen().bits()  # in binary64 none is subnormal
     middle = _code(math.sqrt(0.5))

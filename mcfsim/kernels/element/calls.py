@@ -27,7 +27,7 @@ Fill = Callable[[Sequence[Array], Sequence[Array]], None]
 #: A function, and a getter that picks its operands and its output from all memory.
 Call = tuple[Callable[..., Any], Callable[[list[Any]], tuple[Any, ...]]]
 
-#: One element in so many is few: a masked copy or a gather then costs less than passes over all.
+#: One element in this many counts as few: a masked copy or a gather then costs less than passes over all.
 _FEW = 16
 #: The bound memory before the first call: no size, and no memory.
 _NOTHING: tuple[int, list[Any]] = -1, []

@@ -56,7 +56,7 @@ def is_value(x: Value, fmt: Format) -> Value:
 
 
 def is_kept(x: Value, fmt: Format) -> Value:
-    """Return whether a number of the carrier is a value of a format but for the sign of zero; NaN may be."""
+    """Return whether a number is a value of a format, ignoring the sign of zero; unspecified for NaN."""
     carrier = CARRIERS[x.type]
     if type(fmt) is Format and has_range_of(carrier, fmt) and fmt.signed and fmt.zero:
         return (x.bits() & ((1 << (carrier.place + 1 - fmt.precision)) - 1)).equals(0)

@@ -377,8 +377,8 @@ def _within_range(
 def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Return whether a number overflows by its random word, between the maximum and half a quantum above it.
 
-    The excess over the maximum is exact. It is rounded to half a quantum, 0 or less, beside 1, where every
-    carrier has room. Infinity and NaN count as overflow.
+    The excess over the maximum is exact. It is scaled to the binade of 1, where every carrier has room, and
+    rounded to half a quantum or to 0; a positive result is an overflow. Infinity and NaN count as overflow.
     """
     half = 2.0**-fmt.precision
     unit = Format(precision=1, emin=-fmt.precision, emax=-fmt.precision, specials=Specials.NONE)
@@ -403,16 +403,17 @@ def _above_underflow(x: Value, rounded: Value, fmt: Format, rounding: Rounding, 
     return tiny.select(instead, rounded)
 
 
-#: Fields of a format that has numbers about 1, and two binades below.
+#: Fields of a format that has the numbers around 1 and those two binades below it.
 _TO_ONE: Any = {"emin": -2, "emax": 0, "specials": Specials.NONE, "signed": True}
 
 
 def _survives(x: Value, fmt: Format, rounding: Rounding, word: Value | None) -> Value:
     """Return whether a number below the smallest normal one rounds to it with an unbounded exponent.
 
-    Divided by that, it rounds to 1 or not, in a format that has numbers below. (Codes of precision 1 are two
-    greater there, and keep their parity.) Where neither parity nor draws decide, the number is compared with
-    the last one below 1, or with the midpoint above that, where ties go to 1; no other mode rounds to 1.
+    The number is divided by the smallest normal one. If parity or random bits decide, the quotient is rounded
+    in a format that has numbers below 1. (Codes of precision 1 are greater by 2 there, so their parity is the
+    same.) Otherwise it is compared: in the modes up and down with the last number below 1, and in nearest
+    modes with the midpoint above that number, where ties go to 1. No other mode rounds it to 1.
     """
     mode, scaled = rounding.mode, x * 2.0**-fmt.emin
     if mode is Mode.STOCHASTIC or fmt.precision == 1:

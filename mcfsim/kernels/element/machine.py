@@ -74,7 +74,7 @@ class Value(Opaque):
     operands: tuple[Value, ...] = field(repr=False)
     constant: int | float | str | None = None
 
-    opaque = "is a register of a line: ask it by equals() and select(), for each element"
+    opaque = "is a register of a line: compare it by equals(), and choose by select(), for each element"
     # Code that executes a line compares registers by identity; an element algorithm uses equals().
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
@@ -187,7 +187,7 @@ class Value(Opaque):
     def look_up(self, table: str) -> Value:
         """Return the number of binary64 at this place of a table (`mcfsim.kernels.elementary.table_key`).
 
-        A place outside of the table gives any number.
+        For a place outside the table the result is unspecified.
         """
         if self.type is not I32:
             raise TypeError(f"a place in a table is an integer of 32 bits, not {self.type}")

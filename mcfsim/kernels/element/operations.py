@@ -62,7 +62,7 @@ _ON_MACHINE: Mapping[str, Callable[..., Value]] = {
 
 
 class Into(NamedTuple):
-    """What a result becomes: a value of a format, rounded once, in a carrier.
+    """The target of a result: a format into which it is rounded once, and a carrier.
 
     Attributes
     ----------
@@ -81,16 +81,16 @@ class Into(NamedTuple):
     clean: bool = False
 
     def flushed(self, *operands: Value) -> tuple[list[Value], Into]:
-        """Return operands, flushed if that is the policy, and what their result becomes."""
+        """Return operands, flushed if that is the policy, and the target of their result."""
         flushes = self.rounding.underflow is Underflow.FLUSH_INPUTS
         return [flush_element(x, self.fmt) if flushes else x for x in operands], self.of_results()
 
     def of_results(self) -> Into:
-        """Return what a result becomes once its operands are flushed."""
+        """Return the target of a result whose operands are flushed already."""
         return self._replace(rounding=self.rounding.of_results)
 
     def rounded(self, x: Value) -> Value:
-        """Round a number, and leave it in the type that it has."""
+        """Round a number, and keep its type."""
         return round_element(x, self.fmt, self.rounding, self.word, clean=self.clean)
 
 
@@ -108,7 +108,7 @@ def operate_element(
     way : str
         See `mcfsim.kernels.operation_plan.Way`.
     into : Into
-        What the result becomes.
+        The target of the result.
     real : bool, optional
         Whether an operand is no value of the format, so that binary64 may not hold a product.
     """
@@ -186,7 +186,7 @@ def change_element(operation: str, x: Value, into: Into) -> Value:
     x : value
         A value of the format in the carrier; for ``round`` any number.
     into : Into
-        What the result becomes.
+        The target of the result.
     """
     fmt = into.fmt
     if operation == "round":
@@ -211,11 +211,11 @@ def function_element(name: str, x: Value, into: Into) -> Value:
     x : value
         A value of the format in the carrier.
     into : Into
-        What the result becomes; for its format `mcfsim.kernels.element.codes.has_codes` holds.
+        The target of the result; for its format `mcfsim.kernels.element.codes.has_codes` holds.
     """
     fmt = into.fmt
     (x,), into = into.flushed(x)
-    # A number that is no value, which a loop may meet before it says so, must not lead outside of the table.
+    # A loop may meet a number that is no value before it reports that: its place must be within the table.
     place = (encode_element(x, fmt) & ((1 << fmt.bits) - 1)).cut()
     return _rounded(place.look_up(table_key(name, fmt)), None, into)
 
@@ -223,9 +223,9 @@ def function_element(name: str, x: Value, into: Into) -> Value:
 def select_element(operation: str, operands: Sequence[Value], carrier: Type) -> Value:
     """Perform ``maximum``, ``minimum`` or ``choose``, which are exact.
 
-    NaN beside a number gives NaN; of zeros, the maximum is positive if one of them is, and the minimum
-    negative (IEEE 754-2019, 9.6). ``choose`` of NaN is NaN, and takes a zero of either sign for a positive
-    number.
+    If an operand of ``maximum`` or ``minimum`` is NaN, so is the result; of +0 and -0 the maximum is +0 and
+    the minimum -0 (IEEE 754-2019, 9.6). ``choose`` gives NaN for a NaN sign, and treats a zero of either sign
+    like a positive number.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ def fma_by_parts(x: Value, factor: tuple[Value, Value], c: Value, into: Into) ->
     factor : tuple of value
         The upper bits of s, and the others; of binary64.
     into : Into
-        What the result becomes.
+        The target of the result.
     """
     (x, c), into = into.flushed(x, c)
     x, c = x.widen(), c.widen()

@@ -374,7 +374,7 @@ def warn_of_vanishing(ar: Arithmetic, scalars: Mapping[str, float]) -> bool:
     found = {name: scalar for name, scalar in scalars.items() if _vanishes(ar, scalar)}
     for name, scalar in found.items():
         effect = (
-            "where v is zero, a step is 0 / 0" if name == "epsilon" else "its products with 1 and less are 0"
+            "where v is zero, a step is 0 / 0" if name == "epsilon" else "its products with 1 or less are 0"
         )
         warnings.warn(
             f"{name} = {scalar:.6g} is zero in {ar.format}, whose smallest positive number is "

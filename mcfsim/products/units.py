@@ -12,7 +12,7 @@ from mcfsim.checks import check_int, chosen, hint
 from mcfsim.formats import FORMATS, Format, Specials, get_format
 from mcfsim.rounding import Mode
 
-#: The most bits of an input's significand: products of two, cut by a sum of binary64, then stay exact.
+#: The most bits of an input's significand, so that a sum of binary64 cuts products of two exactly.
 _MOST_BITS = 12
 #: The most bits of an aligned sum in binary64.
 _SUM_BITS = 50
@@ -170,7 +170,7 @@ class Unit:
         if self.sums is UnitSums.FLOORED_HALVES and self.k < 2:
             raise ValueError(f"k = {self.k}: {self.sums!s} sums have products at even and at odd places")
         if self.sums is UnitSums.PAIRWISE and self.k & (self.k - 1):
-            raise ValueError(f"k = {self.k}: {self.sums!s} sums are trees of a power of two of products")
+            raise ValueError(f"k = {self.k}: {self.sums!s} sums are trees, and need a power of two")
         if bool(self.scales) != bool(self.blocks) or (self.sums is UnitSums.ALIGNED_SUMS and not self.scales):
             raise ValueError(f"scales and blocks go together, and {UnitSums.ALIGNED_SUMS!s} sums need them")
         if self.flush and self.sums is not UnitSums.PAIRWISE:

@@ -201,7 +201,7 @@ def _single(x: Any) -> Single:
         return np.asarray(x).astype(np.float32, copy=False)
 
 
-#: How many operations of random words an operand can take: its elements', and its scales'.
+#: How many operations an operand can draw random words for: those of its elements, and of its scales.
 _EACH = 4
 #: The numbers of the operands of the three products, left and right; after them come the products' signs.
 _PLACES = {"forward": 0, "dgrad": 2, "wgrad": 4}
@@ -268,7 +268,7 @@ class LinearLayer:
         return self._gradient("wgrad", dy.T, x, taken.left, taken.right)
 
     def _gradient(self, name: str, dy: Any, other: Any, forward: Entered, wanted: Entered) -> Any:
-        """Return a gradient, of the shape of the tensor that is `wanted` as the forward product took it."""
+        """Return the gradient of the tensor that `wanted` holds as the forward product took it."""
         product, own = self.recipe.products[name], self.recipe.forward
         through = product.right.source is OperandSource.FORWARD
         right = forward.values if through else other

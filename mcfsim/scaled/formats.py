@@ -109,9 +109,9 @@ class ScaledFormat:
         if needed is not None and needed is not given:
             every = ", ".join(repr(str(x)) for x in ScaleRule if x.tensor_scale in (given, None))
             with_or = "a" if given else "no"
-            verb = "goes with no" if given else "needs a"
+            verb = "takes no" if given else "needs a"
             raise ValueError(
-                f"rule '{self.rule}' {verb} tensor scale; with {with_or} tensor scale go {every}"
+                f"rule '{self.rule}' {verb} tensor scale; rules with {with_or} tensor scale: {every}"
             )
         if self.rule is ScaleRule.EDEN or self.group is not None:
             self._check_group()

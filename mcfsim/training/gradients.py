@@ -277,7 +277,7 @@ class Source(Protocol):
         """Raise ValueError if the source has no gradients for weights in mpmath's numbers."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what a run's settings say about the source, under its name."""
+        """Return the entries of a run's settings that describe the source."""
 
     def start(self, seed: int) -> Tensors:
         """Return the weights before the first step."""

@@ -229,7 +229,7 @@ class Setup:
         return setup
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return each one's first optimizer, all at the source's start rounded to the low format."""
+        """Return each schedule's first optimizer, all at the source's start rounded to the low format."""
         tensors = self.source.start(self.seed)
         start: dict[str, NDArray[Any]] = {
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
